@@ -1,0 +1,168 @@
+"""Run a job of this project in an environment of its own, which is made on the first run.
+
+usage: python3 dev.py JOB [--] [ARGUMENTS]
+
+  demo    run examples/quickstart.py
+  test    run the tests; arguments go to pytest
+  check   lint, formatting, types and the direction of imports
+  bench   run the benchmarks; arguments go to benchmarks/run.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+OLDEST_PYTHON = (3, 11)
+EXTRAS: tuple[str, ...] = ()  # what the tests need of the extras in pyproject.toml
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+STAMP = VENV / "dev-stamp"
+
+
+def main(arguments: Sequence[str]) -> int:
+    job, rest = (arguments[0], strip_dashes(arguments[1:])) if arguments else ("", [])
+    if job in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    if job not in JOBS or (job == "check" and rest):
+        print(__doc__, file=sys.stderr)
+        return 2
+    complaint = unfit(sys.version_info[:2], has_venv=importlib.util.find_spec("ensurepip") is not None)
+    if complaint:
+        print(f"dev.py: {complaint}", file=sys.stderr)
+        return 1
+    try:
+        prepare()
+        return JOBS[job](rest)
+    except subprocess.CalledProcessError as error:
+        print(f"dev.py: this failed, see above: {shlex.join(error.cmd)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def strip_dashes(arguments: Sequence[str]) -> list[str]:
+    return list(arguments[1:] if arguments[:1] == ["--"] else arguments)
+
+
+def unfit(version: tuple[int, int], *, has_venv: bool) -> str:
+    """Say why this Python cannot make the environment; empty when it can."""
+    if version < OLDEST_PYTHON:
+        return "Python {}.{} is too old, {}.{} or newer is needed".format(*version, *OLDEST_PYTHON)
+    if not has_venv:
+        return "this Python cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv"
+    return ""
+
+
+def demo(arguments: list[str]) -> int:
+    # In the caller's folder, not ours: the arguments may name files.
+    return run(python(), ROOT / "examples" / "quickstart.py", *arguments, cwd=None)
+
+
+def test(arguments: list[str]) -> int:
+    return run(python(), "-m", "pytest", *arguments)
+
+
+def check(_: list[str]) -> int:
+    codes = [
+        run(program("ruff"), "check"),
+        run(program("ruff"), "format", "--check"),
+        run(program("mypy")),
+        run(program("lint-imports"), "--no-logo"),
+    ]
+    return int(any(codes))
+
+
+def bench(arguments: list[str]) -> int:
+    return run(python(), ROOT / "benchmarks" / "run.py", *arguments)
+
+
+JOBS = {"demo": demo, "test": test, "check": check, "bench": bench}
+
+
+def prepare() -> None:
+    """Make or mend the environment unless it already fits; a second caller waits for the first."""
+    if what_to_do(read_stamp(), wanted_stamp()) == "keep":
+        return
+    with alone(ROOT / ".venv.lock"):
+        todo = what_to_do(read_stamp(), wanted_stamp())
+        if todo == "keep":
+            return
+        print(f"dev.py: preparing {VENV}", file=sys.stderr)
+        STAMP.unlink(missing_ok=True)  # so that an interrupted run leaves something to rebuild
+        if todo == "rebuild":
+            call(sys.executable, "-m", "venv", "--clear", VENV)
+            call(python(), "-m", "pip", "install", "--quiet", "uv")  # pip itself may not know dependency groups
+        call(program("uv"), "pip", "install", "--quiet", "--python", python(), "--group", "dev", "-e", project())
+        STAMP.write_text(wanted_stamp(), encoding="utf-8")
+
+
+def what_to_do(found: str, wanted: str) -> str:
+    """Compare two stamps: "keep" the environment, "update" what is installed in it, or "rebuild" it."""
+    if found == wanted:
+        return "keep"
+    return "update" if found.splitlines()[:1] == wanted.splitlines()[:1] else "rebuild"
+
+
+def wanted_stamp() -> str:
+    """The first line says what an environment cannot survive, the second what an install can put right."""
+    project_hash = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    return f"python {platform.python_version()} for {ROOT}\n{project()} {project_hash}\n"
+
+
+def read_stamp() -> str:
+    # An upgrade of the system's Python can leave the environment with a dangling link.
+    return STAMP.read_text(encoding="utf-8") if STAMP.exists() and python().exists() else ""
+
+
+def project() -> str:
+    return f".[{','.join(EXTRAS)}]" if EXTRAS else "."
+
+
+def python() -> Path:
+    return program("python")
+
+
+def program(name: str) -> Path:
+    return program_in(VENV, name, windows=os.name == "nt")
+
+
+def program_in(venv: Path, name: str, *, windows: bool) -> Path:
+    return venv / "Scripts" / f"{name}.exe" if windows else venv / "bin" / name
+
+
+@contextlib.contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Hold the lock; the system lets go of it when this process ends, however it ends."""
+    with lock.open("w") as file:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def call(*command: str | Path) -> None:
+    subprocess.run([str(part) for part in command], cwd=ROOT, check=True)
+
+
+def run(*command: str | Path, cwd: Path | None = ROOT) -> int:
+    return subprocess.run([str(part) for part in command], cwd=cwd, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

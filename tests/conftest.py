@@ -1,0 +1,96 @@
+"""Both event loops for every async test, and a gate: a test that leaves something behind fails."""
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import AsyncGeneratorType
+
+import pytest
+import trio
+
+FILES = Path("/proc/self/fd")
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail when the test leaves a thread or an open file, or, where it is async, a task or a suspended generator."""
+    if "anyio_backend" in request.fixturenames:
+        request.getfixturevalue("no_task_or_generator_is_left_behind")
+    threads, files = set(threading.enumerate()), _open_files()  # the event loop's own are open by now
+    yield
+    left = [each for each in threading.enumerate() if each not in threads and not _waits_for_work(each)]
+    assert not left, f"threads left behind: {left}"
+    opened = _open_files() - files
+    assert not opened, f"files left open: {opened}"
+
+
+@pytest.fixture
+async def no_task_or_generator_is_left_behind(anyio_backend: str) -> AsyncIterator[None]:
+    tasks = _tasks(anyio_backend)
+    yield
+    left = _tasks(anyio_backend) - tasks
+    assert not left, f"tasks left behind: {left}"
+    generators = [each for each in _generators(anyio_backend) if _is_ours(each)]
+    assert not generators, f"generators left suspended: {generators}"
+
+
+def _tasks(backend: str) -> set[object]:
+    if backend == "asyncio":
+        return {task for task in asyncio.all_tasks() if not task.done() and not _is_of_the_runner(task)}
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
+    return set(_with_children(root))
+
+
+def _is_of_the_runner(task: "asyncio.Task[object]") -> bool:
+    return getattr(task.get_coro(), "__qualname__", "").startswith("TestRunner.")
+
+
+def _with_children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+    yield task
+    for nursery in task.child_nurseries:
+        for child in nursery.child_tasks:
+            yield from _with_children(child)
+
+
+def _generators(backend: str) -> list[AsyncGeneratorType[object, object]]:
+    # Both loops know the generators that were started in them; neither says so in public.
+    if backend == "asyncio":
+        return list(asyncio.get_running_loop()._asyncgens)  # type: ignore[attr-defined]  # private
+    return list(trio._core._run.GLOBAL_RUN_CONTEXT.runner.asyncgens.alive)
+
+
+def _is_ours(generator: AsyncGeneratorType[object, object]) -> bool:
+    code = generator.ag_code.co_filename
+    return generator.ag_frame is not None and f"agentrt{os.sep}" in code
+
+
+def _waits_for_work(thread: threading.Thread) -> bool:
+    # Worker threads wait for the next call for a while, and belong to the event loop.
+    return thread.name.startswith(("AnyIO worker thread", "Trio thread", "asyncio_", "ThreadPoolExecutor"))
+
+
+def _open_files() -> set[str]:
+    if not FILES.is_dir():
+        return set()
+    links = (_target(each) for each in FILES.iterdir())
+    return {link for link in links if link is not None and not link.startswith(("/proc", "/dev"))}
+
+
+def _target(link: Path) -> str | None:
+    try:
+        return os.readlink(link)
+    except OSError:  # it was the one that the listing itself had open
+        return None
+
+
+def pytest_report_header() -> str:
+    return f"python {sys.version.split()[0]}, both event loops"

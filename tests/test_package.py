@@ -1,0 +1,192 @@
+"""What a user installs, what every public module promises, and the script that runs the jobs."""
+
+import importlib
+import os
+import pkgutil
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+
+import pytest
+
+import agentrt
+import agentrt_middleware
+import dev
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def uv(*arguments: str | Path) -> None:
+    finished = run(sys.executable, "-m", "uv", *arguments, cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    # The package under test is the installed one, so nothing of this checkout may be on its path.
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that was built from the sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    uv("build", "--quiet", "--no-build-isolation", "--python", sys.executable, "--out-dir", folder, ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    return next(built.glob("*.whl"))
+
+
+def files_of_wheel(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def files_of_sdist(built: Path) -> set[str]:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        return {str(PurePosixPath(*PurePosixPath(name).parts[1:])) for name in archive.getnames()}
+
+
+def test_wheel_holds_both_packages_and_their_type_markers(wheel: Path) -> None:
+    assert {
+        "agentrt/__init__.py",
+        "agentrt/py.typed",
+        "agentrt_middleware/__init__.py",
+        "agentrt_middleware/py.typed",
+    } <= files_of_wheel(wheel)
+
+
+def test_wheel_holds_nothing_but_the_packages_and_their_metadata(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in files_of_wheel(wheel)}
+
+    assert tops == {"agentrt", "agentrt_middleware", f"agentrt-{agentrt.__version__}.dist-info"}
+
+
+def test_wheel_metadata_tells_version_licence_and_extras(wheel: Path) -> None:
+    folder = f"agentrt-{agentrt.__version__}.dist-info"
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = HeaderParser().parsestr(archive.read(f"{folder}/METADATA").decode())
+
+    assert metadata["Version"] == agentrt.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert {"all", "anthropic", "console", "openai", "otel", "redis"} <= set(metadata.get_all("Provides-Extra", []))
+    assert f"{folder}/licenses/LICENSE" in files_of_wheel(wheel)
+
+
+def test_sdist_holds_what_its_tests_need(built: Path) -> None:
+    assert {
+        ".ci/run",
+        "LICENSE",
+        "README.md",
+        "dev.py",
+        "examples/quickstart.py",
+        "pyproject.toml",
+        "tests/test_package.py",
+    } <= files_of_sdist(built)
+
+
+def test_sdist_holds_no_junk(built: Path) -> None:
+    junk = {".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".venv", "__pycache__", "dist"}
+
+    assert not [name for name in files_of_sdist(built) if junk & set(PurePosixPath(name).parts)]
+
+
+def test_quickstart_runs_from_an_installed_wheel_in_any_folder(wheel: Path, tmp_path: Path) -> None:
+    venv, scripts, notes, elsewhere = (tmp_path / name for name in ("venv", "scripts", "notes", "elsewhere"))
+    for folder in (scripts, notes, elsewhere):
+        folder.mkdir()
+    quickstart = shutil.copy(ROOT / "examples" / "quickstart.py", scripts)
+    (notes / "animals.txt").write_text("lion-41\nzebra-42\n", encoding="utf-8")
+    (notes / "plants.txt").write_text("oak-1\n", encoding="utf-8")
+    python = dev.program_in(venv, "python", windows=os.name == "nt")
+
+    uv("venv", "--quiet", "--python", sys.executable, venv)
+    uv("pip", "install", "--quiet", "--python", python, wheel)
+    finished = run(python, quickstart, "Which file contains the word zebra-42?", notes, cwd=elsewhere)
+
+    assert finished.returncode == 0, finished.stderr
+    assert "animals.txt" in finished.stdout
+
+
+def modules_of(package: ModuleType) -> list[str]:
+    walked = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    return [package.__name__, *(module.name for module in walked)]
+
+
+MODULES = [*modules_of(agentrt), *modules_of(agentrt_middleware)]
+PUBLIC_MODULES = [name for name in MODULES if "._" not in name]
+
+
+def place_in_all(name: str) -> tuple[bool, bool, str]:
+    """Constants, classes, the rest: the order that ruff's RUF022 keeps."""
+    return not name.isupper(), not name[0].isupper(), name
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_all_names_what_exists_once_and_sorted(name: str) -> None:
+    module = importlib.import_module(name)
+    public = getattr(module, "__all__", [])
+
+    assert list(public) == sorted(set(public), key=place_in_all)
+    assert not [each for each in public if not hasattr(module, each)]
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC_MODULES if name.count(".") < 2])
+def test_every_module_that_users_import_says_what_is_public(name: str) -> None:
+    assert importlib.import_module(name).__all__
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["check", "agentrt"]])
+def test_a_job_that_is_not_known_exits_2_and_lists_the_jobs(arguments: list[str], tmp_path: Path) -> None:
+    finished = run(sys.executable, ROOT / "dev.py", *arguments, cwd=tmp_path)
+
+    assert finished.returncode == 2
+    assert all(f"\n  {job} " in finished.stderr for job in dev.JOBS)
+
+
+def test_dashes_before_the_arguments_of_a_job_are_dropped_once() -> None:
+    assert dev.strip_dashes(["--", "-k", "chain", "--", "x"]) == ["-k", "chain", "--", "x"]
+    assert dev.strip_dashes(["-k", "chain"]) == ["-k", "chain"]
+
+
+def test_programs_of_an_environment_lie_in_scripts_on_windows() -> None:
+    assert dev.program_in(Path("env"), "ruff", windows=True) == Path("env", "Scripts", "ruff.exe")
+
+
+def test_programs_of_an_environment_lie_in_bin_elsewhere() -> None:
+    assert dev.program_in(Path("env"), "ruff", windows=False) == Path("env", "bin", "ruff")
+
+
+def test_an_environment_with_the_wanted_stamp_is_kept() -> None:
+    assert dev.what_to_do("python 3.11.7\nproject a\n", "python 3.11.7\nproject a\n") == "keep"
+
+
+def test_an_environment_of_another_project_file_is_updated() -> None:
+    assert dev.what_to_do("python 3.11.7\nproject a\n", "python 3.11.7\nproject b\n") == "update"
+
+
+@pytest.mark.parametrize("found", ["", "python 3.11.6\nproject a\n"])
+def test_an_environment_that_was_interrupted_or_has_another_python_is_rebuilt(found: str) -> None:
+    assert dev.what_to_do(found, "python 3.11.7\nproject a\n") == "rebuild"
+
+
+def test_a_python_that_is_too_old_is_told_which_one_is_needed() -> None:
+    assert "3.10 is too old, 3.11" in dev.unfit((3, 10), has_venv=True)
+
+
+def test_a_python_without_venv_is_told_what_to_install() -> None:
+    assert "python3-venv" in dev.unfit((3, 11), has_venv=False)
+
+
+def test_a_python_that_fits_draws_no_complaint() -> None:
+    assert dev.unfit((3, 11), has_venv=True) == ""
