@@ -1,0 +1,148 @@
+"""Content blocks: what a message is made of.
+
+A block knows its kind by `type`. `id`s fill themselves in; inside a reply they are `{reply_id}-{n}`.
+"""
+
+import os
+import random
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+__all__ = [
+    "Base64Source",
+    "BlockType",
+    "ContentBlock",
+    "DataBlock",
+    "HintBlock",
+    "TextBlock",
+    "ThinkingBlock",
+    "ToolCallBlock",
+    "ToolCallState",
+    "ToolResultBlock",
+    "ToolResultState",
+    "URLSource",
+    "new_id",
+]
+
+# A private generator, so that a user's `random.seed(0)` cannot make two conversations share ids, reseeded in
+# forked children. Ids name things; they are never credentials.
+_random = random.Random()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
+
+
+def new_id() -> str:
+    """Return 96 random bits in hex."""
+    return _random.getrandbits(96).to_bytes(12, "big").hex()
+
+
+class ToolCallState(StrEnum):
+    """How far a tool call has come."""
+
+    PENDING = "pending"
+    ASKING = "asking"
+    ALLOWED = "allowed"
+    SUBMITTED = "submitted"
+    FINISHED = "finished"
+
+
+class ToolResultState(StrEnum):
+    """How a tool call ended; `UNKNOWN` means that it may or may not have taken effect."""
+
+    RUNNING = "running"
+    SUCCESS = "success"
+    ERROR = "error"
+    DENIED = "denied"
+    INTERRUPTED = "interrupted"
+    TIMEOUT = "timeout"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Base64Source:
+    """Bytes carried in the message itself, base64-encoded."""
+
+    data: str
+    media_type: str
+    type: Literal["base64"] = "base64"
+
+
+@dataclass(slots=True)
+class URLSource:
+    """Bytes that live elsewhere."""
+
+    url: str
+    media_type: str
+    type: Literal["url"] = "url"
+
+
+@dataclass(slots=True)
+class TextBlock:
+    """Text for the reader."""
+
+    text: str
+    id: str = field(default_factory=new_id)
+    type: Literal["text"] = "text"
+
+
+@dataclass(slots=True)
+class ThinkingBlock:
+    """The model's reasoning, kept apart from its answer; `signature` is what some providers need to take it back."""
+
+    thinking: str
+    id: str = field(default_factory=new_id)
+    signature: str | None = None
+    type: Literal["thinking"] = "thinking"
+
+
+@dataclass(slots=True)
+class DataBlock:
+    """An image, sound or file."""
+
+    source: Annotated[Base64Source | URLSource, Field(discriminator="type")]
+    name: str | None = None
+    id: str = field(default_factory=new_id)
+    type: Literal["data"] = "data"
+
+
+@dataclass(slots=True)
+class HintBlock:
+    """A note from the runtime or a middleware to the model, inside the model's own turn."""
+
+    hint: str
+    source: str | None = None
+    id: str = field(default_factory=new_id)
+    type: Literal["hint"] = "hint"
+
+
+@dataclass(slots=True)
+class ToolCallBlock:
+    """A model's wish to run a tool; `input` is JSON text, exactly as the model wrote it."""
+
+    id: str
+    name: str
+    input: str = ""
+    state: ToolCallState = ToolCallState.PENDING
+    type: Literal["tool_call"] = "tool_call"
+
+
+@dataclass(slots=True)
+class ToolResultBlock:
+    """What came of the tool call with the same `id`."""
+
+    id: str
+    name: str
+    output: str | list[Annotated[TextBlock | DataBlock, Field(discriminator="type")]]
+    state: ToolResultState = ToolResultState.SUCCESS
+    metadata: dict[str, Any] = field(default_factory=dict)
+    type: Literal["tool_result"] = "tool_result"
+
+
+BlockType = Literal["text", "thinking", "data", "hint", "tool_call", "tool_result"]
+ContentBlock = Annotated[
+    TextBlock | ThinkingBlock | DataBlock | HintBlock | ToolCallBlock | ToolResultBlock,
+    Field(discriminator="type"),
+]

@@ -1,0 +1,145 @@
+"""Every error that agentrt raises on purpose, in one tree, split by whose fault it is.
+
+    AgentRTError
+    ├── ConfigError                  the caller built something wrongly
+    │   ├── MiddlewareConfigError      a middleware, or the order of the list
+    │   └── ToolConfigError            a function or class that cannot be a tool
+    ├── UsageError                   the caller used something in the wrong place or at the wrong time
+    │   ├── AgentBusyError             the conversation already has a reply in progress
+    │   ├── InvalidInputError          a message or event that an agent does not take
+    │   └── ResumeError                an answer to a question that was not asked (`code` says which way)
+    ├── ChainError                   a middleware misused its `next_handler`
+    ├── ChainContractError           a middleware or a model broke the contract of its hook
+    │   └── MissingTerminalError       a stream ended without the item that it must end with
+    ├── ModelError                   the provider
+    │   ├── RateLimited                asked to slow down (`retry_after` in seconds, when it said so)
+    │   ├── Timeout                    too slow
+    │   ├── Transient                  a fault that may pass: connection, 5xx, a cut stream
+    │   ├── Rejected                   the request is wrong: 4xx, authentication, quota
+    │   ├── ContextOverflow            the request is too long for the model
+    │   ├── Refused                    the model or its filter declined to answer
+    │   └── Malformed                  an answer that cannot be used
+    ├── ToolError                    a tool failed, or was asked for something it cannot do
+    └── StateError                   a saved state that cannot be used
+
+Control flow of the runtime never derives from `Exception`, so no `except Exception` can eat it.
+"""
+
+__all__ = [
+    "AgentBusyError",
+    "AgentRTError",
+    "ChainContractError",
+    "ChainError",
+    "ConfigError",
+    "ContextOverflow",
+    "InvalidInputError",
+    "Malformed",
+    "MiddlewareConfigError",
+    "MissingTerminalError",
+    "ModelError",
+    "RateLimited",
+    "Refused",
+    "Rejected",
+    "ResumeError",
+    "StateError",
+    "Timeout",
+    "ToolConfigError",
+    "ToolError",
+    "Transient",
+    "UsageError",
+]
+
+
+class AgentRTError(Exception):
+    """Base of every error that agentrt raises on purpose."""
+
+
+class ConfigError(AgentRTError):
+    """Something was put together wrongly; raised by constructors, before anything runs."""
+
+
+class MiddlewareConfigError(ConfigError):
+    """A middleware, or the order of the list, cannot be compiled into chains."""
+
+
+class ToolConfigError(ConfigError):
+    """A function or class cannot be offered to a model as a tool."""
+
+
+class UsageError(AgentRTError, RuntimeError):
+    """Something was used in the wrong place, at the wrong time or before it was ready."""
+
+
+class AgentBusyError(UsageError):
+    """The conversation already has a reply in progress."""
+
+
+class InvalidInputError(UsageError, ValueError):
+    """An agent was given a message or event that it does not take."""
+
+
+class ResumeError(UsageError, ValueError):
+    """An answer came to a question that the conversation is not asking.
+
+    `code` is stable and meant for programs; the text is meant for people.
+    """
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class ChainError(AgentRTError):
+    """A middleware misused its `next_handler`."""
+
+
+class ChainContractError(AgentRTError):
+    """A middleware or a model produced something that its hook does not allow."""
+
+
+class MissingTerminalError(ChainContractError):
+    """A stream ended without the item that its hook must end with."""
+
+
+class ModelError(AgentRTError):
+    """The model's provider failed."""
+
+
+class RateLimited(ModelError):
+    """The provider asks to slow down; `retry_after` is in seconds, `None` when it did not say."""
+
+    def __init__(self, message: str = "the provider asks to slow down", *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Timeout(ModelError):
+    """The provider was too slow."""
+
+
+class Transient(ModelError):
+    """A fault that may pass by itself: a refused connection, a 5xx, a stream cut short."""
+
+
+class Rejected(ModelError):
+    """The provider will not take this request, however often it is sent."""
+
+
+class ContextOverflow(ModelError):
+    """The request is longer than the model's context."""
+
+
+class Refused(ModelError):
+    """The model or its content filter declined to answer."""
+
+
+class Malformed(ModelError):
+    """The provider's answer cannot be used."""
+
+
+class ToolError(AgentRTError):
+    """A tool failed, or was asked for something that it cannot do."""
+
+
+class StateError(AgentRTError):
+    """A saved state cannot be used; it is left as it was."""

@@ -1,0 +1,400 @@
+"""Events: everything that happens in a reply, in order.
+
+`seq` counts up over the whole conversation, `created_at` is a clock reading in nanoseconds since the epoch; both are
+filled in by the runtime. An event is cheap to make and is only turned into JSON at an edge (`to_json`, `from_json`).
+"""
+
+from dataclasses import dataclass, field
+from functools import cache
+from time import time_ns
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from agentrt.block import ToolCallBlock, ToolResultBlock, ToolResultState
+from agentrt.types import FinishedReason, Role, ToolOutput
+
+__all__ = [
+    "AgentEvent",
+    "AnyEvent",
+    "ConfirmResult",
+    "CustomEvent",
+    "DataBlockDeltaEvent",
+    "DataBlockEndEvent",
+    "DataBlockStartEvent",
+    "ExceedMaxItersEvent",
+    "ExternalExecutionResultEvent",
+    "HintBlockEvent",
+    "ModelCallEndEvent",
+    "ModelCallRetryEvent",
+    "ModelCallStartEvent",
+    "ReplyEndEvent",
+    "ReplyStartEvent",
+    "RequireExternalExecutionEvent",
+    "RequireUserConfirmEvent",
+    "TextBlockDeltaEvent",
+    "TextBlockEndEvent",
+    "TextBlockStartEvent",
+    "ThinkingBlockDeltaEvent",
+    "ThinkingBlockEndEvent",
+    "ThinkingBlockStartEvent",
+    "ToolCallDeltaEvent",
+    "ToolCallEndEvent",
+    "ToolCallStartEvent",
+    "ToolResultDataDeltaEvent",
+    "ToolResultEndEvent",
+    "ToolResultStartEvent",
+    "ToolResultTextDeltaEvent",
+    "UserConfirmResultEvent",
+    "UserInterruptEvent",
+]
+
+
+@dataclass(slots=True)
+class AgentEvent:
+    """Base of all events; `reply_id` names the reply that it belongs to."""
+
+    reply_id: str
+    seq: int = field(default=0, kw_only=True)
+    created_at: int = field(default_factory=time_ns, kw_only=True)
+    metadata: dict[str, Any] | None = field(default=None, kw_only=True)
+
+    @property
+    def type(self) -> str:
+        """The kind of event, in upper case; each child has its own literal."""
+        raise TypeError(f"{type(self).__name__} is the base of all events: make one of its children")
+
+    @property
+    def id(self) -> str:
+        """A name for this event that no other event of the conversation has."""
+        return f"{self.reply_id}:{self.seq}"
+
+    def to_json(self) -> str:
+        """Return the event as one line of JSON."""
+        return _adapter().dump_json(self).decode()  # type: ignore[arg-type]  # the base is abstract, its children are the union
+
+    @staticmethod
+    def from_json(text: str | bytes) -> "AnyEvent":
+        """Return the event that `to_json` wrote; raises `pydantic.ValidationError` for anything else."""
+        return _adapter().validate_json(text)
+
+
+@dataclass(slots=True)
+class ReplyStartEvent(AgentEvent):
+    """A reply begins."""
+
+    session_id: str
+    name: str
+    role: Role = "assistant"
+    type: Literal["REPLY_START"] = "REPLY_START"
+
+
+@dataclass(slots=True)
+class ReplyEndEvent(AgentEvent):
+    """The reply is over; a parked, cancelled or abandoned reply has none."""
+
+    session_id: str
+    finished_reason: FinishedReason = "completed"
+    error: str | None = None
+    type: Literal["REPLY_END"] = "REPLY_END"
+
+
+@dataclass(slots=True)
+class ModelCallStartEvent(AgentEvent):
+    """The model is about to be called."""
+
+    model_name: str
+    type: Literal["MODEL_CALL_START"] = "MODEL_CALL_START"
+
+
+@dataclass(slots=True)
+class ModelCallEndEvent(AgentEvent):
+    """The model's answer is complete."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+    finished_reason: str | None = None
+    estimated: bool = False
+    type: Literal["MODEL_CALL_END"] = "MODEL_CALL_END"
+
+
+@dataclass(slots=True)
+class ModelCallRetryEvent(AgentEvent):
+    """An attempt at the model was given up: forget the blocks named in `block_ids`, another attempt follows.
+
+    Emitted through `agent.run.emit`, which fills in `block_ids`.
+    """
+
+    reason: str = ""
+    attempt: int = 1
+    wait_seconds: float = 0.0
+    block_ids: list[str] = field(default_factory=list)
+    reply_id: str = field(default="", kw_only=True)
+    type: Literal["MODEL_CALL_RETRY"] = "MODEL_CALL_RETRY"
+
+
+@dataclass(slots=True)
+class TextBlockStartEvent(AgentEvent):
+    """A block of text begins."""
+
+    block_id: str
+    type: Literal["TEXT_BLOCK_START"] = "TEXT_BLOCK_START"
+
+
+@dataclass(slots=True)
+class TextBlockDeltaEvent(AgentEvent):
+    """More text for an open block."""
+
+    block_id: str
+    delta: str
+    type: Literal["TEXT_BLOCK_DELTA"] = "TEXT_BLOCK_DELTA"
+
+
+@dataclass(slots=True)
+class TextBlockEndEvent(AgentEvent):
+    """The block is complete; `text`, when given, replaces what the deltas said."""
+
+    block_id: str
+    text: str | None = None
+    type: Literal["TEXT_BLOCK_END"] = "TEXT_BLOCK_END"
+
+
+@dataclass(slots=True)
+class ThinkingBlockStartEvent(AgentEvent):
+    """A block of reasoning begins."""
+
+    block_id: str
+    type: Literal["THINKING_BLOCK_START"] = "THINKING_BLOCK_START"
+
+
+@dataclass(slots=True)
+class ThinkingBlockDeltaEvent(AgentEvent):
+    """More reasoning for an open block."""
+
+    block_id: str
+    delta: str
+    type: Literal["THINKING_BLOCK_DELTA"] = "THINKING_BLOCK_DELTA"
+
+
+@dataclass(slots=True)
+class ThinkingBlockEndEvent(AgentEvent):
+    """The block is complete; `signature` is what the provider wants back with it."""
+
+    block_id: str
+    signature: str | None = None
+    type: Literal["THINKING_BLOCK_END"] = "THINKING_BLOCK_END"
+
+
+@dataclass(slots=True)
+class DataBlockStartEvent(AgentEvent):
+    """An image, sound or file begins."""
+
+    block_id: str
+    media_type: str
+    name: str | None = None
+    type: Literal["DATA_BLOCK_START"] = "DATA_BLOCK_START"
+
+
+@dataclass(slots=True)
+class DataBlockDeltaEvent(AgentEvent):
+    """Bytes for an open block, base64-encoded by themselves in `data`, or all of them behind `url`."""
+
+    block_id: str
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+    type: Literal["DATA_BLOCK_DELTA"] = "DATA_BLOCK_DELTA"
+
+
+@dataclass(slots=True)
+class DataBlockEndEvent(AgentEvent):
+    """The block is complete."""
+
+    block_id: str
+    type: Literal["DATA_BLOCK_END"] = "DATA_BLOCK_END"
+
+
+@dataclass(slots=True)
+class HintBlockEvent(AgentEvent):
+    """A note to the model entered the conversation."""
+
+    block_id: str
+    hint: str
+    source: str | None = None
+    type: Literal["HINT_BLOCK"] = "HINT_BLOCK"
+
+
+@dataclass(slots=True)
+class ToolCallStartEvent(AgentEvent):
+    """The model begins to write a tool call."""
+
+    tool_call_id: str
+    tool_call_name: str
+    type: Literal["TOOL_CALL_START"] = "TOOL_CALL_START"
+
+
+@dataclass(slots=True)
+class ToolCallDeltaEvent(AgentEvent):
+    """More JSON text of the call's input."""
+
+    tool_call_id: str
+    delta: str
+    type: Literal["TOOL_CALL_DELTA"] = "TOOL_CALL_DELTA"
+
+
+@dataclass(slots=True)
+class ToolCallEndEvent(AgentEvent):
+    """The call is written; it has not run."""
+
+    tool_call_id: str
+    type: Literal["TOOL_CALL_END"] = "TOOL_CALL_END"
+
+
+@dataclass(slots=True)
+class ToolResultStartEvent(AgentEvent):
+    """The runtime takes up a tool call."""
+
+    tool_call_id: str
+    tool_call_name: str
+    type: Literal["TOOL_RESULT_START"] = "TOOL_RESULT_START"
+
+
+@dataclass(slots=True)
+class ToolResultTextDeltaEvent(AgentEvent):
+    """More text from the tool; a new `block_id` begins a new block."""
+
+    tool_call_id: str
+    delta: str
+    block_id: str = ""
+    type: Literal["TOOL_RESULT_TEXT_DELTA"] = "TOOL_RESULT_TEXT_DELTA"
+
+
+@dataclass(slots=True)
+class ToolResultDataDeltaEvent(AgentEvent):
+    """Bytes from the tool, base64-encoded by themselves in `data`, or all of them behind `url`."""
+
+    tool_call_id: str
+    block_id: str
+    media_type: str
+    data: str | None = None
+    url: str | None = None
+    name: str | None = None
+    type: Literal["TOOL_RESULT_DATA_DELTA"] = "TOOL_RESULT_DATA_DELTA"
+
+
+@dataclass(slots=True)
+class ToolResultEndEvent(AgentEvent):
+    """The call has its result, and the state holds it; `output`, when given, replaces what the deltas said."""
+
+    tool_call_id: str
+    state: ToolResultState
+    output: ToolOutput | None = None
+    type: Literal["TOOL_RESULT_END"] = "TOOL_RESULT_END"
+
+
+@dataclass(slots=True)
+class ExceedMaxItersEvent(AgentEvent):
+    """The reply used up its rounds."""
+
+    name: str
+    type: Literal["EXCEED_MAX_ITERS"] = "EXCEED_MAX_ITERS"
+
+
+@dataclass(slots=True)
+class RequireUserConfirmEvent(AgentEvent):
+    """The reply waits for a person to decide on `tool_calls`."""
+
+    tool_calls: list[ToolCallBlock]
+    type: Literal["REQUIRE_USER_CONFIRM"] = "REQUIRE_USER_CONFIRM"
+
+
+@dataclass(slots=True)
+class RequireExternalExecutionEvent(AgentEvent):
+    """The reply waits for the caller to run `tool_calls` itself."""
+
+    tool_calls: list[ToolCallBlock]
+    type: Literal["REQUIRE_EXTERNAL_EXECUTION"] = "REQUIRE_EXTERNAL_EXECUTION"
+
+
+@dataclass(slots=True)
+class ConfirmResult:
+    """A person's decision on one tool call; `rules` are to hold for later calls too."""
+
+    confirmed: bool
+    tool_call: ToolCallBlock
+    rules: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class UserConfirmResultEvent(AgentEvent):
+    """Input: the answer to `RequireUserConfirmEvent`."""
+
+    confirm_results: list[ConfirmResult]
+    type: Literal["USER_CONFIRM_RESULT"] = "USER_CONFIRM_RESULT"
+
+
+@dataclass(slots=True)
+class ExternalExecutionResultEvent(AgentEvent):
+    """Input: the answer to `RequireExternalExecutionEvent`."""
+
+    execution_results: list[ToolResultBlock]
+    type: Literal["EXTERNAL_EXECUTION_RESULT"] = "EXTERNAL_EXECUTION_RESULT"
+
+
+@dataclass(slots=True)
+class UserInterruptEvent(AgentEvent):
+    """Input: stop the reply."""
+
+    type: Literal["USER_INTERRUPT"] = "USER_INTERRUPT"
+
+
+@dataclass(slots=True)
+class CustomEvent(AgentEvent):
+    """Whatever a middleware or tool wants to tell the listener."""
+
+    name: str
+    value: Any = None
+    reply_id: str = field(default="", kw_only=True)
+    type: Literal["CUSTOM"] = "CUSTOM"
+
+
+AnyEvent = Annotated[
+    ReplyStartEvent
+    | ReplyEndEvent
+    | ModelCallStartEvent
+    | ModelCallEndEvent
+    | ModelCallRetryEvent
+    | TextBlockStartEvent
+    | TextBlockDeltaEvent
+    | TextBlockEndEvent
+    | ThinkingBlockStartEvent
+    | ThinkingBlockDeltaEvent
+    | ThinkingBlockEndEvent
+    | DataBlockStartEvent
+    | DataBlockDeltaEvent
+    | DataBlockEndEvent
+    | HintBlockEvent
+    | ToolCallStartEvent
+    | ToolCallDeltaEvent
+    | ToolCallEndEvent
+    | ToolResultStartEvent
+    | ToolResultTextDeltaEvent
+    | ToolResultDataDeltaEvent
+    | ToolResultEndEvent
+    | ExceedMaxItersEvent
+    | RequireUserConfirmEvent
+    | RequireExternalExecutionEvent
+    | UserConfirmResultEvent
+    | ExternalExecutionResultEvent
+    | UserInterruptEvent
+    | CustomEvent,
+    Field(discriminator="type"),
+]
+
+
+@cache
+def _adapter() -> TypeAdapter[AnyEvent]:
+    # Built on first use: it takes milliseconds, and a program that never serialises should not pay for it at import.
+    return TypeAdapter(AnyEvent)

@@ -1,0 +1,378 @@
+"""Messages, and how a message is rebuilt from the events of its reply."""
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import cache
+from time import time_ns
+from typing import Any, Literal, TypeVar, overload
+
+from pydantic import TypeAdapter
+
+from agentrt.block import (
+    Base64Source,
+    BlockType,
+    ContentBlock,
+    DataBlock,
+    HintBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolCallState,
+    ToolResultBlock,
+    ToolResultState,
+    URLSource,
+    new_id,
+)
+from agentrt.event import (
+    AgentEvent,
+    DataBlockDeltaEvent,
+    DataBlockStartEvent,
+    HintBlockEvent,
+    ModelCallEndEvent,
+    ModelCallRetryEvent,
+    ReplyEndEvent,
+    ReplyStartEvent,
+    RequireExternalExecutionEvent,
+    RequireUserConfirmEvent,
+    TextBlockDeltaEvent,
+    TextBlockEndEvent,
+    TextBlockStartEvent,
+    ThinkingBlockDeltaEvent,
+    ThinkingBlockEndEvent,
+    ThinkingBlockStartEvent,
+    ToolCallDeltaEvent,
+    ToolCallStartEvent,
+    ToolResultDataDeltaEvent,
+    ToolResultEndEvent,
+    ToolResultStartEvent,
+    ToolResultTextDeltaEvent,
+)
+from agentrt.types import ChatUsage, FinishedReason, Role
+
+__all__ = [
+    "AssistantMsg",
+    "Base64Source",
+    "ContentBlock",
+    "DataBlock",
+    "HintBlock",
+    "Msg",
+    "SystemMsg",
+    "TextBlock",
+    "ThinkingBlock",
+    "ToolCallBlock",
+    "ToolCallState",
+    "ToolResultBlock",
+    "ToolResultState",
+    "URLSource",
+    "UserMsg",
+]
+
+_T = TypeVar("_T")
+_ROLES = ("user", "assistant", "system")
+
+
+@dataclass(slots=True)
+class Msg:
+    """One message of a conversation.
+
+    `content` is a `str` or a list of blocks; every accessor treats a `str` as one text block. The message that an
+    agent's reply builds up has the reply's id, and `finished_reason` and `error` say how that reply ended.
+    """
+
+    name: str
+    content: str | list[ContentBlock]
+    role: Role
+    id: str = field(default_factory=new_id, kw_only=True)
+    metadata: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    usage: ChatUsage | None = field(default=None, kw_only=True)
+    structured_output: dict[str, Any] | None = field(default=None, kw_only=True)
+    finished_reason: FinishedReason | None = field(default=None, kw_only=True)
+    error: str | None = field(default=None, kw_only=True)
+    created_at: int = field(default_factory=time_ns, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.role not in _ROLES:
+            raise ValueError(f"Msg role must be one of 'user', 'assistant', 'system', not {self.role!r}")
+        if not isinstance(self.content, (str, list)):
+            raise TypeError(
+                f"Msg content must be a str or a list of blocks, not {type(self.content).__name__}: "
+                f"wrap a single block in a list"
+            )
+
+    def get_text_content(self, separator: str = "\n") -> str | None:
+        """Return the text blocks joined by `separator`, `None` when there are none."""
+        if isinstance(self.content, str):
+            return self.content
+        texts = [block.text for block in self.content if isinstance(block, TextBlock)]
+        return separator.join(texts) if texts else None
+
+    @overload
+    def get_content_blocks(self, block_type: Literal["text"]) -> list[TextBlock]: ...
+    @overload
+    def get_content_blocks(self, block_type: Literal["thinking"]) -> list[ThinkingBlock]: ...
+    @overload
+    def get_content_blocks(self, block_type: Literal["data"]) -> list[DataBlock]: ...
+    @overload
+    def get_content_blocks(self, block_type: Literal["hint"]) -> list[HintBlock]: ...
+    @overload
+    def get_content_blocks(self, block_type: Literal["tool_call"]) -> list[ToolCallBlock]: ...
+    @overload
+    def get_content_blocks(self, block_type: Literal["tool_result"]) -> list[ToolResultBlock]: ...
+    @overload
+    def get_content_blocks(self, block_type: None = None) -> list[ContentBlock]: ...
+    def get_content_blocks(self, block_type: BlockType | None = None) -> Any:
+        """Return the blocks of one type, or all of them, in order; the list is new, the blocks are not."""
+        blocks: list[ContentBlock] = [TextBlock(self.content)] if isinstance(self.content, str) else self.content
+        return [block for block in blocks if block_type is None or block.type == block_type]
+
+    def has_content_blocks(self, block_type: BlockType | None = None) -> bool:
+        """Say whether there is a block of that type, or any block at all."""
+        if isinstance(self.content, str):
+            return block_type in (None, "text")
+        return any(block_type is None or block.type == block_type for block in self.content)
+
+    def copy(self) -> "Msg":
+        """Return a message of its own: changing its blocks, lists or dicts at the first level leaves this one alone."""
+        new = _clone(self)
+        new.metadata = dict(self.metadata)
+        if isinstance(self.content, list):
+            new.content = [_copy_block(block) for block in self.content]
+        return new
+
+    def to_json(self) -> str:
+        """Return the message as one line of JSON."""
+        return _adapter().dump_json(self).decode()
+
+    @staticmethod
+    def from_json(text: str | bytes) -> "Msg":
+        """Return the message that `to_json` wrote; raises `pydantic.ValidationError` for anything else."""
+        return _adapter().validate_json(text)
+
+    def append_event(self, event: AgentEvent) -> "Msg":
+        """Apply one event of the reply that builds this message, and return the message.
+
+        The runtime builds its own message this way, so applying a reply's events in order, from `REPLY_START` on,
+        gives exactly the message that the conversation keeps. Events that change no message are passed over; one
+        that names a block this message does not have raises `ValueError`.
+        """
+        apply = _APPLY.get(event.__class__)
+        if apply is not None:
+            apply(self, event)
+        return self
+
+
+def UserMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg:
+    """Make a message with the role "user"."""
+    return Msg(name, content, "user", **fields)
+
+
+def AssistantMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg:
+    """Make a message with the role "assistant"."""
+    return Msg(name, content, "assistant", **fields)
+
+
+def SystemMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg:
+    """Make a message with the role "system"."""
+    return Msg(name, content, "system", **fields)
+
+
+@cache
+def _adapter() -> TypeAdapter[Msg]:
+    return TypeAdapter(Msg)
+
+
+def _copy_block(block: ContentBlock) -> ContentBlock:
+    new = _clone(block)
+    if isinstance(new, ToolResultBlock):
+        new.metadata = dict(new.metadata)
+        if isinstance(new.output, list):
+            new.output = [_clone(part) for part in new.output]
+    return new
+
+
+def _clone(value: _T) -> _T:
+    # Several times cheaper than copy.copy, which goes through pickling's protocol.
+    cls = value.__class__
+    new = cls.__new__(cls)
+    for name in _field_names(cls):  # type: ignore[arg-type]  # a class is hashable
+        setattr(new, name, getattr(value, name))
+    return new
+
+
+@cache
+def _field_names(cls: type[Any]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(cls))
+
+
+def _blocks(msg: Msg) -> list[ContentBlock]:
+    if isinstance(msg.content, str):
+        msg.content = [TextBlock(msg.content)] if msg.content else []
+    return msg.content
+
+
+def _find(msg: Msg, block_id: str, kind: type) -> Any:
+    # From the end: the block that an event speaks of is nearly always the last one.
+    for block in reversed(_blocks(msg)):
+        if block.id == block_id and block.__class__ is kind:
+            return block
+    raise ValueError(f"the message {msg.id!r} has no {kind.__name__} with id {block_id!r}: was an event left out?")
+
+
+def _reply_start(msg: Msg, event: ReplyStartEvent) -> None:
+    msg.id, msg.name, msg.role, msg.created_at = event.reply_id, event.name, event.role, event.created_at
+
+
+def _reply_end(msg: Msg, event: ReplyEndEvent) -> None:
+    msg.finished_reason, msg.error = event.finished_reason, event.error
+
+
+def _model_call_end(msg: Msg, event: ModelCallEndEvent) -> None:
+    usage = ChatUsage(
+        event.input_tokens,
+        event.output_tokens,
+        event.cache_input_tokens,
+        event.cache_creation_input_tokens,
+        event.estimated,
+    )
+    msg.usage = usage if msg.usage is None else msg.usage + usage
+
+
+def _model_call_retry(msg: Msg, event: ModelCallRetryEvent) -> None:
+    dropped = set(event.block_ids)
+    msg.content = [block for block in _blocks(msg) if block.id not in dropped]
+
+
+def _text_start(msg: Msg, event: TextBlockStartEvent) -> None:
+    _blocks(msg).append(TextBlock("", event.block_id))
+
+
+def _text_delta(msg: Msg, event: TextBlockDeltaEvent) -> None:
+    block: Any = msg.content[-1] if msg.content else None
+    if block.__class__ is not TextBlock or block.id != event.block_id:
+        block = _find(msg, event.block_id, TextBlock)
+    # The local holds the only reference, so CPython appends in place and a long text costs linear time, not quadratic.
+    text = block.text
+    block.text = ""
+    text += event.delta
+    block.text = text
+
+
+def _text_end(msg: Msg, event: TextBlockEndEvent) -> None:
+    if event.text is not None:
+        _find(msg, event.block_id, TextBlock).text = event.text
+
+
+def _thinking_start(msg: Msg, event: ThinkingBlockStartEvent) -> None:
+    _blocks(msg).append(ThinkingBlock("", event.block_id))
+
+
+def _thinking_delta(msg: Msg, event: ThinkingBlockDeltaEvent) -> None:
+    block = _find(msg, event.block_id, ThinkingBlock)
+    thinking = block.thinking
+    block.thinking = ""
+    thinking += event.delta
+    block.thinking = thinking
+
+
+def _thinking_end(msg: Msg, event: ThinkingBlockEndEvent) -> None:
+    if event.signature is not None:
+        _find(msg, event.block_id, ThinkingBlock).signature = event.signature
+
+
+def _data_start(msg: Msg, event: DataBlockStartEvent) -> None:
+    _blocks(msg).append(DataBlock(Base64Source("", event.media_type), event.name, event.block_id))
+
+
+def _data_delta(msg: Msg, event: DataBlockDeltaEvent) -> None:
+    _extend_data(_find(msg, event.block_id, DataBlock), event)
+
+
+def _hint(msg: Msg, event: HintBlockEvent) -> None:
+    _blocks(msg).append(HintBlock(event.hint, event.source, event.block_id))
+
+
+def _tool_call_start(msg: Msg, event: ToolCallStartEvent) -> None:
+    _blocks(msg).append(ToolCallBlock(event.tool_call_id, event.tool_call_name))
+
+
+def _tool_call_delta(msg: Msg, event: ToolCallDeltaEvent) -> None:
+    block = _find(msg, event.tool_call_id, ToolCallBlock)
+    text = block.input
+    block.input = ""
+    text += event.delta
+    block.input = text
+
+
+def _tool_result_start(msg: Msg, event: ToolResultStartEvent) -> None:
+    _blocks(msg).append(ToolResultBlock(event.tool_call_id, event.tool_call_name, [], ToolResultState.RUNNING))
+
+
+def _tool_result_text(msg: Msg, event: ToolResultTextDeltaEvent) -> None:
+    output = _find(msg, event.tool_call_id, ToolResultBlock).output
+    if output and output[-1].id == event.block_id and isinstance(output[-1], TextBlock):
+        block = output[-1]
+        text = block.text
+        block.text = ""
+        text += event.delta
+        block.text = text
+    else:
+        output.append(TextBlock(event.delta, event.block_id))
+
+
+def _tool_result_data(msg: Msg, event: ToolResultDataDeltaEvent) -> None:
+    output = _find(msg, event.tool_call_id, ToolResultBlock).output
+    if not (output and output[-1].id == event.block_id and isinstance(output[-1], DataBlock)):
+        output.append(DataBlock(Base64Source("", event.media_type), event.name, event.block_id))
+    _extend_data(output[-1], event)
+
+
+def _extend_data(block: DataBlock, event: DataBlockDeltaEvent | ToolResultDataDeltaEvent) -> None:
+    if event.url is not None:
+        block.source = URLSource(event.url, event.media_type)
+    elif event.data is not None and isinstance(block.source, Base64Source):
+        # Every piece is encoded by itself, padding and all, so pieces are joined as bytes.
+        joined = base64.b64decode(block.source.data) + base64.b64decode(event.data)
+        block.source.data = base64.b64encode(joined).decode()
+
+
+def _tool_result_end(msg: Msg, event: ToolResultEndEvent) -> None:
+    block = _find(msg, event.tool_call_id, ToolResultBlock)
+    block.state = event.state
+    block.metadata = dict(event.metadata or {})
+    if event.output is not None:
+        block.output = [_clone(part) for part in event.output]
+    _find(msg, event.tool_call_id, ToolCallBlock).state = ToolCallState.FINISHED
+
+
+def _set_state(state: ToolCallState) -> Callable[[Msg, Any], None]:
+    def apply(msg: Msg, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> None:
+        for call in event.tool_calls:
+            _find(msg, call.id, ToolCallBlock).state = state
+
+    return apply
+
+
+_APPLY: dict[type[AgentEvent], Callable[[Msg, Any], None]] = {
+    ReplyStartEvent: _reply_start,
+    ReplyEndEvent: _reply_end,
+    ModelCallEndEvent: _model_call_end,
+    ModelCallRetryEvent: _model_call_retry,
+    TextBlockStartEvent: _text_start,
+    TextBlockDeltaEvent: _text_delta,
+    TextBlockEndEvent: _text_end,
+    ThinkingBlockStartEvent: _thinking_start,
+    ThinkingBlockDeltaEvent: _thinking_delta,
+    ThinkingBlockEndEvent: _thinking_end,
+    DataBlockStartEvent: _data_start,
+    DataBlockDeltaEvent: _data_delta,
+    HintBlockEvent: _hint,
+    ToolCallStartEvent: _tool_call_start,
+    ToolCallDeltaEvent: _tool_call_delta,
+    ToolResultStartEvent: _tool_result_start,
+    ToolResultTextDeltaEvent: _tool_result_text,
+    ToolResultDataDeltaEvent: _tool_result_data,
+    ToolResultEndEvent: _tool_result_end,
+    RequireUserConfirmEvent: _set_state(ToolCallState.ASKING),
+    RequireExternalExecutionEvent: _set_state(ToolCallState.SUBMITTED),
+}
