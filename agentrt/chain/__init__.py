@@ -1,0 +1,14 @@
+"""Chains: middlewares compiled, once, into one callable per hook. Knows no agent, no model and no tool.
+
+# The laws that this package keeps
+
+A *layer* is one middleware's hook. The first middleware listed is outermost. A hook that no middleware overrides has no
+chain: its entry *is* the core function. Whatever a layer opens is remembered by the one owner of the entry into the
+chain and closed there, innermost first, in the task that closes, before control returns.
+"""
+
+from agentrt.chain.compile import Chains, Layer, compile_chains
+from agentrt.chain.explain import explain
+from agentrt.chain.spec import HookSpec, Shape
+
+__all__ = ["Chains", "HookSpec", "Layer", "Shape", "compile_chains", "explain"]

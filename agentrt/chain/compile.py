@@ -1,0 +1,444 @@
+"""The compiler: the one place where middlewares become chains.
+
+For each hook, `compile_chains` folds the layers around the core from the innermost outwards. What one *step* does is
+fixed when the agent is built; what belongs to one entry into the chain (the agent, the values that flow, the owner) is
+handed from step to step.
+"""
+
+import inspect
+import warnings
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from types import CodeType
+from typing import Any
+
+from agentrt.chain.check import check_middlewares, overrides, where
+from agentrt.chain.owner import Owner, name_the_layer
+from agentrt.chain.spec import HookSpec
+from agentrt.errors import ChainContractError, ChainError, MissingTerminalError
+
+__all__ = ["Chains", "Layer", "compile_chains"]
+
+Values = dict[str, Any]
+StreamStep = Callable[[Any, Values, Owner], AsyncIterator[Any]]
+CallStep = Callable[[Any, Values, Owner], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One middleware in the chain of one hook."""
+
+    middleware: Any
+    hook: Callable[..., Any]
+    key: str
+    where: str
+
+    @property
+    def name(self) -> str:
+        """The middleware's class, and its key where that says more."""
+        cls = type(self.middleware).__name__
+        return cls if self.key == cls else f"{cls} ({self.key!r})"
+
+
+class Chains:
+    """The compiled entries, one attribute per hook, and what they were compiled from. Frozen once built."""
+
+    table: tuple[HookSpec, ...]
+    layers: Mapping[str, tuple[Layer, ...]]
+    middlewares: tuple[Any, ...]
+    _keys: Mapping[int, str]
+    _doubtful: set[int]
+
+    def __init__(
+        self,
+        table: tuple[HookSpec, ...],
+        entries: Mapping[str, Callable[..., Any]],
+        layers: Mapping[str, tuple[Layer, ...]],
+        middlewares: tuple[Any, ...],
+        keys: Mapping[int, str],
+    ) -> None:
+        same_class = Counter(type(each) for each in middlewares if each.key is None)
+        doubtful = {id(each) for each in middlewares if each.key is None and same_class[type(each)] > 1}
+        self.__dict__.update(
+            entries, table=table, layers=layers, middlewares=middlewares, _keys=keys, _doubtful=doubtful
+        )
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        raise AttributeError(f"no chain is compiled for {name!r}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"chains are frozen: {name!r} cannot be set; build another agent instead")
+
+    def name_of(self, middleware: Any) -> str:
+        """Return the middleware's key, for display."""
+        return self._keys[id(middleware)]
+
+    def key_of(self, middleware: Any) -> str:
+        """Return the key under which the middleware's own data is kept.
+
+        Warns when only the list order tells two middlewares of one class apart, since a changed list would then hand
+        one the data of the other. Raises `ChainError` for a middleware that is not in these chains.
+        """
+        key = self._keys.get(id(middleware))
+        if key is None:
+            raise ChainError(f"{type(middleware).__name__} is not among this agent's middlewares, so it keeps no data here")
+        if id(middleware) in self._doubtful:
+            warnings.warn(
+                f"two {type(middleware).__name__} middlewares store data under keys that depend on their order: "
+                f"set `key` on each",
+                UserWarning,
+                stacklevel=3,
+            )
+        return key
+
+
+def compile_chains(
+    base: type, table: Sequence[HookSpec], cores: Mapping[str, Callable[..., Any]], middlewares: Sequence[Any]
+) -> Chains:
+    """Check the middlewares and compile one entry per hook that has a core.
+
+    An entry is called as its core is: `entry(agent, **values)`. Raises `MiddlewareConfigError`.
+    """
+    middlewares = tuple(middlewares)
+    check_middlewares(middlewares, base, table)
+    keys = _assign_keys(middlewares)
+    layers = {
+        spec.name: tuple(
+            Layer(each, getattr(each, spec.name), keys[id(each)], where(getattr(type(each), spec.name)))
+            for each in middlewares
+            if overrides(each, base, spec.name)
+        )
+        for spec in table
+    }
+    entries = {spec.name: _compile(spec, cores[spec.name], layers[spec.name]) for spec in table if spec.name in cores}
+    return Chains(tuple(table), entries, layers, middlewares, keys)
+
+
+def _assign_keys(middlewares: Sequence[Any]) -> dict[int, str]:
+    taken: Counter[str] = Counter(each.key for each in middlewares if each.key is not None)
+    keys: dict[int, str] = {}
+    for each in middlewares:
+        key = each.key
+        if key is None:
+            name = type(each).__name__
+            taken[name] += 1
+            key = name if taken[name] == 1 else f"{name}#{taken[name]}"
+        keys[id(each)] = key
+    return keys
+
+
+def _compile(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]) -> Callable[..., Any]:
+    if not layers:
+        return core
+    return _BUILDERS[spec.shape](spec, core, layers)
+
+
+# Streams
+
+
+def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]) -> Callable[..., Any]:
+    def innermost(agent: Any, values: Values, owner: Owner) -> AsyncIterator[Any]:
+        return core(agent, **values)  # type: ignore[no-any-return]  # cores are checked by their own signatures
+
+    step: StreamStep = innermost
+    for layer in reversed(layers):
+        step = _stream_layer(spec, layer, step)
+    codes = _codes(core, layers)
+    item_types, terminal = spec.item_types, spec.terminal
+
+    async def entry(agent: Any, **values: Any) -> AsyncIterator[Any]:
+        owner = Owner()
+        left = owner.left
+        stream = step(agent, values, owner)
+        owner.opened.append(stream)
+        item = error = None
+        try:
+            async for item in stream:
+                if not isinstance(item, item_types):
+                    raise _wrong_item(spec, layers, item)
+                if left:
+                    await owner.close_left()
+                yield item
+            if terminal is not None and not isinstance(item, terminal):
+                raise _no_terminal(spec, layers, item)
+        except Exception as raised:  # named and raised again
+            error = raised
+            name_the_layer(raised, spec.name, codes, layers)
+            raise
+        finally:
+            await owner.close(error)
+
+    return entry
+
+
+def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep:
+    hook = layer.hook
+    keys = frozenset(spec.keys)
+
+    class NextHandler:
+        """The `next_handler` of one layer in one entry into the chain."""
+
+        __slots__ = ("agent", "handed", "owner", "place", "values")
+
+        def __init__(self, agent: Any, values: Values, owner: Owner) -> None:
+            self.agent = agent
+            self.values = values
+            self.owner = owner
+            self.handed: Any = None
+
+        def __call__(self, **overrides: Any) -> AsyncIterator[Any]:
+            values = overrides
+            if values.keys() != keys:
+                values = {**self.values, **overrides}
+                if values.keys() != keys:
+                    raise _wrong_keys(spec, layer, values)
+            if self.handed is not None:
+                return self._again(values)
+            owner = self.owner
+            self.place = len(owner.opened)
+            self.handed = stream = inner(self.agent, values, owner)
+            owner.opened.append(stream)
+            return stream
+
+        def _again(self, values: Values) -> AsyncIterator[Any]:
+            if getattr(self.handed, "ag_running", False):
+                raise ChainError(
+                    f"{layer.name}.{spec.name} called next_handler() while the stream of its last call is running: "
+                    f"finish or close that stream first"
+                )
+            self.handed = self._after_closing(values)
+            return self.handed  # type: ignore[no-any-return]  # it is the generator made above
+
+        async def _after_closing(self, values: Values) -> AsyncIterator[Any]:
+            owner = self.owner
+            await owner.close_from(self.place)
+            owner.opened.append(self.handed)
+            stream = inner(self.agent, values, owner)
+            owner.opened.append(stream)
+            async for item in stream:
+                yield item
+
+        def __del__(self) -> None:
+            # The layer's frame held the last reference, so the layer has stopped. What it left open is closed as soon
+            # as the owner has control, in the owner's task.
+            if getattr(self.handed, "ag_frame", None) is not None:
+                self.owner.left.append((self.place, self.handed))
+
+    def step(agent: Any, values: Values, owner: Owner) -> AsyncIterator[Any]:
+        return hook(agent, values, NextHandler(agent, values, owner))  # type: ignore[no-any-return]  # checked at construction
+
+    return step
+
+
+# Calls
+
+
+def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]) -> Callable[..., Any]:
+    check = _result_check(spec)
+
+    def innermost(agent: Any, values: Values, owner: Owner) -> Awaitable[Any]:
+        return core(agent, **values)  # type: ignore[no-any-return]  # cores are checked by their own signatures
+
+    step: CallStep = innermost
+    by = "its core"
+    for layer in reversed(layers):
+        step = _call_layer(spec, layer, step, partial(check, by))
+        by = layer.name
+    codes = _codes(core, layers)
+
+    async def entry(agent: Any, **values: Any) -> Any:
+        owner = Owner()
+        try:
+            result = await step(agent, values, owner)
+            check(by, result, owner)
+        except BaseException as error:  # whatever it is, what was opened is closed before it leaves
+            if isinstance(error, Exception):
+                name_the_layer(error, spec.name, codes, layers)
+            await owner.close(error)
+            raise
+        if not owner.opened:
+            return result
+        if not _is_stream(result):
+            await owner.close()
+            return result
+        return OwnedStream(spec, layers, codes, result, owner)
+
+    return entry
+
+
+def _call_layer(spec: HookSpec, layer: Layer, inner: CallStep, check: Callable[[Any, Owner], None]) -> CallStep:
+    hook = layer.hook
+    keys = frozenset(spec.keys)
+
+    def step(agent: Any, values: Values, owner: Owner) -> Awaitable[Any]:
+        running = False
+
+        async def next_handler(**overrides: Any) -> Any:
+            nonlocal running
+            if overrides.keys() != keys:
+                overrides = {**values, **overrides}
+                if overrides.keys() != keys:
+                    raise _wrong_keys(spec, layer, overrides)
+            if running:
+                raise ChainError(
+                    f"{layer.name}.{spec.name} called next_handler() while its last call is running: await that one first"
+                )
+            running = True
+            try:
+                result = await inner(agent, overrides, owner)
+            finally:
+                running = False
+            check(result, owner)
+            return result
+
+        return hook(agent, values, next_handler)  # type: ignore[no-any-return]  # checked at construction
+
+    return step
+
+
+def _result_check(spec: HookSpec) -> Callable[[str, Any, Owner], None]:
+    """Return the check of one layer's result, which also hands a stream to the owner."""
+    terminal = spec.terminal
+    wanted = terminal.__name__ if terminal is not None else "None"
+    if spec.item_types:
+        wanted += f" or an async iterator of {_names(spec.item_types)}"
+
+    def check(by: str, result: Any, owner: Owner) -> None:
+        if result.__class__ is terminal or (terminal is None and result is None):
+            return
+        if spec.item_types and _is_stream(result):
+            # Innermost first is the order in which streams are returned; the owner keeps the outermost first.
+            if not (owner.opened and owner.opened[0] is result):
+                owner.opened.insert(0, result)
+        elif terminal is None or not isinstance(result, terminal):
+            raise ChainContractError(f"{spec.name} must return {wanted}, but {by} returned {result!r:.200}")
+
+    return check
+
+
+class OwnedStream:
+    """A stream that a call returned, with everything that was opened for it; closing it closes all of that."""
+
+    __slots__ = ("_items", "_owner")
+
+    def __init__(
+        self, spec: HookSpec, layers: tuple[Layer, ...], codes: dict[CodeType, Any], stream: Any, owner: Owner
+    ) -> None:
+        self._owner = owner
+        self._items = _owned_items(spec, layers, codes, stream, owner)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._items  # the generator itself: one call less per item
+
+    def __anext__(self) -> Awaitable[Any]:
+        return self._items.__anext__()
+
+    async def aclose(self) -> None:
+        # A generator that was never started does not run its `finally`, so the owner is asked as well.
+        try:
+            await self._items.aclose()
+        finally:
+            await self._owner.close()
+
+
+async def _owned_items(
+    spec: HookSpec, layers: tuple[Layer, ...], codes: dict[CodeType, Any], stream: Any, owner: Owner
+) -> AsyncGenerator[Any, None]:
+    error = None
+    item_types = spec.item_types
+    try:
+        async for item in stream:
+            if not isinstance(item, item_types):
+                raise _wrong_item(spec, layers, item)
+            yield item
+    except Exception as raised:  # named and raised again
+        error = raised
+        name_the_layer(raised, spec.name, codes, layers)
+        raise
+    finally:
+        await owner.close(error)
+
+
+# Transformers
+
+
+def _transformer_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]) -> Callable[..., Any]:
+    codes = _codes(core, layers)
+    name = spec.keys[-1]
+
+    async def entry(agent: Any, **values: Any) -> Any:
+        try:
+            value = await core(agent, **values)
+            for layer in layers:
+                value = await layer.hook(agent, value)
+                if not isinstance(value, spec.item_types):
+                    raise ChainContractError(
+                        f"{spec.name} must return {_names(spec.item_types)}, but {layer.name} returned {value!r:.200}: "
+                        f"end it with `return {name}`"
+                    )
+        except Exception as error:  # named and raised again
+            name_the_layer(error, spec.name, codes, layers)
+            raise
+        return value
+
+    return entry
+
+
+_BUILDERS = {"stream": _stream_chain, "call": _call_chain, "transformer": _transformer_chain}
+
+
+# Errors and helpers
+
+
+def _is_stream(result: Any) -> bool:
+    return hasattr(result, "__aiter__") and hasattr(result, "__anext__")
+
+
+def _codes(core: Callable[..., Any], layers: tuple[Layer, ...]) -> dict[CodeType, Any]:
+    codes: dict[CodeType, Any] = {}
+    for layer in layers:
+        for function in (layer.hook, inspect.unwrap(layer.hook)):
+            code = getattr(function, "__code__", None)
+            if code is not None:
+                codes[code] = layer
+    code = getattr(inspect.unwrap(core), "__code__", None)
+    if code is not None:
+        codes[code] = None
+    return codes
+
+
+def _names(types: Sequence[type]) -> str:
+    return " or ".join(each.__name__ for each in types)
+
+
+def _through(layers: Sequence[Layer]) -> str:
+    return "its layers are " + " > ".join(layer.name for layer in layers)
+
+
+def _wrong_item(spec: HookSpec, layers: Sequence[Layer], item: Any) -> ChainContractError:
+    return ChainContractError(
+        f"{spec.name} passes on {_names(spec.item_types)}, but {item!r:.200} came out of it; {_through(layers)}"
+    )
+
+
+def _no_terminal(spec: HookSpec, layers: Sequence[Layer], last: Any) -> MissingTerminalError:
+    assert spec.terminal is not None
+    ended = "nothing came" if last is None else f"its last item was {last!r:.200}"
+    return MissingTerminalError(
+        f"{spec.name} must end with one {spec.terminal.__name__}, but {ended}; {_through(layers)}: "
+        f"one of them did not pass on what next_handler() gave, or gave nothing in its place"
+    )
+
+
+def _wrong_keys(spec: HookSpec, layer: Layer, values: Values) -> ChainError:
+    allowed = f"{spec.name} passes on {', '.join(spec.keys)}"
+    for key in values:
+        if key not in spec.keys:
+            near = get_close_matches(str(key), spec.keys, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            return ChainError(f"{layer.name}.{spec.name} passed the unknown key {key!r} to next_handler(){hint}: {allowed}")
+    lost = next(key for key in spec.keys if key not in values)
+    return ChainError(f"{layer.name}.{spec.name} removed the key {lost!r} from its input_kwargs: {allowed}")

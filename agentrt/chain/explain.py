@@ -1,0 +1,113 @@
+"""What the chains look like, for people, programs and pages."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from agentrt.chain.check import where
+from agentrt.chain.compile import Chains, Layer
+
+__all__ = ["ExplainFormat", "explain"]
+
+ExplainFormat = Literal["text", "json", "mermaid"]
+
+
+def explain(
+    chains: Chains,
+    name: str,
+    cores: Mapping[str, Any],
+    tools: Mapping[int, Sequence[str]],
+    format: ExplainFormat = "text",
+) -> str:
+    """Return the layers of every hook from the outermost to the core, and the tools that middlewares bring.
+
+    `tools` maps the `id` of a middleware to the names of its tools. Raises `ValueError` for an unknown format.
+    """
+    writers = {"text": _text, "json": _json, "mermaid": _mermaid}
+    if format not in writers:
+        raise ValueError(f"explain() writes {', '.join(map(repr, writers))}, not {format!r}")
+    return writers[format](_describe(chains, name, cores, tools))
+
+
+def _describe(
+    chains: Chains, name: str, cores: Mapping[str, Any], tools: Mapping[int, Sequence[str]]
+) -> dict[str, Any]:
+    return {
+        "agent": name,
+        "hooks": [
+            {
+                "hook": spec.name,
+                "shape": spec.shape,
+                "wraps": spec.wraps,
+                "layers": [_layer(layer) for layer in chains.layers[spec.name]],
+                "core": where(cores[spec.name]),
+            }
+            for spec in chains.table
+        ],
+        "middlewares": [
+            {
+                "class": type(each).__name__,
+                "key": chains.name_of(each),
+                "tools": list(tools.get(id(each), ())),
+                **_constraints(each),
+            }
+            for each in chains.middlewares
+        ],
+    }
+
+
+def _layer(layer: Layer) -> dict[str, str]:
+    return {"class": type(layer.middleware).__name__, "key": layer.key, "where": layer.where}
+
+
+def _constraints(middleware: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {} if middleware.position is None else {"position": middleware.position}
+    for name in ("wraps", "wrapped_by", "requires"):
+        wanted = getattr(middleware, name)
+        if wanted:
+            found[name] = [each if isinstance(each, str) else each.__name__ for each in wanted]
+    return found
+
+
+def _json(description: dict[str, Any]) -> str:
+    return json.dumps(description, indent=2)
+
+
+def _text(description: dict[str, Any]) -> str:
+    lines = [f"Agent {description['agent']!r}: the chains, outermost first"]
+    empty = []
+    for hook in description["hooks"]:
+        if not hook["layers"]:
+            empty.append(hook["hook"])
+            continue
+        lines.append(f"\n{hook['hook']} ({hook['shape']}): {hook['wraps']}")
+        lines += [f"  {depth}. {_titled(layer)}  {layer['where']}" for depth, layer in enumerate(hook["layers"], 1)]
+        lines.append(f"  core  {hook['core']}")
+    if empty:
+        lines.append(f"\nNo layer, the core is called directly: {', '.join(empty)}")
+    for each in description["middlewares"]:
+        if each["tools"]:
+            lines.append(f"\nTools of {_titled(each)}: {', '.join(each['tools'])}")
+    return "\n".join(lines)
+
+
+def _titled(each: dict[str, Any]) -> str:
+    name: str = each["class"]
+    return name if each["key"] == name else f"{name} [{each['key']}]"
+
+
+def _mermaid(description: dict[str, Any]) -> str:
+    lines = ["flowchart LR"]
+    for hook in description["hooks"]:
+        name = hook["hook"]
+        lines.append(f'  subgraph {name}["{name}"]')
+        nodes = [(f"{name}_{depth}", _titled(layer)) for depth, layer in enumerate(hook["layers"], 1)]
+        nodes.append((f"{name}_core", "core"))
+        lines += [f'    {node}["{_escaped(title)}"]' for node, title in nodes]
+        lines += [f"    {outer[0]} --> {inner[0]}" for outer, inner in zip(nodes, nodes[1:], strict=False)]
+        lines.append("  end")
+    return "\n".join(lines)
+
+
+def _escaped(title: str) -> str:
+    return title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")

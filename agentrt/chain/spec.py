@@ -1,0 +1,30 @@
+"""What the compiler knows of a hook."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["HookSpec", "Shape"]
+
+Shape = Literal["stream", "call", "transformer"]
+
+
+@dataclass(frozen=True, slots=True)
+class HookSpec:
+    """One line of the hook table.
+
+    `item_types` may flow through a stream, or through the stream that a call returns; `terminal` is what a stream must
+    end with (`None`: nothing fixed) or what a call returns when it returns no stream. A transformer hands on one value
+    of the `terminal` type.
+    """
+
+    name: str
+    shape: Shape
+    keys: tuple[str, ...]
+    item_types: tuple[type, ...]
+    terminal: type | None
+    wraps: str
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The parameters of the hook's method, without `self`."""
+        return self.keys if self.shape == "transformer" else ("agent", "input_kwargs", "next_handler")

@@ -1,0 +1,162 @@
+"""The hooks: what a middleware may wrap, in the order of a reply.
+
+A middleware derives from `MiddlewareBase` and overrides the hooks it needs. `HOOKS` is the one table that the compiler,
+the checks, `explain()` and the documentation read.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from typing import Any, ClassVar, Protocol, TypedDict, Unpack
+
+from agentrt.chain import HookSpec
+from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.message import Msg, ToolCallBlock
+from agentrt.model.base import ChatModelBase, ModelResult
+from agentrt.types import ChatResponse, JSONSchema, ToolChoice, ToolChunk, ToolResponse
+
+__all__ = [
+    "HOOKS",
+    "ActingValues",
+    "MiddlewareBase",
+    "ModelCallValues",
+    "NextActing",
+    "NextModelCall",
+    "NextReasoning",
+    "NextReply",
+    "ReasoningValues",
+    "ReplyInput",
+    "ReplyValues",
+]
+
+ReplyInput = Msg | list[Msg] | UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent | None
+
+
+class ReplyValues(TypedDict, total=False):
+    """What `on_reply` passes on."""
+
+    inputs: ReplyInput
+    structured_schema: Any
+
+
+class ReasoningValues(TypedDict, total=False):
+    """What `on_reasoning` passes on."""
+
+    tool_choice: ToolChoice | None
+
+
+class ModelCallValues(TypedDict, total=False):
+    """What `on_model_call` passes on; `messages` is a new list for each call, the messages in it are shared."""
+
+    messages: list[Msg]
+    tools: list[JSONSchema]
+    tool_choice: ToolChoice | None
+    current_model: ChatModelBase
+
+
+class ActingValues(TypedDict, total=False):
+    """What `on_acting` passes on."""
+
+    tool_call: ToolCallBlock
+
+
+class NextReply(Protocol):
+    """The next layer of `on_reply`; a key left out keeps the value that reached this layer."""
+
+    def __call__(self, **overrides: Unpack[ReplyValues]) -> AsyncGenerator[AgentEvent | Msg, None]: ...
+
+
+class NextReasoning(Protocol):
+    """The next layer of `on_reasoning`; a key left out keeps the value that reached this layer."""
+
+    def __call__(self, **overrides: Unpack[ReasoningValues]) -> AsyncGenerator[Any, None]: ...
+
+
+class NextModelCall(Protocol):
+    """The next layer of `on_model_call`; a key left out keeps the value that reached this layer."""
+
+    def __call__(self, **overrides: Unpack[ModelCallValues]) -> Awaitable[ModelResult]: ...
+
+
+class NextActing(Protocol):
+    """The next layer of `on_acting`; a key left out keeps the value that reached this layer."""
+
+    def __call__(self, **overrides: Unpack[ActingValues]) -> AsyncGenerator[ToolChunk | ToolResponse, None]: ...
+
+
+HOOKS: tuple[HookSpec, ...] = (
+    HookSpec(
+        "on_reply", "stream", ("inputs", "structured_schema"), (AgentEvent, Msg), Msg, "one whole reply, to its end"
+    ),
+    HookSpec("on_reasoning", "stream", ("tool_choice",), (AgentEvent, Msg), None, "one round of asking the model"),
+    HookSpec(
+        "on_system_prompt", "transformer", ("agent", "current_prompt"), (str,), str, "each assembly of the system prompt"
+    ),
+    HookSpec(
+        "on_model_call",
+        "call",
+        ("messages", "tools", "tool_choice", "current_model"),
+        (ChatResponse,),
+        ChatResponse,
+        "one attempt at the model, nearest the wire",
+    ),
+    HookSpec(
+        "on_acting", "stream", ("tool_call",), (ToolChunk, ToolResponse), ToolResponse, "running one permitted tool call"
+    ),
+)
+
+
+class MiddlewareBase:
+    """Base of all middlewares: override the hooks you need, leave the others alone.
+
+    An onion hook receives the agent (which is the conversation), the values on their way in, and `next_handler`, which
+    runs the next layer with those values and whatever it is given to override them. Code before `next_handler` runs in
+    list order, code after it in reverse; put what must happen in any case into a `finally`. One instance may serve many
+    conversations at once, so data of one reply belongs in `agent.run.scratch(self)` and data of one conversation in
+    `agent.state_of(self)`.
+    """
+
+    key: str | None = None
+    """Names this middleware's data in a saved state; the class name when not set."""
+
+    position: str | None = None
+    """"outermost" or "innermost": checked, never used to reorder."""
+
+    wraps: ClassVar[Sequence[type | str]] = ()
+    """Middlewares, by class or class name, that must come later in the list."""
+
+    wrapped_by: ClassVar[Sequence[type | str]] = ()
+    """Middlewares that must come earlier in the list."""
+
+    requires: ClassVar[Sequence[type | str]] = ()
+    """Middlewares that must be in the list."""
+
+    def list_tools(self) -> Sequence[Any]:
+        """Return the tools that this middleware brings to the agent; asked once, when the agent is built."""
+        return ()
+
+    # `agent` and `input_kwargs` are `Any` so that a subclass may narrow them.
+
+    def on_reply(
+        self, agent: Any, input_kwargs: Any, next_handler: NextReply
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        """Wrap one whole reply: every round, every tool, the end. Must end with the final `Msg`."""
+        return next_handler(**input_kwargs)
+
+    def on_reasoning(
+        self, agent: Any, input_kwargs: Any, next_handler: NextReasoning
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        """Wrap one round of asking the model; a `Msg` yielded here stands for the model's answer."""
+        return next_handler(**input_kwargs)
+
+    def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: NextModelCall) -> Awaitable[ModelResult]:
+        """Wrap one attempt at the model. Returns a `ChatResponse` or an async generator of them."""
+        return next_handler(**input_kwargs)
+
+    def on_acting(
+        self, agent: Any, input_kwargs: Any, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        """Wrap running one permitted tool call. Must end with one `ToolResponse`."""
+        return next_handler(**input_kwargs)
+
+    async def on_system_prompt(self, agent: Any, current_prompt: str) -> str:
+        """Change the system prompt, each time it is assembled; runs left to right."""
+        return current_prompt

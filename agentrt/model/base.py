@@ -1,0 +1,55 @@
+"""What every model adapter is."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from agentrt.errors import UsageError
+from agentrt.message import Msg
+from agentrt.types import ChatResponse, JSONSchema, ToolChoice
+
+__all__ = ["ChatModelBase", "ModelResult"]
+
+ModelResult = ChatResponse | AsyncGenerator[ChatResponse, None]
+
+
+class ChatModelBase:
+    """A chat model. A subclass overrides one coroutine, `_call`, and calling the model calls that.
+
+    `_call` returns one `ChatResponse`, or an async generator of them: pieces that hold only what is new, then one with
+    `is_last=True` that holds the whole content and the usage. It raises the children of `ModelError`.
+    """
+
+    model: str
+    stream: bool
+    context_size: int
+
+    def __init__(self, *, model: str, stream: bool = True, context_size: int = 128_000) -> None:
+        self.model = model
+        self.stream = stream
+        self.context_size = context_size
+
+    async def __call__(
+        self,
+        messages: list[Msg],
+        tools: list[JSONSchema] | None = None,
+        tool_choice: ToolChoice | None = None,
+    ) -> ModelResult:
+        """Send the conversation to the model; `tools` are JSON schemas as `Toolkit.get_json_schemas` gives them."""
+        return await self._call(messages, tools, tool_choice)
+
+    async def _call(
+        self,
+        messages: list[Msg],
+        tools: list[JSONSchema] | None,
+        tool_choice: ToolChoice | None,
+    ) -> ModelResult:
+        raise UsageError(f"{type(self).__name__} does not say how it calls its model: define `async def _call`")
+
+    async def aclose(self) -> None:
+        """Close what the model holds open; nothing, unless a subclass says so."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("model", "stream", "context_size"):
+            cls = type(self).__name__
+            raise UsageError(f"{cls}.__init__() did not call super().__init__(model=...): call it first")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
