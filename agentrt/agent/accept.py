@@ -1,0 +1,53 @@
+"""What an agent takes as input."""
+
+from typing import Any
+
+from agentrt.errors import InvalidInputError, ResumeError
+from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.hooks import ReplyInput
+from agentrt.message import Msg, UserMsg
+
+__all__ = ["as_input", "as_messages"]
+
+_REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking")
+_ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
+
+
+def as_input(inputs: Any) -> ReplyInput:
+    """Return the input with a plain `str` made a user's message; raises `InvalidInputError` for what no agent takes."""
+    if isinstance(inputs, str):
+        return UserMsg("user", inputs)
+    as_messages(inputs)
+    return inputs  # type: ignore[no-any-return]  # checked above
+
+
+def as_messages(inputs: Any) -> list[Msg]:
+    """Return the messages in the input; raises `InvalidInputError` or, for an answer to nothing, `ResumeError`."""
+    if inputs is None:
+        return []
+    if isinstance(inputs, _ANSWERS):
+        raise ResumeError(f"{inputs.type} answers a question, but this conversation asks none", code="not_waiting")
+    messages = inputs if isinstance(inputs, list) else [inputs]
+    for message in messages:
+        _check(message)
+    return messages
+
+
+def _check(message: Any) -> None:
+    if not isinstance(message, Msg):
+        what = "an event" if isinstance(message, AgentEvent) else f"{message!r:.200}"
+        raise InvalidInputError(f"an agent takes a str, a Msg or a list of Msg, not {what}")
+    if message.role == "system":
+        raise InvalidInputError(
+            f"the message from {message.name!r} has the role 'system': give Agent(system_prompt=...) instead, "
+            f"or send it with the role 'user'"
+        )
+    if isinstance(message.content, str):
+        return
+    for block in message.content:
+        kind = getattr(block, "type", type(block).__name__)
+        if kind in _REFUSED_BLOCKS:
+            raise InvalidInputError(
+                f"the message from {message.name!r} holds a {kind} block, which only a reply can make: "
+                f"send its text with msg.get_text_content()"
+            )

@@ -1,0 +1,243 @@
+"""Running tool calls: the core of on_acting, and the events around it."""
+
+import logging
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from typing import Protocol
+
+import anyio
+
+from agentrt.agent.host import Host
+from agentrt.agent.reasoning import Conversation
+from agentrt.agent.run import Run
+from agentrt.errors import MissingTerminalError
+from agentrt.event import (
+    AgentEvent,
+    ToolResultDataDeltaEvent,
+    ToolResultEndEvent,
+    ToolResultStartEvent,
+    ToolResultTextDeltaEvent,
+)
+from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultState
+from agentrt.state import ReplyContext
+from agentrt.tool import ToolContext
+from agentrt.tool.call import PreparedCall, respond, run_call
+from agentrt.types import ToolChunk, ToolOutput, ToolResponse
+
+__all__ = ["act", "run_calls"]
+
+_logger = logging.getLogger("agentrt")
+_LOST = "Failed: the result of this call was lost on its way. It may have taken effect."
+
+
+class ActingConversation(Conversation, Protocol):
+    """What running tools needs of an agent."""
+
+    async def save(self) -> None: ...
+
+
+async def act(agent: Conversation, tool_call: ToolCallBlock) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+    """The core of on_acting: runs the call. One that a layer put in its place is checked like any other first."""
+    prepared = _prepare(agent, tool_call)
+    if isinstance(prepared, ToolResponse):
+        yield prepared
+        return
+    context = ToolContext(tool_call, agent, agent.run)
+    if not prepared.tool.is_streaming:
+        yield await respond(prepared, context)
+        return
+    stream = run_call(prepared, context)
+    try:
+        async for item in stream:
+            yield item
+    finally:
+        await stream.aclose()
+
+
+async def run_calls(
+    agent: ActingConversation, context: ReplyContext, calls: list[ToolCallBlock]
+) -> AsyncGenerator[AgentEvent, None]:
+    """Run the calls of one answer, in order; neighbours that may run side by side do.
+
+    Each result is saved before the event that tells of it.
+    """
+    run = agent.run
+    for batch in _batches(agent, calls):
+        stream = _beside(agent, context, batch) if _needs_host(agent, batch) else _events(agent, context, batch[0])
+        try:
+            async for event in stream:
+                run.admit(event)
+                if event.__class__ is ToolResultEndEvent:
+                    await agent.save()
+                yield event
+        finally:
+            await stream.aclose()
+    if context.response is not None:
+        context.round_start = len(context.blocks)
+        for event in run.spoken(context.response):
+            yield run.admit(event)
+
+
+def _batches(agent: Conversation, calls: list[ToolCallBlock]) -> Iterator[list[ToolCallBlock]]:
+    """Yield runs of calls that may run side by side, and the other calls one by one."""
+    for safe, group in groupby(calls, partial(_is_safe, agent)):
+        if safe:
+            yield list(group)
+        else:
+            yield from ([call] for call in group)
+
+
+def _is_safe(agent: Conversation, call: ToolCallBlock) -> bool:
+    tool = agent.toolkit.get(call.name)
+    return tool is None or tool.is_concurrency_safe
+
+
+def _needs_host(agent: Conversation, batch: list[ToolCallBlock]) -> bool:
+    # One call runs in its reader's task, unless something on its way may emit events and then wait: these can only be
+    # seen in the meantime when the waiting is done in another task.
+    if len(batch) > 1 or agent.chains.on_acting is not act:
+        return True
+    tool = agent.toolkit.get(batch[0].name)
+    return tool is not None and tool.takes_context
+
+
+async def _beside(
+    agent: Conversation, context: ReplyContext, batch: list[ToolCallBlock]
+) -> AsyncGenerator[AgentEvent, None]:
+    """Run the calls in a host task, and yield their events as they come."""
+    mailbox = agent.run.mailbox
+    failures: dict[int, Exception] = {}
+
+    async def work(place: int, call: ToolCallBlock) -> None:
+        stream = _after_start(agent, context, call)
+        try:
+            async for event in stream:
+                await mailbox.put(event)
+        except Exception as error:  # its neighbours go on; raised below
+            failures[place] = error
+        finally:
+            await stream.aclose()
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            for place, call in enumerate(batch):
+                group.start_soon(work, place, call)
+
+    for call in batch:
+        yield _start(agent.run, call)
+    async with Host(agent.run.id, mailbox, main if len(batch) > 1 else partial(work, 0, batch[0])) as host:
+        while await host.running():
+            for event in mailbox.take():
+                yield event
+        await host.outcome()
+    if failures:
+        raise failures[min(failures)]
+
+
+async def _events(
+    agent: Conversation, context: ReplyContext, call: ToolCallBlock
+) -> AsyncGenerator[AgentEvent, None]:
+    yield _start(agent.run, call)
+    stream = _after_start(agent, context, call)
+    try:
+        async for event in stream:
+            yield event
+    finally:
+        await stream.aclose()
+
+
+def _start(run: Run, call: ToolCallBlock) -> ToolResultStartEvent:
+    return ToolResultStartEvent(run.id, call.id, call.name, created_at=run.now())
+
+
+async def _after_start(
+    agent: Conversation, context: ReplyContext, call: ToolCallBlock
+) -> AsyncGenerator[AgentEvent, None]:
+    """Yield the events of one call after its start: pieces of output, then the end."""
+    run = agent.run
+    prepared = agent.toolkit.prepare(call, agent.state.active_groups)
+    if isinstance(prepared, ToolResponse):
+        for event in _result(run, call, prepared, None):
+            yield event
+        return
+    run.prepared[call.id] = prepared
+    response: ToolResponse | None = None
+    streamed: ToolOutput | None = None
+    stream = agent.chains.on_acting(agent, tool_call=call)
+    try:
+        async for item in stream:
+            if response is not None:
+                _logger.warning("on_acting yielded %r after the result of %r: it was dropped", item, call.name)
+            elif isinstance(item, ToolResponse):
+                response = item
+            else:
+                streamed = (streamed or []) + item.content
+                for event in _pieces(run, call, item.content):
+                    yield event
+    except MissingTerminalError as error:
+        _logger.error("%s", error)
+    finally:
+        await stream.aclose()
+    if response is None:
+        response = ToolResponse([TextBlock(_LOST)], ToolResultState.ERROR)
+    _take_answer(context, response)
+    for event in _result(run, call, response, streamed):
+        yield event
+
+
+def _prepare(agent: Conversation, call: ToolCallBlock) -> PreparedCall | ToolResponse:
+    """Return what was checked before the chain was entered, if the call is still that one; else check it now."""
+    prepared = agent.run.prepared.get(call.id)
+    if prepared is not None and prepared.name == call.name and prepared.input == call.input:
+        return prepared
+    return agent.toolkit.prepare(call, agent.state.active_groups)
+
+
+def _take_answer(context: ReplyContext, response: ToolResponse) -> None:
+    answer = response.metadata.get("response_msg")
+    if isinstance(answer, Msg):
+        context.response = context.response or answer
+        response.metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
+
+
+def _result(
+    run: Run, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput | None
+) -> Iterator[AgentEvent]:
+    """Yield the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
+    if streamed is None:
+        yield from _pieces(run, call, response.content)
+    output = None if streamed is None or _same(streamed, response.content) else response.content
+    metadata = response.metadata or None
+    yield ToolResultEndEvent(run.id, call.id, response.state, output, metadata=metadata, created_at=run.now())
+
+
+def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> Iterator[AgentEvent]:
+    for block in content:
+        if isinstance(block, DataBlock):
+            yield _data(run, call, block)
+        else:
+            yield ToolResultTextDeltaEvent(run.id, call.id, block.text, block.id, created_at=run.now())
+
+
+def _data(run: Run, call: ToolCallBlock, block: DataBlock) -> ToolResultDataDeltaEvent:
+    source = block.source
+    data, url = (source.data, None) if isinstance(source, Base64Source) else (None, source.url)
+    return ToolResultDataDeltaEvent(
+        run.id, call.id, block.id, source.media_type, data, url, block.name, created_at=run.now()
+    )
+
+
+def _same(streamed: Iterable[TextBlock | DataBlock], whole: Iterable[TextBlock | DataBlock]) -> bool:
+    # Data comes in pieces that are encoded one by one, so only text can be compared cheaply; data is sent whole again.
+    texts = [_text(streamed), _text(whole)]
+    return None not in texts and texts[0] == texts[1]
+
+
+def _text(content: Iterable[TextBlock | DataBlock]) -> str | None:
+    blocks = list(content)
+    return "".join(block.text for block in blocks if isinstance(block, TextBlock)) if _all_text(blocks) else None
+
+
+def _all_text(blocks: list[TextBlock | DataBlock]) -> bool:
+    return all(isinstance(block, TextBlock) for block in blocks)

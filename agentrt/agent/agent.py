@@ -1,0 +1,168 @@
+"""The agent: a model, tools and compiled chains, holding one conversation."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NoReturn, cast
+
+import anyio
+import shortuuid
+
+from agentrt.agent.accept import as_input, as_messages
+from agentrt.agent.acting import act
+from agentrt.agent.config import ReActConfig
+from agentrt.agent.host import in_event_loop
+from agentrt.agent.reasoning import call_model, reason, system_prompt
+from agentrt.agent.reply import drive, reply
+from agentrt.agent.run import Run
+from agentrt.agent.stream import ReplyStream, Ticket, Turns, WhenBusy
+from agentrt.block import new_id
+from agentrt.chain import Chains, compile_chains, explain
+from agentrt.chain.explain import ExplainFormat
+from agentrt.errors import ConfigError, UsageError
+from agentrt.hooks import HOOKS, MiddlewareBase, ReplyInput
+from agentrt.message import Msg
+from agentrt.model import ChatModelBase
+from agentrt.state import AgentState, StateStore
+from agentrt.tool import Toolkit
+
+__all__ = ["Agent"]
+
+_CORES = {
+    "on_reply": reply,
+    "on_reasoning": reason,
+    "on_system_prompt": system_prompt,
+    "on_model_call": call_model,
+    "on_acting": act,
+}
+_SET_BY_INIT = frozenset(
+    {"chains", "id", "model", "name", "react_config", "state", "state_store", "system_prompt", "toolkit", "turns", "when_busy"}
+)
+
+
+class Agent:
+    """An agent: asks its model, runs the tools that the model calls, until there is an answer.
+
+    The middlewares are compiled into chains here, once; the first in the list is outermost. An agent holds one
+    conversation, its `state`, and answers one message at a time; `with_state` gives another conversation over the same
+    chains. With a `state_store` the state is saved after the input, before tools run, after each result and at the end.
+    Raises a `ConfigError` for parts that do not fit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        system_prompt: str = "",
+        model: ChatModelBase | None = None,
+        toolkit: Toolkit | None = None,
+        middlewares: Sequence[MiddlewareBase] = (),
+        *,
+        state: AgentState | None = None,
+        state_store: StateStore | None = None,
+        react_config: ReActConfig | None = None,
+        when_busy: WhenBusy = "raise",
+    ) -> None:
+        _check_parts(name, model, toolkit, when_busy)
+        self.id = shortuuid.uuid()
+        self.name = name
+        self.system_prompt = system_prompt
+        self.model = cast(ChatModelBase, model)
+        self.chains: Chains = compile_chains(MiddlewareBase, HOOKS, _CORES, middlewares)
+        self._contributed = {id(each): tuple(each.list_tools()) for each in self.chains.middlewares}
+        own = toolkit if toolkit is not None else Toolkit()
+        self.toolkit = own.extended([tool for tools in self._contributed.values() for tool in tools])
+        self.react_config = react_config or ReActConfig()
+        self.when_busy: WhenBusy = when_busy
+        self.state_store = state_store
+        self.state = state if state is not None else AgentState()
+        self.turns = Turns()
+        self._run: Run | None = None
+
+    @property
+    def run(self) -> Run:
+        """The reply in progress, for middlewares and tools; raises `UsageError` between replies."""
+        if self._run is None:
+            raise UsageError(f"agent {self.name!r} has no reply in progress: agent.run is there for hooks and tools")
+        return self._run
+
+    def reply_stream(self, inputs: str | ReplyInput = None, *, yield_final_msg: bool = False) -> ReplyStream:
+        """Answer, as a stream of events, with the final message after them when asked for.
+
+        Nothing happens before the first item is asked for. Raises `InvalidInputError` for a message that no agent takes.
+        """
+        ticket = Ticket(new_id())
+        return ReplyStream(drive(self, ticket, as_input(inputs), yield_final_msg), ticket)
+
+    async def reply(self, inputs: str | ReplyInput = None) -> Msg:
+        """Answer with the final message."""
+        final: Any = None
+        async with self.reply_stream(inputs, yield_final_msg=True) as items:
+            async for item in items:
+                final = item
+        return cast(Msg, final)
+
+    async def __call__(self, inputs: str | ReplyInput = None) -> Msg:
+        """Answer with the final message."""
+        return await self.reply(inputs)
+
+    def run_sync(self, inputs: str | ReplyInput = None) -> Msg:
+        """Answer with the final message, from a program that has no event loop. Raises `UsageError` where one runs."""
+        if in_event_loop():
+            raise UsageError(
+                "run_sync() was called inside a running event loop, which it would block: "
+                "write `await agent.reply(...)` there"
+            )
+        return anyio.run(self.reply, inputs)
+
+    async def observe(self, msgs: str | Msg | list[Msg] | None) -> None:
+        """Take in messages without answering them."""
+        self.state.context.extend(message.copy() for message in as_messages(as_input(msgs)))
+        await self.save()
+
+    def with_state(self, state: AgentState) -> "Agent":
+        """Return another conversation over the same model, tools and chains, for the price of an object."""
+        other = copy.copy(self)
+        other.state = state
+        other.turns = Turns()
+        other._run = None
+        return other
+
+    def state_of(self, middleware: MiddlewareBase) -> dict[str, Any]:
+        """Return the middleware's own data of this conversation; it is saved with the state, so it must fit into JSON."""
+        return self.state.middleware_data.setdefault(self.chains.key_of(middleware), {})
+
+    def explain(self, format: ExplainFormat = "text") -> str:
+        """Return the compiled chains, outermost layer first, as "text", "json" or "mermaid"."""
+        tools = {key: [_tool_name(tool) for tool in tools] for key, tools in self._contributed.items()}
+        return explain(self.chains, self.name, _CORES, tools, format)
+
+    async def save(self) -> None:
+        """Save the state now, if there is a store; the runtime does so by itself at every point that matters."""
+        if self._run is not None:
+            self.state.sequence = self._run.sequence
+        if self.state_store is not None:
+            await self.state_store.save(self.state)
+
+    def begin(self, run: Run | None) -> None:
+        """Note which reply is in progress; called by that reply alone."""
+        self._run = run
+
+    def __getattr__(self, name: str) -> NoReturn:
+        cls = type(self).__name__
+        if name in _SET_BY_INIT or name == "_run":
+            raise UsageError(f"{cls}.__init__() did not call super().__init__(...): call it first, with the agent's name and model")
+        raise AttributeError(f"{cls!r} object has no attribute {name!r}")
+
+
+def _tool_name(tool: Any) -> str:
+    return str(getattr(tool, "name", None) or getattr(tool, "__name__", tool))
+
+
+def _check_parts(name: object, model: object, toolkit: object, when_busy: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"Agent(name=...) must be a text, not {name!r}")
+    if not isinstance(model, ChatModelBase):
+        raise ConfigError(f"Agent(model=...) must be a chat model, such as RulesChatModel(), not {model!r:.200}")
+    if toolkit is not None and not isinstance(toolkit, Toolkit):
+        raise ConfigError(f"Agent(toolkit=...) must be a Toolkit, not {toolkit!r:.200}: write Toolkit(tools=[...])")
+    if when_busy not in ("raise", "wait"):
+        raise ConfigError(f"Agent(when_busy=...) must be 'raise' or 'wait', not {when_busy!r}")

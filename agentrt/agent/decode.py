@@ -1,0 +1,221 @@
+"""A model's answer, decoded into events."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from agentrt.errors import ChainContractError
+from agentrt.event import (
+    AgentEvent,
+    DataBlockDeltaEvent,
+    DataBlockEndEvent,
+    DataBlockStartEvent,
+    ModelCallEndEvent,
+    TextBlockDeltaEvent,
+    TextBlockEndEvent,
+    TextBlockStartEvent,
+    ThinkingBlockDeltaEvent,
+    ThinkingBlockEndEvent,
+    ThinkingBlockStartEvent,
+    ToolCallDeltaEvent,
+    ToolCallEndEvent,
+    ToolCallStartEvent,
+)
+from agentrt.message import Base64Source, ContentBlock, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock
+from agentrt.types import ChatResponse, ChatUsage
+
+__all__ = ["Decoder"]
+
+Events = list[AgentEvent]
+
+
+class Decoder:
+    """Turns one attempt at a model call into events.
+
+    What was streamed is what was said; of the last response only what no piece delivered is added. Tool calls keep the
+    ids that the provider gave them unless the reply has used that id before.
+    """
+
+    def __init__(
+        self, reply_id: str, new_id: Callable[[], str], now: Callable[[], int], taken: set[str], by: str
+    ) -> None:
+        self._reply_id = reply_id
+        self._new_id = new_id
+        self._now = now
+        self._taken = taken
+        self._by = by
+        self._last: ChatResponse | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._open: type | None = None
+        self._block_id = ""
+        self._signature: str | None = None
+        self._streamed: set[type] = set()
+        self._blocks: list[str] = []
+        self._calls: dict[str, str] = {}
+        self._data: dict[str, str] = {}
+
+    def discard(self) -> list[str]:
+        """Forget everything so far; return the ids of the blocks that were begun."""
+        blocks = self._blocks
+        self._taken.difference_update(self._calls.values())
+        self._reset()
+        return blocks
+
+    def feed(self, response: Any) -> Events:
+        """Return the events of one response of a stream."""
+        if not isinstance(response, ChatResponse):
+            raise ChainContractError(
+                f"model {self._by!r} streamed {response!r:.200}: each item must be a ChatResponse"
+            )
+        if not response.is_last:
+            return self._pieces(response.content)
+        self._last = response
+        return self._rest(response.content)
+
+    def whole(self, content: Iterable[ContentBlock]) -> Events:
+        """Return the events of an answer that was not streamed, up to the ends of its blocks."""
+        events: Events = []
+        for block in _thinking_first(content):
+            if isinstance(block, ToolCallBlock):
+                self._whole_call(block, events)
+            else:
+                self._piece(block, events)
+        self._close(events)
+        return events
+
+    def answer(self, response: ChatResponse) -> Events:
+        """Return the events of an answer that was not streamed, to the end of the model call."""
+        self._last = response
+        return [*self.whole(response.content), *self.end()]
+
+    def end(self) -> Iterator[AgentEvent]:
+        """Yield the events that end the model call; raises `ChainContractError` when no last response came."""
+        if self._last is None:
+            raise ChainContractError(
+                f"the stream of model {self._by!r} ended without a response that has is_last=True: "
+                f"end it with the whole content and is_last=True"
+            )
+        closing: Events = []
+        self._close(closing)
+        yield from closing
+        for call_id in self._calls.values():
+            yield ToolCallEndEvent(self._reply_id, call_id, created_at=self._now())
+        for block_id in self._data.values():
+            yield DataBlockEndEvent(self._reply_id, block_id, created_at=self._now())
+        usage = self._last.usage or ChatUsage()
+        yield ModelCallEndEvent(
+            self._reply_id,
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cache_input_tokens or 0,
+            usage.cache_creation_input_tokens or 0,
+            self._last.finished_reason,
+            usage.estimated,
+            created_at=self._now(),
+        )
+
+    def _pieces(self, content: list[ContentBlock]) -> Events:
+        events: Events = []
+        if len(content) == 1:
+            self._piece(content[0], events)
+            return events
+        for block in _thinking_first(content):
+            self._piece(block, events)
+        return events
+
+    def _rest(self, content: list[ContentBlock]) -> Events:
+        events: Events = []
+        for block in _thinking_first(content):
+            if isinstance(block, ToolCallBlock):
+                if block.id not in self._calls:
+                    self._whole_call(block, events)
+            elif type(block) not in self._streamed:
+                self._piece(block, events)
+                self._streamed.discard(type(block))  # the next block of this kind was not streamed either
+        return events
+
+    def _piece(self, block: ContentBlock, events: Events) -> None:
+        cls = block.__class__
+        self._streamed.add(cls)
+        if cls is TextBlock:
+            self._text(block, events)  # type: ignore[arg-type]  # by its class
+        elif cls is ThinkingBlock:
+            self._thinking(block, events)  # type: ignore[arg-type]  # by its class
+        elif cls is ToolCallBlock:
+            self._call_piece(block, events)  # type: ignore[arg-type]  # by its class
+        elif cls is DataBlock:
+            self._data_piece(block, events)  # type: ignore[arg-type]  # by its class
+        else:
+            raise ChainContractError(
+                f"model {self._by!r} answered with {block!r:.200}: an answer holds text, thinking, data and tool calls"
+            )
+
+    def _text(self, block: TextBlock, events: Events) -> None:
+        if not block.text:
+            return
+        if self._open is not TextBlock:
+            self._begin(TextBlock, events)
+            events.append(TextBlockStartEvent(self._reply_id, self._block_id, created_at=self._now()))
+        events.append(TextBlockDeltaEvent(self._reply_id, self._block_id, block.text, created_at=self._now()))
+
+    def _thinking(self, block: ThinkingBlock, events: Events) -> None:
+        if self._open is not ThinkingBlock and (block.thinking or block.signature):
+            self._begin(ThinkingBlock, events)
+            events.append(ThinkingBlockStartEvent(self._reply_id, self._block_id, created_at=self._now()))
+        self._signature = block.signature or self._signature
+        if block.thinking:
+            events.append(ThinkingBlockDeltaEvent(self._reply_id, self._block_id, block.thinking, created_at=self._now()))
+
+    def _begin(self, kind: type, events: Events) -> None:
+        self._close(events)
+        self._open = kind
+        self._block_id = self._new_id()
+        self._blocks.append(self._block_id)
+
+    def _close(self, events: Events) -> None:
+        if self._open is TextBlock:
+            events.append(TextBlockEndEvent(self._reply_id, self._block_id, created_at=self._now()))
+        elif self._open is ThinkingBlock:
+            end = ThinkingBlockEndEvent(self._reply_id, self._block_id, self._signature, created_at=self._now())
+            events.append(end)
+            self._signature = None
+        self._open = None
+
+    def _call_piece(self, block: ToolCallBlock, events: Events) -> None:
+        call_id = self._calls.get(block.id)
+        if call_id is None:
+            call_id = self._start_call(block, events)
+        if block.input:
+            events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input, created_at=self._now()))
+
+    def _whole_call(self, block: ToolCallBlock, events: Events) -> None:
+        call_id = self._start_call(block, events)
+        events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input, created_at=self._now()))
+
+    def _start_call(self, block: ToolCallBlock, events: Events) -> str:
+        self._close(events)
+        call_id = block.id if block.id and block.id not in self._taken else self._new_id()
+        self._taken.add(call_id)
+        # Two whole calls may share a provider's id, and both must be ended.
+        self._calls[block.id if block.id not in self._calls else call_id] = call_id
+        self._blocks.append(call_id)
+        events.append(ToolCallStartEvent(self._reply_id, call_id, block.name, created_at=self._now()))
+        return call_id
+
+    def _data_piece(self, block: DataBlock, events: Events) -> None:
+        block_id = self._data.get(block.id)
+        media_type = block.source.media_type
+        if block_id is None:
+            block_id = self._data[block.id] = self._new_id()
+            self._blocks.append(block_id)
+            events.append(
+                DataBlockStartEvent(self._reply_id, block_id, media_type, block.name, created_at=self._now())
+            )
+        source = block.source
+        data, url = (source.data, None) if isinstance(source, Base64Source) else (None, source.url)
+        events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, data, url, created_at=self._now()))
+
+
+def _thinking_first(content: Iterable[ContentBlock]) -> list[ContentBlock]:
+    return sorted(content, key=lambda block: not isinstance(block, ThinkingBlock))

@@ -1,0 +1,192 @@
+"""Tasks of the runtime's own: the only file that starts one.
+
+A generator must not hold a task group or cancel scope while it yields, so whatever has to run beside its consumer runs in
+a *host*: one task that owns the scope, and that the consumer's side always stops and waits for.
+"""
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from typing import Any
+
+import anyio
+
+from agentrt.errors import AgentRTError, UsageError
+
+__all__ = ["Host", "Mailbox", "Reaper", "inside_of"]
+
+inside_of: ContextVar[frozenset[str]] = ContextVar("agentrt_inside_of", default=frozenset())
+"""The ids of the replies that the current task is working for."""
+
+_logger = logging.getLogger("agentrt")
+_MAILBOX_SIZE = 64
+_MOST_POSTED = 10_000
+_STOP_SECONDS = 10.0
+_tasks: set[asyncio.Task[None]] = set()
+
+
+class Mailbox:
+    """Events on their way from whoever makes them to the reply's stream, in order."""
+
+    __slots__ = ("_freed", "_wanted", "items")
+
+    def __init__(self) -> None:
+        self.items: deque[Any] = deque()
+        self._wanted: anyio.Event | None = None
+        self._freed: anyio.Event | None = None
+
+    def post(self, item: Any) -> None:
+        """Leave an item at once; raises `UsageError` when ten thousand lie there that nobody has taken."""
+        if len(self.items) >= _MOST_POSTED:
+            raise UsageError(f"{_MOST_POSTED} events were emitted and none was taken: is anyone reading the stream?")
+        self.items.append(item)
+        self.wake()
+
+    async def put(self, item: Any) -> None:
+        """Leave an item as soon as there is room."""
+        while len(self.items) >= _MAILBOX_SIZE:
+            self._freed = self._freed or anyio.Event()
+            await self._freed.wait()
+        self.items.append(item)
+        self.wake()
+
+    def take(self) -> Iterator[Any]:
+        """Yield what is there, until nothing is."""
+        items = self.items
+        while items:
+            yield items.popleft()
+        if self._freed is not None:
+            self._freed.set()
+            self._freed = None
+
+    async def wait(self) -> None:
+        """Return when something is there, or at a call of `wake`."""
+        self._wanted = anyio.Event()
+        await self._wanted.wait()
+
+    def wake(self) -> None:
+        """Let `wait` return."""
+        if self._wanted is not None:
+            self._wanted.set()
+            self._wanted = None
+
+
+class Host:
+    """Runs one coroutine function in a task of its own, and tells the mailbox's reader when it is over.
+
+        async with Host(reply_id, mailbox, main) as host:
+            while await host.running():
+                for event in mailbox.take():
+                    yield event
+            result = await host.outcome()
+
+    Leaving the block stops the task and waits for it, for a bounded time, whatever the reason for leaving.
+    """
+
+    __slots__ = ("_error", "_finished", "_mailbox", "_main", "_reply_id", "_result", "_returned", "_scope")
+
+    def __init__(self, reply_id: str, mailbox: Mailbox, main: Callable[[], Awaitable[Any]]) -> None:
+        self._reply_id = reply_id
+        self._mailbox = mailbox
+        self._main = main
+        self._finished = anyio.Event()
+        self._returned = False
+        self._result: Any = None
+        self._error: Exception | None = None
+
+    async def __aenter__(self) -> "Host":
+        self._scope = anyio.CancelScope(deadline=anyio.current_effective_deadline())
+        _spawn(self._run)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._finished.is_set():
+            return
+        self._scope.cancel()
+        with anyio.move_on_after(_STOP_SECONDS, shield=True):
+            await self._finished.wait()
+        if not self._finished.is_set():
+            _logger.error("a tool or middleware did not stop within %s s of being cancelled", _STOP_SECONDS)
+
+    async def running(self) -> bool:
+        """Wait for something to take; `False` once the task is over and everything was taken."""
+        if self._mailbox.items:
+            return True
+        if not self._finished.is_set():
+            await self._mailbox.wait()
+        return bool(self._mailbox.items) or not self._finished.is_set()
+
+    async def outcome(self) -> Any:
+        """Return what the coroutine returned, or raise what it raised."""
+        if self._error is not None:
+            raise self._error
+        if not self._returned:
+            # Our own deadline, shared with the task, is the usual reason; then this is where it shows.
+            await anyio.lowlevel.checkpoint()
+            raise AgentRTError("a task of the runtime was cancelled from outside")
+        return self._result
+
+    async def _run(self) -> None:
+        inside_of.set(inside_of.get() | {self._reply_id})
+        try:
+            with self._scope:
+                self._result = await self._main()
+                self._returned = True
+        except Exception as error:  # handed to the side that waits, in `outcome`
+            self._error = error
+        finally:
+            self._finished.set()
+            self._mailbox.wake()
+
+
+class Reaper:
+    """Closes a generator in a task of its own, on the event loop where the reaper was made; callable from any thread."""
+
+    __slots__ = ("_soon",)
+
+    def __init__(self) -> None:
+        trio = _running_trio()
+        loop = asyncio.get_running_loop() if trio is None else None
+        self._soon = loop.call_soon_threadsafe if loop else trio.lowlevel.current_trio_token().run_sync_soon
+
+    def reap(self, generator: AsyncGenerator[Any, None]) -> None:
+        """Have the generator closed soon; nothing happens when the loop is gone, and its generators with it."""
+
+        async def close() -> None:
+            try:
+                await generator.aclose()
+            except Exception:  # nobody is left to raise it to
+                _logger.exception("closing an abandoned reply failed")
+
+        with suppress(RuntimeError):
+            self._soon(_spawn, close)
+
+
+def _spawn(main: Callable[[], Any]) -> None:
+    trio = _running_trio()
+    if trio is not None:
+        trio.lowlevel.spawn_system_task(main, context=copy_context())
+        return
+    task = asyncio.get_running_loop().create_task(main())
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+def _running_trio() -> Any:
+    trio = sys.modules.get("trio")
+    return trio if trio is not None and trio.lowlevel.in_trio_run() else None
+
+
+def in_event_loop() -> bool:
+    """Say whether this is called inside a running event loop."""
+    if _running_trio() is not None:
+        return True
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,151 @@
+"""One round of asking the model: the cores of on_reasoning, on_system_prompt and on_model_call."""
+
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Any, Protocol
+
+import anyio.lowlevel
+
+from agentrt.agent.decode import Decoder
+from agentrt.agent.host import Host
+from agentrt.agent.run import Run
+from agentrt.chain import Chains
+from agentrt.errors import ChainContractError
+from agentrt.event import AgentEvent, ModelCallRetryEvent, ModelCallStartEvent
+from agentrt.agent.step import last_call_hint
+from agentrt.message import HintBlock, Msg, SystemMsg, UserMsg
+from agentrt.model import ChatModelBase, ChatResponse, ModelResult
+from agentrt.state import AgentState
+from agentrt.tool import Toolkit
+from agentrt.types import JSONSchema, ToolChoice
+
+__all__ = ["Conversation", "call_model", "reason", "system_prompt"]
+
+_CHECKPOINT_EVERY = 256
+
+
+class Conversation(Protocol):
+    """What the cores need of an agent."""
+
+    name: str
+    system_prompt: str
+    model: ChatModelBase
+    state: AgentState
+
+    @property
+    def run(self) -> Run: ...
+    @property
+    def chains(self) -> Chains: ...
+    @property
+    def toolkit(self) -> Toolkit: ...
+
+
+async def system_prompt(agent: Conversation, current_prompt: str) -> str:
+    """The core of on_system_prompt: the prompt that the agent was given."""
+    return current_prompt
+
+
+async def call_model(
+    agent: Conversation,
+    messages: list[Msg],
+    tools: list[JSONSchema],
+    tool_choice: ToolChoice | None,
+    current_model: ChatModelBase,
+) -> ModelResult:
+    """The core of on_model_call: one call of the model."""
+    return await current_model(messages, tools, tool_choice)
+
+
+async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGenerator[AgentEvent | Msg, None]:
+    """The core of on_reasoning: asks the model and yields its answer as events."""
+    run = agent.run
+    for event in _forget_attempt(run):
+        yield event
+    run.attempt = decoder = Decoder(run.id, run.new_id, run.now, run.call_ids, agent.model.model)
+    yield ModelCallStartEvent(run.id, agent.model.model, created_at=run.now())
+    request = partial(_request, agent, tool_choice)
+    if _may_announce(agent.chains):
+        async with Host(run.id, run.mailbox, request) as host:
+            while await host.running():
+                for event in run.mailbox.take():
+                    yield event
+            result = await host.outcome()
+    else:
+        await anyio.lowlevel.checkpoint()
+        result = await request()
+    if isinstance(result, ChatResponse):
+        for event in decoder.answer(result):
+            yield event
+        return
+    _check_stream(result, agent.model.model)
+    try:
+        count = 0
+        async for response in result:
+            for event in decoder.feed(response):
+                yield event
+            if run.mailbox.items:
+                for event in run.mailbox.take():
+                    yield event
+            count += 1
+            if not count % _CHECKPOINT_EVERY:
+                await anyio.lowlevel.checkpoint()
+        for event in decoder.end():
+            yield event
+    finally:
+        await result.aclose()
+
+
+def _forget_attempt(run: Run) -> list[AgentEvent]:
+    """Announce that an earlier attempt at this round does not count, when a layer has started the round again."""
+    dropped = run.attempt.discard() if run.attempt else []
+    return [ModelCallRetryEvent("the round was started again", block_ids=dropped, reply_id=run.id)] if dropped else []
+
+
+def _may_announce(chains: Chains) -> bool:
+    # A layer may emit an event and then wait. The event can only be seen in the meantime when the waiting is done in
+    # another task than its reader's, and only layers make that worth a task.
+    return chains.on_model_call is not call_model or chains.on_system_prompt is not system_prompt
+
+
+async def _request(agent: Conversation, tool_choice: ToolChoice | None) -> ModelResult:
+    prompt = await agent.chains.on_system_prompt(agent, current_prompt=agent.system_prompt)
+    result: ModelResult = await agent.chains.on_model_call(
+        agent,
+        messages=_messages(agent, prompt),
+        tools=_schemas(agent, tool_choice),
+        tool_choice=tool_choice,
+        current_model=agent.model,
+    )
+    return result
+
+
+def _messages(agent: Conversation, prompt: str) -> list[Msg]:
+    reply = agent.state.reply_context
+    assert reply is not None
+    messages = [SystemMsg("system", prompt)] if prompt else []
+    messages += agent.state.context
+    if reply.blocks:
+        messages.append(_snapshot(reply.message))
+    hint = last_call_hint(reply)
+    if hint is not None:
+        messages.append(UserMsg("runtime", [HintBlock(hint)]))
+    return messages
+
+
+def _snapshot(message: Msg) -> Msg:
+    # The message goes on growing while the model, or whoever recorded the call, still holds this.
+    return Msg(message.name, list(message.content), message.role, id=message.id, created_at=message.created_at)
+
+
+def _schemas(agent: Conversation, tool_choice: ToolChoice | None) -> list[JSONSchema]:
+    schemas = agent.toolkit.get_json_schemas(agent.state.active_groups)
+    if tool_choice is None or tool_choice.tools is None:
+        return schemas
+    return [schema for schema in schemas if schema["function"]["name"] in tool_choice.tools]
+
+
+def _check_stream(result: Any, model: str) -> None:
+    if not (hasattr(result, "__aiter__") and hasattr(result, "aclose")):
+        raise ChainContractError(
+            f"model {model!r} returned {result!r:.200}: return a ChatResponse, or an async generator of them"
+        )

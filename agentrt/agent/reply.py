@@ -1,0 +1,353 @@
+"""The way of a reply: its owner, outside every layer, and its core, inside them all.
+
+The owner takes the conversation, supplies a start and an end where a layer left them out, and sees to it that whatever
+happens the state is whole when control returns: every tool call has its result and exactly one end is on record.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any, Protocol
+
+import anyio
+
+from agentrt.agent.accept import as_messages
+from agentrt.agent.acting import run_calls
+from agentrt.agent.config import ReActConfig
+from agentrt.agent.reasoning import Conversation
+from agentrt.agent.run import Run
+from agentrt.agent.step import Act, Finish, Reason, next_step
+from agentrt.agent.stream import Ticket, Turns, WhenBusy
+from agentrt.errors import AgentRTError, ChainContractError, ChainError, Malformed
+from agentrt.event import (
+    AgentEvent,
+    ExceedMaxItersEvent,
+    HintBlockEvent,
+    ModelCallRetryEvent,
+    ReplyEndEvent,
+    ReplyStartEvent,
+    ToolResultEndEvent,
+    ToolResultStartEvent,
+    ToolResultTextDeltaEvent,
+)
+from agentrt.hooks import ReplyInput
+from agentrt.message import (
+    AssistantMsg,
+    ContentBlock,
+    Msg,
+    TextBlock,
+    ToolCallBlock,
+    ToolCallState,
+    ToolResultBlock,
+    ToolResultState,
+)
+from agentrt.state import ReplyContext, ReplyOutcome
+from agentrt.types import FinishedReason
+
+__all__ = ["ReplyingConversation", "drive", "reply"]
+
+_logger = logging.getLogger("agentrt")
+_SAVE_SECONDS = 10.0
+_MOST_EMPTY_ROUNDS = 1
+_EXCEEDED = "I used up the rounds that I have for one reply and could not finish."
+_INTERRUPTED = "Interrupted: the reply ended before this call was done."
+_UNKNOWN = "Unknown: the process ended before this call was known to be done. It may have taken effect."
+
+
+class ReplyingConversation(Conversation, Protocol):
+    """What a reply needs of an agent."""
+
+    react_config: ReActConfig
+    turns: Turns
+    when_busy: WhenBusy
+
+    def begin(self, run: Run | None) -> None: ...
+    async def save(self) -> None: ...
+
+
+# The owner
+
+
+async def drive(
+    agent: ReplyingConversation, ticket: Ticket, inputs: ReplyInput, yield_final_msg: bool
+) -> AsyncGenerator[AgentEvent | Msg, None]:
+    """Run one reply through on_reply and yield its events, then its final message when asked for."""
+    await agent.turns.take(ticket, agent.when_busy)
+    run = Run(ticket.reply_id, agent.state.sequence)
+    agent.begin(run)
+    stream = agent.chains.on_reply(agent, inputs=inputs, structured_schema=None)
+    final: Msg | None = None
+    failure: Exception | None = None
+    started = ended = False
+    try:
+        try:
+            async for item in stream:
+                if not started:
+                    started = True
+                    if item.__class__ is not ReplyStartEvent:
+                        yield run.admit(_start(agent, run))
+                if isinstance(item, Msg):
+                    final = item
+                    continue
+                if item.__class__ is ReplyEndEvent:
+                    if ended:
+                        continue
+                    ended = True
+                    await _adopt_end(agent, run, item)
+                item.seq = item.seq or run.next_seq()
+                yield item
+        except Exception as raised:  # raised again below, once the listener has seen the end
+            failure = raised
+        if failure is not None and not started:
+            yield run.admit(_start(agent, run))
+        if not ended:
+            yield await _missing_end(agent, run, failure)
+        if failure is not None:
+            raise failure
+        if final is None:
+            raise ChainContractError("on_reply ended without the final Msg")
+        if yield_final_msg:
+            yield final
+    finally:
+        await _leave(agent, run, ticket, stream)
+
+
+def _told(failure: Exception) -> str:
+    # Only our own words: what others put into their errors may hold a secret, and this text is saved and shown.
+    name = type(failure).__name__
+    return f"{name}: {failure}" if isinstance(failure, AgentRTError) else name
+
+
+def _start(agent: Conversation, run: Run) -> ReplyStartEvent:
+    return ReplyStartEvent(run.id, agent.state.session_id, agent.name, created_at=run.now())
+
+
+async def _adopt_end(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
+    """Put an end on record that a layer made up."""
+    if not run.ended:
+        _record(agent, run, event)
+        await agent.save()
+
+
+async def _missing_end(agent: ReplyingConversation, run: Run, failure: Exception | None) -> ReplyEndEvent:
+    """Return the end that no layer let through: the one on record, or a new one."""
+    outcome = agent.state.last_reply
+    if run.ended and outcome is not None:
+        return _numbered(run, _end_event(agent, run, outcome.finished_reason, outcome.error))
+    if failure is None:
+        return await _end(agent, run, "completed")
+    return await _end(agent, run, "error", _told(failure))
+
+
+def _numbered(run: Run, event: ReplyEndEvent) -> ReplyEndEvent:
+    event.seq = run.next_seq()
+    return event
+
+
+def _end_event(agent: Conversation, run: Run, reason: FinishedReason, error: str | None = None) -> ReplyEndEvent:
+    return ReplyEndEvent(run.id, agent.state.session_id, reason, error, created_at=run.now())
+
+
+async def _end(
+    agent: ReplyingConversation, run: Run, reason: FinishedReason, error: str | None = None
+) -> ReplyEndEvent:
+    """Record the end, save it, and return the event that tells of it."""
+    event = _end_event(agent, run, reason, error)
+    _record(agent, run, event)
+    await agent.save()
+    return event
+
+
+def _record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
+    run.admit(event)
+    run.ended = True
+    state = agent.state
+    state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error)
+    if state.reply_context is not None:
+        # An empty message would be refused by providers from then on.
+        if state.reply_context.blocks:
+            state.context.append(state.reply_context.message)
+        state.reply_context = None
+
+
+async def _leave(agent: ReplyingConversation, run: Run, ticket: Ticket, stream: AsyncGenerator[Any, None]) -> None:
+    """Close everything and put the state in order, whatever the reason for leaving."""
+    try:
+        await stream.aclose()
+    finally:
+        try:
+            if not run.ended:
+                await _abandon(agent, run)
+        finally:
+            agent.begin(None)
+            agent.turns.give_back(ticket)
+
+
+async def _abandon(agent: ReplyingConversation, run: Run) -> None:
+    """Record that the reply was cancelled or left; nobody is listening, so no event is sent."""
+    for _ in _settle(agent, run):
+        pass
+    _record(agent, run, _end_event(agent, run, "interrupted"))
+    with anyio.move_on_after(_SAVE_SECONDS, shield=True):
+        try:
+            await agent.save()
+        except Exception:  # what made us leave matters more, and is on its way
+            _logger.exception("the state of an abandoned reply could not be saved")
+
+
+# The core
+
+
+async def reply(
+    agent: ReplyingConversation, inputs: ReplyInput, structured_schema: Any
+) -> AsyncGenerator[AgentEvent | Msg, None]:
+    """The core of on_reply: rounds of asking the model and running its tools, until there is an answer."""
+    run = agent.run
+    context, opening = await _open(agent, run, inputs)
+    yield opening
+    try:
+        while not isinstance(step := next_step(context), Finish) or run.hinted(step.reason):
+            if isinstance(step, Finish):
+                yield _take_hint(run, context)
+                continue
+            stream = _round(agent, context, step) if isinstance(step, Reason) else run_calls(agent, context, step.calls)
+            try:
+                async for event in stream:
+                    yield event
+            finally:
+                await stream.aclose()
+            await _close_round(agent, context)
+    except Exception:
+        for event in _settle(agent, run):
+            yield event
+        raise
+    final = _final(agent, context, step.reason)
+    if step.reason == "exceed_max_iters":
+        yield run.admit(ExceedMaxItersEvent(run.id, agent.name, created_at=run.now()))
+    yield await _end(agent, run, step.reason)
+    yield final
+
+
+async def _open(
+    agent: ReplyingConversation, run: Run, inputs: ReplyInput
+) -> tuple[ReplyContext, ReplyStartEvent | ModelCallRetryEvent]:
+    """Take in the input and begin the reply, or begin it again when a layer of on_reply does so."""
+    if run.ended:
+        raise ChainError(
+            "on_reply called next_handler() again after the reply had ended: to have another round, call "
+            "agent.run.continue_with(hint) before that"
+        )
+    state = agent.state
+    if state.reply_context is not None and state.reply_context.reply_id == run.id:
+        return state.reply_context, _begin_again(run, state.reply_context)
+    _close_unfinished(agent)
+    state.context.extend(message.copy() for message in as_messages(inputs))
+    message = AssistantMsg(agent.name, [], id=run.id)
+    state.reply_context = ReplyContext(run.id, message, agent.react_config.max_iters)
+    run.message = message
+    start = run.admit(_start(agent, run))
+    await agent.save()
+    return state.reply_context, start
+
+
+def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
+    dropped = [block.id for block in context.blocks]
+    run.call_ids.clear()
+    run.attempt = None
+    context.cur_iter = context.round_start = context.empty_rounds = 0
+    context.response = None
+    return run.admit(
+        ModelCallRetryEvent("the reply was started again", block_ids=dropped, reply_id=run.id, created_at=run.now())
+    )
+
+
+def _close_unfinished(agent: ReplyingConversation) -> None:
+    """Put a reply to rest that a process before this one did not finish."""
+    left = agent.state.reply_context
+    if left is None:
+        return
+    for event in _results_for_open_calls(left, agent.run, ToolResultState.UNKNOWN, _UNKNOWN):
+        left.message.append_event(event)
+    left.message.finished_reason = "interrupted"
+    if left.blocks:
+        agent.state.context.append(left.message)
+    agent.state.reply_context = None
+
+
+async def _round(
+    agent: ReplyingConversation, context: ReplyContext, step: Reason
+) -> AsyncGenerator[AgentEvent, None]:
+    """Ask the model once; the message is built from what leaves on_reasoning."""
+    run = agent.run
+    run.attempt = None
+    context.round_start = len(context.blocks)
+    stream = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)
+    try:
+        async for item in stream:
+            if isinstance(item, Msg):
+                for event in run.spoken(item):
+                    yield run.admit(event)
+            else:
+                yield run.admit(item)
+            if run.mailbox.items:
+                for event in run.mailbox.take():
+                    yield run.admit(event)
+    finally:
+        await stream.aclose()
+
+
+async def _close_round(agent: ReplyingConversation, context: ReplyContext) -> None:
+    """Count the round, once all its calls have results, and save what the model said before any tool runs."""
+    if isinstance(next_step(context), Act):
+        await agent.save()
+        return
+    context.cur_iter += 1
+    context.empty_rounds = 0 if len(context.blocks) > context.round_start else context.empty_rounds + 1
+    if context.empty_rounds > _MOST_EMPTY_ROUNDS:
+        raise Malformed(f"model {agent.model.model!r} answered with nothing, {context.empty_rounds} times in a row")
+
+
+def _take_hint(run: Run, context: ReplyContext) -> AgentEvent:
+    event = run.admit(HintBlockEvent(run.id, run.new_id(), run.take_hint(), "continue_with", created_at=run.now()))
+    context.round_start = len(context.blocks)
+    context.response = None
+    return event
+
+
+def _final(agent: Conversation, context: ReplyContext, reason: FinishedReason) -> Msg:
+    """Return the message that answers the input: what the last round said."""
+    message = context.message
+    answer = context.blocks[context.round_start :]
+    if reason == "exceed_max_iters" and any(isinstance(block, ToolCallBlock) for block in answer):
+        answer = [TextBlock(_EXCEEDED)]
+    return Msg(
+        message.name,
+        answer,
+        "assistant",
+        id=message.id,
+        metadata=dict(context.response.metadata) if context.response else {},
+        usage=message.usage,
+        finished_reason=reason,
+        created_at=message.created_at,
+    )
+
+
+def _settle(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
+    """Yield the events that give each open call its result."""
+    context = agent.state.reply_context
+    if context is not None and context.reply_id == run.id:
+        for event in _results_for_open_calls(context, run, ToolResultState.INTERRUPTED, _INTERRUPTED):
+            yield run.admit(event)
+
+
+def _results_for_open_calls(
+    context: ReplyContext, run: Run, state: ToolResultState, text: str
+) -> Iterator[AgentEvent]:
+    begun = {block.id for block in context.blocks if isinstance(block, ToolResultBlock)}
+    for call in list(context.blocks):
+        if not isinstance(call, ToolCallBlock) or call.state is ToolCallState.FINISHED:
+            continue
+        reply_id = context.reply_id
+        if call.id not in begun:
+            yield ToolResultStartEvent(reply_id, call.id, call.name, created_at=run.now())
+        yield ToolResultTextDeltaEvent(reply_id, call.id, text, run.new_id(), created_at=run.now())
+        yield ToolResultEndEvent(reply_id, call.id, state, created_at=run.now())

@@ -1,0 +1,124 @@
+"""The reply in progress, as middlewares and tools see it."""
+
+from threading import get_ident
+from time import time_ns
+from typing import Any, TypeVar
+
+import anyio
+import anyio.from_thread
+
+from agentrt.agent.decode import Decoder
+from agentrt.agent.host import Mailbox
+from agentrt.errors import UsageError
+from agentrt.event import AgentEvent, ModelCallRetryEvent
+from agentrt.message import Msg
+from agentrt.tool.call import PreparedCall
+from agentrt.types import FinishedReason
+
+__all__ = ["Run"]
+
+_Event = TypeVar("_Event", bound=AgentEvent)
+
+
+class Run:
+    """One reply in progress: `agent.run` in a hook, and behind `ToolContext` in a tool."""
+
+    __slots__ = (
+        "_hints",
+        "_ids",
+        "_scratch",
+        "_thread",
+        "attempt",
+        "call_ids",
+        "ended",
+        "id",
+        "mailbox",
+        "message",
+        "prepared",
+        "sequence",
+        "task",
+    )
+
+    def __init__(self, reply_id: str, sequence: int) -> None:
+        self.id = reply_id
+        self.sequence = sequence
+        self.mailbox = Mailbox()
+        self.message: Msg | None = None
+        self.attempt: Decoder | None = None
+        self.call_ids: set[str] = set()
+        self.prepared: dict[str, PreparedCall] = {}
+        self.ended = False
+        self.task: int | None = None
+        self._ids = 0
+        self._hints: list[str] = []
+        self._scratch: dict[int, dict[str, Any]] = {}
+        self._thread = get_ident()
+
+    @property
+    def deadline(self) -> float:
+        """When the caller's patience ends, on the clock of `anyio.current_time`; infinity when it does not."""
+        return anyio.current_effective_deadline()
+
+    now = staticmethod(time_ns)
+    """The clock, in nanoseconds since the epoch."""
+
+    def new_id(self) -> str:
+        """Return an id that nothing else in this reply has."""
+        self._ids += 1
+        return f"{self.id}-{self._ids}"
+
+    def next_seq(self) -> int:
+        """Take the next sequence number of the conversation."""
+        self.sequence += 1
+        return self.sequence
+
+    def scratch(self, middleware: object) -> dict[str, Any]:
+        """Return the middleware's own data of this reply: empty at its start, gone at its end."""
+        return self._scratch.setdefault(id(middleware), {})
+
+    def emit(self, event: AgentEvent) -> None:
+        """Send an event into the reply's stream, from any layer, tool or worker thread.
+
+        It is seen at once, also while whoever emits it goes on to wait; a layer of `on_reply` or `on_reasoning` yields
+        its events instead. `seq` and a missing `reply_id` are filled in, and so are the `block_ids` of a
+        `ModelCallRetryEvent`.
+        """
+        if get_ident() != self._thread:
+            anyio.from_thread.run_sync(self.emit, event)
+            return
+        if self.ended:
+            raise UsageError(f"{event.type} was emitted after the reply {self.id!r} had ended")
+        event.reply_id = event.reply_id or self.id
+        if isinstance(event, ModelCallRetryEvent) and self.attempt is not None:
+            event.block_ids = self.attempt.discard()
+        self.mailbox.post(event)
+
+    def continue_with(self, hint: str) -> None:
+        """Ask for another round, with `hint` for the model, where the reply would otherwise be complete.
+
+        It counts as a round, and none is granted beyond `max_iters`. Raises `UsageError` once the reply has ended.
+        """
+        if self.ended:
+            raise UsageError("continue_with() came after the end of the reply: call it before REPLY_END passes")
+        self._hints.append(hint)
+
+    def hinted(self, reason: FinishedReason) -> bool:
+        """Say whether a reply that is about to end for that reason is to go on instead."""
+        return reason == "completed" and bool(self._hints)
+
+    def take_hint(self) -> str:
+        """Take the oldest hint."""
+        return self._hints.pop(0)
+
+    def spoken(self, message: Msg) -> list[AgentEvent]:
+        """Return the events of a message that stands for the model's answer."""
+        decoder = Decoder(self.id, self.new_id, self.now, self.call_ids, message.name)
+        return decoder.whole(message.get_content_blocks())
+
+    def admit(self, event: _Event) -> _Event:
+        """Number an event and apply it to the reply's message, as it enters the stream."""
+        self.sequence += 1
+        event.seq = self.sequence
+        if event.reply_id == self.id and self.message is not None:
+            self.message.append_event(event)
+        return event

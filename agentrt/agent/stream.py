@@ -1,0 +1,147 @@
+"""A reply as a stream, and whose turn it is in a conversation."""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable
+from types import TracebackType
+from typing import Literal, NoReturn
+
+import anyio
+
+from agentrt.agent.host import Reaper, inside_of
+from agentrt.errors import AgentBusyError
+from agentrt.event import AgentEvent
+from agentrt.message import Msg
+
+__all__ = ["ReplyStream", "Ticket", "Turns", "WhenBusy"]
+
+WhenBusy = Literal["raise", "wait"]
+_REAP_SECONDS = 15.0
+
+
+class Ticket:
+    """One reply's claim on its conversation. `dropped` says that nobody holds its stream any more."""
+
+    __slots__ = ("dropped", "reaper", "reply_id", "task")
+
+    def __init__(self, reply_id: str) -> None:
+        self.reply_id = reply_id
+        self.dropped = False
+        self.reaper: Reaper | None = None
+        self.task: int | None = None
+
+
+class Turns:
+    """One reply at a time: who has the conversation, and who waits for it, in order."""
+
+    __slots__ = ("_holder", "_waiting")
+
+    def __init__(self) -> None:
+        self._holder: Ticket | None = None
+        self._waiting: deque[tuple[Ticket, anyio.Event]] = deque()
+
+    async def take(self, ticket: Ticket, when_busy: WhenBusy) -> None:
+        """Take the conversation; raises `AgentBusyError` when another reply has it and will not let go by itself."""
+        if when_busy == "wait":
+            ticket.task = anyio.get_current_task().id
+        holder = self._holder
+        if holder is None:
+            self._holder = ticket
+        elif holder.dropped:
+            await self._wait(ticket, _REAP_SECONDS)
+        elif when_busy == "wait":
+            _refuse_own(holder, ticket)
+            await self._wait(ticket, None)
+        else:
+            raise AgentBusyError(
+                "this conversation already has a reply in progress: finish it, close it with `await stream.aclose()`, "
+                "use `agent.with_state(AgentState())` for a conversation beside it, or build the agent with "
+                "when_busy='wait'"
+            )
+        ticket.reaper = Reaper()
+
+    def give_back(self, ticket: Ticket) -> None:
+        """Let go of the conversation; whoever has waited longest has it next."""
+        if self._holder is ticket:
+            self._holder = None
+            if self._waiting:
+                self._holder, turn = self._waiting.popleft()
+                turn.set()
+
+    async def _wait(self, ticket: Ticket, seconds: float | None) -> None:
+        turn = anyio.Event()
+        self._waiting.append((ticket, turn))
+        try:
+            with anyio.move_on_after(seconds):
+                await turn.wait()
+        except BaseException:  # cancelled: the turn must go on to the next, whether it was given already or not
+            self._leave(ticket, turn)
+            raise
+        if not turn.is_set():
+            self._leave(ticket, turn)
+            raise AgentBusyError(f"the reply before this one was abandoned and is still not closed after {seconds} s")
+
+    def _leave(self, ticket: Ticket, turn: anyio.Event) -> None:
+        if turn.is_set():
+            self.give_back(ticket)
+        else:
+            self._waiting.remove((ticket, turn))
+
+
+def _refuse_own(holder: Ticket, ticket: Ticket) -> None:
+    if holder.task == ticket.task or holder.reply_id in inside_of.get():
+        raise AgentBusyError(
+            "a reply cannot wait for itself: this call comes from inside the reply that has the conversation, "
+            "from one of its tools or middlewares or from the code that reads its stream"
+        )
+
+
+class ReplyStream:
+    """A reply as it happens: an async iterator over events, and an async context manager that closes it.
+
+    The reply starts, and takes the conversation, when the first item is asked for. Everything it opened is closed, in
+    the closing task, when it ends, fails, or leaves the `async with` block. A stream that is merely dropped, by a plain
+    `break` for example, is closed at once in a task of its own, and the next reply of the conversation waits for that.
+    """
+
+    __slots__ = ("_items", "_ticket")
+
+    def __init__(self, items: AsyncGenerator[AgentEvent | Msg, None], ticket: Ticket) -> None:
+        self._items = items
+        self._ticket = ticket
+
+    def __aiter__(self) -> "ReplyStream":
+        return self
+
+    def __anext__(self) -> Awaitable[AgentEvent | Msg]:
+        return self._items.__anext__()
+
+    async def aclose(self) -> None:
+        """Stop the reply and wait until everything it opened is closed."""
+        await self._items.aclose()
+
+    async def __aenter__(self) -> "ReplyStream":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._items.aclose()
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "a reply stream is asynchronous: write `async for event in agent.reply_stream(...)` in an `async def`, "
+            "or call `agent.run_sync(...)` for the final message alone"
+        )
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(
+            "a reply stream is not awaited: write `async for event in agent.reply_stream(...)`, "
+            "or `await agent.reply(...)` for the final message alone"
+        )
+
+    def __del__(self) -> None:
+        # Nothing but scheduling here: this may run in any thread, and after the loop is gone.
+        reaper = self._ticket.reaper
+        if reaper is not None and self._items.ag_frame is not None:
+            self._ticket.dropped = True
+            reaper.reap(self._items)

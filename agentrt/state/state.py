@@ -1,0 +1,65 @@
+"""What survives a process: the conversation so far, and the reply in progress."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import shortuuid
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentrt.message import ContentBlock, Msg
+from agentrt.types import FinishedReason
+
+__all__ = ["AgentState", "ReplyContext", "ReplyOutcome"]
+
+
+@dataclass(slots=True)
+class ReplyContext:
+    """The reply in progress. `message` joins the context when the reply is over.
+
+    `round_start` is where the blocks of the current round begin in `message.content`; `response` is what a tool gave to
+    end the reply with.
+    """
+
+    reply_id: str
+    message: Msg
+    max_iters: int
+    cur_iter: int = 0
+    round_start: int = 0
+    empty_rounds: int = 0
+    response: Msg | None = None
+
+    @property
+    def blocks(self) -> list[ContentBlock]:
+        """The blocks of the reply so far."""
+        assert isinstance(self.message.content, list)
+        return self.message.content
+
+
+@dataclass(slots=True)
+class ReplyOutcome:
+    """How a reply ended."""
+
+    reply_id: str
+    finished_reason: FinishedReason
+    error: str | None = None
+
+
+class AgentState(BaseModel):
+    """One conversation, whole: saved and loaded again, it continues in another process.
+
+    `context` holds the finished messages, oldest first. `sequence` is the number of the last event. `active_groups` are
+    the tool groups that this conversation has switched on, `None` for the toolkit's own choice. `middleware_data` is what
+    `agent.state_of(middleware)` hands out, by the middleware's key.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: Literal[1] = 1
+    session_id: str = Field(default_factory=shortuuid.uuid)
+    context: list[Msg] = Field(default_factory=list)
+    summary: str = ""
+    reply_context: ReplyContext | None = None
+    last_reply: ReplyOutcome | None = None
+    sequence: int = 0
+    active_groups: list[str] | None = None
+    middleware_data: dict[str, dict[str, Any]] = Field(default_factory=dict)
