@@ -1,5 +1,11 @@
 """A runtime for LLM agents whose whole behaviour is a set of compiled middleware chains."""
 
+from agentrt.agent import Agent
+from agentrt.hooks import MiddlewareBase
+from agentrt.message import Msg, UserMsg
+from agentrt.state import AgentState
+from agentrt.tool import Toolkit
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = ["Agent", "AgentState", "MiddlewareBase", "Msg", "Toolkit", "UserMsg", "__version__"]

@@ -88,7 +88,12 @@ HOOKS: tuple[HookSpec, ...] = (
     ),
     HookSpec("on_reasoning", "stream", ("tool_choice",), (AgentEvent, Msg), None, "one round of asking the model"),
     HookSpec(
-        "on_system_prompt", "transformer", ("agent", "current_prompt"), (str,), str, "each assembly of the system prompt"
+        "on_system_prompt",
+        "transformer",
+        ("agent", "current_prompt"),
+        (str,),
+        str,
+        "each assembly of the system prompt",
     ),
     HookSpec(
         "on_model_call",
@@ -99,7 +104,12 @@ HOOKS: tuple[HookSpec, ...] = (
         "one attempt at the model, nearest the wire",
     ),
     HookSpec(
-        "on_acting", "stream", ("tool_call",), (ToolChunk, ToolResponse), ToolResponse, "running one permitted tool call"
+        "on_acting",
+        "stream",
+        ("tool_call",),
+        (ToolChunk, ToolResponse),
+        ToolResponse,
+        "running one permitted tool call",
     ),
 )
 

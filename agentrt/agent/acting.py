@@ -22,6 +22,7 @@ from agentrt.event import (
 from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultState
 from agentrt.state import ReplyContext
 from agentrt.tool import ToolContext
+from agentrt.tool.base import plan_of
 from agentrt.tool.call import PreparedCall, respond, run_call
 from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 
@@ -43,8 +44,8 @@ async def act(agent: Conversation, tool_call: ToolCallBlock) -> AsyncGenerator[T
     if isinstance(prepared, ToolResponse):
         yield prepared
         return
-    context = ToolContext(tool_call, agent, agent.run)
-    if not prepared.tool.is_streaming:
+    context = _context(agent, tool_call) if prepared.plan.context_name else None
+    if not prepared.is_streaming:
         yield await respond(prepared, context)
         return
     stream = run_call(prepared, context)
@@ -53,6 +54,17 @@ async def act(agent: Conversation, tool_call: ToolCallBlock) -> AsyncGenerator[T
             yield item
     finally:
         await stream.aclose()
+
+
+def _context(agent: Conversation, call: ToolCallBlock) -> ToolContext:
+    state = agent.state
+    return ToolContext(
+        call,
+        agent,
+        agent.run,
+        active_groups=state.active_groups,
+        on_active_groups=partial(setattr, state, "active_groups"),
+    )
 
 
 async def run_calls(
@@ -99,7 +111,7 @@ def _needs_host(agent: Conversation, batch: list[ToolCallBlock]) -> bool:
     if len(batch) > 1 or agent.chains.on_acting is not act:
         return True
     tool = agent.toolkit.get(batch[0].name)
-    return tool is not None and tool.takes_context
+    return tool is not None and plan_of(tool).context_name is not None
 
 
 async def _beside(
@@ -114,7 +126,7 @@ async def _beside(
         try:
             async for event in stream:
                 await mailbox.put(event)
-        except Exception as error:  # its neighbours go on; raised below
+        except Exception as error:  # noqa: BLE001  # its neighbours go on; raised below
             failures[place] = error
         finally:
             await stream.aclose()
@@ -132,16 +144,20 @@ async def _beside(
                 yield event
         await host.outcome()
     if failures:
-        raise failures[min(failures)]
+        first = failures.pop(min(failures))
+        for error in failures.values():
+            first.add_note(f"another tool call of the same answer failed as well: {error!r}")
+        raise first
 
 
-async def _events(
-    agent: Conversation, context: ReplyContext, call: ToolCallBlock
-) -> AsyncGenerator[AgentEvent, None]:
+async def _events(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> AsyncGenerator[AgentEvent, None]:
+    """Run one call in its reader's task, and yield its events."""
     yield _start(agent.run, call)
     stream = _after_start(agent, context, call)
     try:
         async for event in stream:
+            for emitted in agent.run.mailbox.take():
+                yield emitted
             yield event
     finally:
         await stream.aclose()
@@ -189,7 +205,7 @@ async def _after_start(
 def _prepare(agent: Conversation, call: ToolCallBlock) -> PreparedCall | ToolResponse:
     """Return what was checked before the chain was entered, if the call is still that one; else check it now."""
     prepared = agent.run.prepared.get(call.id)
-    if prepared is not None and prepared.name == call.name and prepared.input == call.input:
+    if prepared is not None and prepared.is_for(call):
         return prepared
     return agent.toolkit.prepare(call, agent.state.active_groups)
 
@@ -201,9 +217,7 @@ def _take_answer(context: ReplyContext, response: ToolResponse) -> None:
         response.metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
 
 
-def _result(
-    run: Run, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput | None
-) -> Iterator[AgentEvent]:
+def _result(run: Run, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput | None) -> Iterator[AgentEvent]:
     """Yield the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
     if streamed is None:
         yield from _pieces(run, call, response.content)

@@ -1,6 +1,5 @@
 """The agent: a model, tools and compiled chains, holding one conversation."""
 
-import copy
 from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 
@@ -35,7 +34,20 @@ _CORES = {
     "on_acting": act,
 }
 _SET_BY_INIT = frozenset(
-    {"chains", "id", "model", "name", "react_config", "state", "state_store", "system_prompt", "toolkit", "turns", "when_busy"}
+    [
+        "_run",
+        "chains",
+        "id",
+        "model",
+        "name",
+        "react_config",
+        "state",
+        "state_store",
+        "system_prompt",
+        "toolkit",
+        "turns",
+        "when_busy",
+    ]
 )
 
 
@@ -87,7 +99,7 @@ class Agent:
     def reply_stream(self, inputs: str | ReplyInput = None, *, yield_final_msg: bool = False) -> ReplyStream:
         """Answer, as a stream of events, with the final message after them when asked for.
 
-        Nothing happens before the first item is asked for. Raises `InvalidInputError` for a message that no agent takes.
+        Nothing happens before the first item is asked for. Raises `InvalidInputError` for what no agent takes.
         """
         ticket = Ticket(new_id())
         return ReplyStream(drive(self, ticket, as_input(inputs), yield_final_msg), ticket)
@@ -120,14 +132,15 @@ class Agent:
 
     def with_state(self, state: AgentState) -> "Agent":
         """Return another conversation over the same model, tools and chains, for the price of an object."""
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         other.state = state
         other.turns = Turns()
-        other._run = None
+        other.begin(None)
         return other
 
     def state_of(self, middleware: MiddlewareBase) -> dict[str, Any]:
-        """Return the middleware's own data of this conversation; it is saved with the state, so it must fit into JSON."""
+        """Return the middleware's own data of this conversation; it is saved with the state, as JSON."""
         return self.state.middleware_data.setdefault(self.chains.key_of(middleware), {})
 
     def explain(self, format: ExplainFormat = "text") -> str:
@@ -148,8 +161,10 @@ class Agent:
 
     def __getattr__(self, name: str) -> NoReturn:
         cls = type(self).__name__
-        if name in _SET_BY_INIT or name == "_run":
-            raise UsageError(f"{cls}.__init__() did not call super().__init__(...): call it first, with the agent's name and model")
+        if name in _SET_BY_INIT:
+            raise UsageError(
+                f"{cls}.__init__() did not call super().__init__(): call it there, with name=... and model=..."
+            )
         raise AttributeError(f"{cls!r} object has no attribute {name!r}")
 
 

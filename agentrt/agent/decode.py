@@ -65,9 +65,7 @@ class Decoder:
     def feed(self, response: Any) -> Events:
         """Return the events of one response of a stream."""
         if not isinstance(response, ChatResponse):
-            raise ChainContractError(
-                f"model {self._by!r} streamed {response!r:.200}: each item must be a ChatResponse"
-            )
+            raise ChainContractError(f"model {self._by!r} streamed {response!r:.200}: each item must be a ChatResponse")
         if not response.is_last:
             return self._pieces(response.content)
         self._last = response
@@ -126,9 +124,10 @@ class Decoder:
 
     def _rest(self, content: list[ContentBlock]) -> Events:
         events: Events = []
+        streamed_calls = set(self._calls)
         for block in _thinking_first(content):
             if isinstance(block, ToolCallBlock):
-                if block.id not in self._calls:
+                if block.id not in streamed_calls:
                     self._whole_call(block, events)
             elif type(block) not in self._streamed:
                 self._piece(block, events)
@@ -165,7 +164,9 @@ class Decoder:
             events.append(ThinkingBlockStartEvent(self._reply_id, self._block_id, created_at=self._now()))
         self._signature = block.signature or self._signature
         if block.thinking:
-            events.append(ThinkingBlockDeltaEvent(self._reply_id, self._block_id, block.thinking, created_at=self._now()))
+            events.append(
+                ThinkingBlockDeltaEvent(self._reply_id, self._block_id, block.thinking, created_at=self._now())
+            )
 
     def _begin(self, kind: type, events: Events) -> None:
         self._close(events)
@@ -209,9 +210,7 @@ class Decoder:
         if block_id is None:
             block_id = self._data[block.id] = self._new_id()
             self._blocks.append(block_id)
-            events.append(
-                DataBlockStartEvent(self._reply_id, block_id, media_type, block.name, created_at=self._now())
-            )
+            events.append(DataBlockStartEvent(self._reply_id, block_id, media_type, block.name, created_at=self._now()))
         source = block.source
         data, url = (source.data, None) if isinstance(source, Base64Source) else (None, source.url)
         events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, data, url, created_at=self._now()))

@@ -1,7 +1,7 @@
 """Tasks of the runtime's own: the only file that starts one.
 
-A generator must not hold a task group or cancel scope while it yields, so whatever has to run beside its consumer runs in
-a *host*: one task that owns the scope, and that the consumer's side always stops and waits for.
+A generator must not hold a task group or cancel scope while it yields, so whatever has to run beside its consumer runs
+in a *host*: one task that owns the scope, and that the consumer's side always stops and waits for.
 """
 
 import asyncio
@@ -30,12 +30,13 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 class Mailbox:
-    """Events on their way from whoever makes them to the reply's stream, in order."""
+    """Events on their way from whoever makes them to the reply's stream, in order; `taken` is the last one taken."""
 
-    __slots__ = ("_freed", "_wanted", "items")
+    __slots__ = ("_freed", "_wanted", "items", "taken")
 
     def __init__(self) -> None:
         self.items: deque[Any] = deque()
+        self.taken: Any = None
         self._wanted: anyio.Event | None = None
         self._freed: anyio.Event | None = None
 
@@ -58,7 +59,8 @@ class Mailbox:
         """Yield what is there, until nothing is."""
         items = self.items
         while items:
-            yield items.popleft()
+            self.taken = items.popleft()
+            yield self.taken
         if self._freed is not None:
             self._freed.set()
             self._freed = None
@@ -136,7 +138,7 @@ class Host:
             with self._scope:
                 self._result = await self._main()
                 self._returned = True
-        except Exception as error:  # handed to the side that waits, in `outcome`
+        except Exception as error:  # noqa: BLE001  # handed to the side that waits, in `outcome`
             self._error = error
         finally:
             self._finished.set()
@@ -144,7 +146,7 @@ class Host:
 
 
 class Reaper:
-    """Closes a generator in a task of its own, on the event loop where the reaper was made; callable from any thread."""
+    """Closes a generator in a task of its own, on the event loop where the reaper was made; callable in any thread."""
 
     __slots__ = ("_soon",)
 

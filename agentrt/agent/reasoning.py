@@ -9,10 +9,10 @@ import anyio.lowlevel
 from agentrt.agent.decode import Decoder
 from agentrt.agent.host import Host
 from agentrt.agent.run import Run
+from agentrt.agent.step import last_call_hint
 from agentrt.chain import Chains
 from agentrt.errors import ChainContractError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, ModelCallStartEvent
-from agentrt.agent.step import last_call_hint
 from agentrt.message import HintBlock, Msg, SystemMsg, UserMsg
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt.state import AgentState

@@ -32,7 +32,6 @@ from agentrt.event import (
 from agentrt.hooks import ReplyInput
 from agentrt.message import (
     AssistantMsg,
-    ContentBlock,
     Msg,
     TextBlock,
     ToolCallBlock,
@@ -95,7 +94,7 @@ async def drive(
                     await _adopt_end(agent, run, item)
                 item.seq = item.seq or run.next_seq()
                 yield item
-        except Exception as raised:  # raised again below, once the listener has seen the end
+        except Exception as raised:  # noqa: BLE001  # raised again below, once the listener has seen the end
             failure = raised
         if failure is not None and not started:
             yield run.admit(_start(agent, run))
@@ -220,7 +219,9 @@ async def reply(
         for event in _settle(agent, run):
             yield event
         raise
-    final = _final(agent, context, step.reason)
+    for event in run.mailbox.take():
+        yield run.admit(event)
+    final = _final(context, step.reason)
     if step.reason == "exceed_max_iters":
         yield run.admit(ExceedMaxItersEvent(run.id, agent.name, created_at=run.now()))
     yield await _end(agent, run, step.reason)
@@ -273,9 +274,7 @@ def _close_unfinished(agent: ReplyingConversation) -> None:
     agent.state.reply_context = None
 
 
-async def _round(
-    agent: ReplyingConversation, context: ReplyContext, step: Reason
-) -> AsyncGenerator[AgentEvent, None]:
+async def _round(agent: ReplyingConversation, context: ReplyContext, step: Reason) -> AsyncGenerator[AgentEvent, None]:
     """Ask the model once; the message is built from what leaves on_reasoning."""
     run = agent.run
     run.attempt = None
@@ -283,14 +282,15 @@ async def _round(
     stream = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)
     try:
         async for item in stream:
+            # What came out of the mailbox itself must not be overtaken by what lies behind it there.
+            if run.mailbox.items and item is not run.mailbox.taken:
+                for event in run.mailbox.take():
+                    yield run.admit(event)
             if isinstance(item, Msg):
                 for event in run.spoken(item):
                     yield run.admit(event)
             else:
                 yield run.admit(item)
-            if run.mailbox.items:
-                for event in run.mailbox.take():
-                    yield run.admit(event)
     finally:
         await stream.aclose()
 
@@ -313,7 +313,7 @@ def _take_hint(run: Run, context: ReplyContext) -> AgentEvent:
     return event
 
 
-def _final(agent: Conversation, context: ReplyContext, reason: FinishedReason) -> Msg:
+def _final(context: ReplyContext, reason: FinishedReason) -> Msg:
     """Return the message that answers the input: what the last round said."""
     message = context.message
     answer = context.blocks[context.round_start :]
@@ -339,9 +339,7 @@ def _settle(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
             yield run.admit(event)
 
 
-def _results_for_open_calls(
-    context: ReplyContext, run: Run, state: ToolResultState, text: str
-) -> Iterator[AgentEvent]:
+def _results_for_open_calls(context: ReplyContext, run: Run, state: ToolResultState, text: str) -> Iterator[AgentEvent]:
     begun = {block.id for block in context.blocks if isinstance(block, ToolResultBlock)}
     for call in list(context.blocks):
         if not isinstance(call, ToolCallBlock) or call.state is ToolCallState.FINISHED:

@@ -72,7 +72,9 @@ def _check_names(cls: type, base: type, table: Sequence[HookSpec]) -> None:
         if name.startswith("on_") and name not in hooks and not hasattr(base, name) and callable(getattr(cls, name)):
             near = get_close_matches(name, hooks, 1)
             hint = f"did you mean {near[0]}?" if near else "rename the method, or put an underscore before it."
-            raise MiddlewareConfigError(f"{cls.__name__}.{name} is not a hook: {hint} The hooks are {', '.join(hooks)}.")
+            raise MiddlewareConfigError(
+                f"{cls.__name__}.{name} is not a hook: {hint} The hooks are {', '.join(hooks)}."
+            )
 
 
 def _check_hook(middleware: Any, base: type, spec: HookSpec) -> None:
@@ -154,7 +156,8 @@ def _check_order(place: int, middleware: Any, middlewares: Sequence[Any]) -> Non
     for other in middlewares[:place]:
         if any(_matches(other, wanted) for wanted in middleware.wraps):
             raise MiddlewareConfigError(
-                f"{name} must wrap {type(other).__name__}, but stands inside it: put {name} before {type(other).__name__}"
+                f"{name} must wrap {type(other).__name__}, but stands inside it: "
+                f"put {name} before {type(other).__name__}"
             )
     for other in middlewares[place + 1 :]:
         if any(_matches(other, wanted) for wanted in middleware.wrapped_by):

@@ -84,7 +84,9 @@ class Chains:
         """
         key = self._keys.get(id(middleware))
         if key is None:
-            raise ChainError(f"{type(middleware).__name__} is not among this agent's middlewares, so it keeps no data here")
+            raise ChainError(
+                f"{type(middleware).__name__} is not among this agent's middlewares, so it keeps no data here"
+            )
         if id(middleware) in self._doubtful:
             warnings.warn(
                 f"two {type(middleware).__name__} middlewares store data under keys that depend on their order: "
@@ -284,7 +286,8 @@ def _call_layer(spec: HookSpec, layer: Layer, inner: CallStep, check: Callable[[
                     raise _wrong_keys(spec, layer, overrides)
             if running:
                 raise ChainError(
-                    f"{layer.name}.{spec.name} called next_handler() while its last call is running: await that one first"
+                    f"{layer.name}.{spec.name} called next_handler() while its last call is running: "
+                    f"await that one first"
                 )
             running = True
             try:
@@ -439,6 +442,8 @@ def _wrong_keys(spec: HookSpec, layer: Layer, values: Values) -> ChainError:
         if key not in spec.keys:
             near = get_close_matches(str(key), spec.keys, 1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            return ChainError(f"{layer.name}.{spec.name} passed the unknown key {key!r} to next_handler(){hint}: {allowed}")
+            return ChainError(
+                f"{layer.name}.{spec.name} passed the unknown key {key!r} to next_handler(){hint}: {allowed}"
+            )
     lost = next(key for key in spec.keys if key not in values)
     return ChainError(f"{layer.name}.{spec.name} removed the key {lost!r} from its input_kwargs: {allowed}")

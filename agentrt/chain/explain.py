@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 from agentrt.chain.check import where
@@ -104,7 +105,7 @@ def _mermaid(description: dict[str, Any]) -> str:
         nodes = [(f"{name}_{depth}", _titled(layer)) for depth, layer in enumerate(hook["layers"], 1)]
         nodes.append((f"{name}_core", "core"))
         lines += [f'    {node}["{_escaped(title)}"]' for node, title in nodes]
-        lines += [f"    {outer[0]} --> {inner[0]}" for outer, inner in zip(nodes, nodes[1:], strict=False)]
+        lines += [f"    {outer[0]} --> {inner[0]}" for outer, inner in pairwise(nodes)]
         lines.append("  end")
     return "\n".join(lines)
 

@@ -60,7 +60,7 @@ async def close(streams: Sequence[AsyncIterator[Any]]) -> None:
             continue
         try:
             await aclose()
-        except BaseException as error:  # the other streams must be closed as well; raised again below
+        except BaseException as error:  # noqa: BLE001  # the others must be closed as well; raised again below
             first = first or error
     if first is not None:
         raise first

@@ -47,9 +47,9 @@ class ReplyOutcome:
 class AgentState(BaseModel):
     """One conversation, whole: saved and loaded again, it continues in another process.
 
-    `context` holds the finished messages, oldest first. `sequence` is the number of the last event. `active_groups` are
-    the tool groups that this conversation has switched on, `None` for the toolkit's own choice. `middleware_data` is what
-    `agent.state_of(middleware)` hands out, by the middleware's key.
+    `context` holds the finished messages, oldest first. `sequence` is the number of the last event. `active_groups`
+    are the tool groups that this conversation has switched on, `None` for the toolkit's own choice. `middleware_data`
+    is what `agent.state_of(middleware)` hands out, by the middleware's key.
     """
 
     model_config = ConfigDict(extra="forbid")

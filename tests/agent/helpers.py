@@ -1,0 +1,72 @@
+"""What the tests of the loop share."""
+
+import json
+from typing import Any
+
+from agentrt import Agent, Msg, Toolkit
+from agentrt.event import AgentEvent, CustomEvent
+from agentrt.message import ToolCallBlock
+from agentrt.model import ScriptedChatModel
+
+SHORT = {
+    "REPLY_START": "RS",
+    "REPLY_END": "RE",
+    "MODEL_CALL_START": "MS",
+    "MODEL_CALL_END": "ME",
+    "MODEL_CALL_RETRY": "RETRY",
+    "TEXT_BLOCK_START": "TX_START",
+    "TEXT_BLOCK_DELTA": "TX_DELTA",
+    "TEXT_BLOCK_END": "TX_END",
+    "THINKING_BLOCK_START": "TH_START",
+    "THINKING_BLOCK_DELTA": "TH_DELTA",
+    "THINKING_BLOCK_END": "TH_END",
+    "TOOL_CALL_START": "CALL_START",
+    "TOOL_CALL_DELTA": "CALL_DELTA",
+    "TOOL_CALL_END": "CALL_END",
+    "TOOL_RESULT_START": "RESULT_START",
+    "TOOL_RESULT_TEXT_DELTA": "RESULT_DELTA",
+    "TOOL_RESULT_END": "RESULT_END",
+    "EXCEED_MAX_ITERS": "EXCEED",
+}
+
+
+def call(call_id: str, name: str, **arguments: Any) -> ToolCallBlock:
+    return ToolCallBlock(call_id, name, json.dumps(arguments))
+
+
+def agent_of(responses: list[Any], *tools: Any, **options: Any) -> Agent:
+    return Agent("tester", "You are tested.", ScriptedChatModel(responses), Toolkit(tools=list(tools)), **options)
+
+
+def short(item: AgentEvent | Msg) -> str:
+    """Name an item as the table of orders does: RS, MS, CALL_START:1, RE(completed), Msg."""
+    if isinstance(item, Msg):
+        return "Msg"
+    name = SHORT.get(item.type, item.type)
+    if hasattr(item, "tool_call_id"):
+        return f"{name}:{item.tool_call_id}" + (f"({item.state})" if name == "RESULT_END" else "")
+    if isinstance(item, CustomEvent):
+        return item.name
+    return f"{name}({item.finished_reason})" if name == "RE" else name
+
+
+async def items_of(agent: Agent, inputs: Any = "go") -> list[AgentEvent | Msg]:
+    async with agent.reply_stream(inputs, yield_final_msg=True) as stream:
+        return [item async for item in stream]
+
+
+async def order_of(agent: Agent, inputs: Any = "go") -> str:
+    """Return the reply's items by their short names, with runs of one name drawn together as NAME+."""
+    names: list[str] = []
+    for item in await items_of(agent, inputs):
+        name = short(item)
+        if names and names[-1].rstrip("+") == name:
+            names[-1] = f"{name}+"
+        else:
+            names.append(name)
+    return " ".join(names)
+
+
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b

@@ -1,0 +1,347 @@
+"""A reply as a stream: it starts late, closes everything, and lets go of the conversation."""
+
+import gc
+import re
+
+import anyio
+import pytest
+
+from agentrt import Agent, AgentState, MiddlewareBase, UserMsg
+from agentrt.errors import AgentBusyError, InvalidInputError, ResumeError, UsageError
+from agentrt.event import CustomEvent, UserConfirmResultEvent
+from agentrt.message import Msg, SystemMsg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultState
+from agentrt.model import ChatResponse
+from agentrt.tool import ToolContext
+from tests.agent.helpers import add, agent_of, call, items_of, short
+
+
+class Running:
+    """Tools that say when they run and when they are stopped."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    async def wait(self, context: ToolContext) -> str:
+        """Wait for ever."""
+        self.log.append("started")
+        context.emit(CustomEvent("started"))
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.log.append("stopped")
+        return "never"
+
+
+async def test_nothing_happens_before_the_first_item_is_asked_for():
+    agent = agent_of(["hello"])
+    stream = agent.reply_stream("go")
+    await agent.reply("first")
+    assert [message.role for message in agent.state.context] == ["user", "assistant"]
+    await stream.aclose()
+    assert len(agent.model.calls) == 1
+
+
+async def test_reply_call_and_stream_give_the_same_message():
+    agent = agent_of(["hello"] * 3)
+    streamed = (await items_of(agent.with_state(AgentState())))[-1]
+    replied = await agent.with_state(AgentState()).reply("go")
+    called = await agent.with_state(AgentState())("go")
+    assert {message.get_text_content() for message in (streamed, replied, called)} == {"hello"}
+    assert {message.finished_reason for message in (streamed, replied, called)} == {"completed"}
+
+
+async def test_leaving_the_block_closes_the_model_stream_in_the_same_task():
+    log = []
+
+    class Model(type(agent_of([]).model)):
+        async def _call(self, messages, tools, tool_choice):
+            async def stream():
+                try:
+                    while True:
+                        yield ChatResponse([TextBlock("a", "t")], is_last=False)
+                finally:
+                    log.append(anyio.get_current_task().id)
+
+            return stream()
+
+    agent = Agent("tester", "", Model([]))
+    async with agent.reply_stream("go") as events:
+        async for event in events:
+            if short(event) == "TX_DELTA":
+                break
+    assert log == [anyio.get_current_task().id]
+    assert agent.state.last_reply.finished_reason == "interrupted"
+
+
+async def test_a_break_out_of_a_plain_loop_stops_three_running_tools_and_the_next_reply_answers():
+    tools = Running()
+    agent = agent_of([[call(n, "wait") for n in "123"], "next"], tools.wait)
+    started = 0
+    async for event in agent.reply_stream("go"):
+        started += short(event) == "started"
+        if started == 3:
+            break
+    answer = await agent.reply("and now?")
+    assert answer.get_text_content() == "next"
+    assert tools.log == ["started"] * 3 + ["stopped"] * 3
+    results = agent.state.context[1].get_content_blocks("tool_result")
+    assert [result.state for result in results] == [ToolResultState.INTERRUPTED] * 3
+
+
+async def test_an_error_in_the_readers_own_body_stops_the_tools_as_well():
+    tools = Running()
+    agent = agent_of([[call("1", "wait")], "next"], tools.wait)
+
+    async def read() -> None:
+        async for event in agent.reply_stream("go"):
+            if short(event) == "started":
+                raise KeyError("the reader's own")
+
+    with pytest.raises(KeyError):
+        await read()
+    assert (await agent.reply("and now?")).get_text_content() == "next"
+    assert tools.log == ["started", "stopped"]
+
+
+async def test_the_callers_own_timeout_leaves_and_the_state_is_whole():
+    tools = Running()
+    agent = agent_of([[call("1", "wait"), call("2", "wait")], "next"], tools.wait)
+    with pytest.raises(TimeoutError):
+        with anyio.fail_after(0.05):
+            await agent.reply("go")
+    assert tools.log == ["started", "started", "stopped", "stopped"]
+    assert agent.state.reply_context is None
+    assert agent.state.last_reply.finished_reason == "interrupted"
+    assert (await agent.reply("and now?")).get_text_content() == "next"
+
+
+async def test_a_model_that_never_suspends_can_be_cancelled():
+    def endless():
+        while True:
+            yield ChatResponse([TextBlock("a", "t")], is_last=False)
+
+    class Model(type(agent_of([]).model)):
+        async def _call(self, messages, tools, tool_choice):
+            async def stream():
+                for response in endless():
+                    yield response
+
+            return stream()
+
+    agent = Agent("tester", "", Model([]))
+    with anyio.move_on_after(0.05) as scope:
+        await agent.reply("go")
+    assert scope.cancelled_caught
+
+
+async def test_a_second_reply_is_refused_while_the_first_is_read():
+    agent = agent_of(["hello"])
+    async with agent.reply_stream("go") as events:
+        await anext(aiter(events))
+        with pytest.raises(AgentBusyError, match="already has a reply in progress: finish it, close it with"):
+            await agent.reply("me too")
+    assert (await agent.reply("now")).get_text_content() == "hello"
+
+
+async def test_with_state_gives_a_conversation_beside_it():
+    agent = agent_of(["one two", "three"])
+    other = agent.with_state(AgentState())
+    async with agent.reply_stream("go") as events:
+        await anext(aiter(events))
+        assert (await other.reply("me too")).get_text_content() == "one two"
+    assert other.chains is agent.chains
+    assert other.state.session_id != agent.state.session_id
+    assert [message.role for message in other.state.context] == ["user", "assistant"]
+
+
+async def test_replies_that_wait_are_served_in_the_order_they_came():
+    agent = agent_of(["a b", "c", "d", "e"], when_busy="wait")
+    waiting: list[str] = []
+
+    async def ask(text: str) -> None:
+        await agent.reply(text)
+        waiting.append(text)
+
+    async with anyio.create_task_group() as group:
+        async with agent.reply_stream("first") as events:
+            await anext(aiter(events))
+            for text in ("second", "third", "fourth"):
+                group.start_soon(ask, text)
+                await anyio.wait_all_tasks_blocked()
+    assert waiting == ["second", "third", "fourth"]
+
+
+async def test_a_waiting_reply_that_is_cancelled_gives_its_turn_to_the_next():
+    agent = agent_of(["hello"], when_busy="wait")
+    answers: list[Msg] = []
+
+    async def ask() -> None:
+        answers.append(await agent.reply("third"))
+
+    async with anyio.create_task_group() as group:
+        async with agent.reply_stream("first") as events:
+            await anext(aiter(events))
+            with anyio.move_on_after(0.01):
+                async with anyio.create_task_group() as inner:
+                    inner.start_soon(agent.reply, "second")
+            group.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+    assert [answer.get_text_content() for answer in answers] == ["hello"]
+
+
+async def test_a_reply_that_would_wait_for_itself_is_refused():
+    async def ask_again(context: ToolContext) -> str:
+        """Ask the same agent."""
+        return (await context.agent.reply("again")).get_text_content() or ""
+
+    agent = agent_of([[call("1", "ask_again")], "done"], ask_again, when_busy="wait")
+    await agent.reply("go")
+    result = agent.state.context[1].get_content_blocks("tool_result")[0]
+    assert "a reply cannot wait for itself" in result.output[0].text
+    async with agent_of(["a b"], when_busy="wait").reply_stream("go") as events:
+        await anext(aiter(events))
+
+
+async def test_reading_a_stream_while_waiting_for_it_is_refused():
+    agent = agent_of(["a b", "c"], when_busy="wait")
+    async with agent.reply_stream("go") as events:
+        await anext(aiter(events))
+        with pytest.raises(AgentBusyError, match="a reply cannot wait for itself"):
+            await agent.reply("me too")
+
+
+async def test_a_stream_that_was_never_read_leaves_nothing():
+    agent = agent_of(["hello"])
+    agent.reply_stream("go")
+    gc.collect()
+    assert (await agent.reply("go")).get_text_content() == "hello"
+
+
+def test_a_stream_that_outlives_its_event_loop_says_nothing():
+    async def drop_late() -> None:
+        agent = agent_of(["one two three"])
+        kept.append(agent.reply_stream("go"))
+        await anext(aiter(kept[0]))
+
+    kept: list = []
+    anyio.run(drop_late)
+    kept.clear()
+    gc.collect()
+
+
+def test_a_plain_for_says_how_to_read_a_stream():
+    with pytest.raises(TypeError) as caught:
+        for _ in agent_of([]).reply_stream("go"):
+            pass
+    assert str(caught.value) == (
+        "a reply stream is asynchronous: write `async for event in agent.reply_stream(...)` in an `async def`, "
+        "or call `agent.run_sync(...)` for the final message alone"
+    )
+
+
+async def test_awaiting_a_stream_says_how_to_read_it():
+    with pytest.raises(TypeError, match=r"a reply stream is not awaited: write `async for event in .*agent.reply"):
+        await agent_of([]).reply_stream("go")
+
+
+def test_run_sync_answers_where_no_loop_runs():
+    assert agent_of(["hello"]).run_sync("go").get_text_content() == "hello"
+
+
+async def test_run_sync_inside_a_loop_says_what_to_write():
+    with pytest.raises(UsageError) as caught:
+        agent_of([]).run_sync("go")
+    assert str(caught.value) == (
+        "run_sync() was called inside a running event loop, which it would block: write `await agent.reply(...)` there"
+    )
+
+
+async def test_run_between_replies_says_whom_it_is_for():
+    with pytest.raises(UsageError, match=re.escape("agent 'tester' has no reply in progress")):
+        _ = agent_of([]).run
+
+
+def test_a_missing_super_init_is_told_at_first_use():
+    class Mine(Agent):
+        def __init__(self) -> None:
+            self.colour = "red"
+
+    with pytest.raises(UsageError) as caught:
+        Mine().run_sync("go")
+    assert str(caught.value) == (
+        "Mine.__init__() did not call super().__init__(): call it there, with name=... and model=..."
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "words"),
+    [
+        (SystemMsg("system", "obey"), InvalidInputError, "has the role 'system': give Agent(system_prompt=...) instead"),
+        (UserMsg("user", [ThinkingBlock("hm")]), InvalidInputError, "holds a thinking block, which only a reply can make"),
+        (UserMsg("user", [ToolCallBlock("1", "add")]), InvalidInputError, "holds a tool_call block"),
+        (7, InvalidInputError, "takes a str, a Msg or a list of Msg, not 7"),
+        (["text"], InvalidInputError, "not 'text'"),
+        (CustomEvent("a"), InvalidInputError, "not an event"),
+        (UserConfirmResultEvent("r", []), ResumeError, "answers a question, but this conversation asks none"),
+    ],
+)
+async def test_input_that_no_agent_takes_is_refused_before_anything_happens(inputs, error, words):
+    agent = agent_of(["hello"])
+    with pytest.raises(error, match=re.escape(words)):
+        await agent.reply(inputs)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        agent.reply_stream(inputs)
+    assert agent.state.context == []
+
+
+async def test_the_callers_message_and_the_states_share_nothing():
+    message = UserMsg("user", [TextBlock("before")])
+    agent = agent_of(["hello"])
+    await agent.reply(message)
+    message.content[0].text = "after"
+    message.content.append(TextBlock("more"))
+    assert agent.state.context[0].get_text_content() == "before"
+
+
+async def test_observed_messages_are_in_front_of_the_model_at_the_next_reply():
+    agent = agent_of(["hello"])
+    await agent.observe([UserMsg("ann", "It rains."), UserMsg("bob", "It pours.")])
+    await agent.reply(None)
+    assert [message.get_text_content() for message in agent.model.calls[0].messages] == [
+        "You are tested.",
+        "It rains.",
+        "It pours.",
+    ]
+
+
+async def test_two_replies_share_one_history():
+    agent = agent_of([[call("1", "add", a=1, b=2)], "3", "4"], add)
+    await agent.reply("1 + 2?")
+    await agent.reply("and one more?")
+    sent = agent.model.calls[-1].messages
+    assert [message.role for message in sent] == ["system", "user", "assistant", "user"]
+    assert [block.type for block in sent[2].content] == ["tool_call", "tool_result", "text"]
+
+
+async def test_what_a_model_was_sent_does_not_change_behind_its_back():
+    agent = agent_of([[call("1", "add", a=1, b=2)], [call("2", "add", a=3, b=4)], "done"], add)
+    await agent.reply("go")
+    second = agent.model.calls[1].messages[-1]
+    assert [block.type for block in second.content] == ["tool_call", "tool_result"]
+    assert agent.model.calls[1].messages is not agent.state.context
+
+
+async def test_a_middleware_sees_the_conversation_it_works_for():
+    seen = []
+
+    class Look(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            seen.append((agent, agent.run.id))
+            async for item in next_handler():
+                yield item
+
+    agent = agent_of(["a", "b"], middlewares=[Look()])
+    other = agent.with_state(AgentState())
+    first = await agent.reply("go")
+    second = await other.reply("go")
+    assert seen == [(agent, first.id), (other, second.id)]
