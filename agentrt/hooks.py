@@ -110,6 +110,7 @@ HOOKS: tuple[HookSpec, ...] = (
         (ToolChunk, ToolResponse),
         ToolResponse,
         "running one permitted tool call",
+        "a call that is not run: an unknown tool, invalid arguments",
     ),
 )
 
@@ -129,6 +130,13 @@ class MiddlewareBase:
 
     position: str | None = None
     """"outermost" or "innermost": checked, never used to reorder."""
+
+    emits: bool | None = None
+    """Whether its hooks emit events and then wait; they run in a task beside the reader's if so.
+
+    `None` leaves it to the runtime, which looks whether the class speaks of `emit`. Set it to `True` when only a helper
+    outside the class does; otherwise what that emits is seen when the waiting is over.
+    """
 
     wraps: ClassVar[Sequence[type | str]] = ()
     """Middlewares, by class or class name, that must come later in the list."""

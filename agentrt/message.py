@@ -132,6 +132,11 @@ class Msg:
             return block_type in (None, "text")
         return any(block_type is None or block.type == block_type for block in self.content)
 
+    def snapshot(self) -> "Msg":
+        """Return a message with a list of its own over the same blocks: what is added to this one stays out of it."""
+        content = self.content if isinstance(self.content, str) else list(self.content)
+        return Msg(self.name, content, self.role, id=self.id, created_at=self.created_at)
+
     def copy(self) -> "Msg":
         """Return a message of its own: changing its blocks, lists or dicts at the first level leaves this one alone."""
         new = _clone(self)

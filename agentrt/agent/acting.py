@@ -4,13 +4,13 @@ import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from functools import partial
 from itertools import groupby
-from typing import Protocol
 
 import anyio
 
 from agentrt.agent.host import Host
 from agentrt.agent.reasoning import Conversation
 from agentrt.agent.run import Run
+from agentrt.agent.step import Act
 from agentrt.errors import MissingTerminalError
 from agentrt.event import (
     AgentEvent,
@@ -32,23 +32,13 @@ _logger = logging.getLogger("agentrt")
 _LOST = "Failed: the result of this call was lost on its way. It may have taken effect."
 
 
-class ActingConversation(Conversation, Protocol):
-    """What running tools needs of an agent."""
-
-    async def save(self) -> None: ...
-
-
 async def act(agent: Conversation, tool_call: ToolCallBlock) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
     """The core of on_acting: runs the call. One that a layer put in its place is checked like any other first."""
     prepared = _prepare(agent, tool_call)
     if isinstance(prepared, ToolResponse):
         yield prepared
         return
-    context = _context(agent, tool_call) if prepared.plan.context_name else None
-    if not prepared.is_streaming:
-        yield await respond(prepared, context)
-        return
-    stream = run_call(prepared, context)
+    stream = run_call(prepared, _context(agent, prepared))
     try:
         async for item in stream:
             yield item
@@ -56,10 +46,12 @@ async def act(agent: Conversation, tool_call: ToolCallBlock) -> AsyncGenerator[T
         await stream.aclose()
 
 
-def _context(agent: Conversation, call: ToolCallBlock) -> ToolContext:
+def _context(agent: Conversation, prepared: PreparedCall) -> ToolContext | None:
+    if prepared.plan.context_name is None:
+        return None
     state = agent.state
     return ToolContext(
-        call,
+        prepared.tool_call,
         agent,
         agent.run,
         active_groups=state.active_groups,
@@ -67,28 +59,25 @@ def _context(agent: Conversation, call: ToolCallBlock) -> ToolContext:
     )
 
 
-async def run_calls(
-    agent: ActingConversation, context: ReplyContext, calls: list[ToolCallBlock]
-) -> AsyncGenerator[AgentEvent, None]:
+async def run_calls(agent: Conversation, context: ReplyContext, step: Act) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Run the calls of one answer, in order; neighbours that may run side by side do.
 
-    Each result is saved before the event that tells of it.
+    Yields the events of the calls and, when a tool ends the reply with an answer of its own, that message.
     """
-    run = agent.run
-    for batch in _batches(agent, calls):
-        stream = _beside(agent, context, batch) if _needs_host(agent, batch) else _events(agent, context, batch[0])
+    for batch in _batches(agent, step.calls):
+        if len(batch) == 1 and not _may_announce(agent, batch[0]):
+            yield _start(agent.run, batch[0])
+            stream = _after_start(agent, context, batch[0])
+        else:
+            stream = _beside(agent, context, batch)
         try:
             async for event in stream:
-                run.admit(event)
-                if event.__class__ is ToolResultEndEvent:
-                    await agent.save()
                 yield event
         finally:
             await stream.aclose()
     if context.response is not None:
         context.round_start = len(context.blocks)
-        for event in run.spoken(context.response):
-            yield run.admit(event)
+        yield context.response
 
 
 def _batches(agent: Conversation, calls: list[ToolCallBlock]) -> Iterator[list[ToolCallBlock]]:
@@ -105,12 +94,10 @@ def _is_safe(agent: Conversation, call: ToolCallBlock) -> bool:
     return tool is None or tool.is_concurrency_safe
 
 
-def _needs_host(agent: Conversation, batch: list[ToolCallBlock]) -> bool:
-    # One call runs in its reader's task, unless something on its way may emit events and then wait: these can only be
-    # seen in the meantime when the waiting is done in another task.
-    if len(batch) > 1 or agent.chains.on_acting is not act:
+def _may_announce(agent: Conversation, call: ToolCallBlock) -> bool:
+    if "on_acting" in agent.announcing:
         return True
-    tool = agent.toolkit.get(batch[0].name)
+    tool = agent.toolkit.get(call.name)
     return tool is not None and plan_of(tool).context_name is not None
 
 
@@ -150,19 +137,6 @@ async def _beside(
         raise first
 
 
-async def _events(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> AsyncGenerator[AgentEvent, None]:
-    """Run one call in its reader's task, and yield its events."""
-    yield _start(agent.run, call)
-    stream = _after_start(agent, context, call)
-    try:
-        async for event in stream:
-            for emitted in agent.run.mailbox.take():
-                yield emitted
-            yield event
-    finally:
-        await stream.aclose()
-
-
 def _start(run: Run, call: ToolCallBlock) -> ToolResultStartEvent:
     return ToolResultStartEvent(run.id, call.id, call.name, created_at=run.now())
 
@@ -173,33 +147,35 @@ async def _after_start(
     """Yield the events of one call after its start: pieces of output, then the end."""
     run = agent.run
     prepared = agent.toolkit.prepare(call, agent.state.active_groups)
-    if isinstance(prepared, ToolResponse):
-        for event in _result(run, call, prepared, None):
-            yield event
-        return
-    run.prepared[call.id] = prepared
     response: ToolResponse | None = None
-    streamed: ToolOutput | None = None
-    stream = agent.chains.on_acting(agent, tool_call=call)
-    try:
-        async for item in stream:
-            if response is not None:
-                _logger.warning("on_acting yielded %r after the result of %r: it was dropped", item, call.name)
-            elif isinstance(item, ToolResponse):
-                response = item
-            else:
-                streamed = (streamed or []) + item.content
-                for event in _pieces(run, call, item.content):
-                    yield event
-    except MissingTerminalError as error:
-        _logger.error("%s", error)
-    finally:
-        await stream.aclose()
-    if response is None:
-        response = ToolResponse([TextBlock(_LOST)], ToolResultState.ERROR)
-    _take_answer(context, response)
-    for event in _result(run, call, response, streamed):
+    streamed: ToolOutput = []
+    if isinstance(prepared, ToolResponse):
+        response = prepared
+    elif agent.chains.on_acting is act and not prepared.is_streaming:
+        response = await respond(prepared, _context(agent, prepared))  # what `act` comes to, without its generators
+    else:
+        run.prepared[call.id] = prepared
+        stream = agent.chains.on_acting(agent, tool_call=call)
+        try:
+            async for item in stream:
+                if response is not None:
+                    _logger.warning("on_acting yielded %r after the result of %r: it was dropped", item, call.name)
+                elif isinstance(item, ToolResponse):
+                    response = item
+                else:
+                    streamed += item.content
+                    for event in _pieces(run, call, item.content):
+                        yield event
+        except MissingTerminalError as error:
+            _logger.error("%s", error)
+        finally:
+            await stream.aclose()
+    for event in _result(context, run, call, response or _lost(), streamed):
         yield event
+
+
+def _lost() -> ToolResponse:
+    return ToolResponse([TextBlock(_LOST)], ToolResultState.ERROR)
 
 
 def _prepare(agent: Conversation, call: ToolCallBlock) -> PreparedCall | ToolResponse:
@@ -217,11 +193,17 @@ def _take_answer(context: ReplyContext, response: ToolResponse) -> None:
         response.metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
 
 
-def _result(run: Run, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput | None) -> Iterator[AgentEvent]:
+def _result(
+    context: ReplyContext, run: Run, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput
+) -> Iterator[AgentEvent]:
     """Yield the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
-    if streamed is None:
+    if response.metadata:
+        _take_answer(context, response)
+    output: ToolOutput | None = None
+    if not streamed:
         yield from _pieces(run, call, response.content)
-    output = None if streamed is None or _same(streamed, response.content) else response.content
+    elif not _same(streamed, response.content):
+        output = response.content
     metadata = response.metadata or None
     yield ToolResultEndEvent(run.id, call.id, response.state, output, metadata=metadata, created_at=run.now())
 

@@ -1,6 +1,6 @@
 """The agent: a model, tools and compiled chains, holding one conversation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, cast
 
 import anyio
@@ -8,9 +8,10 @@ import shortuuid
 
 from agentrt.agent.accept import as_input, as_messages
 from agentrt.agent.acting import act
+from agentrt.agent.announce import hooks_that_emit
 from agentrt.agent.config import ReActConfig
 from agentrt.agent.host import in_event_loop
-from agentrt.agent.reasoning import call_model, reason, system_prompt
+from agentrt.agent.reasoning import Prompts, call_model, reason, system_prompt
 from agentrt.agent.reply import drive, reply
 from agentrt.agent.run import Run
 from agentrt.agent.stream import ReplyStream, Ticket, Turns, WhenBusy
@@ -26,7 +27,7 @@ from agentrt.tool import Toolkit
 
 __all__ = ["Agent"]
 
-_CORES = {
+_CORES: dict[str, Callable[..., Any]] = {
     "on_reply": reply,
     "on_reasoning": reason,
     "on_system_prompt": system_prompt,
@@ -86,6 +87,8 @@ class Agent:
         self.when_busy: WhenBusy = when_busy
         self.state_store = state_store
         self.state = state if state is not None else AgentState()
+        self.announcing = hooks_that_emit(self.chains)
+        self.prompts = Prompts()
         self.turns = Turns()
         self._run: Run | None = None
 
@@ -150,9 +153,9 @@ class Agent:
 
     async def save(self) -> None:
         """Save the state now, if there is a store; the runtime does so by itself at every point that matters."""
-        if self._run is not None:
-            self.state.sequence = self._run.sequence
         if self.state_store is not None:
+            if self._run is not None:
+                self.state.sequence = self._run.sequence
             await self.state_store.save(self.state)
 
     def begin(self, run: Run | None) -> None:

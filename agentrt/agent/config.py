@@ -14,5 +14,5 @@ class ReActConfig:
     max_iters: int = 50
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_iters, bool) or not isinstance(self.max_iters, int) or self.max_iters < 1:
+        if type(self.max_iters) is not int or self.max_iters < 1:
             raise ConfigError(f"ReActConfig(max_iters=...) must be a whole number from 1 up, not {self.max_iters!r}")

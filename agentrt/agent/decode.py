@@ -1,6 +1,6 @@
 """A model's answer, decoded into events."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from agentrt.errors import ChainContractError
@@ -34,6 +34,22 @@ class Decoder:
     What was streamed is what was said; of the last response only what no piece delivered is added. Tool calls keep the
     ids that the provider gave them unless the reply has used that id before.
     """
+
+    __slots__ = (
+        "_block_id",
+        "_blocks",
+        "_by",
+        "_calls",
+        "_data",
+        "_last",
+        "_new_id",
+        "_now",
+        "_open",
+        "_reply_id",
+        "_signature",
+        "_streamed",
+        "_taken",
+    )
 
     def __init__(
         self, reply_id: str, new_id: Callable[[], str], now: Callable[[], int], taken: set[str], by: str
@@ -71,7 +87,7 @@ class Decoder:
         self._last = response
         return self._rest(response.content)
 
-    def whole(self, content: Iterable[ContentBlock]) -> Events:
+    def whole(self, content: list[ContentBlock]) -> Events:
         """Return the events of an answer that was not streamed, up to the ends of its blocks."""
         events: Events = []
         for block in _thinking_first(content):
@@ -115,9 +131,6 @@ class Decoder:
 
     def _pieces(self, content: list[ContentBlock]) -> Events:
         events: Events = []
-        if len(content) == 1:
-            self._piece(content[0], events)
-            return events
         for block in _thinking_first(content):
             self._piece(block, events)
         return events
@@ -216,5 +229,7 @@ class Decoder:
         events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, data, url, created_at=self._now()))
 
 
-def _thinking_first(content: Iterable[ContentBlock]) -> list[ContentBlock]:
+def _thinking_first(content: list[ContentBlock]) -> list[ContentBlock]:
+    if len(content) == 1:
+        return content
     return sorted(content, key=lambda block: not isinstance(block, ThinkingBlock))

@@ -89,13 +89,14 @@ class Host:
     Leaving the block stops the task and waits for it, for a bounded time, whatever the reason for leaving.
     """
 
-    __slots__ = ("_error", "_finished", "_mailbox", "_main", "_reply_id", "_result", "_returned", "_scope")
+    __slots__ = ("_error", "_mailbox", "_main", "_over", "_reply_id", "_result", "_returned", "_scope", "_stopped")
 
     def __init__(self, reply_id: str, mailbox: Mailbox, main: Callable[[], Awaitable[Any]]) -> None:
         self._reply_id = reply_id
         self._mailbox = mailbox
         self._main = main
-        self._finished = anyio.Event()
+        self._over = False
+        self._stopped: anyio.Event | None = None
         self._returned = False
         self._result: Any = None
         self._error: Exception | None = None
@@ -106,21 +107,22 @@ class Host:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._finished.is_set():
+        if self._over:
             return
+        self._stopped = anyio.Event()
         self._scope.cancel()
         with anyio.move_on_after(_STOP_SECONDS, shield=True):
-            await self._finished.wait()
-        if not self._finished.is_set():
+            await self._stopped.wait()
+        if not self._over:
             _logger.error("a tool or middleware did not stop within %s s of being cancelled", _STOP_SECONDS)
 
     async def running(self) -> bool:
         """Wait for something to take; `False` once the task is over and everything was taken."""
         if self._mailbox.items:
             return True
-        if not self._finished.is_set():
+        if not self._over:
             await self._mailbox.wait()
-        return bool(self._mailbox.items) or not self._finished.is_set()
+        return bool(self._mailbox.items) or not self._over
 
     async def outcome(self) -> Any:
         """Return what the coroutine returned, or raise what it raised."""
@@ -141,8 +143,10 @@ class Host:
         except Exception as error:  # noqa: BLE001  # handed to the side that waits, in `outcome`
             self._error = error
         finally:
-            self._finished.set()
+            self._over = True
             self._mailbox.wake()
+            if self._stopped is not None:
+                self._stopped.set()
 
 
 class Reaper:

@@ -19,9 +19,29 @@ from agentrt.state import AgentState
 from agentrt.tool import Toolkit
 from agentrt.types import JSONSchema, ToolChoice
 
-__all__ = ["Conversation", "call_model", "reason", "system_prompt"]
+__all__ = ["Conversation", "Prompts", "call_model", "reason", "system_prompt"]
 
-_CHECKPOINT_EVERY = 256
+_CALLED_FOR_AN_ANSWER = ("on_system_prompt", "on_model_call")
+
+# A model that never waits must not keep the event loop from its other work, nor a cancellation from the reply; a
+# checkpoint costs as much as everything else in a call.
+_CALLS_PER_CHECKPOINT = 8
+_RESPONSES_PER_CHECKPOINT = 256
+
+
+class Prompts:
+    """The last system prompt as a message, since it seldom changes from one call to the next."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self) -> None:
+        self._message = SystemMsg("system", "")
+
+    def message(self, prompt: str) -> Msg:
+        """Return the message with this prompt."""
+        if self._message.content != prompt:
+            self._message = SystemMsg("system", prompt)
+        return self._message
 
 
 class Conversation(Protocol):
@@ -29,6 +49,8 @@ class Conversation(Protocol):
 
     name: str
     system_prompt: str
+    prompts: Prompts
+    announcing: frozenset[str]
     model: ChatModelBase
     state: AgentState
 
@@ -64,30 +86,32 @@ async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGe
     run.attempt = decoder = Decoder(run.id, run.new_id, run.now, run.call_ids, agent.model.model)
     yield ModelCallStartEvent(run.id, agent.model.model, created_at=run.now())
     request = partial(_request, agent, tool_choice)
-    if _may_announce(agent.chains):
+    if agent.announcing and not agent.announcing.isdisjoint(_CALLED_FOR_AN_ANSWER):
         async with Host(run.id, run.mailbox, request) as host:
             while await host.running():
                 for event in run.mailbox.take():
                     yield event
             result = await host.outcome()
     else:
-        await anyio.lowlevel.checkpoint()
+        if not run.model_calls % _CALLS_PER_CHECKPOINT:
+            await anyio.lowlevel.checkpoint()
+        run.model_calls += 1
         result = await request()
     if isinstance(result, ChatResponse):
         for event in decoder.answer(result):
             yield event
         return
     _check_stream(result, agent.model.model)
+    seen = 0
     try:
-        count = 0
         async for response in result:
             for event in decoder.feed(response):
                 yield event
             if run.mailbox.items:
                 for event in run.mailbox.take():
                     yield event
-            count += 1
-            if not count % _CHECKPOINT_EVERY:
+            seen += 1
+            if not seen % _RESPONSES_PER_CHECKPOINT:
                 await anyio.lowlevel.checkpoint()
         for event in decoder.end():
             yield event
@@ -99,12 +123,6 @@ def _forget_attempt(run: Run) -> list[AgentEvent]:
     """Announce that an earlier attempt at this round does not count, when a layer has started the round again."""
     dropped = run.attempt.discard() if run.attempt else []
     return [ModelCallRetryEvent("the round was started again", block_ids=dropped, reply_id=run.id)] if dropped else []
-
-
-def _may_announce(chains: Chains) -> bool:
-    # A layer may emit an event and then wait. The event can only be seen in the meantime when the waiting is done in
-    # another task than its reader's, and only layers make that worth a task.
-    return chains.on_model_call is not call_model or chains.on_system_prompt is not system_prompt
 
 
 async def _request(agent: Conversation, tool_choice: ToolChoice | None) -> ModelResult:
@@ -122,19 +140,15 @@ async def _request(agent: Conversation, tool_choice: ToolChoice | None) -> Model
 def _messages(agent: Conversation, prompt: str) -> list[Msg]:
     reply = agent.state.reply_context
     assert reply is not None
-    messages = [SystemMsg("system", prompt)] if prompt else []
+    messages = [agent.prompts.message(prompt)] if prompt else []
     messages += agent.state.context
     if reply.blocks:
-        messages.append(_snapshot(reply.message))
+        # The message goes on growing while the model, or whoever recorded the call, still holds what it was sent.
+        messages.append(reply.message.snapshot())
     hint = last_call_hint(reply)
     if hint is not None:
         messages.append(UserMsg("runtime", [HintBlock(hint)]))
     return messages
-
-
-def _snapshot(message: Msg) -> Msg:
-    # The message goes on growing while the model, or whoever recorded the call, still holds this.
-    return Msg(message.name, list(message.content), message.role, id=message.id, created_at=message.created_at)
 
 
 def _schemas(agent: Conversation, tool_choice: ToolChoice | None) -> list[JSONSchema]:

@@ -15,7 +15,7 @@ from agentrt.agent.acting import run_calls
 from agentrt.agent.config import ReActConfig
 from agentrt.agent.reasoning import Conversation
 from agentrt.agent.run import Run
-from agentrt.agent.step import Act, Finish, Reason, next_step
+from agentrt.agent.step import Act, Finish, Reason, Step, next_step
 from agentrt.agent.stream import Ticket, Turns, WhenBusy
 from agentrt.errors import AgentRTError, ChainContractError, ChainError, Malformed
 from agentrt.event import (
@@ -160,6 +160,7 @@ def _record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None
     run.admit(event)
     run.ended = True
     state = agent.state
+    state.sequence = run.sequence
     state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error)
     if state.reply_context is not None:
         # An empty message would be refused by providers from then on.
@@ -199,27 +200,50 @@ async def _abandon(agent: ReplyingConversation, run: Run) -> None:
 async def reply(
     agent: ReplyingConversation, inputs: ReplyInput, structured_schema: Any
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
-    """The core of on_reply: rounds of asking the model and running its tools, until there is an answer."""
+    """The core of on_reply: rounds of asking the model and running its tools, until there is an answer.
+
+    The message is built from what leaves on_reasoning, and each result is saved before the event that tells of it.
+    """
     run = agent.run
+    mailbox = run.mailbox
     context, opening = await _open(agent, run, inputs)
     yield opening
+    step = next_step(context)
     try:
-        while not isinstance(step := next_step(context), Finish) or run.hinted(step.reason):
+        while True:
             if isinstance(step, Finish):
+                if not run.hinted(step):
+                    break
                 yield _take_hint(run, context)
-                continue
-            stream = _round(agent, context, step) if isinstance(step, Reason) else run_calls(agent, context, step.calls)
+                step = next_step(context)
+            stream = _perform(agent, context, step)
             try:
-                async for event in stream:
-                    yield event
+                async for item in stream:
+                    # What came out of the mailbox itself must not be overtaken by what lies behind it there.
+                    if mailbox.items and item is not mailbox.taken:
+                        for event in mailbox.take():
+                            yield run.admit(event)
+                    if isinstance(item, Msg):
+                        for event in run.spoken(item):
+                            yield run.admit(event)
+                        continue
+                    run.admit(item)
+                    if item.__class__ is ToolResultEndEvent:
+                        await agent.save()
+                    yield item
             finally:
                 await stream.aclose()
-            await _close_round(agent, context)
+            step = next_step(context)
+            if isinstance(step, Act):
+                await agent.save()
+            else:
+                _count_round(agent, context)
+                step = next_step(context)
     except Exception:
         for event in _settle(agent, run):
             yield event
         raise
-    for event in run.mailbox.take():
+    for event in mailbox.take():
         yield run.admit(event)
     final = _final(context, step.reason)
     if step.reason == "exceed_max_iters":
@@ -274,32 +298,19 @@ def _close_unfinished(agent: ReplyingConversation) -> None:
     agent.state.reply_context = None
 
 
-async def _round(agent: ReplyingConversation, context: ReplyContext, step: Reason) -> AsyncGenerator[AgentEvent, None]:
-    """Ask the model once; the message is built from what leaves on_reasoning."""
-    run = agent.run
-    run.attempt = None
+def _perform(agent: ReplyingConversation, context: ReplyContext, step: Step) -> AsyncGenerator[AgentEvent | Msg, None]:
+    """Return the stream of the step: one round of asking the model, or running its calls."""
+    if isinstance(step, Act):
+        return run_calls(agent, context, step)
+    assert isinstance(step, Reason)  # a hint makes another round, so the step after it is no end either
+    agent.run.attempt = None
     context.round_start = len(context.blocks)
-    stream = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)
-    try:
-        async for item in stream:
-            # What came out of the mailbox itself must not be overtaken by what lies behind it there.
-            if run.mailbox.items and item is not run.mailbox.taken:
-                for event in run.mailbox.take():
-                    yield run.admit(event)
-            if isinstance(item, Msg):
-                for event in run.spoken(item):
-                    yield run.admit(event)
-            else:
-                yield run.admit(item)
-    finally:
-        await stream.aclose()
+    stream: AsyncGenerator[AgentEvent | Msg, None] = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)
+    return stream
 
 
-async def _close_round(agent: ReplyingConversation, context: ReplyContext) -> None:
-    """Count the round, once all its calls have results, and save what the model said before any tool runs."""
-    if isinstance(next_step(context), Act):
-        await agent.save()
-        return
+def _count_round(agent: ReplyingConversation, context: ReplyContext) -> None:
+    """Count a round whose calls, if it has any, all have results; raises `Malformed` for a model that says nothing."""
     context.cur_iter += 1
     context.empty_rounds = 0 if len(context.blocks) > context.round_start else context.empty_rounds + 1
     if context.empty_rounds > _MOST_EMPTY_ROUNDS:

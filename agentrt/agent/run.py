@@ -9,11 +9,11 @@ import anyio.from_thread
 
 from agentrt.agent.decode import Decoder
 from agentrt.agent.host import Mailbox
+from agentrt.agent.step import Finish, Step
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, ModelCallRetryEvent
 from agentrt.message import Msg
 from agentrt.tool.call import PreparedCall
-from agentrt.types import FinishedReason
 
 __all__ = ["Run"]
 
@@ -34,6 +34,7 @@ class Run:
         "id",
         "mailbox",
         "message",
+        "model_calls",
         "prepared",
         "sequence",
         "task",
@@ -48,6 +49,7 @@ class Run:
         self.call_ids: set[str] = set()
         self.prepared: dict[str, PreparedCall] = {}
         self.ended = False
+        self.model_calls = 0
         self.task: int | None = None
         self._ids = 0
         self._hints: list[str] = []
@@ -102,9 +104,9 @@ class Run:
             raise UsageError("continue_with() came after the end of the reply: call it before REPLY_END passes")
         self._hints.append(hint)
 
-    def hinted(self, reason: FinishedReason) -> bool:
-        """Say whether a reply that is about to end for that reason is to go on instead."""
-        return reason == "completed" and bool(self._hints)
+    def hinted(self, step: Step) -> bool:
+        """Say whether a reply that is about to be complete is to go on instead."""
+        return bool(self._hints) and isinstance(step, Finish) and step.reason == "completed"
 
     def take_hint(self) -> str:
         """Take the oldest hint."""

@@ -141,7 +141,7 @@ class ReplyStream:
 
     def __del__(self) -> None:
         # Nothing but scheduling here: this may run in any thread, and after the loop is gone.
-        if self._items.ag_frame is not None:
+        if getattr(self._items, "ag_frame", None) is not None:
             self._ticket.dropped = True
             if self._ticket.reaper is not None:
                 self._ticket.reaper.reap(self._items)

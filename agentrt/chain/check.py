@@ -34,7 +34,9 @@ def where(target: Any) -> str:
     """Return "file:line" of a function or class, the module's name when there is no source."""
     target = inspect.unwrap(target)
     code = getattr(target, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else f"{target.__module__}.{target.__qualname__}"
+    if code is not None:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    return getattr(target, "__qualname__", None) or f"{target!r:.100}"
 
 
 def check_middlewares(middlewares: Sequence[Any], base: type, table: Sequence[HookSpec]) -> None:

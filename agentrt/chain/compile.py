@@ -8,10 +8,11 @@ handed from step to step.
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from itertools import chain, count
 from types import CodeType
 from typing import Any
 
@@ -120,16 +121,16 @@ def compile_chains(
 
 
 def _assign_keys(middlewares: Sequence[Any]) -> dict[int, str]:
-    taken: Counter[str] = Counter(each.key for each in middlewares if each.key is not None)
-    keys: dict[int, str] = {}
+    keys = {id(each): each.key for each in middlewares if each.key is not None}
     for each in middlewares:
-        key = each.key
-        if key is None:
-            name = type(each).__name__
-            taken[name] += 1
-            key = name if taken[name] == 1 else f"{name}#{taken[name]}"
-        keys[id(each)] = key
+        if each.key is None:
+            keys[id(each)] = _free_key(type(each).__name__, keys.values())
     return keys
+
+
+def _free_key(name: str, taken: Collection[str]) -> str:
+    numbered = (f"{name}#{number}" for number in count(2))
+    return next(key for key in chain([name], numbered) if key not in taken)
 
 
 def _compile(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]) -> Callable[..., Any]:
@@ -166,9 +167,12 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
                 yield item
             if terminal is not None and not isinstance(item, terminal):
                 raise _no_terminal(spec, layers, item)
-        except Exception as raised:  # named and raised again
+        except GeneratorExit:  # being closed is no error, so one in the clean-up may be raised
+            raise
+        except BaseException as raised:  # named and raised again
             error = raised
-            name_the_layer(raised, spec.name, codes, layers)
+            if isinstance(raised, Exception):
+                name_the_layer(raised, spec.name, codes, layers)
             raise
         finally:
             await owner.close(error)
@@ -207,27 +211,28 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
 
         def _again(self, values: Values) -> AsyncIterator[Any]:
             if getattr(self.handed, "ag_running", False):
-                raise ChainError(
-                    f"{layer.name}.{spec.name} called next_handler() while the stream of its last call is running: "
-                    f"finish or close that stream first"
-                )
-            self.handed = self._after_closing(values)
-            return self.handed  # type: ignore[no-any-return]  # it is the generator made above
-
-        async def _after_closing(self, values: Values) -> AsyncIterator[Any]:
-            owner = self.owner
-            await owner.close_from(self.place)
-            owner.opened.append(self.handed)
-            stream = inner(self.agent, values, owner)
-            owner.opened.append(stream)
-            async for item in stream:
-                yield item
+                raise _still_running(layer, spec)
+            stream = _after_closing(self.agent, values, self.owner, self.handed, self.place)
+            self.handed = stream
+            self.owner.opened.append(stream)
+            return stream
 
         def __del__(self) -> None:
             # The layer's frame held the last reference, so the layer has stopped. What it left open is closed as soon
             # as the owner has control, in the owner's task.
-            if getattr(self.handed, "ag_frame", None) is not None:
-                self.owner.left.append((self.place, self.handed))
+            opened = self.owner.opened
+            if getattr(self.handed, "ag_frame", None) is not None and self.place < len(opened):
+                self.owner.left.append((self.place, opened[self.place]))
+
+    async def _after_closing(agent: Any, values: Values, owner: Owner, before: Any, place: int) -> AsyncIterator[Any]:
+        # A further call: this generator stands behind what it has to close, and takes its place.
+        if getattr(before, "ag_running", False):
+            raise _still_running(layer, spec)
+        await owner.close_from(place, len(owner.opened) - 1)
+        stream = inner(agent, values, owner)
+        owner.opened.append(stream)
+        async for item in stream:
+            yield item
 
     def step(agent: Any, values: Values, owner: Owner) -> AsyncIterator[Any]:
         return hook(agent, values, NextHandler(agent, values, owner))  # type: ignore[no-any-return]  # checked at construction
@@ -245,10 +250,10 @@ def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, .
         return core(agent, **values)  # type: ignore[no-any-return]  # cores are checked by their own signatures
 
     step: CallStep = innermost
-    by = "its core"
+    by: Layer | None = None
     for layer in reversed(layers):
         step = _call_layer(spec, layer, step, partial(check, by))
-        by = layer.name
+        by = layer
     codes = _codes(core, layers)
 
     async def entry(agent: Any, **values: Any) -> Any:
@@ -258,7 +263,7 @@ def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, .
             check(by, result, owner)
         except BaseException as error:  # whatever it is, what was opened is closed before it leaves
             if isinstance(error, Exception):
-                name_the_layer(error, spec.name, codes, layers)
+                name_the_layer(error, spec.name, codes | owner.makers, layers)
             await owner.close(error)
             raise
         if not owner.opened:
@@ -302,22 +307,24 @@ def _call_layer(spec: HookSpec, layer: Layer, inner: CallStep, check: Callable[[
     return step
 
 
-def _result_check(spec: HookSpec) -> Callable[[str, Any, Owner], None]:
+def _result_check(spec: HookSpec) -> Callable[[Layer | None, Any, Owner], None]:
     """Return the check of one layer's result, which also hands a stream to the owner."""
     terminal = spec.terminal
     wanted = terminal.__name__ if terminal is not None else "None"
     if spec.item_types:
         wanted += f" or an async iterator of {_names(spec.item_types)}"
 
-    def check(by: str, result: Any, owner: Owner) -> None:
+    def check(by: Layer | None, result: Any, owner: Owner) -> None:
         if result.__class__ is terminal or (terminal is None and result is None):
             return
         if spec.item_types and _is_stream(result):
             # Innermost first is the order in which streams are returned; the owner keeps the outermost first.
             if not (owner.opened and owner.opened[0] is result):
                 owner.opened.insert(0, result)
+                owner.makers[getattr(result, "ag_code", None)] = by
         elif terminal is None or not isinstance(result, terminal):
-            raise ChainContractError(f"{spec.name} must return {wanted}, but {by} returned {result!r:.200}")
+            name = by.name if by else "its core"
+            raise ChainContractError(f"{spec.name} must return {wanted}, but {name} returned {result!r:.200}")
 
     return check
 
@@ -357,9 +364,12 @@ async def _owned_items(
             if not isinstance(item, item_types):
                 raise _wrong_item(spec, layers, item)
             yield item
-    except Exception as raised:  # named and raised again
+    except GeneratorExit:  # being closed is no error, so one in the clean-up may be raised
+        raise
+    except BaseException as raised:  # named and raised again
         error = raised
-        name_the_layer(raised, spec.name, codes, layers)
+        if isinstance(raised, Exception):
+            name_the_layer(raised, spec.name, codes | owner.makers, layers)
         raise
     finally:
         await owner.close(error)
@@ -433,6 +443,13 @@ def _no_terminal(spec: HookSpec, layers: Sequence[Layer], last: Any) -> MissingT
     return MissingTerminalError(
         f"{spec.name} must end with one {spec.terminal.__name__}, but {ended}; {_through(layers)}: "
         f"one of them did not pass on what next_handler() gave, or gave nothing in its place"
+    )
+
+
+def _still_running(layer: Layer, spec: HookSpec) -> ChainError:
+    return ChainError(
+        f"{layer.name}.{spec.name} called next_handler() while the stream of its last call is running: "
+        f"finish or close that stream first"
     )
 
 

@@ -40,10 +40,12 @@ def _describe(
                 "hook": spec.name,
                 "shape": spec.shape,
                 "wraps": spec.wraps,
+                "never": spec.never,
                 "layers": [_layer(layer) for layer in chains.layers[spec.name]],
                 "core": where(cores[spec.name]),
             }
             for spec in chains.table
+            if spec.name in cores
         ],
         "middlewares": [
             {
@@ -81,7 +83,8 @@ def _text(description: dict[str, Any]) -> str:
         if not hook["layers"]:
             empty.append(hook["hook"])
             continue
-        lines.append(f"\n{hook['hook']} ({hook['shape']}): {hook['wraps']}")
+        never = f"; never for {hook['never']}" if hook["never"] else ""
+        lines.append(f"\n{hook['hook']} ({hook['shape']}): {hook['wraps']}{never}")
         lines += [f"  {depth}. {_titled(layer)}  {layer['where']}" for depth, layer in enumerate(hook["layers"], 1)]
         lines.append(f"  core  {hook['core']}")
     if empty:

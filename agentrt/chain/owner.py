@@ -1,9 +1,11 @@
 """The owner: closes whatever one entry into a chain has opened, and names the layer that an error came from."""
 
 import logging
-from collections.abc import AsyncIterator, Sequence
-from types import CodeType, TracebackType
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import CodeType, FrameType, TracebackType
 from typing import Any
+
+from agentrt.errors import ChainContractError
 
 __all__ = ["Owner", "close", "name_the_layer"]
 
@@ -14,28 +16,30 @@ _NOTE = "agentrt: raised by "
 class Owner:
     """The streams that one entry into a chain has opened, outermost first.
 
-    `left` holds the places of streams whose layer has stopped without finishing them.
+    `left` holds the streams of layers that have stopped without finishing them, with their places. `makers` says which
+    layer made a stream that a call returned, by the stream's code; `None` is the core.
     """
 
-    __slots__ = ("left", "opened")
+    __slots__ = ("left", "makers", "opened")
 
     def __init__(self) -> None:
         self.opened: list[Any] = []
         self.left: list[tuple[int, Any]] = []
+        self.makers: dict[CodeType | None, Any] = {}
 
     async def close_left(self) -> None:
         """Close the streams of layers that stopped early, and everything under them."""
         left = self.left[:]
         self.left.clear()
         for place, stream in left:
-            # A further `next_handler` call may have put another stream in this place by now.
+            # A further `next_handler` call of an outer layer may have put another stream in this place by now.
             if place < len(self.opened) and self.opened[place] is stream:
                 await self.close_from(place)
 
-    async def close_from(self, place: int) -> None:
-        """Close every stream from `place` on, innermost first."""
-        streams = self.opened[place:]
-        del self.opened[place:]
+    async def close_from(self, place: int, end: int | None = None) -> None:
+        """Close the streams from `place` to `end`, innermost first."""
+        streams = self.opened[place:end]
+        del self.opened[place:end]
         streams.reverse()
         await close(streams)
 
@@ -52,7 +56,7 @@ class Owner:
 
 
 async def close(streams: Sequence[AsyncIterator[Any]]) -> None:
-    """Close each stream in order, whatever the others raise; then raise the first error, if any."""
+    """Close each stream in order, whatever the others raise; then raise a cancellation, or else the first error."""
     first: BaseException | None = None
     for stream in streams:
         aclose = getattr(stream, "aclose", None)
@@ -61,17 +65,21 @@ async def close(streams: Sequence[AsyncIterator[Any]]) -> None:
         try:
             await aclose()
         except BaseException as error:  # noqa: BLE001  # the others must be closed as well; raised again below
-            first = first or error
+            if first is None or (isinstance(first, Exception) and not isinstance(error, Exception)):
+                first = error
     if first is not None:
         raise first
 
 
-def name_the_layer(error: Exception, hook: str, codes: dict[CodeType, Any], layers: Sequence[Any]) -> None:
+def name_the_layer(error: Exception, hook: str, codes: Mapping[Any, Any], layers: Sequence[Any]) -> None:
     """Add a note to `error` that names the layer it was raised in, once; none when it came from below the layers.
 
-    `codes` holds the code objects of the layers' hooks and of the core. The deepest frame with one of them is where the
-    error comes from, so nothing has to be watched while all goes well.
+    `codes` maps the code of each layer's hook to the layer, and that of the core to `None`. The deepest frame with one
+    of them is where the error comes from, so nothing has to be watched while all goes well. A `ChainContractError`
+    says by itself whose fault it is.
     """
+    if isinstance(error, ChainContractError):
+        return
     if any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
         return
     layer = _deepest(error.__traceback__, codes, layers)
@@ -79,17 +87,21 @@ def name_the_layer(error: Exception, hook: str, codes: dict[CodeType, Any], laye
         error.add_note(f"{_NOTE}{layer.name} in {hook} ({layer.where})")
 
 
-def _deepest(traceback: TracebackType | None, codes: dict[CodeType, Any], layers: Sequence[Any]) -> Any:
+def _deepest(traceback: TracebackType | None, codes: Mapping[Any, Any], layers: Sequence[Any]) -> Any:
     found = None
     while traceback is not None:
         frame = traceback.tb_frame
         if frame.f_code in codes:
-            found = codes[frame.f_code] and _of_instance(frame.f_locals, codes[frame.f_code], layers)
+            layer = codes[frame.f_code]
+            found = layer and _of_instance(frame, layer, layers)
         traceback = traceback.tb_next
     return found
 
 
-def _of_instance(variables: dict[str, Any], layer: Any, layers: Sequence[Any]) -> Any:
-    # Two instances of one class share their code; the frame's own variables say which of them it is.
-    values = variables.values()
-    return next((each for each in layers if any(each.middleware is value for value in values)), layer)
+def _of_instance(frame: FrameType, layer: Any, layers: Sequence[Any]) -> Any:
+    # Instances of one class share their code: the frame's own `self` says which of them it is, if any of these.
+    names = frame.f_code.co_varnames
+    first = frame.f_locals.get(names[0]) if names else None
+    if not isinstance(first, type(layer.middleware)):
+        return layer
+    return next((each for each in layers if each.middleware is first), None)

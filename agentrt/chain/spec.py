@@ -14,7 +14,7 @@ class HookSpec:
 
     `item_types` may flow through a stream, or through the stream that a call returns; `terminal` is what a stream must
     end with (`None`: nothing fixed) or what a call returns when it returns no stream. A transformer hands on one value
-    of the `terminal` type.
+    of the `terminal` type. `wraps` says in words what the hook wraps, and `never` what it does not see.
     """
 
     name: str
@@ -23,6 +23,7 @@ class HookSpec:
     item_types: tuple[type, ...]
     terminal: type | None
     wraps: str
+    never: str = ""
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -5,9 +5,9 @@ import pytest
 
 from agentrt import Msg
 from agentrt.agent import ReActConfig
+from agentrt.errors import ChainContractError, Malformed
 from agentrt.message import DataBlock, TextBlock, ThinkingBlock, URLSource
 from agentrt.model import ChatResponse, ChatUsage
-from agentrt.errors import ChainContractError, Malformed
 from agentrt.types import ToolChoice
 from tests.agent.helpers import add, agent_of, call, items_of, order_of, short
 
@@ -57,8 +57,7 @@ async def test_sequential_tools_run_one_after_the_other():
 
     agent = agent_of([[call("1", "first"), call("2", "second")], "done"], first, second)
     assert (
-        await order_of(agent)
-        == "RS MS CALL_START:1 CALL_DELTA:1 CALL_START:2 CALL_DELTA:2 CALL_END:1 CALL_END:2 ME "
+        await order_of(agent) == "RS MS CALL_START:1 CALL_DELTA:1 CALL_START:2 CALL_DELTA:2 CALL_END:1 CALL_END:2 ME "
         "RESULT_START:1 RESULT_DELTA:1 RESULT_END:1(success) RESULT_START:2 RESULT_DELTA:2 RESULT_END:2(success) "
         "MS TX_START TX_DELTA TX_END ME RE(completed) Msg"
     )
@@ -77,8 +76,7 @@ async def test_concurrent_tools_start_together_and_end_as_they_finish():
 
     agent = agent_of([[call("1", "first"), call("2", "second")], "done"], first, second)
     assert (
-        await order_of(agent)
-        == "RS MS CALL_START:1 CALL_DELTA:1 CALL_START:2 CALL_DELTA:2 CALL_END:1 CALL_END:2 ME "
+        await order_of(agent) == "RS MS CALL_START:1 CALL_DELTA:1 CALL_START:2 CALL_DELTA:2 CALL_END:1 CALL_END:2 ME "
         "RESULT_START:1 RESULT_START:2 RESULT_DELTA:2 RESULT_END:2(success) RESULT_DELTA:1 RESULT_END:1(success) "
         "MS TX_START TX_DELTA TX_END ME RE(completed) Msg"
     )
@@ -88,7 +86,9 @@ async def test_the_last_round_asks_for_a_text_without_tools():
     agent = agent_of([[call("1", "add", a=1, b=2)], "the text"], add, react_config=ReActConfig(max_iters=1))
     items = await items_of(agent)
     order = " ".join(short(item) for item in items)
-    assert order.endswith("RESULT_END:1(success) MS TX_START TX_DELTA TX_DELTA TX_END ME EXCEED RE(exceed_max_iters) Msg")
+    assert order.endswith(
+        "RESULT_END:1(success) MS TX_START TX_DELTA TX_DELTA TX_END ME EXCEED RE(exceed_max_iters) Msg"
+    )
     assert isinstance(items[-1], Msg)
     assert items[-1].get_text_content() == "the text"
     assert items[-1].finished_reason == "exceed_max_iters"

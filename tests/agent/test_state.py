@@ -90,7 +90,8 @@ async def test_a_failed_reply_keeps_what_was_said_and_leaves_no_call_without_a_r
             raise ValueError("broken")
             yield
 
-    agent = agent_of([[TextBlock("see"), call("1", "add", a=1, b=2), call("2", "add", a=1, b=2)]], add, middlewares=[Fail()])
+    calls = [call("1", "add", a=1, b=2), call("2", "add", a=1, b=2)]
+    agent = agent_of([[TextBlock("see"), *calls]], add, middlewares=[Fail()])
     items: list[AgentEvent | Msg] = []
     with pytest.raises(ValueError, match="broken"):
         async with agent.reply_stream("go") as events:

@@ -162,12 +162,11 @@ async def test_replies_that_wait_are_served_in_the_order_they_came():
         await agent.reply(text)
         waiting.append(text)
 
-    async with anyio.create_task_group() as group:
-        async with agent.reply_stream("first") as events:
-            await anext(aiter(events))
-            for text in ("second", "third", "fourth"):
-                group.start_soon(ask, text)
-                await anyio.wait_all_tasks_blocked()
+    async with anyio.create_task_group() as group, agent.reply_stream("first") as events:
+        await anext(aiter(events))
+        for text in ("second", "third", "fourth"):
+            group.start_soon(ask, text)
+            await anyio.wait_all_tasks_blocked()
     assert waiting == ["second", "third", "fourth"]
 
 
@@ -178,14 +177,13 @@ async def test_a_waiting_reply_that_is_cancelled_gives_its_turn_to_the_next():
     async def ask() -> None:
         answers.append(await agent.reply("third"))
 
-    async with anyio.create_task_group() as group:
-        async with agent.reply_stream("first") as events:
-            await anext(aiter(events))
-            with anyio.move_on_after(0.01):
-                async with anyio.create_task_group() as inner:
-                    inner.start_soon(agent.reply, "second")
-            group.start_soon(ask)
-            await anyio.wait_all_tasks_blocked()
+    async with anyio.create_task_group() as group, agent.reply_stream("first") as events:
+        await anext(aiter(events))
+        with anyio.move_on_after(0.01):
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(agent.reply, "second")
+        group.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
     assert [answer.get_text_content() for answer in answers] == ["hello"]
 
 
@@ -276,8 +274,16 @@ def test_a_missing_super_init_is_told_at_first_use():
 @pytest.mark.parametrize(
     ("inputs", "error", "words"),
     [
-        (SystemMsg("system", "obey"), InvalidInputError, "has the role 'system': give Agent(system_prompt=...) instead"),
-        (UserMsg("user", [ThinkingBlock("hm")]), InvalidInputError, "holds a thinking block, which only a reply can make"),
+        (
+            SystemMsg("system", "obey"),
+            InvalidInputError,
+            "has the role 'system': give Agent(system_prompt=...) instead",
+        ),
+        (
+            UserMsg("user", [ThinkingBlock("hm")]),
+            InvalidInputError,
+            "holds a thinking block, which only a reply can make",
+        ),
         (UserMsg("user", [ToolCallBlock("1", "add")]), InvalidInputError, "holds a tool_call block"),
         (7, InvalidInputError, "takes a str, a Msg or a list of Msg, not 7"),
         (["text"], InvalidInputError, "not 'text'"),

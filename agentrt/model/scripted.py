@@ -1,0 +1,245 @@
+"""A model that says what it was told to say: for tests, examples and benchmarks, with no key and no network."""
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from inspect import isawaitable
+from typing import Any
+
+import anyio.lowlevel
+
+from agentrt.block import (
+    ContentBlock,
+    DataBlock,
+    HintBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    new_id,
+)
+from agentrt.errors import ConfigError, UsageError
+from agentrt.message import Msg
+from agentrt.model.base import ChatModelBase, ModelResult
+from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
+
+__all__ = ["ScriptedCall", "ScriptedChatModel", "ScriptedResponse", "stream_response", "whole_response"]
+
+Raised = BaseException | type[BaseException]
+Script = str | ChatResponse | Raised | Sequence[str | ChatResponse | ContentBlock | Raised]
+ScriptedResponse = Script | Callable[[list[Msg], list[JSONSchema] | None], Script | Awaitable[Script]]
+
+_BLOCKS = (TextBlock, ThinkingBlock, DataBlock, HintBlock, ToolCallBlock, ToolResultBlock)
+_CHARACTERS_PER_TOKEN = 4
+_END: Any = object()
+_PIECE = 16  # characters of a tool call's input that are streamed at a time
+
+
+@dataclass(slots=True)
+class ScriptedCall:
+    """What one call to the model asked."""
+
+    messages: list[Msg]
+    tools: list[JSONSchema] | None
+    tool_choice: ToolChoice | None
+
+
+class ScriptedChatModel(ChatModelBase):
+    """A model that gives `responses` one after the other, whatever it is asked, and remembers its `calls`.
+
+    A response is one of:
+
+    - a `str`: streams word by word, or is one `ChatResponse` with `stream=False`;
+    - a `ChatResponse`: is returned as it is, but streams in pieces with `stream=True`;
+    - an exception, instance or class: is raised;
+    - a list of blocks: is a `ChatResponse` of these blocks;
+    - any other list: is streamed item by item. A `str` is more text, a block or a `ChatResponse` is a piece, an
+      exception is raised at that point; the piece with `is_last=True` that ends a stream is added unless the list has
+      one. With `stream=False` the items are joined to one response;
+    - a function or coroutine function `(messages, tools)` that returns any of these.
+
+    `responses` may be endless: `itertools.repeat("ok")`. Unless a `ChatResponse` gives its usage, it is estimated.
+    """
+
+    calls: list[ScriptedCall]
+
+    def __init__(
+        self, responses: Iterable[ScriptedResponse], *, model: str = "scripted", stream: bool | None = None
+    ) -> None:
+        super().__init__(model=model, stream=stream is not False)
+        self.calls = []
+        self._stream_wanted = stream
+        self._responses = _script(responses)
+
+    async def _call(
+        self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> ModelResult:
+        await anyio.lowlevel.checkpoint()
+        self.calls.append(ScriptedCall(list(messages), tools, tool_choice))
+        response: Any = self._next_response()
+        if callable(response) and not _is_raised(response):
+            response = response(messages, tools)
+            if isawaitable(response):
+                response = await response
+        return await self._play(response, messages)
+
+    def _next_response(self) -> ScriptedResponse:
+        response = next(self._responses, _END)
+        if response is not _END:
+            return response
+        call = self.calls[-1]
+        raise UsageError(
+            f"{type(self).__name__} {self.model!r} has no response left: {len(self.calls) - 1} were scripted, and call "
+            f"{len(self.calls)} says {_last_words(call.messages)!r}: script one more, or end with itertools.repeat(...)"
+        )
+
+    async def _play(self, response: Any, messages: list[Msg]) -> ModelResult:
+        if _is_raised(response):
+            raise _afresh(response)
+        if isinstance(response, ChatResponse):
+            return stream_response(response) if self._stream_wanted and response.is_last else response
+        if isinstance(response, str):
+            whole = whole_response([TextBlock(response)], messages)
+            return whole if self._stream_wanted is False else stream_response(whole)
+        if not isinstance(response, (list, tuple)):
+            raise _misfit(response)
+        if response and all(isinstance(item, _BLOCKS) for item in response):
+            return await self._play(whole_response(list(response), messages), messages)
+        stream = _stream_items(response, messages)
+        return await _join(stream) if self._stream_wanted is False else stream
+
+
+def whole_response(content: list[ContentBlock], messages: list[Msg]) -> ChatResponse:
+    """Return the whole response with this content, its usage estimated from the length of what was asked and said."""
+    usage = ChatUsage(_tokens(sum(map(_characters, messages))), _tokens(sum(map(_size, content))), estimated=True)
+    calls_tools = any(block.__class__ is ToolCallBlock for block in content)
+    return ChatResponse(content, True, usage, "tool_calls" if calls_tools else "stop")
+
+
+async def stream_response(response: ChatResponse) -> AsyncGenerator[ChatResponse, None]:
+    """Yield a whole response as a stream: text word by word, the input of tool calls in pieces, then the response."""
+    for block in response.content:
+        for piece in _pieces(block):
+            yield ChatResponse([piece], False)
+    yield response
+
+
+def _script(responses: Any) -> Iterator[ScriptedResponse]:
+    if isinstance(responses, (str, ChatResponse)) or _is_raised(responses) or not isinstance(responses, Iterable):
+        raise ConfigError(
+            f"ScriptedChatModel takes a list or an iterator of responses, not {responses!r}: "
+            f"write ScriptedChatModel([...])"
+        )
+    return iter(responses)
+
+
+def _is_raised(response: Any) -> bool:
+    return isinstance(response, BaseException) or (isinstance(response, type) and issubclass(response, BaseException))
+
+
+def _afresh(error: Raised) -> Raised:
+    # An instance that is raised again and again would drag a growing traceback along.
+    return error.with_traceback(None) if isinstance(error, BaseException) else error
+
+
+def _misfit(item: Any) -> UsageError:
+    return UsageError(
+        f"a scripted response is a str, a ChatResponse, an exception, a list of blocks or of pieces, or a function "
+        f"that returns one of these, not {item!r}"
+    )
+
+
+def _last_words(messages: list[Msg]) -> str:
+    text = (messages[-1].get_text_content() if messages else None) or ""
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _pieces(block: ContentBlock) -> Iterator[ContentBlock]:
+    if isinstance(block, TextBlock):
+        return (TextBlock(word, block.id) for word in _words(block.text))
+    if isinstance(block, ThinkingBlock):
+        return (ThinkingBlock(word, block.id) for word in _words(block.thinking))
+    if isinstance(block, ToolCallBlock):
+        cuts = range(0, len(block.input) or 1, _PIECE)
+        return (ToolCallBlock(block.id, block.name, block.input[cut : cut + _PIECE]) for cut in cuts)
+    return iter([block])
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"^\s+|\S+\s*", text)
+
+
+async def _stream_items(items: Sequence[Any], messages: list[Msg]) -> AsyncGenerator[ChatResponse, None]:
+    text_id = new_id()
+    said: list[ContentBlock] = []
+    for item in items:
+        if _is_raised(item):
+            raise _afresh(item)
+        piece = _piece(item, text_id)
+        yield piece
+        if piece.is_last:
+            return
+        said += piece.content
+    yield whole_response(_merge(said), messages)
+
+
+def _piece(item: Any, text_id: str) -> ChatResponse:
+    if isinstance(item, str):
+        return ChatResponse([TextBlock(item, text_id)], False)
+    if isinstance(item, _BLOCKS):
+        return ChatResponse([item], False)
+    if isinstance(item, ChatResponse):
+        return item
+    raise _misfit(item)
+
+
+def _merge(pieces: list[ContentBlock]) -> list[ContentBlock]:
+    """Join the pieces of one tool call, and text or thinking that follows on text or thinking."""
+    merged: list[ContentBlock] = []
+    for piece in pieces:
+        whole = _whole_of(piece, merged)
+        if whole is None:
+            merged.append(replace(piece))
+        elif isinstance(piece, ToolCallBlock):
+            whole.input += piece.input
+        elif isinstance(piece, TextBlock):
+            whole.text += piece.text
+        elif isinstance(piece, ThinkingBlock):
+            whole.thinking += piece.thinking
+            whole.signature = piece.signature or whole.signature
+    return merged
+
+
+def _whole_of(piece: ContentBlock, merged: list[ContentBlock]) -> Any:
+    if isinstance(piece, ToolCallBlock):
+        return next((block for block in merged if isinstance(block, ToolCallBlock) and block.id == piece.id), None)
+    if isinstance(piece, (TextBlock, ThinkingBlock)) and merged and merged[-1].type == piece.type:
+        return merged[-1]
+    return None
+
+
+async def _join(stream: AsyncGenerator[ChatResponse, None]) -> ChatResponse:
+    async for piece in stream:
+        whole = piece
+    return whole
+
+
+def _tokens(characters: int) -> int:
+    return characters // _CHARACTERS_PER_TOKEN + 1
+
+
+def _characters(msg: Msg) -> int:
+    return len(msg.content) if isinstance(msg.content, str) else sum(map(_size, msg.content))
+
+
+def _size(block: Any) -> int:
+    kind = block.__class__
+    if kind is TextBlock:
+        return len(block.text)
+    if kind is ToolCallBlock:
+        return len(block.name) + len(block.input)
+    if kind is ToolResultBlock:
+        return len(block.output) if isinstance(block.output, str) else sum(map(_size, block.output))
+    if kind is ThinkingBlock:
+        return len(block.thinking)
+    return len(block.hint) if kind is HintBlock else 0

@@ -1,0 +1,19 @@
+"""Tools: what a model may call."""
+
+from agentrt.tool.base import ToolBase
+from agentrt.tool.context import ToolContext
+from agentrt.tool.function import FunctionTool
+from agentrt.tool.group import ToolGroup
+from agentrt.tool.toolkit import Toolkit
+from agentrt.types import ToolChoice, ToolChunk, ToolResponse
+
+__all__ = [
+    "FunctionTool",
+    "ToolBase",
+    "ToolChoice",
+    "ToolChunk",
+    "ToolContext",
+    "ToolGroup",
+    "ToolResponse",
+    "Toolkit",
+]

@@ -1,0 +1,143 @@
+"""Reading the arguments that a model wrote: strict JSON text of one object, each key once."""
+
+import json
+import reprlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from agentrt.errors import ToolError
+from agentrt.tool.schema import problem
+from agentrt.types import JSONSchema
+
+__all__ = ["MAX_INPUT", "ArgumentsError", "Parse", "by_schema", "by_types", "parse_object", "shown"]
+
+Parse = Callable[[str], dict[str, Any]]
+
+MAX_INPUT = 1_000_000
+"""The most characters that the arguments of one call may have."""
+
+_MAX_PROBLEMS = 5
+
+
+class Validator(Protocol):
+    """The part of pydantic's validator that is needed."""
+
+    def validate_json(self, data: str, *, strict: bool) -> Any: ...
+
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 60
+_repr.maxlevel = 2
+shown = _repr.repr  # a short `!r`: what the model wrote may be a megabyte
+
+
+class ArgumentsError(ToolError):
+    """The arguments cannot be used; the text says why, for the model to do better."""
+
+
+def by_types(validator: Validator) -> Parse:
+    """Return a reader that checks and converts the arguments with a validator made from type hints."""
+    validate = validator.validate_json
+
+    def parse(text: str) -> dict[str, Any]:
+        given = parse_object(text)
+        try:
+            arguments: dict[str, Any] = validate(text if given else "{}", strict=True)
+        except ValidationError as error:
+            raise ArgumentsError(_describe(error.errors(include_url=False, include_context=False))) from None
+        except Exception as error:  # from a validator that the user wrote
+            raise ArgumentsError(
+                f"checking the arguments raised {type(error).__name__}: {shown(str(error))}"
+            ) from error
+        return arguments
+
+    return parse
+
+
+def by_schema(schema: JSONSchema, hidden: frozenset[str], convert: Parse | None) -> Parse:
+    """Return a reader that checks the arguments against a JSON schema; `convert` may then give them Python's types.
+
+    The names in `hidden` are filled in by the runtime, so a model may not give them even where the schema is open.
+    """
+
+    def parse(text: str) -> dict[str, Any]:
+        arguments = parse_object(text)
+        smuggled = sorted(hidden & arguments.keys())
+        if smuggled:
+            raise ArgumentsError(f"argument {smuggled[0]!r} is unknown")
+        found = problem(arguments, schema)
+        if found is not None:
+            raise ArgumentsError(found)
+        return convert(text) if convert else arguments
+
+    return parse
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """Return the object that the text holds, `{}` for blank text; raises `ArgumentsError` for anything doubtful.
+
+    Refused are: duplicate keys at any depth, `NaN` and `Infinity`, text after the object, an object cut short, anything
+    but an object, nesting deeper than 200 and text longer than `MAX_INPUT`.
+    """
+    if not isinstance(text, str):
+        raise ArgumentsError(f"its input must be JSON text, not {type(text).__name__}: write it with json.dumps")
+    if len(text) > MAX_INPUT:
+        raise ArgumentsError(f"its input has {len(text):,} characters, {MAX_INPUT:,} is the most: send less")
+    try:
+        value = from_json(text, allow_inf_nan=False)
+    except (ValueError, TypeError) as error:  # TypeError: text with half a surrogate pair
+        return _blank_or_refused(text, error)
+    if value.__class__ is not dict:
+        raise ArgumentsError(f"its input must be a JSON object, not {shown(value)}")
+    # Every key is followed by a colon, so as many colons as keys leave no room for a duplicate or a nested object.
+    if text.count(":") != len(value):
+        _refuse_duplicates(text)
+    return value
+
+
+def _blank_or_refused(text: str, error: Exception) -> dict[str, Any]:
+    if not text.strip():
+        return {}
+    why = "half of a surrogate pair" if isinstance(error, TypeError) else error
+    raise ArgumentsError(f"its input is not valid JSON ({why}): send one complete JSON object") from None
+
+
+def _refuse_duplicates(text: str) -> None:
+    # Deep nesting has been refused by now, so the recursion of the standard library's parser has a bound.
+    try:
+        _duplicates.decode(text)
+    except ValueError as error:
+        raise ArgumentsError(f"its input is not valid JSON ({error}): send one complete JSON object") from None
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ArgumentsError(f"its input has the key {shown(twice)} twice in one object: give each key once")
+    return found
+
+
+_duplicates = json.JSONDecoder(object_pairs_hook=_each_key_once)
+
+
+def _describe(errors: list[ErrorDetails]) -> str:
+    told = [_sentence(error) for error in errors[:_MAX_PROBLEMS]]
+    if len(errors) > _MAX_PROBLEMS:
+        told.append(f"and {len(errors) - _MAX_PROBLEMS} more")
+    return "; ".join(told)
+
+
+def _sentence(error: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f"argument {where!r} is missing"
+    if error["type"] == "extra_forbidden":
+        return f"argument {shown(where)} is unknown"
+    if error["msg"].startswith("Input should "):
+        return f"argument {where!r} {error['msg'].removeprefix('Input ')}, not {shown(error['input'])}"
+    return f"argument {where!r} is refused: {error['msg']}"

@@ -1,0 +1,148 @@
+"""What every tool is."""
+
+import copy
+import inspect
+import re
+from typing import Any, Self
+
+from agentrt.errors import ToolConfigError, UsageError
+from agentrt.tool.docstring import parse_docstring
+from agentrt.tool.plan import Plan, make_plan
+from agentrt.tool.signature import place
+from agentrt.types import JSONSchema
+
+__all__ = ["MAX_OUTPUT", "ToolBase", "check_name", "check_schema", "check_tool", "place_of", "plan_of"]
+
+MAX_OUTPUT = 200_000
+"""The most characters of text that a tool's result keeps unless the tool says otherwise: some 50,000 tokens."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class ToolBase:
+    """A tool: a subclass sets `name` and overrides `call`.
+
+    `call` is a coroutine function, an async generator of `ToolChunk` or `str` (each only what is new), or a plain
+    function or generator, which runs in a worker thread. What it returns may be a `ToolResponse`, text, blocks, or any
+    value that has a JSON form. A parameter annotated `ToolContext` receives the context of the call and is not shown
+    to the model.
+
+    `input_schema`, when not set, comes from the signature and docstring of `call`. `description`, when not set, is the
+    first paragraph of the docstring. A subclass need not call `super().__init__()`.
+    """
+
+    name: str
+    description: str
+    input_schema: JSONSchema
+
+    is_concurrency_safe: bool = True
+    """Whether it may run beside other tools of the same round."""
+
+    is_read_only: bool = False
+    """Whether it leaves the world as it was."""
+
+    is_external_tool: bool = False
+    """Whether somebody outside this program runs it; its `call` is then never entered."""
+
+    ask: bool = False
+    """Whether a person must agree to each call."""
+
+    timeout: float | None = 300.0
+    """Seconds that one call may take, `None` for no limit."""
+
+    max_output: int = MAX_OUTPUT
+    """The most characters of text that the result keeps."""
+
+    raise_tool_errors: bool = False
+    """Whether an exception of the tool leaves the runtime instead of becoming a result for the model."""
+
+    _plan: Plan | None = None
+
+    # Typed so that a subclass may narrow it.
+    def call(self, *args: Any, **arguments: Any) -> Any:
+        """Do the work; the arguments have been checked against `input_schema`."""
+        remedy = "it runs outside this program" if self.is_external_tool else "define `async def call`"
+        raise UsageError(f"{type(self).__name__} does not say what it does: {remedy}")
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the output comes in pieces."""
+        return plan_of(self).is_streaming
+
+    def renamed(self, name: str) -> Self:
+        """Return a copy under another name."""
+        new = copy.copy(self)
+        new.name = name
+        new._plan = None
+        check_tool(new)
+        return new
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only for what neither the class nor the instance sets.
+        if name == "input_schema":
+            return plan_of(self).schema
+        if name == "description":
+            return parse_docstring(_docstring(self))[0]
+        if name == "name":
+            cls = type(self).__name__
+            raise ToolConfigError(f"{cls} has no name: write `name = ...` in the class ({place_of(self)})")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _make_plan(self) -> Plan:
+        schema = self.__dict__.get("input_schema", getattr(type(self), "input_schema", None))
+        if schema is not None:
+            check_schema(self.name, schema)
+        elif type(self).call is ToolBase.call:
+            raise ToolConfigError(
+                f"{type(self).__name__} has neither `call` nor `input_schema`: define `async def call` with type hints"
+            )
+        return make_plan(self.call, {}, schema)
+
+
+def plan_of(tool: ToolBase) -> Plan:
+    """Return how to call the tool; worked out on first use."""
+    plan = tool._plan
+    if plan is None:
+        plan = tool._plan = tool._make_plan()
+    return plan
+
+
+def check_name(kind: str, name: Any) -> None:
+    """Raise `ToolConfigError` for a name that the providers do not take."""
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise ToolConfigError(
+            f"{name!r} cannot be the name of a {kind}: take 1 to 64 of A-Z, a-z, 0-9, `_` and `-`, as providers want"
+        )
+
+
+def check_tool(tool: ToolBase) -> None:
+    """Raise `ToolConfigError` for a tool that no model could be offered."""
+    name = tool.name
+    check_name("tool", name)
+    if tool.timeout is not None and not tool.timeout > 0:
+        raise ToolConfigError(
+            f"the timeout of {name} must be more than 0 seconds, or None for no limit, not {tool.timeout!r}"
+        )
+    if not tool.max_output > 0:
+        raise ToolConfigError(f"max_output of {name} must be more than 0 characters, not {tool.max_output!r}")
+
+
+def check_schema(name: str, schema: Any) -> None:
+    """Raise `ToolConfigError` for what is no JSON schema of an object."""
+    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+        raise ToolConfigError(
+            f'the schema of {name} must be a JSON schema of an object, e.g. {{"type": "object", "properties": {{}}}}, '
+            f"not {schema!r}"
+        )
+
+
+def place_of(tool: ToolBase) -> str:
+    """Return "file:line" of what does the tool's work."""
+    function = getattr(tool, "function", type(tool).call)
+    cls = type(tool)
+    return f"{cls.__module__}.{cls.__qualname__}" if function is ToolBase.call else place(function)
+
+
+def _docstring(tool: ToolBase) -> str | None:
+    cls = type(tool)
+    return cls.__doc__ or (inspect.getdoc(cls.call) if cls.call is not ToolBase.call else None)

@@ -1,0 +1,229 @@
+"""Running one tool call whose arguments have been checked."""
+
+import logging
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyio import CancelScope, current_time, move_on_after
+
+from agentrt.block import ToolCallBlock, ToolResultState
+from agentrt.errors import ToolError
+from agentrt.tool.base import ToolBase
+from agentrt.tool.context import ToolContext
+from agentrt.tool.output import Output
+from agentrt.tool.plan import Plan
+from agentrt.tool.result import failed, failure, to_response
+from agentrt.types import ToolChunk, ToolResponse
+
+__all__ = ["PreparedCall", "respond", "run_call"]
+
+_logger = logging.getLogger("agentrt")
+
+_CLEANUP_SECONDS = 5.0
+_END = object()
+_LATE = object()
+_CROSSED = (
+    "it yielded inside a cancel scope or task group that it had opened (`move_on_after`, `create_task_group`, ...); "
+    "close that before each `yield`, or collect the output and return it"
+)
+
+_Ending = tuple[str, ToolResultState]
+_NO_ENDING: _Ending = ("", ToolResultState.SUCCESS)
+
+
+@dataclass(slots=True)
+class PreparedCall:
+    """A tool call that may be run: the tool is there, and its arguments fit.
+
+    `name` and `input` are what was checked, whatever becomes of `tool_call`.
+    """
+
+    tool: ToolBase
+    plan: Plan
+    tool_call: ToolCallBlock
+    name: str
+    input: str
+    arguments: dict[str, Any]
+    _is_used: bool = field(default=False, init=False, repr=False)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the output comes in pieces; if not, `respond` is the shorter way."""
+        return self.plan.is_streaming
+
+    def is_for(self, tool_call: ToolCallBlock) -> bool:
+        """Say whether this is the very call that was checked."""
+        return tool_call.input == self.input and tool_call.name == self.name
+
+    def keywords(self, context: ToolContext | None) -> dict[str, Any]:
+        """Return what to call the tool with; each run has arguments of its own, which it may change."""
+        arguments = self.plan.parse(self.input) if self._is_used else self.arguments
+        self._is_used = True
+        name = self.plan.context_name
+        if name is None:
+            return arguments
+        return {**arguments, name: context or ToolContext(self.tool_call)}
+
+
+async def run_call(
+    prepared: PreparedCall, context: ToolContext | None = None
+) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+    """Run the call: yields each piece of output as it comes, then one `ToolResponse` with all of it.
+
+    The tool's deadline, its exceptions and its mistakes become results; cancellation always leaves. The tool's own
+    generator is closed in the same task, before the `ToolResponse` is yielded or when this generator is closed.
+    """
+    if not prepared.plan.is_streaming:
+        yield await respond(prepared, context)
+        return
+    stream = _Stream(prepared, context)
+    try:
+        while stream.ending is None:
+            chunk = await stream.step()
+            if chunk is not None:
+                yield chunk
+    finally:
+        await stream.close()
+    last = stream.output.end(*stream.ending)
+    if last is not None:
+        yield last
+    yield stream.response()
+
+
+async def respond(prepared: PreparedCall, context: ToolContext | None = None) -> ToolResponse:
+    """Run a call whose tool does not stream; as `run_call`, for less."""
+    tool, plan = prepared.tool, prepared.plan
+    try:
+        if tool.timeout is None or not plan.can_wait:
+            value = await plan.run(**prepared.keywords(context))
+        else:
+            value = await _in_time(prepared, context, current_time() + tool.timeout)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a tool's failure becomes a result
+        return failure(*_ending(tool, error))
+    if value is _LATE:
+        return failure(*_late(prepared))
+    try:
+        return to_response(tool, value)
+    except ToolError as error:
+        return failure(str(error))
+
+
+async def _in_time(prepared: PreparedCall, context: ToolContext | None, deadline: float) -> Any:
+    with CancelScope(deadline=deadline):
+        return await prepared.plan.run(**prepared.keywords(context))
+    return _LATE  # the scope swallows only the cancellation that is its own
+
+
+class _Stream:
+    """A tool's generator while it runs; `ending` is set once there is no more to come.
+
+    The deadline stands from the start, but its scope is entered for one step at a time: none is open across a `yield`.
+    """
+
+    __slots__ = ("_context", "_crossed", "_deadline", "_items", "_prepared", "ending", "output")
+
+    def __init__(self, prepared: PreparedCall, context: ToolContext | None) -> None:
+        timeout = prepared.tool.timeout
+        self.output = Output(prepared.tool)
+        self.ending: _Ending | None = None
+        self._prepared = prepared
+        self._context = context
+        self._deadline = None if timeout is None else current_time() + timeout
+        self._items: AsyncIterator[Any] | None = None
+        self._crossed: Any = None
+
+    async def step(self) -> ToolChunk | None:
+        """Let the tool work until its next item; returns what to show of it, if anything."""
+        tool = self._prepared.tool
+        try:
+            item = await self._next()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a tool's failure becomes a result
+            self.ending = _ending(tool, error)
+            return None
+        if item is _END or item is _LATE:
+            self.ending = _NO_ENDING if item is _END else _late(self._prepared)
+            return None
+        try:
+            return self.output.add(item)
+        except ToolError as error:
+            self.ending = str(error), ToolResultState.ERROR
+            return None
+
+    async def _next(self) -> Any:
+        if self._items is None:
+            self._items = self._prepared.plan.run(**self._prepared.keywords(self._context))
+        if self._deadline is None:
+            return await anext(self._items, _END)
+        if current_time() >= self._deadline:  # a tool that never waits would never notice
+            return _LATE
+        if not self._prepared.plan.can_wait:
+            return await anext(self._items, _END)
+        return await self._next_in_time(self._items, self._deadline)
+
+    async def _next_in_time(self, items: AsyncIterator[Any], deadline: float) -> Any:
+        item = _LATE
+        scope = CancelScope(deadline=deadline)
+        try:
+            with scope:
+                item = await anext(items, _END)
+        except RuntimeError as error:
+            if item is _LATE:
+                raise
+            self._crossed = scope
+            raise ToolError(_CROSSED) from error
+        return item
+
+    async def close(self) -> None:
+        """Close the tool's generator; a clean-up that fails or hangs is logged, for the output has been seen."""
+        aclose = getattr(self._items, "aclose", None)
+        if aclose is None or getattr(self._items, "ag_frame", aclose) is None:  # not begun, or at its end
+            return
+        try:
+            await (self._close_crossed(aclose) if self._crossed else self._close_in_time(aclose))
+        except BaseExceptionGroup as group:  # a task group in the tool wraps the GeneratorExit that closes it
+            if group.split((Exception, GeneratorExit))[1] is not None:
+                raise
+            self._warn("failed")
+        except Exception:  # noqa: BLE001  # as above
+            self._warn("failed")
+
+    async def _close_in_time(self, aclose: Callable[[], Awaitable[None]]) -> None:
+        with move_on_after(_CLEANUP_SECONDS) as scope:
+            await aclose()
+        if scope.cancelled_caught:
+            self._warn(f"was stopped after {_CLEANUP_SECONDS:g} seconds")
+
+    async def _close_crossed(self, aclose: Callable[[], Awaitable[None]]) -> None:
+        # The tool's scope closes first, and then ours can: after that the task's scopes are in order again.
+        try:
+            await aclose()
+        finally:
+            with suppress(RuntimeError):  # trio has given ours up already
+                self._crossed.__exit__(None, None, None)
+
+    def _warn(self, what: str) -> None:
+        _logger.warning("the clean-up of tool %r %s", self._prepared.name, what, exc_info=sys.exc_info()[1])
+
+    def response(self) -> ToolResponse:
+        """Return the whole result."""
+        try:
+            return self.output.response()
+        except ToolError as error:
+            return failure(str(error))
+
+
+def _late(prepared: PreparedCall) -> _Ending:
+    took = f"it took longer than {prepared.tool.timeout:g} seconds"
+    if prepared.plan.in_thread:
+        text = f"{prepared.name} was given up: {took}; its thread cannot be stopped, so it may still take effect"
+        return text, ToolResultState.UNKNOWN
+    return f"{prepared.name} was stopped: {took}", ToolResultState.TIMEOUT
+
+
+def _ending(tool: ToolBase, error: BaseException) -> _Ending:
+    if tool.raise_tool_errors:
+        raise error
+    return failed(tool, error), ToolResultState.ERROR

@@ -1,0 +1,94 @@
+"""Reading a function's docstring: what it does, and what its parameters mean.
+
+Understood are the styles of Google (`Args:`), NumPy (`Parameters` underlined) and Sphinx (`:param name:`).
+"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+__all__ = ["parse_docstring"]
+
+_GOOGLE_HEADS = ("args:", "arguments:", "parameters:", "params:", "keyword args:", "keyword arguments:")
+_NUMPY_HEADS = ("parameters", "other parameters")
+# Docstrings are the programmer's own text, never the model's.
+_GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_NUMPY_ENTRY = re.compile(r"([\w*,\s]+?)\s*(?::.*)?")
+_SPHINX_ENTRY = re.compile(r":(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)")
+
+
+@lru_cache(maxsize=1024)  # name and parameters of a tool are asked for separately
+def parse_docstring(text: str | None) -> tuple[str, dict[str, str]]:
+    """Return the first paragraph as one line, and the meaning of each parameter that the text explains."""
+    lines = inspect.cleandoc(text or "").splitlines()
+    entries = [*_google(lines), *_numpy(lines), *_sphinx(lines)]
+    return _summary(lines), {name: _joined(meaning) for name, meaning in entries}
+
+
+def _summary(lines: list[str]) -> str:
+    paragraph: list[str] = []
+    for line in lines:
+        if not line.strip() or line.startswith(":") or line.strip().lower() in _GOOGLE_HEADS:
+            break
+        paragraph.append(line)
+    return "" if _is_underlined(paragraph) else _joined(paragraph)
+
+
+def _is_underlined(lines: list[str]) -> bool:
+    return len(lines) > 1 and set(lines[1].strip()) == {"-"}
+
+
+def _google(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+    for number, line in enumerate(lines):
+        if line.lower().strip() in _GOOGLE_HEADS:
+            body = _indented(lines[number + 1 :], _indent(line))
+            yield from _entries(body, _GOOGLE_ENTRY)
+
+
+def _numpy(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+    for number, line in enumerate(lines[:-1]):
+        if line.lower().strip() in _NUMPY_HEADS and set(lines[number + 1].strip()) == {"-"}:
+            for names, meaning in _entries(_numpy_body(lines[number + 2 :]), _NUMPY_ENTRY):
+                for name in names.split(","):
+                    yield name.strip(" *"), meaning
+
+
+def _numpy_body(lines: list[str]) -> list[str]:
+    # The section ends where the next one is underlined.
+    ends = [number for number in range(len(lines) - 1) if lines[number].strip() and _is_underlined(lines[number:])]
+    return lines[: ends[0]] if ends else lines
+
+
+def _sphinx(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+    for number, line in enumerate(lines):
+        match = _SPHINX_ENTRY.fullmatch(line.strip())
+        if match:
+            yield match[1], [match[2], *_indented(lines[number + 1 :], _indent(line))]
+
+
+def _entries(lines: list[str], pattern: re.Pattern[str]) -> Iterator[tuple[str, list[str]]]:
+    """Split a section into entries: one begins at each line that is indented least."""
+    filled = [line for line in lines if line.strip()]
+    least = min(map(_indent, filled), default=0)
+    starts = [number for number, line in enumerate(filled) if _indent(line) == least]
+    for start, end in zip(starts, [*starts[1:], len(filled)], strict=False):
+        match = pattern.fullmatch(filled[start].strip())
+        if match:
+            yield match[1], [*match.groups()[1:], *filled[start + 1 : end]]
+
+
+def _indented(lines: list[str], least: int) -> list[str]:
+    """Return the lines up to the first that is indented no further than `least`."""
+    for number, line in enumerate(lines):
+        if line.strip() and _indent(line) <= least:
+            return lines[:number]
+    return lines
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _joined(lines: list[str]) -> str:
+    return " ".join(" ".join(lines).split())

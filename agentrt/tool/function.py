@@ -1,0 +1,83 @@
+"""A function as a tool."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agentrt.errors import ToolConfigError
+from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_schema, check_tool
+from agentrt.tool.docstring import parse_docstring
+from agentrt.tool.plan import Plan, make_plan
+from agentrt.tool.signature import docstring_of, name_of, place
+from agentrt.types import JSONSchema
+
+__all__ = ["FunctionTool"]
+
+
+class FunctionTool(ToolBase):
+    """A typed function that a model may call; schema and validator are built here, once.
+
+    Coroutine functions run in the caller's task; async generators stream `ToolChunk`s or text, each only what is new;
+    plain functions and generators run in a worker thread, so the event loop keeps going. Bound methods, partials and
+    objects with `__call__` will do as well. The name and the first paragraph of the docstring are what the model reads,
+    and the parameters' meanings come from `Annotated[..., Field(description=...)]` or the docstring.
+
+    `preset_kwargs` are passed at each call and hidden from the model. `is_concurrency_safe`, when not given, is true
+    for async functions and false for plain ones. Raises `ToolConfigError` for what a model could not be told.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        ask: bool = False,
+        timeout: float | None = 300.0,
+        is_concurrency_safe: bool | None = None,
+        is_read_only: bool = False,
+        preset_kwargs: Mapping[str, Any] | None = None,
+        json_schema: JSONSchema | None = None,
+        max_output: int = MAX_OUTPUT,
+        raise_tool_errors: bool = False,
+    ) -> None:
+        _check_function(function, name)
+        self.function = function
+        self.name = name if name is not None else name_of(function)
+        self.description = parse_docstring(docstring_of(function))[0] if description is None else description
+        self.ask = ask
+        self.timeout = timeout
+        self.is_read_only = is_read_only
+        self.max_output = max_output
+        self.raise_tool_errors = raise_tool_errors
+        self._preset = dict(preset_kwargs or {})
+        self._json_schema = json_schema
+        check_tool(self)
+        plan = self._plan = self._make_plan()
+        self.input_schema = plan.schema
+        self.is_concurrency_safe = not plan.in_thread if is_concurrency_safe is None else is_concurrency_safe
+
+    def call(self, *args: Any, **arguments: Any) -> Any:
+        """Call the function as it is, in this thread."""
+        return self.function(*args, **arguments, **self._preset)
+
+    def __repr__(self) -> str:
+        return f"<FunctionTool {self.name} ({place(self.function)})>"
+
+    def _make_plan(self) -> Plan:
+        if self._json_schema is not None:
+            check_schema(self.name, self._json_schema)
+        return make_plan(self.function, self._preset, self._json_schema)
+
+
+def _check_function(function: Any, name: str | None) -> None:
+    if isinstance(function, type):
+        raise ToolConfigError(
+            f"the class {function.__name__} cannot be a tool: pass a function, or an instance, {function.__name__}(...)"
+        )
+    if not callable(function):
+        raise ToolConfigError(f"{function!r} cannot be a tool: pass a function with type hints, or a ToolBase")
+    if name is None and name_of(function) == "<lambda>":
+        raise ToolConfigError(
+            f"a lambda has no name that a model could call it by: write a function with `def`, or give name=... "
+            f"({place(function)})"
+        )

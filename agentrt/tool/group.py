@@ -1,0 +1,73 @@
+"""Groups of tools that come and go, and the tool by which a model chooses among them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrt.tool.base import ToolBase
+from agentrt.tool.context import ToolContext
+
+__all__ = ["BASIC", "META_TOOL", "MetaTool", "ToolGroup", "describe"]
+
+BASIC = "basic"
+"""The group of the tools that are always offered."""
+
+META_TOOL = "reset_equipped_tools"
+
+
+@dataclass(slots=True)
+class ToolGroup:
+    """Tools that are offered together, or not at all.
+
+    `description` tells the model what the group is for, `notes` how to use its tools, once they are offered. `active`
+    is the state in which a conversation begins.
+    """
+
+    name: str
+    description: str
+    active: bool = False
+    tools: Sequence[Any] = field(default_factory=list)
+    notes: str | None = None
+
+
+class MetaTool(ToolBase):
+    """Sets which groups are offered, all of them at once."""
+
+    name = META_TOOL
+    description = (
+        "Choose which groups of tools you are offered. The choice is absolute: groups that you set to true are "
+        "offered, all others are not."
+    )
+    is_concurrency_safe = False
+    is_read_only = True
+
+    def __init__(self, groups: Mapping[str, ToolGroup], activate: Callable[[list[str]], Any]) -> None:
+        self._groups = groups
+        self._activate = activate
+        self.input_schema = {
+            "type": "object",
+            "properties": {name: _property(group) for name, group in groups.items()},
+            "additionalProperties": False,
+        }
+
+    async def call(self, _context_of_this_call: ToolContext, **groups: bool) -> str:
+        """Set the groups of the conversation that the call belongs to; without one, the toolkit's own."""
+        active = [name for name in self._groups if groups.get(name)]
+        if _context_of_this_call.run is None:
+            self._activate(active)
+        else:
+            _context_of_this_call.set_active_groups(active)
+        return describe([self._groups[name] for name in active])
+
+
+def describe(active: Sequence[ToolGroup]) -> str:
+    """Return what the model is told about the groups that are now offered."""
+    if not active:
+        return f"Active now: only the tools that are always offered (group {BASIC!r})."
+    names = ", ".join(group.name for group in active)
+    notes = [f"{group.name}: {group.notes}" for group in active if group.notes]
+    return "\n\n".join([f"Active now, beside the tools that are always offered: {names}.", *notes])
+
+
+def _property(group: ToolGroup) -> dict[str, Any]:
+    return {"type": "boolean", "description": group.description, "default": False}

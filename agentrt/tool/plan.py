@@ -1,0 +1,141 @@
+"""What is worked out once about a tool, so that no call has to."""
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from opcode import opmap
+from typing import Any, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
+
+from agentrt.errors import ToolConfigError
+from agentrt.tool.arguments import Parse, by_schema
+from agentrt.tool.signature import Signature, context_parameter, read_signature, underlying
+from agentrt.types import JSONSchema
+
+__all__ = ["Plan", "make_plan"]
+
+_MAX_THREADS = 40
+_END = object()
+_T = TypeVar("_T")
+_threads: RunVar[CapacityLimiter] = RunVar("agentrt_tool_threads")
+
+
+@dataclass(slots=True)
+class Plan:
+    """How to call a tool.
+
+    `run(**arguments)` gives something to await, or, when `is_streaming`, an async generator. `in_thread` says that the
+    work cannot be stopped once begun, `can_wait` that a deadline could ever be noticed.
+    """
+
+    run: Callable[..., Any]
+    schema: JSONSchema
+    parse: Parse
+    context_name: str | None
+    is_streaming: bool
+    in_thread: bool
+    can_wait: bool
+
+
+def make_plan(function: Callable[..., Any], preset: dict[str, Any], schema: JSONSchema | None) -> Plan:
+    """Work out how to call `function`; raises `ToolConfigError` for what cannot be a tool.
+
+    A `schema` given by hand is what the model sees and what is checked; type hints, when all are there, then still
+    convert. `preset` is passed at each call and hidden from the model.
+    """
+    signature = read_signature(function, preset) if schema is None else _by_hand(function, preset, schema)
+    run, is_streaming, in_thread = _runner(function)
+    return Plan(
+        run=partial(run, **preset) if preset else run,
+        schema=signature.schema,
+        parse=signature.parse,
+        context_name=signature.context_name,
+        is_streaming=is_streaming,
+        in_thread=in_thread,
+        can_wait=_can_wait(function),
+    )
+
+
+def _by_hand(function: Any, preset: dict[str, Any], schema: JSONSchema) -> Signature:
+    convert: Parse | None = None
+    context_name = context_parameter(function, preset)
+    with suppress(ToolConfigError):  # the schema was given because the signature says too little
+        convert = read_signature(function, preset).parse
+    hidden = frozenset(preset) | ({context_name} if context_name else set())
+    shown = _without(schema, hidden)
+    return Signature(shown, by_schema(shown, hidden, convert), context_name)
+
+
+def _without(schema: JSONSchema, hidden: frozenset[str]) -> JSONSchema:
+    if not hidden:
+        return schema
+    properties = {name: each for name, each in schema.get("properties", {}).items() if name not in hidden}
+    shown = {**schema, "properties": properties}
+    if "required" in schema:
+        shown["required"] = [name for name in schema["required"] if name not in hidden]
+    return shown
+
+
+def _runner(function: Any) -> tuple[Callable[..., Any], bool, bool]:
+    """Return what to call, whether it streams, and whether it works in a thread."""
+    direct = underlying(function)
+    if inspect.iscoroutinefunction(direct):
+        return function, False, False
+    if inspect.isasyncgenfunction(direct):
+        return function, True, False
+    plain = inspect.unwrap(direct)
+    if inspect.isasyncgenfunction(plain):  # under a decorator that is a plain function
+        return function, True, False
+    if inspect.iscoroutinefunction(plain):
+        return partial(_awaited, function), False, False
+    if inspect.isgeneratorfunction(plain):
+        return partial(_step_by_step, function), True, True
+    return partial(_threaded, function), False, True
+
+
+def _can_wait(function: Any) -> bool:
+    """Say whether a call could ever be suspended: an async function without `await` runs through in one go."""
+    direct = underlying(function)
+    is_async = inspect.iscoroutinefunction(direct) or inspect.isasyncgenfunction(direct)
+    if not (is_async and inspect.iscode(getattr(direct, "__code__", None))):
+        return True
+    return "SEND" not in opmap or opmap["SEND"] in direct.__code__.co_code[::2]
+
+
+async def _awaited(function: Callable[..., Any], /, **arguments: Any) -> Any:
+    value = function(**arguments)
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _threaded(function: Callable[..., Any], /, **arguments: Any) -> Any:
+    # In a box, for trio does not let a coroutine out of a thread.
+    value = (await _in_thread(lambda: [function(**arguments)]))[0]
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _step_by_step(function: Callable[..., Iterator[Any]], /, **arguments: Any) -> AsyncGenerator[Any, None]:
+    items = function(**arguments)
+    try:
+        while (item := await _in_thread(next, items, _END)) is not _END:
+            yield item
+    finally:
+        with suppress(ValueError):  # it is still running in a thread that was left to itself
+            items.close()  # type: ignore[attr-defined]  # a generator, as its function said
+
+
+def _in_thread(function: Callable[..., _T], *arguments: Any) -> Awaitable[_T]:
+    return to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=_limiter())
+
+
+def _limiter() -> CapacityLimiter:
+    # Of its own, so that tools which hang do not take the threads that the program needs for its files.
+    try:
+        return _threads.get()
+    except LookupError:
+        limiter = CapacityLimiter(_MAX_THREADS)
+        _threads.set(limiter)
+        return limiter

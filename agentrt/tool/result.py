@@ -1,0 +1,184 @@
+"""From whatever a tool gives back to a `ToolResponse`.
+
+A `ToolResponse` is taken as it is, a `ToolChunk` as the only piece there is; text becomes one block; blocks, alone or
+in a list, stay as they are; of a `Msg` its text and data are kept. Anything else is written as JSON: `None` is "null".
+"""
+
+import inspect
+import logging
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from agentrt.block import DataBlock, TextBlock, ToolResultState
+from agentrt.errors import ToolError
+from agentrt.message import Msg
+from agentrt.tool.base import ToolBase
+from agentrt.types import ToolChunk, ToolOutput, ToolResponse
+
+__all__ = [
+    "Budget",
+    "blocks_of",
+    "check_metadata",
+    "failed",
+    "failure",
+    "final",
+    "kind_of",
+    "state_of",
+    "to_response",
+]
+
+_logger = logging.getLogger("agentrt")
+
+_MAX_ERROR = 2_000
+
+
+def failure(text: str, state: ToolResultState = ToolResultState.ERROR) -> ToolResponse:
+    """Return a result that says what went wrong."""
+    return ToolResponse([TextBlock(text)], state)
+
+
+def failed(tool: ToolBase, error: BaseException) -> str:
+    """Return the short form of an exception for the model; its traceback goes to the log only."""
+    _logger.warning("tool %r failed", tool.name, exc_info=error)
+    more = ""
+    while isinstance(error, BaseExceptionGroup):
+        more = f" (and {len(error.exceptions) - 1} more errors)" if len(error.exceptions) > 1 else more
+        error = error.exceptions[0]
+    text = _text_of(error)
+    kept = text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}... [cut: {len(text):,} characters]"
+    return _printable(f"{tool.name} failed: {type(error).__name__}{': ' if kept else ''}{kept}{more}")
+
+
+def to_response(tool: ToolBase, value: Any) -> ToolResponse:
+    """Return a tool's value as a result, cut to the tool's `max_output`; raises `ToolError` for what cannot be one."""
+    if value.__class__ is str and len(value) <= tool.max_output:
+        return ToolResponse([TextBlock(value if value.isascii() else _printable(value))])
+    response = _response(tool, value)
+    state = state_of(tool, response.state)
+    check_metadata(tool, response.metadata)
+    budget = Budget(tool.max_output)
+    content = [budget.take(block) for block in blocks_of(tool, response.content)]
+    kept = [block for block in content if block is not None]
+    if budget.left_out:
+        kept.append(TextBlock(budget.note))
+    return ToolResponse(kept, final(state), response.metadata or {})
+
+
+class Budget:
+    """How much more text a result may keep."""
+
+    __slots__ = ("left", "left_out", "total")
+
+    def __init__(self, total: int) -> None:
+        self.total = self.left = total
+        self.left_out = 0
+
+    @property
+    def note(self) -> str:
+        whole = self.total + self.left_out
+        return f"[cut: of {whole:,} characters the first {self.total:,} are kept, {self.left_out:,} are left out]"
+
+    def take(self, block: TextBlock | DataBlock) -> TextBlock | DataBlock | None:
+        if not isinstance(block, TextBlock):
+            return block
+        size = len(block.text)
+        if size <= self.left:
+            self.left -= size
+            return block
+        self.left_out += size - self.left
+        kept, self.left = block.text[: self.left], 0
+        return TextBlock(kept, block.id) if kept else None
+
+
+def _response(tool: ToolBase, value: Any) -> ToolResponse:
+    if isinstance(value, ToolResponse):
+        return value
+    if isinstance(value, ToolChunk):
+        return ToolResponse(value.content, value.state, value.metadata)
+    if isinstance(value, str):
+        return ToolResponse([TextBlock(str(value))])
+    if isinstance(value, TextBlock | DataBlock):
+        return ToolResponse([value])
+    if isinstance(value, Msg):
+        return ToolResponse([*value.get_content_blocks("text"), *value.get_content_blocks("data")])
+    if isinstance(value, list) and value and all(isinstance(each, TextBlock | DataBlock) for each in value):
+        return ToolResponse(value)
+    return ToolResponse([TextBlock(_json(tool, value))])
+
+
+def _json(tool: ToolBase, value: Any) -> str:
+    if hasattr(value, "__aiter__") or hasattr(value, "__next__") or hasattr(value, "__await__"):
+        if inspect.iscoroutine(value):
+            value.close()  # the result says it, so Python need not warn as well
+        raise ToolError(
+            f"{tool.name} returned {kind_of(value)} instead of a value: await it, or write one function with `yield`"
+        )
+    try:
+        return to_json(value).decode()
+    except (PydanticSerializationError, ValueError) as error:
+        raise ToolError(f"{tool.name} returned {kind_of(value)}, which has no JSON form: {error}") from error
+
+
+def blocks_of(tool: ToolBase, content: Any) -> ToolOutput:
+    if isinstance(content, str):
+        content = [TextBlock(content)]
+    for block in content if isinstance(content, list | tuple) else [content]:
+        if not isinstance(block, TextBlock | DataBlock):
+            raise ToolError(
+                f"the result of {tool.name} holds {kind_of(block)}: it is a list of TextBlock and DataBlock"
+            )
+    return [_printable_block(block) for block in content]
+
+
+def state_of(tool: ToolBase, state: Any) -> ToolResultState:
+    try:
+        return ToolResultState(state)
+    except ValueError:
+        states = ", ".join(ToolResultState)
+        raise ToolError(f"the result of {tool.name} has the state {state!r}: the states are {states}") from None
+
+
+def check_metadata(tool: ToolBase, metadata: Any) -> None:
+    if not metadata:
+        return
+    if not isinstance(metadata, dict):
+        raise ToolError(f"the metadata of {tool.name}'s result is {kind_of(metadata)}: it is a dict")
+    if not isinstance(metadata.get("response_msg"), Msg | None):
+        raise ToolError(f"the metadata of {tool.name}'s result has a response_msg that is no Msg: it ends the reply")
+    try:
+        to_json({key: value for key, value in metadata.items() if key != "response_msg"})
+    except (PydanticSerializationError, ValueError) as error:
+        raise ToolError(f"the metadata of {tool.name}'s result has no JSON form: {error}") from error
+
+
+def _printable_block(block: TextBlock | DataBlock) -> TextBlock | DataBlock:
+    if isinstance(block, TextBlock) and not block.text.isascii():
+        text = _printable(block.text)
+        return block if text is block.text else TextBlock(text, block.id)
+    return block
+
+
+def _printable(text: str) -> str:
+    """Replace half surrogate pairs, as file names may hold: no provider and no file takes them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # the user's own __str__; the error that it describes matters more
+        return "(its text cannot be shown)"
+
+
+def kind_of(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+def final(state: ToolResultState) -> ToolResultState:
+    return ToolResultState.SUCCESS if state is ToolResultState.RUNNING else state

@@ -1,0 +1,261 @@
+"""The tools that an agent has."""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from agentrt.block import TextBlock, ToolCallBlock
+from agentrt.errors import ToolConfigError
+from agentrt.tool.arguments import ArgumentsError, shown
+from agentrt.tool.base import ToolBase, check_name, check_tool, place_of, plan_of
+from agentrt.tool.call import PreparedCall, run_call
+from agentrt.tool.context import ToolContext
+from agentrt.tool.function import FunctionTool
+from agentrt.tool.group import BASIC, META_TOOL, MetaTool, ToolGroup, describe
+from agentrt.tool.plan import Plan
+from agentrt.tool.result import failure
+from agentrt.tool.schema import summary
+from agentrt.types import JSONSchema, ToolChunk, ToolResponse
+
+__all__ = ["Toolkit"]
+
+_MAX_LISTED = 50
+_MAX_CACHED = 64
+
+Namesake = Literal["raise", "override", "skip", "rename"]
+
+
+@dataclass(slots=True)
+class _Entry:
+    tool: ToolBase
+    plan: Plan
+    group: str
+
+
+class Toolkit:
+    """The tools of an agent: functions and `ToolBase`s, some of them in groups that can be switched on and off.
+
+    A toolkit may serve many conversations at once: which groups are active is given to each method that depends on it;
+    where nothing is given, the toolkit's own setting holds. Raises `ToolConfigError` for what cannot be a tool.
+    """
+
+    def __init__(self, tools: Iterable[Callable[..., Any] | ToolBase] = (), groups: Iterable[ToolGroup] = ()) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._groups: dict[str, ToolGroup] = {}
+        self._active: list[str] = []
+        self._schemas: dict[tuple[str, ...], list[JSONSchema]] = {}
+        for tool in tools:
+            self.register_tool_function(tool)
+        for group in groups:
+            self._add_group(group)
+
+    def register_tool_function(
+        self,
+        function: Callable[..., Any] | ToolBase,
+        *,
+        group_name: str = BASIC,
+        preset_kwargs: Mapping[str, Any] | None = None,
+        func_name: str | None = None,
+        func_description: str | None = None,
+        json_schema: JSONSchema | None = None,
+        namesake: Namesake = "raise",
+    ) -> None:
+        """Add a function, or a finished tool.
+
+        `preset_kwargs` are passed at each call and hidden from the model. `namesake` says what to do when the name is
+        taken: "raise", "override" the old tool, "skip" the new one, or "rename" it by a number at its end.
+        """
+        if function == self.reset_equipped_tools:
+            return  # 1.x asked for this; here it is offered as soon as there are groups
+        if group_name != BASIC and group_name not in self._groups:
+            raise ToolConfigError(
+                f"there is no group {group_name!r}: create it with create_tool_group, or take one of "
+                f"{self._group_names()}"
+            )
+        given = {"name": func_name, "description": func_description}
+        tool = _as_tool(function, given, preset_kwargs, json_schema)
+        chosen = self._settle(tool, namesake)
+        if chosen is not None:
+            self._entries[chosen.name] = _Entry(chosen, plan_of(chosen), group_name)
+            self._schemas.clear()
+
+    def create_tool_group(self, name: str, description: str, active: bool = False, notes: str | None = None) -> None:
+        """Add an empty group; `notes` tell the model how to use its tools, once they are active."""
+        self._add_group(ToolGroup(name, description, active, notes=notes))
+
+    def update_tool_groups(self, names: Iterable[str], active: bool) -> None:
+        """Switch groups on or off in the toolkit's own setting, with which new conversations begin."""
+        names = [names] if isinstance(names, str) else list(names)
+        self._check_groups(names)
+        wanted = {*self._active, *names} if active else {*self._active} - {*names}
+        self._set_active(wanted)
+
+    def reset_equipped_tools(self, **groups: bool) -> ToolResponse:
+        """Set the toolkit's own setting of all groups at once: those not given are switched off.
+
+        Models call the tool of the same name, which is offered when there are groups, and which changes only the
+        conversation that it is called in.
+        """
+        self._check_groups(groups)
+        self._set_active(name for name, active in groups.items() if active)
+        return ToolResponse([TextBlock(describe([self._groups[name] for name in self._active]))])
+
+    def extended(self, tools: Sequence[Callable[..., Any] | ToolBase]) -> "Toolkit":
+        """Return a toolkit with further tools; this one stays as it is, and is returned itself when there are none."""
+        if not tools:
+            return self
+        new = Toolkit()
+        new._entries = dict(self._entries)
+        new._groups = dict(self._groups)
+        new._active = list(self._active)
+        new._renew_meta_tool()
+        for tool in tools:
+            new.register_tool_function(tool)
+        return new
+
+    @property
+    def active_groups(self) -> list[str]:
+        """The groups that are active in the toolkit's own setting, `basic` not counted."""
+        return list(self._active)
+
+    def get(self, name: str) -> ToolBase | None:
+        """Return the tool of that name, in whatever group it is."""
+        entry = self._entries.get(name)
+        return entry.tool if entry else None
+
+    def names(self, active_groups: Iterable[str] | None = None) -> list[str]:
+        """Return the names of the tools that are offered, in the order of `get_json_schemas`."""
+        return [schema["function"]["name"] for schema in self.get_json_schemas(active_groups)]
+
+    def get_json_schemas(self, active_groups: Iterable[str] | None = None) -> list[JSONSchema]:
+        """Return the schemas of the tools that are offered, in the form that OpenAI gave them.
+
+        The list is made once for each choice of groups and handed out again and again: copy it before you change it.
+        """
+        key = self._active if active_groups is None else active_groups
+        key = tuple(key)
+        found = self._schemas.get(key)
+        return self._make_schemas(key) if found is None else found
+
+    def prepare(
+        self, tool_call: ToolCallBlock, active_groups: Iterable[str] | None = None
+    ) -> PreparedCall | ToolResponse:
+        """Check a call without running anything: returns what `run_call` takes, or a result that says what is wrong."""
+        name, text = tool_call.name, tool_call.input
+        entry = self._entries.get(name)
+        if entry is None:
+            return self._unknown(name, active_groups)
+        if entry.group != BASIC and entry.group not in (self._active if active_groups is None else active_groups):
+            return _inactive(name, entry.group)
+        try:
+            arguments = entry.plan.parse(text)
+        except ArgumentsError as error:
+            return failure(f"{name} was not run: {error}. {summary(entry.plan.schema)}")
+        return PreparedCall(entry.tool, entry.plan, tool_call, name, text, arguments)
+
+    def call_tool_function(
+        self, tool_call: ToolCallBlock, context: ToolContext | None = None
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        """Run a call outside of any agent: yields the pieces of output, if it has any, then the `ToolResponse`."""
+        prepared = self.prepare(tool_call)
+        return _only(prepared) if isinstance(prepared, ToolResponse) else run_call(prepared, context)
+
+    def _add_group(self, group: ToolGroup) -> None:
+        check_name("group", group.name)
+        if group.name == BASIC or group.name in self._groups:
+            raise ToolConfigError(f"there is a group {group.name!r} already: choose another name")
+        self._groups[group.name] = group
+        self._renew_meta_tool()
+        for tool in group.tools:
+            self.register_tool_function(tool, group_name=group.name)
+        if group.active:
+            self._set_active([*self._active, group.name])
+
+    def _renew_meta_tool(self) -> None:
+        if not self._groups:
+            return
+        found = self._entries.pop(META_TOOL, None)
+        if found is not None and not isinstance(found.tool, MetaTool):
+            raise ToolConfigError(
+                f"{META_TOOL!r} is the tool that switches groups, but {place_of(found.tool)} has that name: rename it"
+            )
+        tool = MetaTool(dict(self._groups), self._set_active)
+        self._entries[META_TOOL] = _Entry(tool, plan_of(tool), BASIC)
+        self._schemas.clear()
+
+    def _settle(self, tool: ToolBase, namesake: Namesake) -> ToolBase | None:
+        """Return the tool to add, under the name that it is to have, if it is to be added at all."""
+        found = self._entries.get(tool.name)
+        if found is None or namesake == "override":
+            return tool
+        if namesake == "skip":
+            return None
+        if namesake == "rename":
+            return tool.renamed(self._free_name(tool.name))
+        raise ToolConfigError(
+            f"two tools are called {tool.name!r}: {place_of(found.tool)} and {place_of(tool)}; "
+            f'rename one with func_name=..., or say what to do with namesake="override", "skip" or "rename"'
+        )
+
+    def _free_name(self, name: str) -> str:
+        number = 2
+        while f"{name}_{number}" in self._entries:
+            number += 1
+        return f"{name}_{number}"
+
+    def _set_active(self, names: Iterable[str]) -> None:
+        wanted = set(names)
+        self._active = [name for name in self._groups if name in wanted]
+
+    def _check_groups(self, names: Iterable[str]) -> None:
+        unknown = [name for name in names if name not in self._groups and name != BASIC]
+        if unknown:
+            raise ToolConfigError(f"there is no group {unknown[0]!r}: the groups are {self._group_names()}")
+
+    def _group_names(self) -> str:
+        return ", ".join(map(repr, (BASIC, *self._groups)))
+
+    def _make_schemas(self, key: tuple[str, ...]) -> list[JSONSchema]:
+        schemas = [_schema(name, each) for name, each in self._entries.items() if each.group in (BASIC, *key)]
+        if len(self._schemas) >= _MAX_CACHED:
+            self._schemas.clear()
+        self._schemas[key] = schemas
+        return schemas
+
+    def _unknown(self, name: str, active_groups: Iterable[str] | None) -> ToolResponse:
+        names = self.names(active_groups)
+        near = get_close_matches(str(name)[:64], names, 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        listed = ", ".join(names[:_MAX_LISTED]) + (", ..." if len(names) > _MAX_LISTED else "")
+        return failure(f"There is no tool {shown(name)}.{hint} The tools are: {listed or 'none'}.")
+
+
+def _as_tool(
+    function: Any, given: dict[str, Any], preset: Mapping[str, Any] | None, json_schema: JSONSchema | None
+) -> ToolBase:
+    if not isinstance(function, ToolBase):
+        return FunctionTool(function, **given, preset_kwargs=preset, json_schema=json_schema)
+    if preset or json_schema or any(given.values()):
+        raise ToolConfigError(
+            f"{function.name} is a finished tool: give name, description, preset_kwargs and json_schema where it is "
+            f"made"
+        )
+    check_tool(function)
+    return function
+
+
+def _schema(name: str, entry: _Entry) -> JSONSchema:
+    function = {"name": name, "description": entry.tool.description, "parameters": entry.plan.schema}
+    return {"type": "function", "function": function}
+
+
+def _inactive(name: str, group: str) -> ToolResponse:
+    return failure(
+        f"{name} was not run: its group {group!r} is not active. Call {META_TOOL} with {group!r} set to true first, "
+        f"together with the groups that you want to keep."
+    )
+
+
+async def _only(response: ToolResponse) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+    yield response

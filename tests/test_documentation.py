@@ -1,0 +1,55 @@
+"""The programs in the documentation run, and the hook tables say what the hook table says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrt.hooks import HOOKS
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", "middleware/README.md"]
+
+
+def programs():
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for number, program in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL), 1):
+            yield pytest.param(program, id=f"{page}-{number}")
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+@pytest.mark.parametrize("program", list(programs()))
+def test_a_program_of_the_documentation_runs(program):
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_first_program_of_the_readme_prints_its_chains_and_the_answer():
+    first = next(programs()).values[0]
+    printed = run(first).stdout
+    assert "on_reasoning (stream)" in printed
+    assert "1. Shout" in printed
+    assert "5" in printed.splitlines()[-1]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_hook_tables_of_the_documentation_are_those_of_the_runtime(page):
+    rows = re.findall(r"^\| `(on_\w+)` \|(.*)\|$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert [name for name, _ in rows] == [spec.name for spec in HOOKS]
+    for (_, row), spec in zip(rows, HOOKS, strict=True):
+        wanted = [key for key in spec.keys if key != "agent"]
+        assert all(f"`{key}`" in row for key in wanted)
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "middleware/README.md", "benchmarks/README.md"])
+def test_links_between_pages_lead_somewhere(page):
+    source = ROOT / page
+    for target in re.findall(r"\]\(([^)#:]+)\)", source.read_text(encoding="utf-8")):
+        assert (source.parent / target).exists(), target

@@ -1,0 +1,165 @@
+"""Every hook on every path: the table of law 10.
+
+A cell says how often a hook fires on that path. `NOT_BUILT` is a strict expected failure: whoever builds the path is
+told to fill the cell in.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
+from agentrt.event import ExternalExecutionResultEvent, UserConfirmResultEvent
+from agentrt.hooks import HOOKS
+from agentrt.model import ScriptedChatModel
+from tests.agent.helpers import add, call
+
+
+class Counting(MiddlewareBase):
+    """Counts how often each hook fires."""
+
+    def __init__(self) -> None:
+        self.fired: Counter[str] = Counter()
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        self.fired["on_reply"] += 1
+        async for item in next_handler():
+            yield item
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        self.fired["on_reasoning"] += 1
+        async for item in next_handler():
+            yield item
+
+    async def on_system_prompt(self, agent, current_prompt):
+        self.fired["on_system_prompt"] += 1
+        return current_prompt
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        self.fired["on_model_call"] += 1
+        return await next_handler()
+
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        self.fired["on_acting"] += 1
+        async for item in next_handler():
+            yield item
+
+
+def two_rounds(layer: Counting, *calls: object, tools: tuple = (add,)) -> Agent:
+    model = ScriptedChatModel([list(calls) or [call("1", "add", a=1, b=2)], "done"])
+    return Agent("tester", "You are tested.", model, Toolkit(tools=list(tools)), [layer])
+
+
+async def reply(layer: Counting) -> None:
+    await two_rounds(layer).reply("go")
+
+
+async def call_agent(layer: Counting) -> None:
+    await two_rounds(layer)("go")
+
+
+async def stream(layer: Counting) -> None:
+    async with two_rounds(layer).reply_stream("go") as events:
+        async for _ in events:
+            pass
+
+
+async def other_state(layer: Counting) -> None:
+    await two_rounds(layer).with_state(AgentState()).reply("go")
+
+
+async def sequential_tools(layer: Counting) -> None:
+    def one() -> str:
+        """Say one."""
+        return "one"
+
+    await two_rounds(layer, call("1", "one"), call("2", "one"), tools=(one,)).reply("go")
+
+
+async def concurrent_tools(layer: Counting) -> None:
+    await two_rounds(layer, *(call(str(n), "add", a=n, b=n) for n in range(3))).reply("go")
+
+
+async def sub_agent(layer: Counting) -> None:
+    inner = two_rounds(layer)
+
+    async def delegate(task: str) -> str:
+        """Hand a task to another agent."""
+        return (await inner.reply(task)).get_text_content() or ""
+
+    outer = ScriptedChatModel([[call("1", "delegate", task="add")], "done"])
+    await Agent("outer", "", outer, Toolkit(tools=[delegate])).reply("go")
+
+
+async def resume_after_confirmation(layer: Counting) -> None:
+    agent = two_rounds(layer)
+    await agent.reply("go")
+    await agent.reply(UserConfirmResultEvent(agent.state.last_reply.reply_id, []))
+
+
+async def resume_after_external_execution(layer: Counting) -> None:
+    agent = two_rounds(layer)
+    await agent.reply("go")
+    await agent.reply(ExternalExecutionResultEvent(agent.state.last_reply.reply_id, []))
+
+
+async def custom_agent(layer: Counting) -> None:
+    from agentrt import AgentBase
+
+    class Echo(AgentBase):
+        async def reply(self, msg):
+            return msg
+
+    await Echo(name="echo", middlewares=[layer])("go")
+
+
+TWO_ROUNDS = {"on_reply": 1, "on_reasoning": 2, "on_system_prompt": 2, "on_model_call": 2}
+NOT_BUILT = "this path is not built yet: fill in the cell"
+
+PATHS: dict[Callable[[Counting], Awaitable[None]], dict[str, int] | str] = {
+    reply: TWO_ROUNDS | {"on_acting": 1},
+    call_agent: TWO_ROUNDS | {"on_acting": 1},
+    stream: TWO_ROUNDS | {"on_acting": 1},
+    other_state: TWO_ROUNDS | {"on_acting": 1},
+    sequential_tools: TWO_ROUNDS | {"on_acting": 2},
+    concurrent_tools: TWO_ROUNDS | {"on_acting": 3},
+    sub_agent: TWO_ROUNDS | {"on_acting": 1},
+    resume_after_confirmation: NOT_BUILT,
+    resume_after_external_execution: NOT_BUILT,
+    custom_agent: NOT_BUILT,
+}
+
+
+def cells():
+    for path, row in PATHS.items():
+        for hook in (spec.name for spec in HOOKS):
+            marks = [pytest.mark.xfail(reason=row, strict=True)] if isinstance(row, str) else []
+            wanted = 1 if isinstance(row, str) else row[hook]
+            yield pytest.param(path, hook, wanted, marks=marks, id=f"{path.__name__}-{hook}")
+
+
+@pytest.mark.parametrize(("path", "hook", "wanted"), list(cells()))
+async def test_the_hook_fires_on_the_path(path, hook, wanted):
+    layer = Counting()
+    await path(layer)
+    assert layer.fired[hook] == wanted
+
+
+def test_run_sync_takes_the_same_path():
+    layer = Counting()
+    two_rounds(layer).run_sync("go")
+    assert layer.fired == TWO_ROUNDS | {"on_acting": 1}
+
+
+def test_no_hook_is_missing_from_the_table():
+    assert {spec.name for spec in HOOKS} == set(TWO_ROUNDS) | {"on_acting"}
+
+
+async def test_a_call_that_is_never_entered_fires_no_acting_hook():
+    """`on_acting` wraps running a permitted call and only that, and `explain()` says so."""
+    layer = Counting()
+    agent = two_rounds(layer, call("1", "nope"), call("2", "add", a="x", b=1))
+    await agent.reply("go")
+    assert layer.fired["on_acting"] == 0
+    assert "never for a call that is not run: an unknown tool, invalid arguments" in agent.explain()
