@@ -1,0 +1,155 @@
+"""A tool as a class."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from agentrt.errors import ToolConfigError
+from agentrt.message import TextBlock, ToolCallBlock
+from agentrt.tool import ToolBase, ToolContext, Toolkit, ToolResponse
+from agentrt.tool.base import MAX_OUTPUT, place_of
+
+
+async def said(tool: ToolBase, text: str) -> str:
+    *_, last = [item async for item in Toolkit([tool]).call_tool_function(ToolCallBlock("1", tool.name, text))]
+    assert isinstance(last, ToolResponse)
+    (block,) = last.content
+    assert isinstance(block, TextBlock)
+    return block.text
+
+
+class Search(ToolBase):
+    """Search the store.
+
+    More.
+    """
+
+    name = "search"
+
+    def __init__(self, prefix: str) -> None:  # and no super().__init__()
+        self.prefix = prefix
+
+    async def call(self, query: str, limit: int = 3, context: ToolContext | None = None) -> str:
+        """Search.
+
+        Args:
+            query: What to look for.
+        """
+        return f"{self.prefix} {query} {limit} {context is not None}"
+
+
+async def test_schema_and_description_come_from_the_class() -> None:
+    tool = Search("found")
+    assert tool.description == "Search the store."
+    assert tool.input_schema == {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What to look for."},
+            "limit": {"type": "integer", "default": 3},
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    }
+    assert await said(tool, '{"query": "x"}') == "found x 3 True"
+    assert "argument 'limit' should be a valid integer, not '3'" in await said(tool, '{"query": "x", "limit": "3"}')
+
+
+def test_defaults_are_finite_and_careful() -> None:
+    tool = Search("")
+    assert (tool.timeout, tool.max_output, tool.ask, tool.raise_tool_errors) == (300.0, MAX_OUTPUT, False, False)
+    assert (tool.is_concurrency_safe, tool.is_read_only, tool.is_external_tool) == (True, False, False)
+
+
+async def test_a_schema_written_in_the_class_is_what_is_checked() -> None:
+    class Free(ToolBase):
+        name = "free"
+        description = "Free."
+        input_schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}  # noqa: RUF012
+
+        async def call(self, **arguments: Any) -> dict[str, Any]:
+            return arguments
+
+    tool = Free()
+    assert await said(tool, '{"a": 1, "b": [2]}') == '{"a":1,"b":[2]}'
+    assert await said(tool, '{"a": 3}') == (
+        "free was not run: argument 'a' should be one of 1, 2, not 3. It takes: a (one of 1, 2)."
+    )
+
+
+async def test_a_schema_may_belong_to_the_instance() -> None:
+    class Remote(ToolBase):
+        def __init__(self, name: str, schema: dict[str, Any]) -> None:
+            self.name, self.input_schema = name, schema
+
+        async def call(self, **arguments: Any) -> Any:
+            return arguments
+
+    tool = Remote("far", {"type": "object", "properties": {"a": {"type": "integer"}}})
+    assert await said(tool, '{"a": 1}') == '{"a":1}'
+    assert "should be of type integer" in await said(tool, '{"a": "1"}')
+    assert tool.description == ""
+
+
+async def test_call_may_stream_or_block() -> None:
+    class Stream(ToolBase):
+        name = "stream"
+
+        async def call(self, n: int) -> AsyncIterator[str]:
+            for number in range(n):
+                yield str(number)
+
+    class Block(ToolBase):
+        name = "block"
+
+        def call(self, n: int) -> int:
+            return n
+
+    assert Stream().is_streaming
+    assert not Block().is_streaming
+    assert await said(Stream(), '{"n": 3}') == "012"
+    assert await said(Block(), '{"n": 3}') == "3"
+
+
+async def test_an_external_tool_needs_a_schema_and_no_call() -> None:
+    class Elsewhere(ToolBase):
+        name = "elsewhere"
+        is_external_tool = True
+        input_schema = {"type": "object", "properties": {}}  # noqa: RUF012
+
+    assert await said(Elsewhere(), "{}") == (
+        "elsewhere failed: UsageError: Elsewhere does not say what it does: it runs outside this program"
+    )
+
+
+def test_what_is_left_out_is_told_with_the_remedy() -> None:
+    class Nameless(ToolBase):
+        async def call(self) -> None: ...
+
+    class Empty(ToolBase):
+        name = "empty"
+
+    class Unhinted(ToolBase):
+        name = "unhinted"
+
+        async def call(self, query) -> None: ...  # type: ignore[no-untyped-def]
+
+    with pytest.raises(ToolConfigError) as caught:
+        Toolkit([Nameless()])
+    assert str(caught.value) == f"Nameless has no name: write `name = ...` in the class ({place_of(Nameless())})"
+    with pytest.raises(ToolConfigError) as caught:
+        Toolkit([Empty()])
+    assert str(caught.value) == ("Empty has neither `call` nor `input_schema`: define `async def call` with type hints")
+    with pytest.raises(ToolConfigError, match=r"Unhinted.call\(\) cannot be a tool: its parameter 'query' has no type"):
+        Toolkit([Unhinted()])
+    with pytest.raises(AttributeError, match="'Empty' object has no attribute 'nothing'"):
+        _ = Empty().nothing
+
+
+async def test_a_renamed_tool_is_a_copy_that_works_on_its_own() -> None:
+    tool = Search("one")
+    other = tool.renamed("other")
+    other.prefix = "two"
+    assert (tool.name, other.name) == ("search", "other")
+    assert await said(tool, '{"query": "x"}') == "one x 3 True"
+    assert await said(other, '{"query": "x"}') == "two x 3 True"

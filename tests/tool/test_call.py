@@ -1,0 +1,544 @@
+"""Running a tool: whatever it does becomes one result, and cancellation always leaves."""
+
+import logging
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from typing import Any
+
+import anyio
+import pytest
+from anyio import CancelScope, Event, create_task_group, fail_after, from_thread, lowlevel, move_on_after
+
+from agentrt.errors import ToolError
+from agentrt.message import TextBlock, ToolCallBlock
+from agentrt.tool import FunctionTool, ToolBase, ToolChunk, ToolContext, Toolkit, ToolResponse
+from agentrt.tool.call import PreparedCall, respond, run_call
+
+
+def prepared(tool: Any, text: str = "{}") -> PreparedCall:
+    tool = tool if isinstance(tool, ToolBase) else FunctionTool(tool)
+    call = Toolkit([tool]).prepare(ToolCallBlock("1", tool.name, text))
+    assert isinstance(call, PreparedCall), call
+    return call
+
+
+async def run(tool: Any, text: str = "{}") -> tuple[list[str], ToolResponse]:
+    """Return the text of each piece, and the result."""
+    *chunks, response = [item async for item in run_call(prepared(tool, text))]
+    assert all(isinstance(chunk, ToolChunk) for chunk in chunks)
+    assert isinstance(response, ToolResponse)
+    return [text_of(chunk) for chunk in chunks], response
+
+
+def text_of(result: ToolChunk | ToolResponse) -> str:
+    return "|".join(block.text for block in result.content if isinstance(block, TextBlock))
+
+
+async def said(tool: Any, text: str = "{}") -> tuple[str, str]:
+    response = (await run(tool, text))[1]
+    return response.state, text_of(response)
+
+
+def tool(function: Callable[..., Any], **options: Any) -> FunctionTool:
+    return FunctionTool(function, **options)
+
+
+# What becomes a result
+
+
+async def test_an_exception_becomes_a_short_result_and_its_traceback_goes_to_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def f() -> None:
+        raise ValueError("no such city")
+
+    assert await said(f) == ("error", "f failed: ValueError: no such city")
+    (record,) = caplog.records
+    assert (record.name, record.getMessage()) == ("agentrt", "tool 'f' failed")
+    assert record.exc_info is not None
+
+
+async def test_an_exception_without_text_or_with_too_much_of_it_stays_readable() -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    async def silent() -> None:
+        raise TimeoutError
+
+    async def loud() -> None:
+        raise ValueError("x" * 100_000)
+
+    async def unspeakable() -> None:
+        raise Unspeakable
+
+    assert await said(silent) == ("error", "silent failed: TimeoutError")
+    assert len((await said(loud))[1]) < 2_100
+    assert await said(unspeakable) == ("error", "unspeakable failed: Unspeakable: (its text cannot be shown)")
+
+
+async def test_errors_in_a_group_are_told_by_the_first() -> None:
+    async def f() -> None:
+        raise ExceptionGroup("g", [ExceptionGroup("h", [ValueError("a")]), KeyError("b"), KeyError("c")])
+
+    assert await said(f) == ("error", "f failed: ValueError: a (and 2 more errors)")
+
+
+async def test_system_exit_is_contained() -> None:
+    async def f() -> None:
+        raise SystemExit(3)
+
+    def g() -> None:
+        raise SystemExit(3)
+
+    async def h() -> AsyncIterator[str]:
+        yield "a"
+        raise SystemExit(3)
+
+    assert await said(f) == ("error", "f failed: SystemExit: 3")
+    assert await said(g) == ("error", "g failed: SystemExit: 3")
+    assert await said(h) == ("error", "a|h failed: SystemExit: 3")
+
+
+async def test_keyboard_interrupt_leaves() -> None:
+    async def f() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await run(f)
+
+
+async def test_a_tool_may_let_its_exceptions_fly() -> None:
+    async def f() -> None:
+        raise ValueError("fly")
+
+    async def g() -> AsyncIterator[str]:
+        yield "a"
+        raise ValueError("fly")
+
+    for function in (f, g):
+        with pytest.raises(ValueError, match="fly"):
+            await run(tool(function, raise_tool_errors=True))
+
+
+async def test_a_timeout_of_the_tools_own_is_an_ordinary_error() -> None:
+    async def f() -> None:
+        with fail_after(0.001):
+            await Event().wait()
+
+    assert await said(f) == ("error", "f failed: TimeoutError")
+
+
+# Deadlines
+
+
+async def test_a_tool_that_takes_too_long_is_stopped() -> None:
+    cleaned = []
+
+    async def wait() -> None:
+        try:
+            await Event().wait()
+        finally:
+            cleaned.append(True)
+
+    assert await said(tool(wait, timeout=0.01)) == ("timeout", "wait was stopped: it took longer than 0.01 seconds")
+    assert cleaned == [True]
+
+
+async def test_a_streaming_tool_that_takes_too_long_is_stopped_and_keeps_its_pieces() -> None:
+    cleaned = []
+
+    async def stream() -> AsyncIterator[str]:
+        try:
+            yield "a"
+            await Event().wait()
+        finally:
+            cleaned.append(True)
+
+    chunks, response = await run(tool(stream, timeout=0.01))
+    late = "stream was stopped: it took longer than 0.01 seconds"
+    assert chunks == ["a", late]
+    assert (response.state, text_of(response)) == ("timeout", f"a|{late}")
+    assert cleaned == [True]
+
+
+async def test_a_thread_that_takes_too_long_is_given_up_and_its_effect_is_unknown() -> None:
+    release = threading.Event()
+
+    def wait() -> None:
+        release.wait()
+
+    try:
+        assert await said(tool(wait, timeout=0.01)) == (
+            "unknown",
+            "wait was given up: it took longer than 0.01 seconds; its thread cannot be stopped, so it may still take "
+            "effect",
+        )
+    finally:
+        release.set()
+
+
+async def test_a_sync_generator_that_takes_too_long_is_given_up() -> None:
+    release = threading.Event()
+
+    def steps() -> Iterator[str]:
+        yield "a"
+        release.wait()
+        yield "b"
+
+    try:
+        chunks, response = await run(tool(steps, timeout=0.05))
+        assert chunks[0] == "a"
+        assert response.state == "unknown"
+    finally:
+        release.set()
+
+
+async def test_a_tool_without_a_timeout_may_take_for_ever() -> None:
+    async def stream() -> AsyncIterator[str]:
+        await lowlevel.checkpoint()
+        yield "a"
+
+    async def wait() -> str:
+        await lowlevel.checkpoint()
+        return "b"
+
+    assert await said(tool(stream, timeout=None)) == ("success", "a")
+    assert await said(tool(wait, timeout=None)) == ("success", "b")
+
+
+async def test_a_deadline_is_over_with_the_tool() -> None:
+    async def quick() -> str:
+        await lowlevel.checkpoint()
+        return "done"
+
+    assert await said(tool(quick, timeout=1000)) == ("success", "done")
+    assert anyio.current_effective_deadline() == float("inf")
+
+
+async def test_a_generator_that_never_waits_is_stopped_between_two_pieces() -> None:
+    async def flood() -> AsyncIterator[str]:
+        while True:
+            yield "a"
+
+    assert (await run(tool(flood, timeout=0.01)))[1].state == "timeout"
+
+
+# Cancellation
+
+
+async def cancelled(function: Callable[..., Any], started: Event) -> list[Any]:
+    """Cancel a call from outside once it has started; return what it gave back, which is to be nothing."""
+    results: list[Any] = []
+
+    async def consume() -> None:
+        async for item in run_call(prepared(function)):
+            results.append(item)
+
+    async with create_task_group() as group:
+        group.start_soon(consume)
+        await started.wait()
+        group.cancel_scope.cancel()
+    return results
+
+
+async def test_cancellation_from_outside_leaves_through_a_running_tool() -> None:
+    started, log = Event(), []
+
+    async def wait() -> None:
+        started.set()
+        try:
+            await Event().wait()
+        finally:
+            log.append("cleaned")
+
+    assert await cancelled(wait, started) == []
+    assert log == ["cleaned"]
+
+
+async def test_cancellation_from_outside_leaves_through_a_streaming_tool() -> None:
+    started, log = Event(), []
+
+    async def stream() -> AsyncIterator[str]:
+        try:
+            yield "a"
+            started.set()
+            await Event().wait()
+        finally:
+            log.append("cleaned")
+
+    assert [text_of(each) for each in await cancelled(stream, started)] == ["a"]
+    assert log == ["cleaned"]
+
+
+async def test_cancellation_from_outside_leaves_a_thread_behind() -> None:
+    started, release = Event(), threading.Event()
+
+    def wait() -> None:
+        from_thread.run_sync(started.set)
+        release.wait()
+
+    try:
+        assert await cancelled(wait, started) == []
+    finally:
+        release.set()
+
+
+async def test_a_deadline_of_the_caller_is_not_taken_for_the_tools() -> None:
+    async def wait() -> None:
+        await Event().wait()
+
+    with move_on_after(0.01) as scope:
+        await respond(prepared(wait))
+    assert scope.cancelled_caught
+
+
+async def test_cancellation_that_a_tool_turns_into_an_error_still_leaves() -> None:
+    async def stubborn() -> None:
+        try:
+            await Event().wait()
+        except BaseException:  # noqa: BLE001  # what no tool should do
+            raise ValueError("stubborn") from None
+
+    with CancelScope() as scope:
+        scope.cancel()
+        response = await respond(prepared(stubborn))
+        assert response.state == "error"
+        await lowlevel.checkpoint()
+    assert scope.cancelled_caught
+
+
+# Threads
+
+
+async def test_the_loop_goes_on_while_a_plain_function_blocks() -> None:
+    entered, go_on = Event(), threading.Event()
+    threads = []
+
+    def block() -> str:
+        threads.append(threading.get_ident())
+        from_thread.run_sync(entered.set)
+        go_on.wait()
+        return "done"
+
+    async with create_task_group() as group:
+
+        async def tick() -> None:
+            await entered.wait()
+            go_on.set()
+
+        group.start_soon(tick)
+        assert await said(block) == ("success", "done")
+    assert threads != [threading.get_ident()]
+
+
+async def test_sync_generators_run_in_threads_step_by_step() -> None:
+    log: list[Any] = []
+
+    def steps(n: int) -> Iterator[str]:
+        try:
+            for number in range(n):
+                log.append(threading.get_ident())
+                yield str(number)
+        finally:
+            log.append("closed")
+
+    chunks, response = await run(steps, '{"n": 3}')
+    assert (chunks, text_of(response)) == (["0", "1", "2"], "012")
+    assert log[-1] == "closed"
+    assert threading.get_ident() not in log
+
+
+# Streams
+
+
+async def test_pieces_come_as_they_are_made_and_the_result_holds_them_all() -> None:
+    log: list[str] = []
+
+    async def stream() -> AsyncIterator[str]:
+        for piece in ("a", "b"):
+            log.append(f"made {piece}")
+            yield piece
+
+    async for item in run_call(prepared(stream)):
+        log.append(f"{type(item).__name__} {text_of(item)}")
+    assert log == ["made a", "ToolChunk a", "made b", "ToolChunk b", "ToolResponse ab"]
+
+
+async def test_a_generator_that_fails_midway_keeps_what_it_made() -> None:
+    async def stream() -> AsyncIterator[str]:
+        yield "a"
+        raise ValueError("b")
+
+    chunks, response = await run(stream)
+    assert chunks == ["a", "stream failed: ValueError: b"]
+    assert (response.state, text_of(response)) == ("error", "a|stream failed: ValueError: b")
+
+
+async def test_a_consumer_who_leaves_closes_the_tool_at_once_in_the_same_task() -> None:
+    log: list[Any] = []
+
+    async def stream() -> AsyncIterator[str]:
+        try:
+            yield "a"
+            yield "b"
+        finally:
+            await lowlevel.checkpoint()
+            log.append(anyio.get_current_task().id)
+
+    items = run_call(prepared(stream))
+    assert text_of(await anext(items)) == "a"
+    await items.aclose()
+    assert log == [anyio.get_current_task().id]
+
+
+async def test_the_tool_is_closed_before_its_result_is_given() -> None:
+    log: list[str] = []
+
+    async def stream() -> AsyncIterator[str]:
+        try:
+            yield ToolChunk([TextBlock("a")], is_last=True)  # type: ignore[misc]
+            yield "b"
+        finally:
+            log.append("closed")
+
+    async for item in run_call(prepared(stream)):
+        log.append(type(item).__name__)
+    assert log == ["ToolChunk", "closed", "ToolChunk", "ToolResponse"]
+
+
+async def test_a_clean_up_that_fails_is_logged_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    async def stream() -> AsyncIterator[str]:
+        try:
+            yield "a"
+        finally:
+            raise ValueError("clean-up")
+
+    items = run_call(prepared(stream))
+    await anext(items)
+    await items.aclose()
+    assert [record.getMessage() for record in caplog.records] == ["the clean-up of tool 'stream' failed"]
+
+
+async def test_a_clean_up_that_hangs_is_stopped(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrt.tool.call._CLEANUP_SECONDS", 0.01)
+
+    async def stream() -> AsyncIterator[str]:
+        try:
+            yield "a"
+        finally:
+            await Event().wait()
+
+    items = run_call(prepared(stream))
+    await anext(items)
+    await items.aclose()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the clean-up of tool 'stream' was stopped after 0.01 seconds"
+    ]
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["scope", "group"])
+async def test_a_tool_that_yields_inside_its_own_scope_is_told_so_and_harms_nobody(group: bool) -> None:
+    async def stream() -> AsyncIterator[str]:
+        async with create_task_group() if group else Scope():
+            yield "a"
+
+    logging.getLogger("agentrt").setLevel(logging.CRITICAL)
+    try:
+        state, text = await said(stream)
+    finally:
+        logging.getLogger("agentrt").setLevel(logging.NOTSET)
+    assert state == "error"
+    assert text == (
+        "stream failed: ToolError: it yielded inside a cancel scope or task group that it had opened "
+        "(`move_on_after`, `create_task_group`, ...); close that before each `yield`, or collect the output and return "
+        "it"
+    )
+    with move_on_after(0.01) as scope:
+        await Event().wait()
+    assert scope.cancelled_caught
+    await lowlevel.checkpoint()
+
+
+class Scope:
+    async def __aenter__(self) -> None:
+        self.scope = CancelScope()
+        self.scope.__enter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        self.scope.__exit__(*error)
+
+
+async def test_a_tool_whose_generator_does_not_even_start_has_an_error_result() -> None:
+    async def stream(a):  # type: ignore[no-untyped-def]
+        yield a
+
+    wrong = tool(stream, json_schema={"type": "object"})
+    state, text = await said(wrong)
+    assert (state, "missing 1 required positional argument" in text) == ("error", True)
+
+
+# Prepared calls
+
+
+async def test_each_run_of_a_call_has_arguments_of_its_own() -> None:
+    async def spoil(values: list[int]) -> list[int]:
+        values.append(0)
+        return values
+
+    call = prepared(spoil, '{"values": [1]}')
+    assert [text_of(await respond(call)) for _ in range(3)] == ["[1,0]"] * 3
+
+
+def test_a_prepared_call_knows_the_call_it_was_made_for() -> None:
+    async def f(a: int) -> None: ...
+
+    call = prepared(f, '{"a": 1}')
+    assert call.is_for(ToolCallBlock("2", "f", '{"a": 1}'))
+    assert not call.is_for(ToolCallBlock("1", "f", '{"a": 2}'))
+    call.tool_call.input = '{"a": 2}'
+    assert (call.input, call.arguments) == ('{"a": 1}', {"a": 1})
+    assert not call.is_for(call.tool_call)
+
+
+async def test_a_tool_that_never_waits_needs_no_deadline_and_one_that_does_has_one() -> None:
+    deadlines = []
+
+    async def straight() -> None:
+        deadlines.append(anyio.current_effective_deadline())
+
+    async def waiting() -> None:
+        deadlines.append(anyio.current_effective_deadline())
+        await lowlevel.checkpoint()
+
+    async def through(*, function: str = "") -> None:
+        await straight()
+
+    for function in (straight, waiting, through):
+        await run(function)
+    assert [deadline == float("inf") for deadline in deadlines] == [True, False, False]
+
+
+async def test_the_context_given_is_the_one_that_the_tool_receives() -> None:
+    async def f(context: ToolContext) -> None:
+        seen.append(context)
+
+    async def g(context: ToolContext) -> AsyncGenerator[str, None]:
+        seen.append(context)
+        yield ""
+
+    seen: list[ToolContext] = []
+    given = ToolContext(ToolCallBlock("1", "f"))
+    await respond(prepared(f), given)
+    async for _ in run_call(prepared(g), given):
+        pass
+    assert seen == [given, given]
+
+
+async def test_an_error_of_the_runtimes_own_kind_is_an_error_of_the_tool() -> None:
+    async def f() -> None:
+        raise ToolError("no")
+
+    assert await said(f) == ("error", "f failed: ToolError: no")

@@ -1,0 +1,438 @@
+"""A typed function is a tool: what a model is told of it, what it takes, and what cannot be one."""
+
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+from agentrt.errors import ToolConfigError
+from agentrt.message import TextBlock, ToolCallBlock
+from agentrt.tool import FunctionTool, ToolContext, Toolkit, ToolResponse
+from agentrt.tool.signature import place
+
+
+async def get_weather(city: str, days: int = 3) -> str:
+    """Get the weather.
+
+    Args:
+        city: The city's name.
+    """
+    return f"{city} {days}"
+
+
+async def run(tool: Any, text: str) -> ToolResponse:
+    tool = tool if isinstance(tool, FunctionTool) else FunctionTool(tool)
+    items = [item async for item in Toolkit([tool]).call_tool_function(ToolCallBlock("1", tool.name, text))]
+    last = items[-1]
+    assert isinstance(last, ToolResponse)
+    return last
+
+
+async def said(tool: Any, text: str = "{}") -> str:
+    (block,) = (await run(tool, text)).content
+    assert isinstance(block, TextBlock)
+    return block.text
+
+
+def error_of(make: Callable[[], object]) -> str:
+    with pytest.raises(ToolConfigError) as caught:
+        make()
+    return str(caught.value)
+
+
+def test_schema_holds_hints_defaults_and_the_docstring() -> None:
+    tool = FunctionTool(get_weather)
+    assert (tool.name, tool.description) == ("get_weather", "Get the weather.")
+    assert tool.input_schema == {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "The city's name."},
+            "days": {"type": "integer", "default": 3},
+        },
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+
+
+def test_a_description_beside_the_hint_wins_over_the_docstring() -> None:
+    async def f(city: Annotated[str, Field(description="Where.", min_length=2)], days: int = Field(2, ge=1)) -> None:
+        """F.
+
+        Args:
+            city: Not this.
+            days: How many.
+        """
+
+    assert FunctionTool(f).input_schema["properties"] == {
+        "city": {"type": "string", "description": "Where.", "minLength": 2},
+        "days": {"type": "integer", "minimum": 1, "default": 2, "description": "How many."},
+    }
+
+
+async def test_a_default_written_as_a_field_reaches_the_function() -> None:
+    async def f(days: int = Field(2, ge=1)) -> int:
+        return days
+
+    assert await said(f) == "2"
+    assert "should be greater than or equal to 1" in await said(f, '{"days": 0}')
+
+
+async def test_a_default_that_is_left_out_is_the_functions_own() -> None:
+    default: list[Any] = [object()]
+
+    async def f(values: list[int] = default) -> str:
+        return str(values is default)
+
+    assert FunctionTool(f).input_schema["properties"]["values"] == {"type": "array", "items": {"type": "integer"}}
+    assert await said(f) == "True"
+
+
+async def test_parameters_may_be_called_anything() -> None:
+    async def f(json: str, copy: str, _hidden: int, schema: str, model_config: int) -> str:
+        return f"{json}{copy}{_hidden}{schema}{model_config}"
+
+    text = '{"json": "a", "copy": "b", "_hidden": 1, "schema": "c", "model_config": 2}'
+    assert await said(f, text) == "ab1c2"
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Address(BaseModel):
+    street: str
+    number: int
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Options(TypedDict):
+    deep: bool
+
+
+async def everything(
+    colour: Colour,
+    address: Address,
+    point: Point,
+    options: Options,
+    level: Literal["low", "high"],
+    when: date,
+    pair: tuple[int, str],
+    unique: set[int],
+    maybe: int | None,
+    ratio: float,
+    table: dict[str, list[int]],
+    path: Path,
+) -> str:
+    return repr((colour, address, point, options, level, when, pair, unique, maybe, ratio, table, path))
+
+
+EVERYTHING = """{"colour": "red", "address": {"street": "a", "number": 1}, "point": {"x": 1}, "options": {"deep": true},
+ "level": "low", "when": "2020-01-02", "pair": [1, "a"], "unique": [1, 2], "maybe": null, "ratio": 1,
+ "table": {"a": [1]}, "path": "/tmp"}"""
+
+
+async def test_values_arrive_as_what_the_hints_say() -> None:
+    assert await said(everything, EVERYTHING) == repr(
+        (
+            Colour.RED,
+            Address(street="a", number=1),
+            Point(1),
+            {"deep": True},
+            "low",
+            date(2020, 1, 2),
+            (1, "a"),
+            {1, 2},
+            None,
+            1.0,
+            {"a": [1]},
+            Path("/tmp"),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"red"', '"blue"'),
+        ('"number": 1', '"number": "1"'),
+        ('{"x": 1}', '{"x": 1, "z": 2}'),
+        ('"deep": true', '"deep": "yes"'),
+        ('"deep": true', '"deep": 1'),
+        ('"low"', '"lower"'),
+        ('"2020-01-02"', "20200102"),
+        ('[1, "a"]', "[1]"),
+        ('"maybe": null', '"maybe": "1"'),
+        ('"maybe": null', '"maybe": 1.0'),
+        ('"ratio": 1', '"ratio": "1"'),
+        ('"ratio": 1', '"ratio": 1e999'),
+        ('{"a": [1]}', '{"a": [true]}'),
+    ],
+)
+async def test_values_of_another_type_are_refused_and_never_converted(old: str, new: str) -> None:
+    assert old in EVERYTHING
+    assert (await said(everything, EVERYTHING.replace(old, new))).startswith("everything was not run: argument")
+
+
+async def test_partials_hide_what_they_bind() -> None:
+    async def add(a: int, b: int, c: int = 0) -> int:
+        """Add."""
+        return a + b + c
+
+    tool = FunctionTool(functools.partial(functools.partial(add, 1), c=2))
+    assert (tool.name, tool.description, list(tool.input_schema["properties"])) == ("add", "Add.", ["b"])
+    assert await said(tool, '{"b": 10}') == "13"
+    assert "'c' is unknown" in await said(tool, '{"b": 10, "c": 5}')
+
+
+async def test_bound_methods_and_callable_objects_are_tools() -> None:
+    class Store:
+        """Search the store."""
+
+        async def search(self, query: str) -> str:
+            return f"found {query}"
+
+        async def __call__(self, query: str) -> str:
+            return f"called {query}"
+
+    store = Store()
+    assert await said(FunctionTool(store.search), '{"query": "x"}') == "found x"
+    called = FunctionTool(store)
+    assert (called.name, called.description) == ("Store", "Search the store.")
+    assert await said(called, '{"query": "x"}') == "called x"
+
+
+async def test_decorated_functions_keep_their_signature_and_their_kind() -> None:
+    def plain(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    @plain
+    async def wait(n: int) -> int:
+        return n + 1
+
+    @plain
+    async def stream(n: int) -> AsyncIterator[str]:
+        yield str(n)
+
+    assert await said(wait, '{"n": 1}') == "2"
+    assert FunctionTool(stream).is_streaming
+    assert await said(stream, '{"n": 1}') == "1"
+
+
+async def test_a_cached_function_is_a_tool() -> None:
+    @functools.lru_cache
+    def square(n: int) -> int:
+        """Square."""
+        return n * n
+
+    assert await said(square, '{"n": 3}') == "9"
+
+
+async def test_preset_arguments_are_hidden_and_passed() -> None:
+    async def send(to: str, key: str, log: object = None) -> str:
+        return f"{to} {key}"
+
+    tool = FunctionTool(send, preset_kwargs={"key": "secret", "log": object()})
+    assert tool.input_schema["required"] == list(tool.input_schema["properties"]) == ["to"]
+    assert await said(tool, '{"to": "a"}') == "a secret"
+    assert "'key' is unknown" in await said(tool, '{"to": "a", "key": "mine"}')
+    assert await tool.call(to="b") == "b secret"
+
+
+async def test_a_schema_given_by_hand_is_shown_and_checked_and_hints_convert() -> None:
+    async def paint(colour: Colour, key: str, times: Any = 1) -> str:
+        return f"{colour!r} {key} {times}"
+
+    schema = {
+        "type": "object",
+        "properties": {"colour": {"type": "string"}, "key": {"type": "string"}, "times": {"maximum": 3}},
+        "required": ["colour", "key"],
+    }
+    tool = FunctionTool(paint, json_schema=schema, preset_kwargs={"key": "k"})
+    assert tool.input_schema == {
+        "type": "object",
+        "properties": {"colour": {"type": "string"}, "times": {"maximum": 3}},
+        "required": ["colour"],
+    }
+    assert await said(tool, '{"colour": "red"}') == f"{Colour.RED!r} k 1"
+    assert "argument 'times' should be at most 3, not 4" in await said(tool, '{"colour": "red", "times": 4}')
+    assert "argument 'colour' should be 'red', not 'blue'" in await said(tool, '{"colour": "blue"}')
+
+
+async def test_a_schema_given_by_hand_makes_up_for_missing_hints() -> None:
+    async def f(a, *, b: "Nowhere" = 0, **rest):  # type: ignore[no-untyped-def, name-defined]  # noqa: F821
+        return [a, b, rest]
+
+    tool = FunctionTool(f, json_schema={"type": "object", "properties": {"a": {}}}, preset_kwargs={"key": "k"})
+    assert await said(tool, '{"a": 1, "b": 2}') == '[1,2,{"key":"k"}]'
+    assert "argument 'key' is unknown" in await said(tool, '{"a": 1, "key": "mine"}')
+    assert "missing 1 required positional argument: 'a'" in await said(tool, '{"b": 2}')
+
+
+async def test_the_context_is_hidden_and_given() -> None:
+    async def f(a: int, context: ToolContext) -> str:
+        return f"{a} {context.tool_call.id}"
+
+    async def g(context: ToolContext | None = None, a: int = 1) -> str:
+        return f"{a} {context is not None}"
+
+    async def h(context: Annotated[ToolContext, "mine"]) -> str:
+        return context.tool_call.name
+
+    assert list(FunctionTool(f).input_schema["properties"]) == ["a"]
+    assert await said(f, '{"a": 1}') == "1 1"
+    assert await said(g) == "1 True"
+    assert await said(h) == "h"
+    assert "'context' is unknown" in await said(f, '{"a": 1, "context": null}')
+
+
+async def test_plain_functions_run_in_another_thread() -> None:
+    def where(context: ToolContext) -> bool:
+        return threading.get_ident() == here
+
+    here = threading.get_ident()
+    assert await said(where) == "false"
+
+
+async def test_what_a_plain_function_returns_to_be_awaited_is_awaited() -> None:
+    def f() -> Any:
+        return get_weather("Rome")
+
+    assert await said(f) == "Rome 3"
+
+
+def test_async_functions_may_run_side_by_side_and_plain_ones_only_when_it_is_said() -> None:
+    def plain() -> None: ...
+
+    async def stream() -> AsyncIterator[str]:
+        yield ""
+
+    def steps() -> Iterator[str]:
+        yield ""
+
+    assert FunctionTool(get_weather).is_concurrency_safe
+    assert FunctionTool(stream).is_concurrency_safe
+    assert not FunctionTool(plain).is_concurrency_safe
+    assert not FunctionTool(steps).is_concurrency_safe
+    assert FunctionTool(plain, is_concurrency_safe=True).is_concurrency_safe
+    assert not FunctionTool(get_weather, is_concurrency_safe=False).is_concurrency_safe
+
+
+def test_options_are_attributes() -> None:
+    tool = FunctionTool(
+        get_weather, name="w", description="d", ask=True, timeout=None, is_read_only=True, raise_tool_errors=True
+    )
+    assert (tool.name, tool.description, tool.ask, tool.timeout) == ("w", "d", True, None)
+    assert (tool.is_read_only, tool.raise_tool_errors, tool.is_external_tool) == (True, True, False)
+    assert repr(tool) == f"<FunctionTool w ({place(get_weather)})>"
+
+
+def test_missing_hint_is_refused_with_the_remedy() -> None:
+    async def get_weather(city) -> str:  # type: ignore[no-untyped-def]
+        return ""
+
+    assert error_of(lambda: FunctionTool(get_weather)) == (
+        "get_weather() cannot be a tool: its parameter 'city' has no type hint, so a model cannot be told what to "
+        f"pass; write e.g. `city: str` ({place(get_weather)})"
+    )
+    assert place(get_weather).startswith(__file__)
+
+
+def test_other_signatures_that_no_model_can_fill_are_refused_with_the_remedy() -> None:
+    async def positional(a: int, /) -> None: ...
+    async def star(*values: int) -> None: ...
+    async def stars(**values: int) -> None: ...
+    async def connection(db: threading.Thread) -> None: ...
+    async def callback(then: Callable[[], int]) -> None: ...
+    async def late(value: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+    async def bare(*values) -> None: ...  # type: ignore[no-untyped-def]
+    async def wrong(value: 5) -> None: ...  # type: ignore[valid-type]
+    async def broken(value: "list[") -> None: ...  # type: ignore[valid-type]  # noqa: F722
+    async def contexts(one: ToolContext, two: ToolContext) -> None: ...
+
+    def said(function: Any) -> str:
+        text = error_of(lambda: FunctionTool(function))
+        start, end = f"{function.__name__}() cannot be a tool: ", f" ({place(function)})"
+        assert text.startswith(start)
+        assert text.endswith(end)
+        return text.removeprefix(start).removesuffix(end)
+
+    assert said(positional) == "its parameter 'a' is positional-only, a model gives names; remove the `/`"
+    assert said(star) == "a model cannot be told what to pass as *values; take a list instead"
+    assert said(stars) == (
+        "a model cannot be told what to pass as **values; write the parameters out, or give json_schema"
+    )
+    assert said(connection) == (
+        "its parameter 'db' is a Thread, which no JSON can hold; give the value yourself with "
+        "preset_kwargs={'db': ...}, or take a type that JSON can hold"
+    )
+    assert "its parameter 'then' is a " in said(callback)
+    assert said(late) == (
+        "the type hint 'Nowhere' of its parameter 'value' cannot be looked up (name 'Nowhere' is not defined); "
+        "define that name at the top of the module, outside `if TYPE_CHECKING:`"
+    )
+    assert said(bare) == said(star)
+    assert said(wrong).startswith("its parameter 'value' is a 5, which no JSON can hold; ")
+    assert said(broken).startswith("the type hint 'list[' of its parameter 'value' is no type (")
+    assert said(contexts) == "its parameters one, two all take the ToolContext; keep one of them"
+
+
+def test_what_is_no_function_is_refused_with_the_remedy() -> None:
+    class Search:
+        async def find(self, query: str) -> None: ...
+
+    assert error_of(lambda: FunctionTool("search")) == (  # type: ignore[arg-type]
+        "'search' cannot be a tool: pass a function with type hints, or a ToolBase"
+    )
+    assert error_of(lambda: FunctionTool(Search)) == (
+        "the class Search cannot be a tool: pass a function, or an instance, Search(...)"
+    )
+    assert "a method without its object; pass a method of an instance" in error_of(lambda: FunctionTool(Search.find))
+    nameless = lambda: 1  # noqa: E731
+    assert error_of(lambda: FunctionTool(nameless)) == (
+        "a lambda has no name that a model could call it by: write a function with `def`, or give name=... "
+        f"({place(nameless)})"
+    )
+    assert FunctionTool(nameless, name="one").name == "one"
+    assert "cannot tell its parameters" in error_of(lambda: FunctionTool(min))
+
+
+@pytest.mark.parametrize("name", ["", "get weather", "wetter_für", "x" * 65, "a.b", "a\n"])
+def test_names_that_providers_refuse_are_refused(name: str) -> None:
+    assert error_of(lambda: FunctionTool(get_weather, name=name)) == (
+        f"{name!r} cannot be the name of a tool: take 1 to 64 of A-Z, a-z, 0-9, `_` and `-`, as providers want"
+    )
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    assert error_of(lambda: FunctionTool(get_weather, timeout=0)) == (
+        "the timeout of get_weather must be more than 0 seconds, or None for no limit, not 0"
+    )
+    assert error_of(lambda: FunctionTool(get_weather, max_output=0)) == (
+        "max_output of get_weather must be more than 0 characters, not 0"
+    )
+    assert "preset_kwargs names 'cty', but its parameters are city, days" in error_of(
+        lambda: FunctionTool(get_weather, preset_kwargs={"cty": "Rome"})
+    )
+    assert "preset_kwargs names 'cty'" in error_of(
+        lambda: FunctionTool(get_weather, preset_kwargs={"cty": "Rome"}, json_schema={"type": "object"})
+    )
+    assert "must be a JSON schema of an object" in error_of(
+        lambda: FunctionTool(get_weather, json_schema={"type": "string"})
+    )

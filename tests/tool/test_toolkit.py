@@ -1,0 +1,299 @@
+"""The tools of an agent, and the groups that they come in."""
+
+import json
+from typing import Any
+
+import pytest
+
+from agentrt.errors import ToolConfigError
+from agentrt.message import TextBlock, ToolCallBlock
+from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolGroup, Toolkit, ToolResponse
+from agentrt.tool.call import PreparedCall, respond
+from agentrt.tool.signature import place
+
+
+async def get_weather(city: str) -> str:
+    """Get the weather."""
+    return f"sunny in {city}"
+
+
+async def search(query: str) -> str:
+    """Search the web."""
+    return f"found {query}"
+
+
+async def read(path: str) -> str:
+    """Read a file."""
+    return f"read {path}"
+
+
+def grouped() -> Toolkit:
+    web = ToolGroup("web", "The web.", tools=[search], notes="Quote your sources.")
+    files = ToolGroup("files", "Files.", active=True, tools=[read])
+    return Toolkit([get_weather], [web, files])
+
+
+def call(name: str, **arguments: Any) -> ToolCallBlock:
+    return ToolCallBlock("1", name, json.dumps(arguments))
+
+
+def text_of(result: Any) -> str:
+    assert isinstance(result, ToolResponse)
+    (block,) = result.content
+    assert isinstance(block, TextBlock)
+    return block.text
+
+
+async def run(kit: Toolkit, name: str, **arguments: Any) -> str:
+    *_, last = [item async for item in kit.call_tool_function(call(name, **arguments))]
+    return text_of(last)
+
+
+def error_of(function: Any, *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(ToolConfigError) as caught:
+        function(*args, **kwargs)
+    return str(caught.value)
+
+
+# Tools
+
+
+def test_schemas_have_the_form_that_providers_know() -> None:
+    assert Toolkit([get_weather]).get_json_schemas() == [
+        {
+            "type": "function",
+            "function": {
+                "name": "get_weather",
+                "description": "Get the weather.",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"city": {"type": "string"}},
+                    "required": ["city"],
+                    "additionalProperties": False,
+                },
+            },
+        }
+    ]
+
+
+def test_schemas_are_made_once_and_anew_after_a_change() -> None:
+    kit = grouped()
+    first, chosen = kit.get_json_schemas(), kit.get_json_schemas(["web"])
+    assert kit.get_json_schemas() is first
+    assert kit.get_json_schemas(["web"]) is chosen
+    kit.update_tool_groups(["web"], True)
+    assert kit.get_json_schemas() is not first
+    assert kit.names() == ["get_weather", "search", "reset_equipped_tools", "read"]
+    kit.register_tool_function(search, func_name="search_2")
+    assert kit.names(["web"])[-1] == "search_2"
+
+
+def test_choosing_groups_again_and_again_does_not_fill_the_memory() -> None:
+    kit = grouped()
+    for number in range(1_000):
+        kit.get_json_schemas([f"gone_{number}"])
+    assert len(kit._schemas) <= 64
+
+
+async def test_functions_and_finished_tools_are_registered_alike() -> None:
+    kit = Toolkit()
+    kit.register_tool_function(get_weather, func_name="weather", func_description="W.", preset_kwargs={"city": "Rome"})
+    tool = FunctionTool(search)
+    kit.register_tool_function(tool)
+    kit.register_tool_function(read, json_schema={"type": "object", "properties": {"path": {"const": "/"}}})
+    assert kit.get("search") is tool
+    assert kit.get("nothing") is None
+    assert kit.get_json_schemas()[0]["function"]["description"] == "W."
+    assert await run(kit, "weather") == "sunny in Rome"
+    assert "argument 'path' should be \"/\", not '/etc'" in await run(kit, "read", path="/etc")
+
+
+def test_options_for_a_finished_tool_are_refused() -> None:
+    assert error_of(Toolkit().register_tool_function, FunctionTool(search), func_name="other") == (
+        "search is a finished tool: give name, description, preset_kwargs and json_schema where it is made"
+    )
+
+
+def test_two_tools_of_one_name_are_refused_with_both_places() -> None:
+    async def search(other: str) -> None: ...
+
+    kit = Toolkit([FunctionTool(read, name="search")])
+    assert error_of(kit.register_tool_function, search) == (
+        f"two tools are called 'search': {place(read)} and {place(search)}; rename one with func_name=..., or say what "
+        'to do with namesake="override", "skip" or "rename"'
+    )
+
+
+async def test_a_namesake_may_override_or_be_skipped_or_renamed() -> None:
+    class Read(ToolBase):
+        """Read."""
+
+        name = "search"
+
+        async def call(self) -> str:
+            return "class"
+
+    kit = Toolkit([search])
+    kit.register_tool_function(read, func_name="search", namesake="skip")
+    assert kit.names() == ["search"]
+    assert await run(kit, "search", query="x") == "found x"
+    kit.register_tool_function(read, func_name="search", namesake="rename")
+    kit.register_tool_function(Read(), namesake="rename")
+    assert kit.names() == ["search", "search_2", "search_3"]
+    assert (await run(kit, "search_2", path="x"), await run(kit, "search_3")) == ("read x", "class")
+    kit.register_tool_function(read, func_name="search", namesake="override")
+    assert await run(kit, "search", path="x") == "read x"
+
+
+def test_an_extended_toolkit_leaves_the_first_alone() -> None:
+    kit = grouped()
+    assert kit.extended([]) is kit
+    more = kit.extended([FunctionTool(search, name="extra")])
+    assert kit.names() == ["get_weather", "reset_equipped_tools", "read"]
+    assert more.names() == ["get_weather", "read", "reset_equipped_tools", "extra"]
+    more.update_tool_groups(["web"], True)
+    assert kit.active_groups == ["files"]
+    assert "two tools are called 'get_weather'" in error_of(kit.extended, [get_weather])
+
+
+# Preparing
+
+
+def test_a_call_of_an_unknown_tool_is_told_the_nearest_and_all_names() -> None:
+    kit = Toolkit([get_weather, search])
+    result = kit.prepare(call("get_wether", city="Rome"))
+    assert (
+        text_of(result)
+        == "There is no tool 'get_wether'. Did you mean get_weather? The tools are: get_weather, search."
+    )
+    assert isinstance(result, ToolResponse)
+    assert result.state == "error"
+    assert text_of(Toolkit().prepare(call("x"))) == "There is no tool 'x'. The tools are: none."
+    assert len(text_of(kit.prepare(call("x" * 100_000)))) < 200
+
+
+def test_a_call_of_a_tool_in_an_inactive_group_is_told_how_to_activate_it() -> None:
+    kit = grouped()
+    assert text_of(kit.prepare(call("search", query="x"))) == (
+        "search was not run: its group 'web' is not active. Call reset_equipped_tools with 'web' set to true first, "
+        "together with the groups that you want to keep."
+    )
+    assert isinstance(kit.prepare(call("search", query="x"), ["web"]), PreparedCall)
+    assert isinstance(kit.prepare(call("read", path="x")), PreparedCall)
+    assert "its group 'files' is not active" in text_of(kit.prepare(call("read", path="x"), []))
+    assert isinstance(kit.prepare(call("get_weather", city="x"), []), PreparedCall)
+
+
+async def test_a_call_that_cannot_be_prepared_gives_its_result_alone() -> None:
+    items = [item async for item in Toolkit([search]).call_tool_function(call("search"))]
+    assert [text_of(item) for item in items] == [
+        "search was not run: argument 'query' is missing. It takes: query (string)."
+    ]
+
+
+# Groups
+
+
+def test_the_meta_tool_is_offered_when_there_are_groups() -> None:
+    kit = Toolkit([get_weather])
+    assert kit.names() == ["get_weather"]
+    kit.create_tool_group("web", "The web.")
+    assert kit.names() == ["get_weather", "reset_equipped_tools"]
+    kit.create_tool_group("files", "Files.")
+    schema = kit.get_json_schemas()[-1]["function"]["parameters"]
+    assert schema == {
+        "type": "object",
+        "properties": {
+            "web": {"type": "boolean", "description": "The web.", "default": False},
+            "files": {"type": "boolean", "description": "Files.", "default": False},
+        },
+        "additionalProperties": False,
+    }
+
+
+async def test_the_meta_tool_sets_all_groups_at_once_and_answers_with_their_notes() -> None:
+    kit = grouped()
+    assert await run(kit, "reset_equipped_tools", web=True) == (
+        "Active now, beside the tools that are always offered: web.\n\nweb: Quote your sources."
+    )
+    assert kit.active_groups == ["web"]
+    assert "get_weather" in kit.names()
+    assert await run(kit, "reset_equipped_tools", web=False, files=True) == (
+        "Active now, beside the tools that are always offered: files."
+    )
+    assert await run(kit, "reset_equipped_tools") == (
+        "Active now: only the tools that are always offered (group 'basic')."
+    )
+    assert kit.active_groups == []
+
+
+async def test_a_wrong_choice_of_groups_changes_nothing() -> None:
+    kit = grouped()
+    assert "argument 'wb' is unknown" in await run(kit, "reset_equipped_tools", web=True, wb=True)
+    assert "argument 'web' should be of type boolean, not 'yes'" in await run(kit, "reset_equipped_tools", web="yes")
+    assert kit.active_groups == ["files"]
+
+
+async def test_in_a_conversation_the_meta_tool_leaves_the_shared_toolkit_alone() -> None:
+    kit = grouped()
+    chosen: list[list[str]] = []
+    tool_call = call("reset_equipped_tools", web=True)
+    prepared = kit.prepare(tool_call, ["files"])
+    assert isinstance(prepared, PreparedCall)
+    context = ToolContext(tool_call, object(), object(), on_active_groups=chosen.append)  # type: ignore[arg-type]
+    assert (await respond(prepared, context)).state == "success"
+    assert (chosen, kit.active_groups) == ([["web"]], ["files"])
+
+
+async def test_a_conversation_that_cannot_choose_groups_says_so() -> None:
+    kit = grouped()
+    prepared = kit.prepare(call("reset_equipped_tools", web=True))
+    assert isinstance(prepared, PreparedCall)
+    response = await respond(prepared, ToolContext(prepared.tool_call, object(), object()))  # type: ignore[arg-type]
+    assert (response.state, kit.active_groups) == ("error", ["files"])
+
+
+def test_programs_choose_groups_too() -> None:
+    kit = grouped()
+    assert "Active now" in text_of(kit.reset_equipped_tools(web=True))
+    assert kit.active_groups == ["web"]
+    kit.update_tool_groups("files", True)
+    assert kit.active_groups == ["web", "files"]
+    kit.update_tool_groups(["web", "files", "basic"], False)
+    assert kit.active_groups == []
+    assert "get_weather" in kit.names()
+    kit.register_tool_function(kit.reset_equipped_tools)
+    assert kit.names() == ["get_weather", "reset_equipped_tools"]
+
+
+def test_groups_that_do_not_exist_are_refused_by_name() -> None:
+    kit = grouped()
+    unknown = "there is no group 'wb': the groups are 'basic', 'web', 'files'"
+    assert error_of(kit.update_tool_groups, ["web", "wb"], True) == unknown
+    assert error_of(kit.reset_equipped_tools, wb=True) == unknown
+    assert error_of(kit.register_tool_function, get_weather, group_name="wb", func_name="x") == (
+        "there is no group 'wb': create it with create_tool_group, or take one of 'basic', 'web', 'files'"
+    )
+    assert kit.active_groups == ["files"]
+
+
+def test_a_saved_choice_of_a_group_that_is_gone_is_harmless() -> None:
+    assert grouped().names(["gone"]) == ["get_weather", "reset_equipped_tools"]
+
+
+def test_group_names_are_checked() -> None:
+    kit = grouped()
+    assert error_of(kit.create_tool_group, "web", "Again.") == ("there is a group 'web' already: choose another name")
+    assert error_of(kit.create_tool_group, "basic", "Again.") == (
+        "there is a group 'basic' already: choose another name"
+    )
+    assert "cannot be the name of a group" in error_of(kit.create_tool_group, "the web", "")
+
+
+def test_a_tool_of_the_meta_tools_name_is_refused_where_there_are_groups() -> None:
+    mine = FunctionTool(search, name="reset_equipped_tools")
+    assert "two tools are called 'reset_equipped_tools'" in error_of(grouped().register_tool_function, mine)
+    kit = Toolkit([mine])
+    assert error_of(kit.create_tool_group, "web", "The web.") == (
+        f"'reset_equipped_tools' is the tool that switches groups, but {place(search)} has that name: rename it"
+    )
