@@ -138,7 +138,7 @@ async def _beside(
 
 
 def _start(run: Run, call: ToolCallBlock) -> ToolResultStartEvent:
-    return ToolResultStartEvent(run.id, call.id, call.name, created_at=run.now())
+    return ToolResultStartEvent(run.id, call.id, call.name)
 
 
 async def _after_start(
@@ -205,7 +205,7 @@ def _result(
     elif not _same(streamed, response.content):
         output = response.content
     metadata = response.metadata or None
-    yield ToolResultEndEvent(run.id, call.id, response.state, output, metadata=metadata, created_at=run.now())
+    yield ToolResultEndEvent(run.id, call.id, response.state, output, metadata=metadata)
 
 
 def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> Iterator[AgentEvent]:
@@ -213,15 +213,13 @@ def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> Iterator[Agen
         if isinstance(block, DataBlock):
             yield _data(run, call, block)
         else:
-            yield ToolResultTextDeltaEvent(run.id, call.id, block.text, block.id, created_at=run.now())
+            yield ToolResultTextDeltaEvent(run.id, call.id, block.text, block.id)
 
 
 def _data(run: Run, call: ToolCallBlock, block: DataBlock) -> ToolResultDataDeltaEvent:
     source = block.source
     data, url = (source.data, None) if isinstance(source, Base64Source) else (None, source.url)
-    return ToolResultDataDeltaEvent(
-        run.id, call.id, block.id, source.media_type, data, url, block.name, created_at=run.now()
-    )
+    return ToolResultDataDeltaEvent(run.id, call.id, block.id, source.media_type, data, url, block.name)
 
 
 def _same(streamed: Iterable[TextBlock | DataBlock], whole: Iterable[TextBlock | DataBlock]) -> bool:

@@ -109,11 +109,7 @@ class Agent:
 
     async def reply(self, inputs: str | ReplyInput = None) -> Msg:
         """Answer with the final message."""
-        final: Any = None
-        async with self.reply_stream(inputs, yield_final_msg=True) as items:
-            async for item in items:
-                final = item
-        return cast(Msg, final)
+        return cast(Msg, await self.reply_stream(inputs, yield_final_msg=True).drain())
 
     async def __call__(self, inputs: str | ReplyInput = None) -> Msg:
         """Answer with the final message."""

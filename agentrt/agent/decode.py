@@ -43,7 +43,6 @@ class Decoder:
         "_data",
         "_last",
         "_new_id",
-        "_now",
         "_open",
         "_reply_id",
         "_signature",
@@ -51,12 +50,9 @@ class Decoder:
         "_taken",
     )
 
-    def __init__(
-        self, reply_id: str, new_id: Callable[[], str], now: Callable[[], int], taken: set[str], by: str
-    ) -> None:
+    def __init__(self, reply_id: str, new_id: Callable[[], str], taken: set[str], by: str) -> None:
         self._reply_id = reply_id
         self._new_id = new_id
-        self._now = now
         self._taken = taken
         self._by = by
         self._last: ChatResponse | None = None
@@ -83,7 +79,10 @@ class Decoder:
         if not isinstance(response, ChatResponse):
             raise ChainContractError(f"model {self._by!r} streamed {response!r:.200}: each item must be a ChatResponse")
         if not response.is_last:
-            return self._pieces(response.content)
+            content = response.content
+            if self._open is TextBlock and len(content) == 1 and content[0].__class__ is TextBlock:
+                return self._more_text(content[0].text)
+            return self._pieces(content)
         self._last = response
         return self._rest(response.content)
 
@@ -114,9 +113,9 @@ class Decoder:
         self._close(closing)
         yield from closing
         for call_id in self._calls.values():
-            yield ToolCallEndEvent(self._reply_id, call_id, created_at=self._now())
+            yield ToolCallEndEvent(self._reply_id, call_id)
         for block_id in self._data.values():
-            yield DataBlockEndEvent(self._reply_id, block_id, created_at=self._now())
+            yield DataBlockEndEvent(self._reply_id, block_id)
         usage = self._last.usage or ChatUsage()
         yield ModelCallEndEvent(
             self._reply_id,
@@ -126,7 +125,6 @@ class Decoder:
             usage.cache_creation_input_tokens or 0,
             self._last.finished_reason,
             usage.estimated,
-            created_at=self._now(),
         )
 
     def _pieces(self, content: list[ContentBlock]) -> Events:
@@ -163,23 +161,25 @@ class Decoder:
                 f"model {self._by!r} answered with {block!r:.200}: an answer holds text, thinking, data and tool calls"
             )
 
+    def _more_text(self, text: str) -> Events:
+        """What nearly every response of a stream is: more of the text that is open."""
+        return [TextBlockDeltaEvent(self._reply_id, self._block_id, text)] if text else []
+
     def _text(self, block: TextBlock, events: Events) -> None:
         if not block.text:
             return
         if self._open is not TextBlock:
             self._begin(TextBlock, events)
-            events.append(TextBlockStartEvent(self._reply_id, self._block_id, created_at=self._now()))
-        events.append(TextBlockDeltaEvent(self._reply_id, self._block_id, block.text, created_at=self._now()))
+            events.append(TextBlockStartEvent(self._reply_id, self._block_id))
+        events.append(TextBlockDeltaEvent(self._reply_id, self._block_id, block.text))
 
     def _thinking(self, block: ThinkingBlock, events: Events) -> None:
         if self._open is not ThinkingBlock and (block.thinking or block.signature):
             self._begin(ThinkingBlock, events)
-            events.append(ThinkingBlockStartEvent(self._reply_id, self._block_id, created_at=self._now()))
+            events.append(ThinkingBlockStartEvent(self._reply_id, self._block_id))
         self._signature = block.signature or self._signature
         if block.thinking:
-            events.append(
-                ThinkingBlockDeltaEvent(self._reply_id, self._block_id, block.thinking, created_at=self._now())
-            )
+            events.append(ThinkingBlockDeltaEvent(self._reply_id, self._block_id, block.thinking))
 
     def _begin(self, kind: type, events: Events) -> None:
         self._close(events)
@@ -189,9 +189,9 @@ class Decoder:
 
     def _close(self, events: Events) -> None:
         if self._open is TextBlock:
-            events.append(TextBlockEndEvent(self._reply_id, self._block_id, created_at=self._now()))
+            events.append(TextBlockEndEvent(self._reply_id, self._block_id))
         elif self._open is ThinkingBlock:
-            end = ThinkingBlockEndEvent(self._reply_id, self._block_id, self._signature, created_at=self._now())
+            end = ThinkingBlockEndEvent(self._reply_id, self._block_id, self._signature)
             events.append(end)
             self._signature = None
         self._open = None
@@ -201,11 +201,11 @@ class Decoder:
         if call_id is None:
             call_id = self._start_call(block, events)
         if block.input:
-            events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input, created_at=self._now()))
+            events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input))
 
     def _whole_call(self, block: ToolCallBlock, events: Events) -> None:
         call_id = self._start_call(block, events)
-        events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input, created_at=self._now()))
+        events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input))
 
     def _start_call(self, block: ToolCallBlock, events: Events) -> str:
         self._close(events)
@@ -214,7 +214,7 @@ class Decoder:
         # Two whole calls may share a provider's id, and both must be ended.
         self._calls[block.id if block.id not in self._calls else call_id] = call_id
         self._blocks.append(call_id)
-        events.append(ToolCallStartEvent(self._reply_id, call_id, block.name, created_at=self._now()))
+        events.append(ToolCallStartEvent(self._reply_id, call_id, block.name))
         return call_id
 
     def _data_piece(self, block: DataBlock, events: Events) -> None:
@@ -223,10 +223,10 @@ class Decoder:
         if block_id is None:
             block_id = self._data[block.id] = self._new_id()
             self._blocks.append(block_id)
-            events.append(DataBlockStartEvent(self._reply_id, block_id, media_type, block.name, created_at=self._now()))
+            events.append(DataBlockStartEvent(self._reply_id, block_id, media_type, block.name))
         source = block.source
         data, url = (source.data, None) if isinstance(source, Base64Source) else (None, source.url)
-        events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, data, url, created_at=self._now()))
+        events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, data, url))
 
 
 def _thinking_first(content: list[ContentBlock]) -> list[ContentBlock]:

@@ -1,6 +1,6 @@
 """One round of asking the model: the cores of on_reasoning, on_system_prompt and on_model_call."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from functools import partial
 from typing import Any, Protocol
 
@@ -67,24 +67,27 @@ async def system_prompt(agent: Conversation, current_prompt: str) -> str:
     return current_prompt
 
 
-async def call_model(
+def call_model(
     agent: Conversation,
     messages: list[Msg],
     tools: list[JSONSchema],
     tool_choice: ToolChoice | None,
     current_model: ChatModelBase,
-) -> ModelResult:
+) -> Awaitable[ModelResult]:
     """The core of on_model_call: one call of the model."""
-    return await current_model(messages, tools, tool_choice)
+    return current_model(messages, tools, tool_choice)
 
 
-async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGenerator[AgentEvent | Msg, None]:
+async def reason(  # noqa: C901  # in one piece, since another generator would cost every event another frame
+    agent: Conversation, tool_choice: ToolChoice | None
+) -> AsyncGenerator[AgentEvent | Msg, None]:
     """The core of on_reasoning: asks the model and yields its answer as events."""
     run = agent.run
-    for event in _forget_attempt(run):
-        yield event
-    run.attempt = decoder = Decoder(run.id, run.new_id, run.now, run.call_ids, agent.model.model)
-    yield ModelCallStartEvent(run.id, agent.model.model, created_at=run.now())
+    if run.attempt is not None:
+        for event in _forget_attempt(run.id, run.attempt):
+            yield event
+    run.attempt = decoder = Decoder(run.id, run.new_id, run.call_ids, agent.model.model)
+    yield ModelCallStartEvent(run.id, agent.model.model)
     request = partial(_request, agent, tool_choice)
     if agent.announcing and not agent.announcing.isdisjoint(_CALLED_FOR_AN_ANSWER):
         async with Host(run.id, run.mailbox, request) as host:
@@ -119,10 +122,10 @@ async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGe
         await result.aclose()
 
 
-def _forget_attempt(run: Run) -> list[AgentEvent]:
+def _forget_attempt(reply_id: str, attempt: Decoder) -> list[AgentEvent]:
     """Announce that an earlier attempt at this round does not count, when a layer has started the round again."""
-    dropped = run.attempt.discard() if run.attempt else []
-    return [ModelCallRetryEvent("the round was started again", block_ids=dropped, reply_id=run.id)] if dropped else []
+    dropped = attempt.discard()
+    return [ModelCallRetryEvent("the round was started again", block_ids=dropped, reply_id=reply_id)] if dropped else []
 
 
 async def _request(agent: Conversation, tool_choice: ToolChoice | None) -> ModelResult:

@@ -70,7 +70,8 @@ async def drive(
     agent: ReplyingConversation, ticket: Ticket, inputs: ReplyInput, yield_final_msg: bool
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Run one reply through on_reply and yield its events, then its final message when asked for."""
-    await agent.turns.take(ticket, agent.when_busy)
+    if not agent.turns.take_free(ticket, agent.when_busy):
+        await agent.turns.take(ticket, agent.when_busy)
     run = Run(ticket.reply_id, agent.state.sequence)
     agent.begin(run)
     stream = agent.chains.on_reply(agent, inputs=inputs, structured_schema=None)
@@ -117,7 +118,7 @@ def _told(failure: Exception) -> str:
 
 
 def _start(agent: Conversation, run: Run) -> ReplyStartEvent:
-    return ReplyStartEvent(run.id, agent.state.session_id, agent.name, created_at=run.now())
+    return ReplyStartEvent(run.id, agent.state.session_id, agent.name)
 
 
 async def _adopt_end(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
@@ -143,7 +144,7 @@ def _numbered(run: Run, event: ReplyEndEvent) -> ReplyEndEvent:
 
 
 def _end_event(agent: Conversation, run: Run, reason: FinishedReason, error: str | None = None) -> ReplyEndEvent:
-    return ReplyEndEvent(run.id, agent.state.session_id, reason, error, created_at=run.now())
+    return ReplyEndEvent(run.id, agent.state.session_id, reason, error)
 
 
 async def _end(
@@ -197,7 +198,7 @@ async def _abandon(agent: ReplyingConversation, run: Run) -> None:
 # The core
 
 
-async def reply(
+async def reply(  # noqa: C901  # in one piece, since another generator would cost every event another frame
     agent: ReplyingConversation, inputs: ReplyInput, structured_schema: Any
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """The core of on_reply: rounds of asking the model and running its tools, until there is an answer.
@@ -243,11 +244,12 @@ async def reply(
         for event in _settle(agent, run):
             yield event
         raise
-    for event in mailbox.take():
-        yield run.admit(event)
+    if mailbox.items:
+        for event in mailbox.take():
+            yield run.admit(event)
     final = _final(context, step.reason)
     if step.reason == "exceed_max_iters":
-        yield run.admit(ExceedMaxItersEvent(run.id, agent.name, created_at=run.now()))
+        yield run.admit(ExceedMaxItersEvent(run.id, agent.name))
     yield await _end(agent, run, step.reason)
     yield final
 
@@ -280,9 +282,7 @@ def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
     run.attempt = None
     context.cur_iter = context.round_start = context.empty_rounds = 0
     context.response = None
-    return run.admit(
-        ModelCallRetryEvent("the reply was started again", block_ids=dropped, reply_id=run.id, created_at=run.now())
-    )
+    return run.admit(ModelCallRetryEvent("the reply was started again", block_ids=dropped, reply_id=run.id))
 
 
 def _close_unfinished(agent: ReplyingConversation) -> None:
@@ -318,7 +318,7 @@ def _count_round(agent: ReplyingConversation, context: ReplyContext) -> None:
 
 
 def _take_hint(run: Run, context: ReplyContext) -> AgentEvent:
-    event = run.admit(HintBlockEvent(run.id, run.new_id(), run.take_hint(), "continue_with", created_at=run.now()))
+    event = run.admit(HintBlockEvent(run.id, run.new_id(), run.take_hint(), "continue_with"))
     context.round_start = len(context.blocks)
     context.response = None
     return event
@@ -357,6 +357,6 @@ def _results_for_open_calls(context: ReplyContext, run: Run, state: ToolResultSt
             continue
         reply_id = context.reply_id
         if call.id not in begun:
-            yield ToolResultStartEvent(reply_id, call.id, call.name, created_at=run.now())
-        yield ToolResultTextDeltaEvent(reply_id, call.id, text, run.new_id(), created_at=run.now())
-        yield ToolResultEndEvent(reply_id, call.id, state, created_at=run.now())
+            yield ToolResultStartEvent(reply_id, call.id, call.name)
+        yield ToolResultTextDeltaEvent(reply_id, call.id, text, run.new_id())
+        yield ToolResultEndEvent(reply_id, call.id, state)

@@ -114,7 +114,7 @@ class Run:
 
     def spoken(self, message: Msg) -> list[AgentEvent]:
         """Return the events of a message that stands for the model's answer."""
-        decoder = Decoder(self.id, self.new_id, self.now, self.call_ids, message.name)
+        decoder = Decoder(self.id, self.new_id, self.call_ids, message.name)
         return decoder.whole(message.get_content_blocks())
 
     def admit(self, event: _Event) -> _Event:

@@ -39,6 +39,14 @@ class Turns:
         self._holder: Ticket | None = None
         self._waiting: deque[tuple[Ticket, anyio.Event]] = deque()
 
+    def take_free(self, ticket: Ticket, when_busy: WhenBusy) -> bool:
+        """Take the conversation if nobody has it, and nothing has to be noted for those who may wait for it."""
+        if self._holder is not None or when_busy == "wait":
+            return False
+        self._holder = ticket
+        ticket.reaper = Reaper()
+        return True
+
     async def take(self, ticket: Ticket, when_busy: WhenBusy) -> None:
         """Take the conversation; raises `AgentBusyError` when another reply has it and will not let go by itself."""
         if when_busy == "wait":
@@ -118,6 +126,16 @@ class ReplyStream:
     async def aclose(self) -> None:
         """Stop the reply and wait until everything it opened is closed."""
         await self._items.aclose()
+
+    async def drain(self) -> AgentEvent | Msg | None:
+        """Read the reply to its end and return its last item."""
+        item: AgentEvent | Msg | None = None
+        try:
+            async for item in self._items:  # noqa: B007  # the last one is returned
+                pass
+        finally:
+            await self._items.aclose()
+        return item
 
     async def __aenter__(self) -> "ReplyStream":
         return self

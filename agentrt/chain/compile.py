@@ -151,6 +151,7 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
         step = _stream_layer(spec, layer, step)
     codes = _codes(core, layers)
     item_types, terminal = spec.item_types, spec.terminal
+    known: set[type] = set()  # classes that have passed the check, for a cheaper look at each item
 
     async def entry(agent: Any, **values: Any) -> AsyncIterator[Any]:
         owner = Owner()
@@ -160,8 +161,10 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
         item = error = None
         try:
             async for item in stream:
-                if not isinstance(item, item_types):
-                    raise _wrong_item(spec, layers, item)
+                if item.__class__ not in known:
+                    if not isinstance(item, item_types):
+                        raise _wrong_item(spec, layers, item)
+                    known.add(item.__class__)
                 if left:
                     await owner.close_left()
                 yield item

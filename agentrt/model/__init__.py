@@ -1,14 +1,12 @@
 """Chat models: one provider, one file."""
 
 from agentrt.model.base import ChatModelBase, ModelResult
-from agentrt.model.rules import DEFAULT_RULES, Asked, Call, Rule, RulesChatModel, Step, Tool, ToolLike
+from agentrt.model.rules import DEFAULT_RULES, Rule, RulesChatModel
 from agentrt.model.scripted import ScriptedCall, ScriptedChatModel, ScriptedResponse
 from agentrt.types import ChatResponse, ChatUsage
 
 __all__ = [
     "DEFAULT_RULES",
-    "Asked",
-    "Call",
     "ChatModelBase",
     "ChatResponse",
     "ChatUsage",
@@ -18,7 +16,4 @@ __all__ = [
     "ScriptedCall",
     "ScriptedChatModel",
     "ScriptedResponse",
-    "Step",
-    "Tool",
-    "ToolLike",
 ]

@@ -1,6 +1,6 @@
 """What every model adapter is."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any
 
 from agentrt.errors import UsageError
@@ -28,14 +28,14 @@ class ChatModelBase:
         self.stream = stream
         self.context_size = context_size
 
-    async def __call__(
+    def __call__(
         self,
         messages: list[Msg],
         tools: list[JSONSchema] | None = None,
         tool_choice: ToolChoice | None = None,
-    ) -> ModelResult:
+    ) -> Awaitable[ModelResult]:
         """Send the conversation to the model; `tools` are JSON schemas as `Toolkit.get_json_schemas` gives them."""
-        return await self._call(messages, tools, tool_choice)
+        return self._call(messages, tools, tool_choice)
 
     async def _call(
         self,
