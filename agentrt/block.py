@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 __all__ = [
     "Base64Source",
@@ -17,6 +17,7 @@ __all__ = [
     "ContentBlock",
     "DataBlock",
     "HintBlock",
+    "Strict",
     "TextBlock",
     "ThinkingBlock",
     "ToolCallBlock",
@@ -61,8 +62,15 @@ class ToolResultState(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Strict:
+    """Base of everything that is read from JSON: a field that it does not have is refused, not dropped."""
+
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+
 @dataclass(slots=True)
-class Base64Source:
+class Base64Source(Strict):
     """Bytes carried in the message itself, base64-encoded."""
 
     data: str
@@ -71,7 +79,7 @@ class Base64Source:
 
 
 @dataclass(slots=True)
-class URLSource:
+class URLSource(Strict):
     """Bytes that live elsewhere."""
 
     url: str
@@ -80,7 +88,7 @@ class URLSource:
 
 
 @dataclass(slots=True)
-class TextBlock:
+class TextBlock(Strict):
     """Text for the reader."""
 
     text: str
@@ -89,7 +97,7 @@ class TextBlock:
 
 
 @dataclass(slots=True)
-class ThinkingBlock:
+class ThinkingBlock(Strict):
     """The model's reasoning, kept apart from its answer; `signature` is what some providers need to take it back."""
 
     thinking: str
@@ -99,7 +107,7 @@ class ThinkingBlock:
 
 
 @dataclass(slots=True)
-class DataBlock:
+class DataBlock(Strict):
     """An image, sound or file."""
 
     source: Annotated[Base64Source | URLSource, Field(discriminator="type")]
@@ -109,7 +117,7 @@ class DataBlock:
 
 
 @dataclass(slots=True)
-class HintBlock:
+class HintBlock(Strict):
     """A note from the runtime or a middleware to the model, inside the model's own turn."""
 
     hint: str
@@ -119,7 +127,7 @@ class HintBlock:
 
 
 @dataclass(slots=True)
-class ToolCallBlock:
+class ToolCallBlock(Strict):
     """A model's wish to run a tool; `input` is JSON text, exactly as the model wrote it."""
 
     id: str
@@ -130,7 +138,7 @@ class ToolCallBlock:
 
 
 @dataclass(slots=True)
-class ToolResultBlock:
+class ToolResultBlock(Strict):
     """What came of the tool call with the same `id`."""
 
     id: str

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from agentrt.block import ToolCallBlock, ToolResultBlock, ToolResultState
+from agentrt.block import Strict, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.types import FinishedReason, Role, ToolOutput
 
 __all__ = [
@@ -51,7 +51,7 @@ __all__ = [
 
 
 @dataclass(slots=True)
-class AgentEvent:
+class AgentEvent(Strict):
     """Base of all events; `reply_id` names the reply that it belongs to."""
 
     reply_id: str
@@ -319,7 +319,7 @@ class RequireExternalExecutionEvent(AgentEvent):
 
 
 @dataclass(slots=True)
-class ConfirmResult:
+class ConfirmResult(Strict):
     """A person's decision on one tool call; `rules` are to hold for later calls too."""
 
     confirmed: bool

@@ -15,6 +15,7 @@ from agentrt.block import (
     ContentBlock,
     DataBlock,
     HintBlock,
+    Strict,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
@@ -73,7 +74,7 @@ _ROLES = ("user", "assistant", "system")
 
 
 @dataclass(slots=True)
-class Msg:
+class Msg(Strict):
     """One message of a conversation.
 
     `content` is a `str` or a list of blocks; every accessor treats a `str` as one text block. The message that an
@@ -141,6 +142,8 @@ class Msg:
         """Return a message of its own: changing its blocks, lists or dicts at the first level leaves this one alone."""
         new = _clone(self)
         new.metadata = dict(self.metadata)
+        if self.structured_output is not None:
+            new.structured_output = dict(self.structured_output)
         if isinstance(self.content, list):
             new.content = [_copy_block(block) for block in self.content]
         return new
@@ -338,7 +341,7 @@ def _extend_data(block: DataBlock, event: DataBlockDeltaEvent | ToolResultDataDe
     elif event.data is not None and isinstance(block.source, Base64Source):
         # Every piece is encoded by itself, padding and all, so pieces are joined as bytes.
         joined = base64.b64decode(block.source.data) + base64.b64decode(event.data)
-        block.source.data = base64.b64encode(joined).decode()
+        block.source = Base64Source(base64.b64encode(joined).decode(), block.source.media_type)
 
 
 def _tool_result_end(msg: Msg, event: ToolResultEndEvent) -> None:

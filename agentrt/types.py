@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agentrt.block import ContentBlock, DataBlock, TextBlock, ToolResultState
+from agentrt.block import ContentBlock, DataBlock, Strict, TextBlock, ToolResultState
 
 __all__ = [
     "AgentHookTypes",
@@ -29,7 +29,7 @@ ReActAgentHookTypes = AgentHookTypes | Literal["pre_reasoning", "post_reasoning"
 
 
 @dataclass(slots=True)
-class ChatUsage:
+class ChatUsage(Strict):
     """Tokens of one model call, or of several added up; `estimated` when the provider did not say.
 
     `input_tokens` includes the cached ones.
@@ -57,7 +57,7 @@ class ChatResponse:
 
     A stream is any number of pieces with `is_last=False`, each holding only what is new, and then one with
     `is_last=True` that holds the whole content, the usage and the reason for stopping. Pieces of one tool call share
-    its `id`, and their `input`s are to be joined.
+    its `id`, and their `input`s are to be joined. A signature of thinking comes with a piece of it.
     """
 
     content: list[ContentBlock]

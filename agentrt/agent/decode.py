@@ -42,6 +42,7 @@ class Decoder:
         "_calls",
         "_data",
         "_last",
+        "_names",
         "_new_id",
         "_open",
         "_reply_id",
@@ -65,12 +66,13 @@ class Decoder:
         self._streamed: set[type] = set()
         self._blocks: list[str] = []
         self._calls: dict[str, str] = {}
+        self._names: dict[str, str] = {}
         self._data: dict[str, str] = {}
 
     def discard(self) -> list[str]:
         """Forget everything so far; return the ids of the blocks that were begun."""
         blocks = self._blocks
-        self._taken.difference_update(self._calls.values())
+        self._taken.difference_update(self._names)
         self._reset()
         return blocks
 
@@ -78,6 +80,11 @@ class Decoder:
         """Return the events of one response of a stream."""
         if not isinstance(response, ChatResponse):
             raise ChainContractError(f"model {self._by!r} streamed {response!r:.200}: each item must be a ChatResponse")
+        if self._last is not None:
+            raise ChainContractError(
+                f"model {self._by!r} streamed {response!r:.200} after the response with is_last=True: "
+                f"end the stream there"
+            )
         if not response.is_last:
             content = response.content
             if self._open is TextBlock and len(content) == 1 and content[0].__class__ is TextBlock:
@@ -90,6 +97,7 @@ class Decoder:
         """Return the events of an answer that was not streamed, up to the ends of its blocks."""
         events: Events = []
         for block in _thinking_first(content):
+            self._close(events)
             if isinstance(block, ToolCallBlock):
                 self._whole_call(block, events)
             else:
@@ -112,7 +120,7 @@ class Decoder:
         closing: Events = []
         self._close(closing)
         yield from closing
-        for call_id in self._calls.values():
+        for call_id in self._names:
             yield ToolCallEndEvent(self._reply_id, call_id)
         for block_id in self._data.values():
             yield DataBlockEndEvent(self._reply_id, block_id)
@@ -134,20 +142,17 @@ class Decoder:
         return events
 
     def _rest(self, content: list[ContentBlock]) -> Events:
-        events: Events = []
-        streamed_calls = set(self._calls)
-        for block in _thinking_first(content):
-            if isinstance(block, ToolCallBlock):
-                if block.id not in streamed_calls:
-                    self._whole_call(block, events)
-            elif type(block) not in self._streamed:
-                self._piece(block, events)
-                self._streamed.discard(type(block))  # the next block of this kind was not streamed either
-        return events
+        """Return the events of what the whole content holds and no piece delivered."""
+        streamed_calls, streamed = set(self._calls), set(self._streamed)
+        missing: list[ContentBlock] = []
+        for block in content:
+            is_known = block.id in streamed_calls if isinstance(block, ToolCallBlock) else type(block) in streamed
+            if not is_known:
+                missing.append(block)
+        return self.whole(missing) if missing else []
 
     def _piece(self, block: ContentBlock, events: Events) -> None:
         cls = block.__class__
-        self._streamed.add(cls)
         if cls is TextBlock:
             self._text(block, events)  # type: ignore[arg-type]  # by its class
         elif cls is ThinkingBlock:
@@ -169,12 +174,14 @@ class Decoder:
         if not block.text:
             return
         if self._open is not TextBlock:
+            self._streamed.add(TextBlock)
             self._begin(TextBlock, events)
             events.append(TextBlockStartEvent(self._reply_id, self._block_id))
         events.append(TextBlockDeltaEvent(self._reply_id, self._block_id, block.text))
 
     def _thinking(self, block: ThinkingBlock, events: Events) -> None:
         if self._open is not ThinkingBlock and (block.thinking or block.signature):
+            self._streamed.add(ThinkingBlock)
             self._begin(ThinkingBlock, events)
             events.append(ThinkingBlockStartEvent(self._reply_id, self._block_id))
         self._signature = block.signature or self._signature
@@ -198,7 +205,7 @@ class Decoder:
 
     def _call_piece(self, block: ToolCallBlock, events: Events) -> None:
         call_id = self._calls.get(block.id)
-        if call_id is None:
+        if call_id is None or block.name not in ("", self._names[call_id]):
             call_id = self._start_call(block, events)
         if block.input:
             events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input))
@@ -208,11 +215,15 @@ class Decoder:
         events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input))
 
     def _start_call(self, block: ToolCallBlock, events: Events) -> str:
+        if not isinstance(block.input, str):
+            raise ChainContractError(
+                f"model {self._by!r} called {block.name!r} with the input {block.input!r:.200}: it must be JSON text"
+            )
         self._close(events)
         call_id = block.id if block.id and block.id not in self._taken else self._new_id()
         self._taken.add(call_id)
-        # Two whole calls may share a provider's id, and both must be ended.
-        self._calls[block.id if block.id not in self._calls else call_id] = call_id
+        self._calls[block.id] = call_id
+        self._names[call_id] = block.name
         self._blocks.append(call_id)
         events.append(ToolCallStartEvent(self._reply_id, call_id, block.name))
         return call_id
@@ -221,6 +232,7 @@ class Decoder:
         block_id = self._data.get(block.id)
         media_type = block.source.media_type
         if block_id is None:
+            self._streamed.add(DataBlock)
             block_id = self._data[block.id] = self._new_id()
             self._blocks.append(block_id)
             events.append(DataBlockStartEvent(self._reply_id, block_id, media_type, block.name))

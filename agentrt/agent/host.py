@@ -99,11 +99,11 @@ class Host:
         self._stopped: anyio.Event | None = None
         self._returned = False
         self._result: Any = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     async def __aenter__(self) -> "Host":
         self._scope = anyio.CancelScope(deadline=anyio.current_effective_deadline())
-        _spawn(self._run)
+        _spawn(self._run, self._end)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -127,7 +127,7 @@ class Host:
     async def outcome(self) -> Any:
         """Return what the coroutine returned, or raise what it raised."""
         if self._error is not None:
-            raise self._error
+            raise _alone(self._error)
         if not self._returned:
             # Our own deadline, shared with the task, is the usual reason; then this is where it shows.
             await anyio.lowlevel.checkpoint()
@@ -140,13 +140,18 @@ class Host:
             with self._scope:
                 self._result = await self._main()
                 self._returned = True
-        except Exception as error:  # noqa: BLE001  # handed to the side that waits, in `outcome`
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # noqa: BLE001  # handed to the side that waits, in `outcome`
             self._error = error
         finally:
-            self._over = True
-            self._mailbox.wake()
-            if self._stopped is not None:
-                self._stopped.set()
+            self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        self._mailbox.wake()
+        if self._stopped is not None:
+            self._stopped.set()
 
 
 class Reaper:
@@ -169,10 +174,11 @@ class Reaper:
                 _logger.exception("closing an abandoned reply failed")
 
         with suppress(RuntimeError):
-            self._soon(_spawn, close)
+            self._soon(_spawn, close, _nothing)
 
 
-def _spawn(main: Callable[[], Any]) -> None:
+def _spawn(main: Callable[[], Any], end: Callable[[], None]) -> None:
+    """Start a task; `end` is called when it is over, also when somebody cancelled it before it began."""
     trio = _running_trio()
     if trio is not None:
         trio.lowlevel.spawn_system_task(main, context=copy_context())
@@ -180,6 +186,18 @@ def _spawn(main: Callable[[], Any]) -> None:
     task = asyncio.get_running_loop().create_task(main())
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
+    task.add_done_callback(lambda _: end())
+
+
+def _nothing() -> None:
+    pass
+
+
+def _alone(error: BaseException) -> BaseException:
+    """Return the one error in a group of one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _running_trio() -> Any:

@@ -5,8 +5,9 @@ from functools import cache
 from typing import Any, Literal
 
 import shortuuid
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
+from agentrt.block import Strict
 from agentrt.message import ContentBlock, Msg
 from agentrt.types import FinishedReason
 
@@ -14,7 +15,7 @@ __all__ = ["AgentState", "ReplyContext", "ReplyOutcome"]
 
 
 @dataclass(slots=True)
-class ReplyContext:
+class ReplyContext(Strict):
     """The reply in progress. `message` joins the context when the reply is over.
 
     `round_start` is where the blocks of the current round begin in `message.content`; `response` is what a tool gave to
@@ -37,7 +38,7 @@ class ReplyContext:
 
 
 @dataclass(slots=True)
-class ReplyOutcome:
+class ReplyOutcome(Strict):
     """How a reply ended."""
 
     reply_id: str
@@ -46,7 +47,7 @@ class ReplyOutcome:
 
 
 @dataclass(slots=True)
-class AgentState:
+class AgentState(Strict):
     """One conversation, whole: saved and loaded again, it continues in another process.
 
     `context` holds the finished messages, oldest first. `sequence` is the number of the last event. `active_groups`
@@ -56,8 +57,6 @@ class AgentState:
     A dataclass, checked by pydantic when it is loaded, and no pydantic model: the loop reads and sets these fields all
     the time, which costs a model ten times as much.
     """
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # an unknown field is a newer format, or a mistake
 
     version: Literal[1] = 1
     session_id: str = field(default_factory=shortuuid.uuid)
