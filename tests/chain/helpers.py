@@ -1,0 +1,167 @@
+"""What the tests of the chains share: small cores, layers that only watch, and ways to read a stream.
+
+To a chain the agent is only an argument that it hands on, so here the agent is the log that cores and layers write to.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from agentrt.chain import Chains, compile_chains
+from agentrt.event import AgentEvent, CustomEvent
+from agentrt.hooks import HOOKS, MiddlewareBase
+from agentrt.message import AssistantMsg, Msg, TextBlock, ToolCallBlock
+from agentrt.types import ChatResponse, ToolChunk, ToolResponse
+
+MODEL = object()
+CALL = ToolCallBlock("1", "add", "{}")
+VALUES: dict[str, dict[str, Any]] = {
+    "on_reply": {"inputs": None, "structured_schema": None},
+    "on_reasoning": {"tool_choice": None},
+    "on_acting": {"tool_call": CALL},
+    "on_model_call": {"messages": [], "tools": [], "tool_choice": None, "current_model": MODEL},
+    "on_system_prompt": {"current_prompt": "prompt"},
+}
+STREAMS = ("on_reply", "on_reasoning", "on_acting")
+
+
+class Log(list[str]):
+    """The agent of these tests."""
+
+
+@contextmanager
+def noted(agent: Log, name: str) -> Iterator[None]:
+    """Write down when what is inside opens and closes."""
+    agent.append(f"{name} opens")
+    try:
+        yield
+    finally:
+        agent.append(f"{name} closes")
+
+
+# Items, by one letter
+
+
+def event(name: str) -> CustomEvent:
+    return CustomEvent(name)
+
+
+def message(text: str) -> Msg:
+    return AssistantMsg("core", text)
+
+
+def response(text: str, *, is_last: bool = True) -> ChatResponse:
+    return ChatResponse([TextBlock(text)], is_last)
+
+
+def text_of(item: Any) -> str:
+    """Return the letter that the item was made with."""
+    if isinstance(item, CustomEvent):
+        return item.name
+    if isinstance(item, Msg):
+        return item.get_text_content() or ""
+    return "".join(block.text for block in item.content)
+
+
+# Cores
+
+
+async def reply(agent: Log, inputs: Any, structured_schema: Any) -> AsyncIterator[AgentEvent | Msg]:
+    with noted(agent, "core"):
+        yield event("a")
+        yield event("b")
+        yield message("c")
+
+
+async def reason(agent: Log, tool_choice: Any) -> AsyncIterator[AgentEvent]:
+    with noted(agent, "core"):
+        yield event("a")
+        yield event("b")
+        yield event("c")
+
+
+async def act(agent: Log, tool_call: ToolCallBlock) -> AsyncIterator[ToolChunk | ToolResponse]:
+    with noted(agent, "core"):
+        yield ToolChunk([TextBlock("a")])
+        yield ToolChunk([TextBlock("b")])
+        yield ToolResponse([TextBlock("c")])
+
+
+async def call_model(agent: Log, messages: Any, tools: Any, tool_choice: Any, current_model: Any) -> ChatResponse:
+    agent.append("core")
+    return response("answer")
+
+
+async def stream_model(
+    agent: Log, messages: Any, tools: Any, tool_choice: Any, current_model: Any
+) -> AsyncIterator[ChatResponse]:
+    async def pieces() -> AsyncIterator[ChatResponse]:
+        with noted(agent, "core"):
+            yield response("a", is_last=False)
+            yield response("b", is_last=False)
+            yield response("c")
+
+    return pieces()
+
+
+async def prompt(agent: Log, current_prompt: str) -> str:
+    agent.append("core")
+    return current_prompt
+
+
+CORES: dict[str, Callable[..., Any]] = {
+    "on_reply": reply,
+    "on_reasoning": reason,
+    "on_acting": act,
+    "on_model_call": call_model,
+    "on_system_prompt": prompt,
+}
+
+
+# Layers
+
+
+class Guard(MiddlewareBase):
+    """Passes everything on with a plain `async for`, and writes down when it is opened and closed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def _guard(self, agent, input_kwargs, next_handler):
+        with noted(agent, self.name):
+            async for item in next_handler(**input_kwargs):
+                yield item
+
+    on_reply = on_reasoning = on_acting = _guard
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        result = await next_handler(**input_kwargs)
+        return result if isinstance(result, ChatResponse) else self._relay(agent, result)
+
+    async def _relay(self, agent, stream):
+        with noted(agent, self.name):
+            async for item in stream:
+                yield item
+
+
+# Running
+
+
+def compiled(*middlewares: Any, **cores: Callable[..., Any]) -> Chains:
+    """Compile the real hook table around the cores above, or those given by hook."""
+    return compile_chains(MiddlewareBase, HOOKS, {**CORES, **cores}, middlewares)
+
+
+def entry_of(chains: Chains, hook: str) -> Callable[..., Any]:
+    entry: Callable[..., Any] = getattr(chains, hook)
+    return entry
+
+
+def enter(chains: Chains, hook: str, agent: Log, **values: Any) -> Any:
+    """Enter a hook's chain as the runtime does."""
+    return entry_of(chains, hook)(agent, **{**VALUES[hook], **values})
+
+
+async def texts(stream: Any) -> list[str]:
+    """Read a stream to its end."""
+    return [text_of(item) async for item in stream]

@@ -1,0 +1,142 @@
+"""What `explain` writes: every chain from its outermost layer to its core, for people, programs and pages."""
+
+import json
+from typing import Any
+
+import pytest
+
+from agentrt.chain import compile_chains, explain
+from agentrt.hooks import HOOKS, MiddlewareBase
+from tests.chain.helpers import CORES, Guard, compiled
+
+
+class Prompt(MiddlewareBase):
+    key = "prompts & <more>"
+    position = "innermost"
+    wrapped_by = (Guard, "Retry")
+
+    async def on_system_prompt(self, agent, current_prompt):
+        return current_prompt
+
+
+class Tools(MiddlewareBase):
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+
+def place_of(function: Any) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
+GUARDS, TOOLS, PROMPT = (Guard("1"), Guard("2")), Tools(), Prompt()
+CHAINS = compiled(*GUARDS, TOOLS, PROMPT)
+
+
+def explained(format: Any) -> str:
+    return explain(CHAINS, "assistant", CORES, {id(TOOLS): ["search", "fetch"]}, format)
+
+
+def test_the_text_names_the_layers_of_each_hook_from_the_outermost_to_the_core() -> None:
+    text = explained("text")
+    assert text.startswith("Agent 'assistant': the chains, outermost first\n")
+    [acting] = [part for part in text.split("\n\n") if part.startswith("on_acting (stream): ")]
+    assert acting.splitlines()[1:] == [
+        f"  1. Guard  {place_of(Guard.on_acting)}",
+        f"  2. Guard [Guard#2]  {place_of(Guard.on_acting)}",
+        f"  3. Tools  {place_of(Tools.on_acting)}",
+        f"  core  {place_of(CORES['on_acting'])}",
+    ]
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_it_says_what_each_hook_wraps_and_what_it_never_sees(format: Any) -> None:
+    text = explained(format)
+    assert all(spec.wraps in text and spec.never in text for spec in HOOKS)
+
+
+def test_the_text_names_the_tools_that_each_middleware_brings() -> None:
+    assert "\nTools of Tools: search, fetch" in explained("text")
+    assert explained("text").count("Tools of") == 1
+
+
+def test_the_text_names_the_hooks_without_a_layer() -> None:
+    text = explain(compiled(TOOLS), "assistant", CORES, {})
+    assert "No layer, the core is called directly: on_reply, on_reasoning, on_system_prompt, on_model_call" in text
+    assert "on_reply (stream)" not in text
+
+
+def test_the_hooks_come_in_the_order_of_a_reply() -> None:
+    text = explained("text")
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("on_")] == [spec.name for spec in HOOKS]
+
+
+def test_text_is_what_comes_unasked() -> None:
+    assert explain(CHAINS, "assistant", CORES, {id(TOOLS): ["search", "fetch"]}) == explained("text")
+
+
+def test_the_json_says_the_same_to_a_program() -> None:
+    description = json.loads(explained("json"))
+    assert description["agent"] == "assistant"
+    assert [hook["hook"] for hook in description["hooks"]] == [spec.name for spec in HOOKS]
+    [acting] = [hook for hook in description["hooks"] if hook["hook"] == "on_acting"]
+    assert acting["shape"] == "stream"
+    assert acting["core"] == place_of(CORES["on_acting"])
+    assert acting["layers"] == [
+        {"class": "Guard", "key": "Guard", "where": place_of(Guard.on_acting)},
+        {"class": "Guard", "key": "Guard#2", "where": place_of(Guard.on_acting)},
+        {"class": "Tools", "key": "Tools", "where": place_of(Tools.on_acting)},
+    ]
+
+
+def test_the_json_lists_every_middleware_with_its_tools_and_constraints() -> None:
+    assert json.loads(explained("json"))["middlewares"] == [
+        {"class": "Guard", "key": "Guard", "tools": []},
+        {"class": "Guard", "key": "Guard#2", "tools": []},
+        {"class": "Tools", "key": "Tools", "tools": ["search", "fetch"]},
+        {
+            "class": "Prompt",
+            "key": "prompts & <more>",
+            "tools": [],
+            "position": "innermost",
+            "wrapped_by": ["Guard", "Retry"],
+        },
+    ]
+
+
+def test_the_json_shows_a_hook_without_a_layer_as_empty() -> None:
+    description = json.loads(explain(compiled(), "assistant", CORES, {}, "json"))
+    assert all(hook["layers"] == [] for hook in description["hooks"])
+
+
+def test_the_mermaid_draws_every_chain_to_its_core() -> None:
+    lines = explained("mermaid").splitlines()
+    assert lines[0] == "flowchart LR"
+    begin = lines.index('  subgraph on_acting["on_acting"]')
+    assert lines[begin + 1 : begin + 9] == [
+        '    on_acting_1["Guard"]',
+        '    on_acting_2["Guard [Guard#2]"]',
+        '    on_acting_3["Tools"]',
+        '    on_acting_core["core"]',
+        "    on_acting_1 --> on_acting_2",
+        "    on_acting_2 --> on_acting_3",
+        "    on_acting_3 --> on_acting_core",
+        "  end",
+    ]
+    assert sum(line.startswith("  subgraph") for line in lines) == len(HOOKS)
+
+
+def test_the_mermaid_escapes_what_would_be_markup() -> None:
+    assert '["Prompt [prompts &amp; &lt;more>]"]' in explained("mermaid")
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"explain\(\) writes 'text', 'json', 'mermaid', not 'yaml'"):
+        explained("yaml")
+
+
+@pytest.mark.parametrize("format", ["text", "json", "mermaid"])
+def test_chains_without_all_the_cores_can_be_explained(format: Any) -> None:
+    cores = {"on_reply": CORES["on_reply"]}
+    chains = compile_chains(MiddlewareBase, HOOKS, cores, [GUARDS[0]])
+    assert "on_reply" in explain(chains, "assistant", cores, {}, format)

@@ -1,0 +1,121 @@
+"""Law 2: a hook that no middleware overrides has no chain, and the class decides what is overridden."""
+
+import pytest
+
+from agentrt.hooks import HOOKS, MiddlewareBase
+from tests.chain.helpers import CORES, Log, compiled, enter, entry_of, texts
+
+NAMES = [spec.name for spec in HOOKS]
+
+
+class Reply(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        agent.append("layer")
+        async for item in next_handler():
+            yield item
+
+
+class Reasoning(MiddlewareBase):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+
+class Acting(MiddlewareBase):
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+
+class ModelCall(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        return await next_handler()
+
+
+class SystemPrompt(MiddlewareBase):
+    async def on_system_prompt(self, agent, current_prompt):
+        return current_prompt
+
+
+ONE_EACH = {
+    "on_reply": Reply,
+    "on_reasoning": Reasoning,
+    "on_system_prompt": SystemPrompt,
+    "on_model_call": ModelCall,
+    "on_acting": Acting,
+}
+
+
+def is_core(middleware: MiddlewareBase, hook: str) -> bool:
+    return entry_of(compiled(middleware), hook) is CORES[hook]
+
+
+@pytest.mark.parametrize("hook", NAMES)
+def test_without_middlewares_every_entry_is_its_core(hook: str) -> None:
+    assert entry_of(compiled(), hook) is CORES[hook]
+
+
+@pytest.mark.parametrize("hook", NAMES)
+def test_with_a_layer_on_one_hook_all_the_other_entries_are_their_cores(hook: str) -> None:
+    chains = compiled(ONE_EACH[hook]())
+    assert [name for name in NAMES if entry_of(chains, name) is not CORES[name]] == [hook]
+
+
+@pytest.mark.parametrize("hook", NAMES)
+def test_a_middleware_that_overrides_nothing_costs_nothing(hook: str) -> None:
+    class ToolsOnly(MiddlewareBase):
+        def list_tools(self):
+            return [len]
+
+    assert is_core(ToolsOnly(), hook)
+
+
+async def test_a_hook_from_a_mixin_counts() -> None:
+    class Mixin:
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            agent.append("mixin")
+            async for item in next_handler():
+                yield item
+
+    class Mixed(Mixin, MiddlewareBase):
+        pass
+
+    agent = Log()
+    await texts(enter(compiled(Mixed()), "on_reasoning", agent))
+    assert agent[0] == "mixin"
+
+
+def test_an_inherited_hook_counts() -> None:
+    class Child(Reply):
+        pass
+
+    assert not is_core(Child(), "on_reply")
+
+
+def test_a_mixin_behind_the_base_is_hidden_by_it() -> None:
+    class Mixin:
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            yield
+
+    class Hidden(MiddlewareBase, Mixin):
+        pass
+
+    assert is_core(Hidden(), "on_reply")
+
+
+def test_a_child_takes_a_hook_back_by_naming_the_function_of_the_base() -> None:
+    class Off(Reply):
+        on_reply = MiddlewareBase.on_reply
+
+    assert is_core(Off(), "on_reply")
+
+
+async def test_what_is_overridden_is_decided_once_when_the_chains_are_built() -> None:
+    class Late(MiddlewareBase):
+        pass
+
+    chains = compiled(Late())
+    Late.on_reply = Reply.on_reply
+    agent = Log()
+    await texts(enter(chains, "on_reply", agent))
+    assert "layer" not in agent

@@ -1,0 +1,565 @@
+"""Law 5: whoever leaves, everything that was opened is closed, innermost first, before control returns."""
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from agentrt.chain import Chains
+from agentrt.errors import ChainContractError
+from agentrt.hooks import MiddlewareBase
+from tests.chain.helpers import STREAMS, Guard, Log, compiled, enter, event, noted, text_of, texts
+
+OPENED = ["1 opens", "2 opens", "3 opens", "core opens"]
+CLOSED = ["core closes", "3 closes", "2 closes", "1 closes"]
+on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
+
+def three(**cores: Any) -> Chains:
+    return compiled(Guard("1"), Guard("2"), Guard("3"), **cores)
+
+
+# The consumer leaves
+
+
+@pytest.mark.parametrize("hook", STREAMS)
+async def test_a_consumer_that_closes_finds_everything_closed_innermost_first(hook: str) -> None:
+    agent = Log()
+    stream = enter(three(), hook, agent)
+    await anext(stream)
+    assert agent == OPENED
+    await stream.aclose()
+    assert agent == OPENED + CLOSED
+
+
+async def test_a_consumer_that_reads_to_the_end_finds_everything_closed() -> None:
+    agent = Log()
+    await texts(enter(three(), "on_reasoning", agent))
+    assert agent == OPENED + CLOSED
+
+
+async def test_a_consumer_that_closes_before_the_first_item_opens_nothing() -> None:
+    agent = Log()
+    await enter(three(), "on_reasoning", agent).aclose()
+    assert agent == []
+
+
+async def test_closing_twice_closes_once() -> None:
+    agent = Log()
+    stream = enter(three(), "on_reasoning", agent)
+    await anext(stream)
+    await stream.aclose()
+    await stream.aclose()
+    assert agent == OPENED + CLOSED
+
+
+async def test_everything_is_closed_in_the_task_that_closes() -> None:
+    tasks: list[int] = []
+
+    class Where(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            try:
+                async for item in next_handler():
+                    yield item
+            finally:
+                tasks.append(anyio.get_current_task().id)
+
+    stream = enter(compiled(Where(), Where()), "on_reasoning", Log())
+
+    async def read_one() -> None:
+        await anext(stream)
+
+    for _ in range(2):
+        async with anyio.create_task_group() as group:
+            group.start_soon(read_one)
+    await stream.aclose()
+    assert tasks == [anyio.get_current_task().id] * 2
+
+
+async def test_an_error_in_the_body_of_the_consumer_closes_everything() -> None:
+    async def consume() -> None:
+        async with aclosing(enter(three(), "on_reasoning", agent)) as stream:
+            async for _ in stream:
+                raise LookupError
+
+    agent = Log()
+    with pytest.raises(LookupError):
+        await consume()
+    assert agent == OPENED + CLOSED
+
+
+async def test_an_error_that_the_consumer_throws_in_closes_everything() -> None:
+    agent = Log()
+    stream = enter(three(), "on_reasoning", agent)
+    await anext(stream)
+    with pytest.raises(LookupError):
+        await stream.athrow(LookupError)
+    assert agent == OPENED + CLOSED
+
+
+async def test_a_cancelled_body_of_the_consumer_closes_everything() -> None:
+    agent = Log()
+    with anyio.CancelScope() as scope:
+        async with aclosing(enter(three(), "on_reasoning", agent)) as stream:
+            async for _ in stream:
+                scope.cancel()
+                await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    assert agent == OPENED + CLOSED
+
+
+# Cancelled while the chain runs
+
+
+class Waiting:
+    """A core that yields once and then waits for ever."""
+
+    def __init__(self) -> None:
+        self.waits = anyio.Event()
+
+    async def reason(self, agent: Log, tool_choice: Any) -> Any:
+        with noted(agent, "core"):
+            yield event("a")
+            self.waits.set()
+            await anyio.sleep_forever()
+
+
+async def test_a_cancelled_scope_closes_everything_and_is_not_swallowed() -> None:
+    agent, core = Log(), Waiting()
+
+    async def consume() -> None:
+        with anyio.CancelScope() as scope:
+            scopes.append(scope)
+            await texts(enter(three(on_reasoning=core.reason), "on_reasoning", agent))
+        assert scope.cancelled_caught
+        assert agent == OPENED + CLOSED
+
+    scopes: list[anyio.CancelScope] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(consume)
+        await core.waits.wait()
+        scopes[0].cancel()
+
+
+@on_asyncio
+async def test_a_task_cancelled_natively_closes_everything_and_is_cancelled(anyio_backend: str) -> None:
+    agent, core = Log(), Waiting()
+    task = asyncio.create_task(texts(enter(three(on_reasoning=core.reason), "on_reasoning", agent)))
+    await core.waits.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert agent == OPENED + CLOSED
+
+
+async def test_a_layer_that_was_stopped_early_when_the_cancellation_came_is_closed_too() -> None:
+    class LeaveAndWait(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            with noted(agent, "leaver"):
+                async for _ in next_handler():
+                    break
+                agent.scope.cancel()
+                await anyio.sleep_forever()
+                yield
+
+    agent = Log()
+    with anyio.CancelScope() as agent.scope:
+        await texts(enter(compiled(Guard("1"), LeaveAndWait(), Guard("2")), "on_reasoning", agent))
+    assert sorted(agent[4:]) == ["1 closes", "2 closes", "core closes", "leaver closes"]
+
+
+# A core or a layer raises
+
+
+async def before(agent: Log, tool_choice: Any) -> Any:
+    with noted(agent, "core"):
+        raise LookupError
+    yield
+
+
+async def mid(agent: Log, tool_choice: Any) -> Any:
+    with noted(agent, "core"):
+        yield event("a")
+        raise LookupError
+
+
+async def after(agent: Log, tool_choice: Any) -> Any:
+    with noted(agent, "core"):
+        yield event("a")
+    raise LookupError
+
+
+@pytest.mark.parametrize("core", [before, mid, after])
+async def test_an_error_in_the_core_closes_everything(core: Any) -> None:
+    agent = Log()
+    with pytest.raises(LookupError):
+        await texts(enter(three(on_reasoning=core), "on_reasoning", agent))
+    assert agent == OPENED + CLOSED
+
+
+class RaiseBefore(MiddlewareBase):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        with noted(agent, "2"):
+            raise LookupError
+        yield
+
+
+class RaiseMid(MiddlewareBase):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        with noted(agent, "2"):
+            async for item in next_handler():
+                yield item
+                raise LookupError
+
+
+class RaiseAfter(MiddlewareBase):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        with noted(agent, "2"):
+            async for item in next_handler():
+                yield item
+            raise LookupError
+
+
+async def test_an_error_in_a_layer_before_its_call_closes_everything() -> None:
+    agent = Log()
+    with pytest.raises(LookupError):
+        await texts(enter(compiled(Guard("1"), RaiseBefore(), Guard("3")), "on_reasoning", agent))
+    assert agent == ["1 opens", "2 opens", "2 closes", "1 closes"]
+
+
+async def test_an_error_in_a_layer_between_two_items_closes_everything() -> None:
+    agent = Log()
+    with pytest.raises(LookupError):
+        await texts(enter(compiled(Guard("1"), RaiseMid(), Guard("3")), "on_reasoning", agent))
+    assert sorted(agent[4:]) == sorted(CLOSED)
+    assert agent.index("core closes") < agent.index("3 closes")
+
+
+async def test_an_error_in_a_layer_after_the_last_item_closes_everything() -> None:
+    agent = Log()
+    with pytest.raises(LookupError):
+        await texts(enter(compiled(Guard("1"), RaiseAfter(), Guard("3")), "on_reasoning", agent))
+    assert agent[4:] == ["core closes", "3 closes", "2 closes", "1 closes"]
+
+
+async def test_an_item_of_the_wrong_type_closes_everything() -> None:
+    async def wrong(agent: Log, tool_choice: Any) -> Any:
+        with noted(agent, "core"):
+            yield 1
+            yield 2
+
+    agent = Log()
+    with pytest.raises(ChainContractError):
+        await texts(enter(three(on_reasoning=wrong), "on_reasoning", agent))
+    assert agent == OPENED + CLOSED
+
+
+# A layer stops early
+
+
+class Leave(MiddlewareBase):
+    """Passes on one item and stops, without closing what it was reading."""
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        with noted(agent, "leaver"):
+            async for item in next_handler():
+                yield item
+                return
+
+
+class More(MiddlewareBase):
+    """Adds items of its own at the end."""
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+        yield event("x")
+        yield event("y")
+
+
+async def consumed(agent: Log, *middlewares: MiddlewareBase) -> Log:
+    async for item in enter(compiled(*middlewares), "on_reasoning", agent):
+        agent.append(f"consumer gets {text_of(item)}")
+    return agent
+
+
+async def test_what_a_layer_left_open_is_closed_before_the_next_item_leaves_the_chain() -> None:
+    agent = await consumed(Log(), More(), Leave(), Guard("1"), Guard("2"))
+    assert agent == [
+        *("leaver opens", "1 opens", "2 opens", "core opens", "consumer gets a", "leaver closes"),
+        *("core closes", "2 closes", "1 closes", "consumer gets x", "consumer gets y"),
+    ]
+
+
+async def test_what_the_outermost_layer_left_open_is_closed_before_the_chain_ends() -> None:
+    agent = await consumed(Log(), Leave(), Guard("1"))
+    assert agent[-3:] == ["leaver closes", "core closes", "1 closes"]
+
+
+async def test_what_a_layer_left_open_is_closed_before_an_outer_layer_opens_anything_again() -> None:
+    class Again(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            for _ in range(2):
+                async for item in next_handler():
+                    yield item
+
+    agent = await consumed(Log(), Again(), Leave(), Guard("1"))
+    one = ["leaver opens", "1 opens", "core opens", "consumer gets a", "leaver closes", "core closes", "1 closes"]
+    assert agent == one * 2
+
+
+async def test_what_several_layers_left_open_is_closed_in_one_go() -> None:
+    agent = await consumed(Log(), More(), Leave(), Guard("1"), Leave(), Guard("2"))
+    gone = agent.index("consumer gets x")
+    assert sorted(agent[agent.index("consumer gets a") + 1 : gone]) == sorted(
+        ["leaver closes", "leaver closes", "1 closes", "2 closes", "core closes"]
+    )
+
+
+async def test_what_a_layer_left_open_after_trying_again_is_closed() -> None:
+    class LeaveTheSecond(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            for _ in range(2):
+                async for item in next_handler():
+                    yield item
+                    break
+
+    agent = await consumed(Log(), More(), LeaveTheSecond(), Guard("1"))
+    one = ["1 opens", "core opens", "consumer gets a", "core closes", "1 closes"]
+    assert agent == [*one, *one, "consumer gets x", "consumer gets y"]
+
+
+async def test_a_layer_that_goes_on_alone_keeps_its_stream_until_it_stops() -> None:
+    class Linger(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            async for item in next_handler():
+                yield item
+                break
+            yield event("own")
+
+    agent = await consumed(Log(), More(), Linger())
+    assert agent.index("consumer gets own") < agent.index("core closes") < agent.index("consumer gets x")
+
+
+class Failing(MiddlewareBase):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+            raise LookupError
+
+
+async def test_what_a_layer_left_open_by_raising_is_closed_before_another_item_stands_in() -> None:
+    class Substitute(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            failed = False
+            try:
+                async for item in next_handler():
+                    yield item
+            except LookupError:
+                failed = True
+            if failed:
+                yield event("instead")
+
+    agent = await consumed(Log(), Substitute(), Failing(), Guard("1"))
+    assert agent[-3:] == ["core closes", "1 closes", "consumer gets instead"]
+
+
+@pytest.mark.xfail(reason="BUG: the error that is being handled keeps the failed layer's next_handler alive")
+async def test_what_a_layer_left_open_by_raising_is_closed_before_an_item_leaves_the_except_block() -> None:
+    class Substitute(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            try:
+                async for item in next_handler():
+                    yield item
+            except LookupError:
+                yield event("instead")
+
+    agent = await consumed(Log(), Substitute(), Failing(), Guard("1"))
+    assert agent[-3:] == ["core closes", "1 closes", "consumer gets instead"]
+
+
+@pytest.mark.xfail(reason="BUG: a stopped layer is noticed only when nothing refers to its next_handler any more")
+async def test_what_a_layer_left_open_is_closed_though_something_still_holds_its_next_handler() -> None:
+    class Keep(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            agent.kept = next_handler
+            async for item in next_handler():
+                yield item
+                return
+
+    agent = await consumed(Log(), More(), Keep(), Guard("1"))
+    assert agent.index("core closes") < agent.index("1 closes") < agent.index("consumer gets x")
+
+
+# A clean-up that fails
+
+
+class BadCleanUp(MiddlewareBase):
+    """Raises while it is being closed."""
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        try:
+            async for item in next_handler():
+                yield item
+        finally:
+            agent.append("bad closes")
+            raise ValueError("clean-up")
+
+
+class CleanUpFails(MiddlewareBase):
+    """Reads nothing, yields one item, and raises while it is being closed."""
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        try:
+            yield event("own")
+        finally:
+            agent.append("bad closes")
+            raise ValueError("clean-up")
+
+
+async def test_a_clean_up_that_fails_keeps_no_other_from_being_closed_and_is_told_to_the_closer() -> None:
+    agent = Log()
+    stream = enter(compiled(Guard("1"), BadCleanUp(), Guard("2")), "on_reasoning", agent)
+    await anext(stream)
+    with pytest.raises(ValueError, match="clean-up"):
+        await stream.aclose()
+    assert agent[-4:] == ["core closes", "2 closes", "bad closes", "1 closes"]
+
+
+async def test_of_several_clean_ups_that_fail_the_innermost_is_told() -> None:
+    class Worse(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            try:
+                async for item in next_handler():
+                    yield item
+            finally:
+                raise LookupError("outer clean-up")
+
+    stream = enter(compiled(Worse(), BadCleanUp()), "on_reasoning", Log())
+    await anext(stream)
+    with pytest.raises(ValueError, match="clean-up"):
+        await stream.aclose()
+
+
+class FailFirst(MiddlewareBase):
+    """Raises while the layers inside it are still open."""
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+            raise LookupError("original")
+
+
+async def test_a_clean_up_that_fails_does_not_hide_the_error_that_is_on_its_way(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = Log()
+    with caplog.at_level(logging.ERROR, "agentrt"), pytest.raises(LookupError, match="original"):
+        await texts(enter(compiled(Guard("1"), FailFirst(), BadCleanUp(), Guard("2")), "on_reasoning", agent))
+    assert agent[-4:] == ["1 closes", "core closes", "2 closes", "bad closes"]
+    [record] = caplog.records
+    assert "clean-up failed while 'LookupError' was on its way" in record.getMessage()
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ValueError)
+
+
+async def test_a_clean_up_that_fails_does_not_hide_a_cancellation() -> None:
+    class Stop(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            async for item in next_handler():
+                yield item
+                agent.scope.cancel()
+                await anyio.sleep_forever()
+
+    agent = Log()
+    with anyio.CancelScope() as agent.scope:
+        await texts(enter(compiled(Stop(), CleanUpFails()), "on_reasoning", agent))
+    assert agent.scope.cancelled_caught
+
+
+@on_asyncio
+async def test_a_cancellation_during_the_clean_up_is_not_hidden_by_a_clean_up_that_failed(anyio_backend: str) -> None:
+    waits = asyncio.Event()
+
+    class SlowCleanUp(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            try:
+                async for item in next_handler():
+                    yield item
+            finally:
+                waits.set()
+                await anyio.sleep_forever()
+
+    async def open_and_close() -> None:
+        stream = enter(compiled(SlowCleanUp(), CleanUpFails()), "on_reasoning", Log())
+        await anext(stream)
+        await stream.aclose()
+
+    task = asyncio.create_task(open_and_close())
+    await waits.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_clean_up_that_is_cancelled_keeps_no_other_from_being_closed() -> None:
+    class SlowCleanUp(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            try:
+                async for item in next_handler():
+                    yield item
+            finally:
+                await anyio.lowlevel.checkpoint()
+                agent.append("not reached")
+
+    agent = Log()
+    with anyio.CancelScope() as scope:
+        async with aclosing(enter(compiled(Guard("1"), SlowCleanUp(), Guard("2")), "on_reasoning", agent)) as stream:
+            await anext(stream)
+            scope.cancel()
+    assert agent[-3:] == ["core closes", "2 closes", "1 closes"]
+
+
+async def test_a_core_that_is_no_generator_needs_no_aclose() -> None:
+    class Plain:
+        """The least that an async iterator can be."""
+
+        def __init__(self, agent: Log, tool_choice: Any) -> None:
+            self.left = ["b", "a"]
+
+        def __aiter__(self) -> "Plain":
+            return self
+
+        async def __anext__(self) -> Any:
+            if not self.left:
+                raise StopAsyncIteration
+            return event(self.left.pop())
+
+    agent = Log()
+    assert await texts(enter(compiled(Guard("1"), on_reasoning=Plain), "on_reasoning", agent)) == ["a", "b"]
+    assert agent == ["1 opens", "1 closes"]
+
+
+async def test_a_core_that_is_no_generator_is_closed_by_its_aclose() -> None:
+    class Source:
+        def __init__(self, agent: Log, tool_choice: Any) -> None:
+            self.agent = agent
+
+        def __aiter__(self) -> "Source":
+            return self
+
+        async def __anext__(self) -> Any:
+            return event("a")
+
+        async def aclose(self) -> None:
+            self.agent.append("source closes")
+
+    agent = Log()
+    stream = enter(compiled(Guard("1"), on_reasoning=Source), "on_reasoning", agent)
+    await anext(stream)
+    await stream.aclose()
+    assert agent == ["1 opens", "source closes", "1 closes"]

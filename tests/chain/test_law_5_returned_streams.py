@@ -1,0 +1,420 @@
+"""Law 5, for calls: a stream that a call returned has an owner, who closes it and everything that was opened for it."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt.chain import Chains
+from agentrt.errors import ChainContractError
+from agentrt.hooks import MiddlewareBase
+from agentrt.types import ChatResponse
+from tests.chain.helpers import Guard, Log, compiled, enter, noted, response, stream_model, text_of, texts
+
+OPENED = ["1 opens", "2 opens", "core opens"]
+CLOSED = ["core closes", "2 closes", "1 closes"]
+on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
+
+class Source:
+    """A stream of responses that, other than a generator, tells of its closing though it was never started."""
+
+    def __init__(self, agent: Log, name: str, error: Exception | None = None) -> None:
+        self.agent, self.name, self.error = agent, name, error
+        self.left = [response("c"), response("b", is_last=False), response("a", is_last=False)]
+
+    def __aiter__(self) -> "Source":
+        return self
+
+    async def __anext__(self) -> ChatResponse:
+        if self.error is not None and len(self.left) == 2:
+            raise self.error
+        if not self.left:
+            raise StopAsyncIteration
+        return self.left.pop()
+
+    async def aclose(self) -> None:
+        self.agent.append(f"{self.name} closes")
+
+
+class Wrapped(Source):
+    """A stream that a layer put around another one."""
+
+    def __init__(self, agent: Log, name: str, inner: Any) -> None:
+        super().__init__(agent, name)
+        self.inner = inner
+
+    async def __anext__(self) -> ChatResponse:
+        return await anext(self.inner)
+
+
+class Wrap(MiddlewareBase):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        return Wrapped(agent, self.name, await next_handler())
+
+
+async def source(agent: Log, **values: Any) -> Any:
+    return Source(agent, "core")
+
+
+def two(core: Any = stream_model) -> Chains:
+    return compiled(Guard("1"), Guard("2"), on_model_call=core)
+
+
+# The consumer leaves
+
+
+async def test_reading_it_to_the_end_closes_everything() -> None:
+    agent = Log()
+    stream = await enter(two(), "on_model_call", agent)
+    assert await texts(stream) == ["a", "b", "c"]
+    assert agent == OPENED + CLOSED
+
+
+async def test_closing_it_closes_every_wrapper_innermost_first() -> None:
+    agent = Log()
+    stream = await enter(two(), "on_model_call", agent)
+    await anext(stream)
+    assert agent == OPENED
+    await stream.aclose()
+    assert agent == OPENED + CLOSED
+
+
+async def test_closing_it_after_leaving_a_loop_closes_every_wrapper() -> None:
+    agent = Log()
+    stream = await enter(two(), "on_model_call", agent)
+    async for _ in stream:
+        break
+    await stream.aclose()
+    assert agent == OPENED + CLOSED
+
+
+async def test_closing_it_before_it_was_started_closes_every_wrapper() -> None:
+    agent = Log()
+    stream = await enter(compiled(Wrap("1"), Wrap("2"), on_model_call=source), "on_model_call", agent)
+    await stream.aclose()
+    assert agent == CLOSED
+
+
+async def test_closing_it_twice_closes_once() -> None:
+    agent = Log()
+    stream = await enter(compiled(Wrap("1"), on_model_call=source), "on_model_call", agent)
+    await anext(stream)
+    await stream.aclose()
+    await stream.aclose()
+    assert agent == ["core closes", "1 closes"]
+
+
+async def test_a_stream_that_layers_only_hand_on_is_closed_once() -> None:
+    class Through(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            return await next_handler()
+
+    agent = Log()
+    stream = await enter(compiled(Through(), Through(), on_model_call=source), "on_model_call", agent)
+    await stream.aclose()
+    assert agent == ["core closes"]
+
+
+async def test_it_is_closed_in_the_task_that_closes() -> None:
+    tasks: list[int] = []
+
+    class Where(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            return self.relay(await next_handler())
+
+        async def relay(self, stream):
+            try:
+                async for item in stream:
+                    yield item
+            finally:
+                tasks.append(anyio.get_current_task().id)
+
+    stream = await enter(compiled(Where(), on_model_call=stream_model), "on_model_call", Log())
+
+    async def read_one() -> None:
+        await anext(stream)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read_one)
+    await stream.aclose()
+    assert tasks == [anyio.get_current_task().id]
+
+
+async def test_a_cancelled_body_of_the_consumer_closes_everything() -> None:
+    agent = Log()
+    with anyio.CancelScope() as scope:
+        async with aclosing(await enter(two(), "on_model_call", agent)) as stream:
+            async for _ in stream:
+                scope.cancel()
+                await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert agent == OPENED + CLOSED
+
+
+async def test_a_scope_cancelled_while_a_piece_is_awaited_closes_everything() -> None:
+    async def core(agent: Log, **values: Any) -> Any:
+        async def pieces() -> Any:
+            with noted(agent, "core"):
+                yield response("a", is_last=False)
+                agent.scope.cancel()
+                await anyio.sleep_forever()
+
+        return pieces()
+
+    agent = Log()
+    with anyio.CancelScope() as agent.scope:
+        await texts(await enter(two(core), "on_model_call", agent))
+    assert agent.scope.cancelled_caught
+    assert agent == OPENED + CLOSED
+
+
+@on_asyncio
+async def test_a_task_cancelled_natively_while_a_piece_is_awaited_closes_everything(anyio_backend: str) -> None:
+    waits = asyncio.Event()
+
+    async def core(agent: Log, **values: Any) -> Any:
+        async def pieces() -> Any:
+            with noted(agent, "core"):
+                yield response("a", is_last=False)
+                waits.set()
+                await anyio.sleep_forever()
+
+        return pieces()
+
+    async def consume() -> None:
+        await texts(await enter(two(core), "on_model_call", agent))
+
+    agent = Log()
+    task = asyncio.create_task(consume())
+    await waits.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert agent == OPENED + CLOSED
+
+
+# Something fails
+
+
+async def test_an_error_in_the_middle_of_it_closes_everything() -> None:
+    async def broken(agent: Log, **values: Any) -> Any:
+        return Source(agent, "core", ConnectionError("cut"))
+
+    agent = Log()
+    stream = await enter(compiled(Wrap("1"), Wrap("2"), on_model_call=broken), "on_model_call", agent)
+    with pytest.raises(ConnectionError, match="cut"):
+        await texts(stream)
+    assert agent == CLOSED
+
+
+async def test_a_piece_of_the_wrong_type_closes_everything() -> None:
+    async def wrong(agent: Log, **values: Any) -> Any:
+        async def pieces() -> Any:
+            with noted(agent, "core"):
+                yield "text"
+                yield "text"
+
+        return pieces()
+
+    agent = Log()
+    with pytest.raises(ChainContractError, match="on_model_call passes on ChatResponse, but 'text' came out of it"):
+        await texts(await enter(two(wrong), "on_model_call", agent))
+    assert agent == OPENED + CLOSED
+
+
+async def test_a_layer_that_raises_after_a_stream_was_returned_to_it_leaves_nothing_open() -> None:
+    class Raise(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            await next_handler()
+            raise LookupError
+
+    agent = Log()
+    with pytest.raises(LookupError):
+        await enter(compiled(Wrap("1"), Raise(), Wrap("2"), on_model_call=source), "on_model_call", agent)
+    assert agent == ["core closes", "2 closes"]
+
+
+async def test_a_layer_that_is_cancelled_after_a_stream_was_returned_to_it_leaves_nothing_open() -> None:
+    class Wait(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            await next_handler()
+            agent.scope.cancel()
+            await anyio.sleep_forever()
+
+    agent = Log()
+    with anyio.CancelScope() as agent.scope:
+        await enter(compiled(Wait(), Wrap("2"), on_model_call=source), "on_model_call", agent)
+    assert agent.scope.cancelled_caught
+    assert agent == ["core closes", "2 closes"]
+
+
+class BadCleanUp(Wrapped):
+    async def aclose(self) -> None:
+        await super().aclose()
+        raise ValueError("clean-up")
+
+
+class WrapBadly(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        return BadCleanUp(agent, "bad", await next_handler())
+
+
+async def test_a_clean_up_that_fails_keeps_no_other_from_being_closed_and_is_told_to_the_closer() -> None:
+    agent = Log()
+    stream = await enter(compiled(Wrap("1"), WrapBadly(), on_model_call=source), "on_model_call", agent)
+    await anext(stream)
+    with pytest.raises(ValueError, match="clean-up"):
+        await stream.aclose()
+    assert agent == ["core closes", "bad closes", "1 closes"]
+
+
+async def test_a_clean_up_that_fails_does_not_hide_the_error_that_is_on_its_way(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken(agent: Log, **values: Any) -> Any:
+        return Source(agent, "core", ConnectionError("cut"))
+
+    agent = Log()
+    stream = await enter(compiled(Wrap("1"), WrapBadly(), on_model_call=broken), "on_model_call", agent)
+    with pytest.raises(ConnectionError, match="cut"):
+        await texts(stream)
+    assert agent == ["core closes", "bad closes", "1 closes"]
+    [record] = caplog.records
+    assert "clean-up failed while 'ConnectionError' was on its way" in record.getMessage()
+
+
+async def test_a_clean_up_that_fails_does_not_hide_a_cancellation(caplog: pytest.LogCaptureFixture) -> None:
+    class Wait(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            await next_handler()
+            agent.scope.cancel()
+            await anyio.sleep_forever()
+
+    agent = Log()
+    with anyio.CancelScope() as agent.scope:
+        await enter(compiled(Wait(), WrapBadly(), on_model_call=source), "on_model_call", agent)
+    assert agent.scope.cancelled_caught
+    assert agent == ["core closes", "bad closes"]
+    assert len(caplog.records) == 1
+
+
+# A layer reads it itself
+
+
+async def test_a_layer_may_drain_the_stream_and_return_a_plain_response() -> None:
+    class Join(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            return response("".join(await texts(await next_handler())))
+
+    agent = Log()
+    result = await enter(compiled(Join(), Guard("2"), on_model_call=stream_model), "on_model_call", agent)
+    assert text_of(result) == "abc"
+    assert agent == ["2 opens", "core opens", "core closes", "2 closes"]
+
+
+async def test_a_layer_that_reads_only_the_beginning_leaves_nothing_open() -> None:
+    class First(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            stream = await next_handler()
+            return response(text_of(await anext(stream)))
+
+    agent = Log()
+    result = await enter(compiled(First(), Guard("2"), on_model_call=stream_model), "on_model_call", agent)
+    assert text_of(result) == "a"
+    assert agent == ["2 opens", "core opens", "core closes", "2 closes"]
+
+
+async def test_a_layer_that_answers_without_reading_leaves_nothing_open() -> None:
+    class Ignore(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            await next_handler()
+            return response("own")
+
+    agent = Log()
+    chains = compiled(Ignore(), Wrap("2"), on_model_call=source)
+    assert text_of(await enter(chains, "on_model_call", agent)) == "own"
+    assert agent == ["core closes", "2 closes"]
+
+
+# Earlier attempts
+
+
+class Attempts:
+    """A core whose first stream breaks after one piece."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def call(self, agent: Log, **values: Any) -> Any:
+        self.count += 1
+        return Source(agent, f"core {self.count}", ConnectionError("cut") if self.count == 1 else None)
+
+
+class Retry(MiddlewareBase):
+    """Reads one piece before it trusts a stream, and asks again when that fails."""
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        stream = await next_handler()
+        try:
+            [item async for item in stream]
+        except ConnectionError:
+            return await next_handler()
+        raise AssertionError
+
+
+async def test_the_stream_of_an_earlier_attempt_is_closed_when_the_last_one_is() -> None:
+    agent = Log()
+    chains = compiled(Wrap("1"), Retry(), Wrap("2"), on_model_call=Attempts().call)
+    stream = await enter(chains, "on_model_call", agent)
+    await stream.aclose()
+    assert sorted(agent) == ["1 closes", "2 closes", "2 closes", "core 1 closes", "core 2 closes"]
+    assert agent.index("core 1 closes") < agent.index("2 closes")
+    assert agent[-1] == "1 closes"
+
+
+async def test_the_stream_of_an_earlier_attempt_is_closed_when_a_plain_response_is_returned() -> None:
+    class FallBack(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            try:
+                return response("".join(await texts(await next_handler())))
+            except ConnectionError:
+                return response("".join(await texts(await next_handler())))
+
+    agent = Log()
+    chains = compiled(FallBack(), on_model_call=Attempts().call)
+    assert text_of(await enter(chains, "on_model_call", agent)) == "abc"
+    assert sorted(agent) == ["core 1 closes", "core 2 closes"]
+
+
+async def test_the_stream_of_an_earlier_attempt_is_closed_when_the_last_one_fails() -> None:
+    class FailTwice(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            await next_handler()
+            await next_handler()
+            raise LookupError
+
+    agent = Log()
+    with pytest.raises(LookupError):
+        await enter(compiled(FailTwice(), on_model_call=Attempts().call), "on_model_call", agent)
+    assert sorted(agent) == ["core 1 closes", "core 2 closes"]
+
+
+async def test_a_layer_may_keep_the_first_of_two_streams() -> None:
+    class KeepFirst(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            first = await next_handler()
+            await next_handler()
+            return first
+
+    agent = Log()
+    attempts = Attempts()
+    attempts.count = 1
+    stream = await enter(compiled(KeepFirst(), on_model_call=attempts.call), "on_model_call", agent)
+    assert await texts(stream) == ["a", "b", "c"]
+    assert set(agent) == {"core 2 closes", "core 3 closes"}

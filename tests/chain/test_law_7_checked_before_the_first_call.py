@@ -1,0 +1,484 @@
+"""Law 7: what could not run is refused when the chains are built, with the class, the hook and the remedy."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentrt.errors import MiddlewareConfigError
+from agentrt.hooks import MiddlewareBase
+from tests.chain.helpers import STREAMS, Guard, Log, compiled, enter, texts
+
+
+def refusal(*middlewares: Any) -> str:
+    """Return the text of the error that refuses the middlewares."""
+    with pytest.raises(MiddlewareConfigError) as caught:
+        compiled(*middlewares)
+    return str(caught.value)
+
+
+def line_of(function: Callable[..., Any]) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
+class Plain(MiddlewareBase):
+    """Overrides nothing."""
+
+
+# What stands in the list
+
+
+def test_a_class_in_place_of_an_instance_is_refused() -> None:
+    assert refusal(Guard("1"), Plain) == ("middlewares holds the class Plain, not an instance of it: write Plain()")
+
+
+@pytest.mark.parametrize("foreign", [object(), "logging", None, len, int])
+def test_an_object_that_is_no_middleware_is_refused(foreign: Any) -> None:
+    text = refusal(foreign)
+    assert repr(foreign) in text
+    assert "is no MiddlewareBase: derive its class from agentrt.MiddlewareBase" in text
+
+
+def test_the_same_instance_twice_is_refused() -> None:
+    guard = Guard("1")
+    text = refusal(guard, Plain(), guard)
+    assert "the same Guard instance stands at places 0 and 2" in text
+    assert "make two instances" in text
+
+
+def test_two_instances_of_one_class_are_welcome() -> None:
+    assert len(compiled(Guard("1"), Guard("2")).middlewares) == 2
+
+
+def test_two_middlewares_with_one_explicit_key_are_refused() -> None:
+    first, second = Plain(), Guard("2")
+    first.key = second.key = "same"
+    text = refusal(first, second)
+    assert "Plain and Guard both have the key 'same'" in text
+    assert "another key" in text
+
+
+# Names of hooks
+
+
+def test_a_misspelt_hook_is_refused_with_the_nearest_name() -> None:
+    class Misspelt(MiddlewareBase):
+        async def on_resoning(self, agent, input_kwargs, next_handler):
+            yield
+
+    assert refusal(Misspelt()) == (
+        "Misspelt.on_resoning is not a hook: did you mean on_reasoning? "
+        "The hooks are on_reply, on_reasoning, on_system_prompt, on_model_call, on_acting."
+    )
+
+
+def test_a_method_named_like_a_hook_is_refused_though_it_is_like_none() -> None:
+    class Odd(MiddlewareBase):
+        def on_zzz(self):
+            pass
+
+    assert "Odd.on_zzz is not a hook: rename the method, or put an underscore before it." in refusal(Odd())
+
+
+def test_a_misspelt_hook_that_was_inherited_is_refused() -> None:
+    class Mixin:
+        def on_replay(self):
+            pass
+
+    class Mixed(Mixin, MiddlewareBase):
+        pass
+
+    assert "Mixed.on_replay is not a hook: did you mean on_reply?" in refusal(Mixed())
+
+
+def test_other_methods_and_plain_attributes_are_nobodys_business() -> None:
+    class Free(MiddlewareBase):
+        on_by_default = True
+
+        def _on_zzz(self):
+            pass
+
+        def only_here(self):
+            pass
+
+    compiled(Free())
+
+
+def test_a_hook_assigned_on_the_instance_is_refused() -> None:
+    async def on_reply(agent, input_kwargs, next_handler):
+        yield
+
+    plain = Plain()
+    plain.on_reply = on_reply
+    text = refusal(plain)
+    assert "Plain.on_reply is assigned on the instance" in text
+    assert "define it as a method of the class" in text
+
+
+# Shapes
+
+
+def test_a_coroutine_where_an_async_generator_is_due_is_refused() -> None:
+    class Wrong(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            return next_handler()
+
+    assert refusal(Wrong()) == (
+        "Wrong.on_reply must be an async generator (`async def` with `yield`), but it is a coroutine function "
+        f"({line_of(Wrong.on_reply)}): "
+        "pass the items on with `async for item in next_handler(**input_kwargs): yield item`"
+    )
+
+
+class SyncGenerator:
+    def hook(self, agent, input_kwargs, next_handler):
+        yield from ()
+
+
+class PlainFunction:
+    def hook(self, agent, input_kwargs, next_handler):
+        return next_handler()
+
+
+class AsyncGenerator:
+    async def hook(self, agent, input_kwargs, next_handler):
+        yield
+
+
+class Coroutine:
+    async def hook(self, agent, input_kwargs, next_handler):
+        return await next_handler()
+
+
+SHAPES = {
+    "a sync generator": SyncGenerator.hook,
+    "a plain function": PlainFunction.hook,
+    "an async generator": AsyncGenerator.hook,
+    "a coroutine function": Coroutine.hook,
+}
+
+
+@pytest.mark.parametrize("hook", STREAMS)
+@pytest.mark.parametrize("found", [shape for shape in SHAPES if shape != "an async generator"])
+def test_a_stream_hook_of_any_other_shape_is_refused(hook: str, found: str) -> None:
+    text = refusal(type("Wrong", (MiddlewareBase,), {hook: SHAPES[found]})())
+    assert f"Wrong.{hook} must be an async generator" in text
+    assert f"but it is {found} (" in text
+    assert "async for item in next_handler(**input_kwargs): yield item" in text
+
+
+@pytest.mark.parametrize("found", [shape for shape in SHAPES if shape != "a coroutine function"])
+def test_a_call_hook_of_any_other_shape_is_refused(found: str) -> None:
+    text = refusal(type("Wrong", (MiddlewareBase,), {"on_model_call": SHAPES[found]})())
+    assert "Wrong.on_model_call must be a coroutine function (`async def` without `yield`)" in text
+    assert f"but it is {found} (" in text
+    assert "return await next_handler(**input_kwargs)" in text
+
+
+@pytest.mark.parametrize("found", [shape for shape in SHAPES if shape != "a coroutine function"])
+def test_a_transformer_of_any_other_shape_is_refused(found: str) -> None:
+    text = refusal(type("Wrong", (MiddlewareBase,), {"on_system_prompt": SHAPES[found]})())
+    assert "Wrong.on_system_prompt must be a coroutine function" in text
+    assert f"but it is {found} (" in text
+    assert "return current_prompt" in text
+
+
+class CallableObject:
+    async def __call__(self, agent, input_kwargs, next_handler):
+        yield
+
+
+@pytest.mark.parametrize("value", [None, CallableObject(), 3], ids=["None", "CallableObject", "int"])
+def test_a_hook_that_is_no_function_is_refused(value: Any) -> None:
+    text = refusal(type("Wrong", (MiddlewareBase,), {"on_reply": value})())
+    assert "Wrong.on_reply must be an async generator" in text
+    assert f"but it is of type {type(value).__name__}" in text
+
+
+def test_every_layer_of_the_list_is_judged_not_only_the_first() -> None:
+    class Wrong(MiddlewareBase):
+        async def on_acting(self, agent, input_kwargs, next_handler):
+            return next_handler()
+
+    assert "Wrong.on_acting must be" in refusal(Guard("1"), Plain(), Wrong())
+
+
+# Parameters
+
+
+class TooFew(MiddlewareBase):
+    async def on_model_call(self, input_kwargs, next_handler):
+        return await next_handler()
+
+
+class TooMany(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler, more):
+        return await next_handler()
+
+
+class KeywordOnly(MiddlewareBase):
+    async def on_model_call(self, agent, *, input_kwargs, next_handler):
+        return await next_handler()
+
+
+class NoSelf(MiddlewareBase):
+    async def on_model_call(agent, input_kwargs, next_handler):
+        return await next_handler()
+
+
+@pytest.mark.parametrize("cls", [TooFew, TooMany, KeywordOnly, NoSelf])
+def test_wrong_parameters_are_refused(cls: type[MiddlewareBase]) -> None:
+    text = refusal(cls())
+    assert f"{cls.__name__}.on_model_call must take (self, agent, input_kwargs, next_handler), but it takes (" in text
+    assert line_of(cls.on_model_call) in text
+
+
+def test_wrong_parameters_of_a_transformer_are_refused() -> None:
+    class Onion(MiddlewareBase):
+        async def on_system_prompt(self, agent, input_kwargs, next_handler):
+            return ""
+
+    assert "Onion.on_system_prompt must take (self, agent, current_prompt)" in refusal(Onion())
+
+
+async def test_parameters_may_have_other_names_and_defaults_and_be_collected() -> None:
+    class Free(MiddlewareBase):
+        async def on_reasoning(self, conversation, kwargs, following, more=None):
+            async for item in following():
+                yield item
+
+        async def on_model_call(self, *arguments):
+            return await arguments[-1]()
+
+    chains = compiled(Free())
+    assert await texts(enter(chains, "on_reasoning", Log())) == ["a", "b", "c"]
+    assert (await enter(chains, "on_model_call", Log())).is_last
+
+
+# Decorated hooks are judged by the function inside
+
+
+def logged(hook):
+    @functools.wraps(hook)
+    def wrapper(self, agent, *rest):
+        agent.append("decorated")
+        return hook(self, agent, *rest)
+
+    return wrapper
+
+
+async def test_a_hook_decorated_with_wraps_is_accepted_and_runs() -> None:
+    class Decorated(MiddlewareBase):
+        @logged
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            async for item in next_handler():
+                yield item
+
+        @logged
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            return await next_handler()
+
+        @logged
+        async def on_system_prompt(self, agent, current_prompt):
+            return current_prompt
+
+    agent = Log()
+    chains = compiled(Decorated())
+    await texts(enter(chains, "on_reasoning", agent))
+    await enter(chains, "on_model_call", agent)
+    await enter(chains, "on_system_prompt", agent)
+    assert agent.count("decorated") == 3
+
+
+def test_a_decorated_hook_is_judged_by_the_function_inside() -> None:
+    class Decorated(MiddlewareBase):
+        @logged
+        @logged
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            return next_handler()
+
+    text = refusal(Decorated())
+    assert "Decorated.on_reasoning must be an async generator" in text
+    assert "but it is a coroutine function" in text
+
+
+def test_a_hook_decorated_without_wraps_is_a_plain_function() -> None:
+    def bare(hook):
+        def wrapper(self, agent, input_kwargs, next_handler):
+            return hook(self, agent, input_kwargs, next_handler)
+
+        return wrapper
+
+    class Decorated(MiddlewareBase):
+        @bare
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            yield
+
+    assert "a plain function" in refusal(Decorated())
+
+
+async def test_a_hook_may_be_a_staticmethod() -> None:
+    class Static(MiddlewareBase):
+        @staticmethod
+        async def on_reasoning(agent, input_kwargs, next_handler):
+            agent.append("static")
+            async for item in next_handler():
+                yield item
+
+    agent = Log()
+    assert await texts(enter(compiled(Static()), "on_reasoning", agent)) == ["a", "b", "c"]
+    assert agent[0] == "static"
+
+
+async def test_a_hook_may_be_a_classmethod() -> None:
+    class OfClass(MiddlewareBase):
+        @classmethod
+        async def on_model_call(cls, agent, input_kwargs, next_handler):
+            agent.append(cls.__name__)
+            return await next_handler()
+
+    agent = Log()
+    await enter(compiled(OfClass()), "on_model_call", agent)
+    assert agent == ["OfClass", "core"]
+
+
+async def test_a_hook_may_be_a_partialmethod() -> None:
+    class Partial(MiddlewareBase):
+        async def _call(self, word, agent, input_kwargs, next_handler):
+            agent.append(word)
+            return await next_handler()
+
+        on_model_call = functools.partialmethod(_call, "partial")
+
+    agent = Log()
+    await enter(compiled(Partial()), "on_model_call", agent)
+    assert agent == ["partial", "core"]
+
+
+def test_a_staticmethod_with_self_takes_one_parameter_too_many() -> None:
+    class Static(MiddlewareBase):
+        @staticmethod
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            return await next_handler()
+
+    assert "Static.on_model_call must take" in refusal(Static())
+
+
+# Depth
+
+
+async def test_64_layers_run() -> None:
+    agent = Log()
+    chains = compiled(*(Guard(str(number)) for number in range(64)))
+    stream = enter(chains, "on_reasoning", agent)
+    await anext(stream)
+    await stream.aclose()
+    names = [str(number) for number in range(64)] + ["core"]
+    assert agent == [f"{name} opens" for name in names] + [f"{name} closes" for name in reversed(names)]
+    assert (await enter(chains, "on_model_call", agent)).is_last
+
+
+def test_65_layers_are_refused() -> None:
+    text = refusal(*(Guard(str(number)) for number in range(65)))
+    assert "on_reply has 65 layers, 64 is the most" in text
+
+
+def test_only_layers_count_not_middlewares() -> None:
+    compiled(*(Plain() for _ in range(100)), *(Guard(str(number)) for number in range(64)))
+
+
+# Order
+
+
+class Outermost(MiddlewareBase):
+    position = "outermost"
+
+
+class AlsoOutermost(MiddlewareBase):
+    position = "outermost"
+
+
+class Innermost(MiddlewareBase):
+    position = "innermost"
+
+
+class AlsoInnermost(MiddlewareBase):
+    position = "innermost"
+
+
+def test_several_outermost_form_a_prefix_and_several_innermost_a_suffix() -> None:
+    compiled(Outermost(), AlsoOutermost(), Plain(), Innermost(), AlsoInnermost())
+    compiled(AlsoOutermost(), Outermost(), AlsoInnermost(), Innermost())
+
+
+def test_an_outermost_behind_another_is_refused() -> None:
+    text = refusal(Outermost(), Plain(), AlsoOutermost())
+    assert "AlsoOutermost must be outermost, but Plain stands outside it: put AlsoOutermost before Plain" in text
+
+
+def test_an_innermost_before_another_is_refused() -> None:
+    text = refusal(Innermost(), Plain(), AlsoInnermost())
+    assert "Innermost must be innermost, but Plain stands inside it: put Innermost after Plain" in text
+
+
+def test_a_position_that_does_not_exist_is_refused() -> None:
+    class Middle(MiddlewareBase):
+        position = "middle"
+
+    text = refusal(Middle())
+    assert "Middle.position must be" in text
+    assert "'middle'" in text
+
+
+class Wraps(MiddlewareBase):
+    wraps = (Plain, "Guard")
+
+
+class WrappedBy(MiddlewareBase):
+    wrapped_by = (Plain, "Guard")
+
+
+class Child(Plain):
+    """Stands for its parent in every constraint."""
+
+
+@pytest.mark.parametrize("other", [Plain(), Guard("1"), Child()])
+def test_wraps_wants_the_others_later_in_the_list(other: MiddlewareBase) -> None:
+    name = type(other).__name__
+    compiled(Wraps(), other)
+    assert f"Wraps must wrap {name}, but stands inside it: put Wraps before {name}" in refusal(other, Wraps())
+
+
+@pytest.mark.parametrize("other", [Plain(), Guard("1"), Child()])
+def test_wrapped_by_wants_the_others_earlier_in_the_list(other: MiddlewareBase) -> None:
+    name = type(other).__name__
+    compiled(other, WrappedBy())
+    text = refusal(WrappedBy(), other)
+    assert f"WrappedBy must be wrapped by {name}, but stands outside it: put WrappedBy after {name}" in text
+
+
+@pytest.mark.parametrize("wanted", [Plain, "Plain"])
+def test_requires_wants_the_other_anywhere_in_the_list(wanted: Any) -> None:
+    class Needy(MiddlewareBase):
+        requires = (wanted,)
+
+    compiled(Needy(), Plain())
+    compiled(Child(), Needy())
+    assert "Needy requires Plain, which is not in middlewares: add it" in refusal(Guard("1"), Needy())
+
+
+def test_a_middleware_does_not_meet_its_own_requirement() -> None:
+    class Self(MiddlewareBase):
+        requires = ("Self",)
+
+    assert "Self requires Self" in refusal(Self())
+
+
+def test_wraps_and_wrapped_by_do_not_require_anything() -> None:
+    compiled(Wraps(), WrappedBy())
+
+
+def test_constraints_are_checked_and_never_used_to_reorder() -> None:
+    middlewares = (Outermost(), Wraps(), Plain(), WrappedBy(), Innermost())
+    assert compiled(*middlewares).middlewares == middlewares

@@ -1,0 +1,192 @@
+"""Every example runs offline, as a user would run it, and says what it should."""
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+QUICKSTART = EXAMPLES / "quickstart.py"
+
+SAYS = {
+    "dynamic_system_prompt.py": r"Time: \d{4}-\d\d-\d\dT.*\nTime: \d{4}-\d\d-\d\dT.*\n",
+    "full_observability.py": (
+        r"\[reply\] start for assistant\n"
+        r"(\[reasoning\] start\n\[system_prompt\] length=28\n\[model_call\] rules\n\[model_call\] done\n"
+        r"\[reasoning\] end\n){2}"
+        r"\[reply\] end for assistant\nIt is sunny in Beijing\.\n"
+    ),
+    "model_fallback.py": (
+        r"Primary model failed: connection refused, switching to fallback\nHello from the other model\.\n"
+    ),
+    "quickstart.py": (
+        r"(?s)Agent 'assistant': the chains, .*> Which file defines .*agentrt/hooks\.py defines 'MiddlewareBase' .*"
+        r"> What does LICENSE say about trademarks\?.*LICENSE, line \d+: .*> What is 17 \* 23\?.*17 \* 23 = 391\n"
+    ),
+    "rate_limit.py": r"\d+\.\d s: task 1: Done\.\n\d+\.\d s: task 2: Done\.\n\d+\.\d s: task 3: Done\.\n",
+    "timing.py": (
+        r"\[timing\] assistantscripted: \d+\.\d\ds\nGood things take time\.\n"
+        r"\[timing\] assistantscripted: \d+\.\d\ds\nThis one was quick\.\n"
+    ),
+}
+
+
+def run(script: Path, *arguments: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(script), *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "middleware")]), **environment},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+def answer(question: str, folder: Path, **environment: str) -> str:
+    finished = run(QUICKSTART, question, folder, cwd=folder, **environment)
+    assert finished.returncode == 0, finished.stderr
+    assert not finished.stderr
+    return finished.stdout.partition(f"> {question}")[2]
+
+
+def test_no_example_is_forgotten_here() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAYS)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_an_example_runs_and_says_what_it_should(name: str, tmp_path: Path) -> None:
+    finished = run(EXAMPLES / name, cwd=tmp_path)
+
+    assert finished.returncode == 0, finished.stderr
+    assert not finished.stderr
+    assert re.fullmatch(SAYS[name], finished.stdout), finished.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of the user's own, with files at several depths and some that no search should enter."""
+    top = tmp_path / "notes"
+    for place in ("", "garden", "garden/trees", ".git", "node_modules"):
+        (top / place).mkdir(parents=True, exist_ok=True)
+        (top / place / f"{place.strip('.').replace('/', '-') or 'top'}-a.txt").write_text("nothing of note\nin here\n")
+        (top / place / f"{place.strip('.').replace('/', '-') or 'top'}-b.md").write_text("# More\n\nnothing of note\n")
+    (top / "picture.bin").write_bytes(bytes(range(256)))
+    return top
+
+
+def some_word() -> str:
+    return "".join(random.choices("bcdfghjklmnpqrstvwxz", k=10))
+
+
+def test_the_quickstart_names_the_file_that_holds_a_word_and_no_other(folder: Path) -> None:
+    word = some_word()
+    needle = random.choice([folder / "top-a.txt", *(folder / "garden").rglob("*.*")])
+    with needle.open("a") as file:
+        file.write(f"here is {word} at last\n")
+
+    said = answer(f"Which file contains the word {word}?", folder)
+
+    assert needle.name in said
+    assert not [path.name for path in folder.rglob("*.*") if path != needle and path.name in said]
+
+
+def test_the_quickstart_follows_a_file_that_moves(folder: Path) -> None:
+    word = some_word()
+    question = f"Which file contains the word {word}?"
+    before, after = folder / "garden" / "before.txt", folder / "after.txt"
+    before.write_text(f"the {word}\n")
+    assert "garden/before.txt" in answer(question, folder)
+
+    before.rename(after)
+
+    said = answer(question, folder)
+    assert "after.txt" in said
+    assert "before.txt" not in said
+
+
+@pytest.mark.parametrize("place", [".git", "node_modules"])
+def test_the_quickstart_does_not_search_what_is_not_the_users_own(place: str, folder: Path) -> None:
+    word = some_word()
+    (folder / place / "hidden.txt").write_text(word)
+
+    assert f"found no file here that contains '{word}'" in answer(f"Which file contains the word {word}?", folder)
+
+
+def test_the_quickstart_calculates() -> None:
+    first, second = random.randrange(100, 1000), random.randrange(100, 1000)
+
+    assert f" = {first * second + 7}\n" in answer(f"What is {first} * {second} + 7?", ROOT)
+
+
+@pytest.mark.parametrize(
+    ("sum_", "said"),
+    [
+        ("9**999999999", "the power is too large"),
+        ("9**999**999", "the power is too large"),
+        ("(1+" * 60 + "1" + ")" * 60, "longer than 200 characters"),
+        ("1/0", "division by zero"),
+        ("10**400 * 1.5", "too large"),
+    ],
+)
+def test_the_quickstart_says_why_it_cannot_do_a_sum(sum_: str, said: str, folder: Path) -> None:
+    assert said in answer(f"What is {sum_}?", folder).splitlines()[-1]
+
+
+@pytest.mark.parametrize("path", ["../secret.txt", "garden/../../secret.txt", "link.txt", "linked/secret.txt"])
+def test_the_quickstart_reads_nothing_outside_of_its_folder(path: str, folder: Path) -> None:
+    (folder.parent / "secret.txt").write_text("the treasure is under the oak\n")
+    (folder / "link.txt").symlink_to(folder.parent / "secret.txt")
+    (folder / "linked").symlink_to(folder.parent, target_is_directory=True)
+
+    said = answer(f"Read the file {path}", folder)
+
+    assert "outside of the folder" in said
+    assert "under the oak" not in said
+    assert "found no file" in answer("Which file contains the word treasure?", folder)
+
+
+def test_the_quickstart_reads_an_absolute_path_only_inside_of_its_folder(folder: Path) -> None:
+    secret = folder.parent / "secret.txt"
+    secret.write_text("the treasure is under the oak\n")
+
+    assert "under the oak" not in answer(f"Read the file {secret}", folder)
+
+
+def test_the_quickstart_writes_to_a_terminal_that_knows_no_unicode(folder: Path) -> None:
+    (folder / "tee.txt").write_text("grüner Tee, 绿茶\n", encoding="utf-8")
+
+    assert "gr?ner Tee, ??" in answer("Read tee.txt", folder, PYTHONIOENCODING="ascii")
+
+
+def test_the_quickstart_sends_no_escape_sequences_from_files_to_the_terminal(folder: Path) -> None:
+    (folder / "trap.txt").write_text("\x1b[2Jgone\n")
+
+    said = answer("Read trap.txt", folder)
+
+    assert "?[2Jgone" in said
+    assert "\x1b" not in said
+
+
+def test_a_folder_that_is_missing_exits_2_and_is_named(tmp_path: Path) -> None:
+    finished = run(QUICKSTART, "How many files are there?", tmp_path / "nowhere")
+
+    assert finished.returncode == 2
+    assert finished.stderr.endswith(f"error: {str(tmp_path / 'nowhere')!r} is not a folder\n")
+    assert not finished.stdout
+
+
+def test_a_copy_of_the_quickstart_looks_into_the_current_folder(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "deep" / "down" / "quickstart.py"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(QUICKSTART.read_bytes())
+
+    finished = run(copy, "How many files are there?", cwd=folder)
+
+    assert finished.returncode == 0, finished.stderr
+    assert "There are 7 files." in finished.stdout

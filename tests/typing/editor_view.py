@@ -1,0 +1,231 @@
+"""What an editor tells the user of agentrt. Each `type: ignore` is a mistake that must be underlined: one that mypy
+would not report is itself an error (`warn_unused_ignores`).
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Any, assert_type
+
+from agentrt import Agent, AgentState, Msg, Toolkit, UserMsg
+from agentrt.event import AgentEvent
+from agentrt.hooks import NextActing, NextModelCall, NextReasoning, NextReply
+from agentrt.message import ContentBlock, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
+from agentrt.middleware import MiddlewareBase
+from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
+from agentrt.tool import ToolChoice, ToolChunk, ToolResponse
+
+MODEL = ScriptedChatModel(["Hello."])
+
+# Overrides
+
+
+class Typed(MiddlewareBase):
+    """Every hook, with the types that the base class has."""
+
+    async def on_reply(
+        self, agent: Any, input_kwargs: Any, next_handler: NextReply
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        async for item in next_handler(inputs=UserMsg("user", "hi"), structured_schema=None):
+            assert_type(item, AgentEvent | Msg)
+            yield item
+
+    async def on_reasoning(
+        self, agent: Any, input_kwargs: Any, next_handler: NextReasoning
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        async for item in next_handler(tool_choice=ToolChoice("none")):
+            yield item
+
+    async def on_model_call(
+        self, agent: Any, input_kwargs: Any, next_handler: NextModelCall
+    ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
+        result = await next_handler(messages=[], tools=[], tool_choice=None, current_model=MODEL)
+        assert_type(result, ChatResponse | AsyncGenerator[ChatResponse, None])
+        return result
+
+    async def on_acting(
+        self, agent: Any, input_kwargs: Any, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        async for item in next_handler():
+            assert_type(item, ToolChunk | ToolResponse)
+            yield item
+
+    async def on_system_prompt(self, agent: Any, current_prompt: str) -> str:
+        return current_prompt.upper()
+
+
+class Narrowed(MiddlewareBase):
+    """The agent and the values may be narrowed to what the user knows of them."""
+
+    async def on_reasoning(
+        self, agent: Agent, input_kwargs: dict[str, ToolChoice | None], next_handler: NextReasoning
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        assert_type(agent.name, str)
+        assert_type(input_kwargs["tool_choice"], ToolChoice | None)
+        async for item in next_handler():
+            yield item
+
+    async def on_system_prompt(self, agent: Agent, current_prompt: str) -> str:
+        return f"{current_prompt} You are {agent.name}."
+
+
+class ThroughSuper(MiddlewareBase):
+    """`super()` has the types of the hook."""
+
+    async def on_acting(
+        self, agent: Agent, input_kwargs: Any, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        async for item in super().on_acting(agent, input_kwargs, next_handler):
+            assert_type(item, ToolChunk | ToolResponse)
+            yield item
+
+    async def on_model_call(
+        self, agent: Agent, input_kwargs: Any, next_handler: NextModelCall
+    ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
+        return await super().on_model_call(agent, input_kwargs, next_handler)
+
+
+# Mistakes in a hook
+
+
+class WrongKeys(MiddlewareBase):
+    async def on_reply(
+        self, agent: Any, input_kwargs: Any, next_handler: NextReply
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        async for item in next_handler(input=None):  # type: ignore[call-arg]
+            yield item
+
+    async def on_reasoning(
+        self, agent: Any, input_kwargs: Any, next_handler: NextReasoning
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        async for item in next_handler(tool_choise=None):  # type: ignore[call-arg]
+            yield item
+
+    async def on_model_call(
+        self, agent: Any, input_kwargs: Any, next_handler: NextModelCall
+    ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
+        return await next_handler(model=MODEL)  # type: ignore[call-arg]
+
+    async def on_acting(
+        self, agent: Any, input_kwargs: Any, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        async for item in next_handler(tool=None):  # type: ignore[call-arg]
+            yield item
+
+
+class WrongValues(MiddlewareBase):
+    async def on_reply(
+        self, agent: Any, input_kwargs: Any, next_handler: NextReply
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        async for item in next_handler(inputs=1):  # type: ignore[arg-type]
+            yield item
+
+    async def on_reasoning(
+        self, agent: Any, input_kwargs: Any, next_handler: NextReasoning
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        async for item in next_handler(tool_choice="none"):  # type: ignore[arg-type]
+            yield item
+
+    async def on_model_call(
+        self, agent: Any, input_kwargs: Any, next_handler: NextModelCall
+    ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
+        await next_handler(messages="hello")  # type: ignore[arg-type]
+        return await next_handler(current_model="gpt-5")  # type: ignore[arg-type]
+
+    async def on_acting(
+        self, agent: Any, input_kwargs: Any, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        async for item in next_handler(tool_call="add"):  # type: ignore[arg-type]
+            yield item
+
+
+class PositionalValues(MiddlewareBase):
+    async def on_model_call(
+        self, agent: Any, input_kwargs: Any, next_handler: NextModelCall
+    ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
+        return await next_handler([])  # type: ignore[call-arg]
+
+
+class WrongResults(MiddlewareBase):
+    async def on_reply(  # type: ignore[override]
+        self, agent: Any, input_kwargs: Any, next_handler: NextReply
+    ) -> AsyncGenerator[str, None]:
+        yield "text"
+
+    async def on_model_call(  # type: ignore[override]
+        self, agent: Any, input_kwargs: Any, next_handler: NextModelCall
+    ) -> str:
+        return "text"
+
+    async def on_system_prompt(self, agent: Any, current_prompt: str) -> None:  # type: ignore[override]
+        return None
+
+
+class WrongShapes(MiddlewareBase):
+    async def on_reasoning(  # type: ignore[override]
+        self, agent: Any, input_kwargs: Any, next_handler: NextReasoning
+    ) -> Msg:
+        return Msg("assistant", "a coroutine where an async generator is due", "assistant")
+
+    def on_system_prompt(self, agent: Any, current_prompt: str) -> str:  # type: ignore[override]
+        return current_prompt
+
+
+class WrongParameters(MiddlewareBase):
+    async def on_model_call(self, next_handler: NextModelCall) -> ChatResponse:  # type: ignore[override]
+        return ChatResponse([])
+
+
+# The agent
+
+
+def get_weather(city: str) -> str:
+    return f"Sunny in {city}."
+
+
+AGENT = Agent(
+    name="assistant",
+    system_prompt="You are a helpful assistant.",
+    model=MODEL,
+    toolkit=Toolkit(tools=[get_weather]),
+    middlewares=[Typed(), Narrowed(), ThroughSuper()],
+)
+
+Agent("assistant", "You are a helpful assistant.", MODEL, Toolkit(), [], state=AgentState())
+Agent(name="assistant", model=MODEL, prompt="hello")  # type: ignore[call-arg]
+Agent(name="assistant", model=MODEL, middleware=[])  # type: ignore[call-arg]
+Agent(model=MODEL)  # type: ignore[call-arg]
+Agent(name=1, model=MODEL)  # type: ignore[arg-type]
+Agent(name="assistant", model="gpt-5")  # type: ignore[arg-type]
+Agent(name="assistant", model=MODEL, middlewares=[Typed])  # type: ignore[list-item]
+
+
+async def use() -> None:
+    message = await AGENT.reply(UserMsg("user", "What is the weather in Beijing?"))
+    assert_type(message, Msg)
+    assert_type(await AGENT("And in Shanghai?"), Msg)
+    assert_type(AGENT.run_sync("And in Shanghai?"), Msg)
+    async for item in AGENT.reply_stream("And in Shanghai?"):
+        assert_type(item, AgentEvent | Msg)
+    async with AGENT.reply_stream("And in Shanghai?") as events:
+        async for item in events:
+            assert_type(item, AgentEvent | Msg)
+    assert_type(AGENT.with_state(AgentState()), Agent)
+    assert_type(AGENT.explain(), str)
+    assert_type(AGENT.name, str)
+    assert_type(AGENT.model, ChatModelBase)
+    await AGENT.reply(1)  # type: ignore[arg-type]
+    AGENT.explain("yaml")  # type: ignore[arg-type]
+
+
+# Messages
+
+
+def read(message: Msg) -> None:
+    assert_type(message.get_text_content(), str | None)
+    assert_type(message.get_content_blocks("text"), list[TextBlock])
+    assert_type(message.get_content_blocks("thinking"), list[ThinkingBlock])
+    assert_type(message.get_content_blocks("data"), list[DataBlock])
+    assert_type(message.get_content_blocks("tool_call"), list[ToolCallBlock])
+    assert_type(message.get_content_blocks("tool_result"), list[ToolResultBlock])
+    assert_type(message.get_content_blocks(), list[ContentBlock])
+    message.get_content_blocks("texts")  # type: ignore[call-overload]
+    Msg("user", "hello", "robot")  # type: ignore[arg-type]
