@@ -213,7 +213,7 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     try:
         while True:
             if isinstance(step, Finish):
-                if not run.hinted(step):
+                if context.cur_iter > context.max_iters or not run.hinted(step):
                     break
                 yield _take_hint(run, context)
                 step = next_step(context)

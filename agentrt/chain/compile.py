@@ -7,6 +7,7 @@ handed from step to step.
 
 import inspect
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,7 +145,8 @@ def _compile(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]
 
 def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]) -> Callable[..., Any]:
     def innermost(agent: Any, values: Values, owner: Owner) -> AsyncIterator[Any]:
-        return core(agent, **values)  # type: ignore[no-any-return]  # cores are checked by their own signatures
+        owner.core = stream = core(agent, **values)
+        return stream  # type: ignore[no-any-return]  # cores are checked by their own signatures
 
     step: StreamStep = innermost
     for layer in reversed(layers):
@@ -175,10 +177,13 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
         except BaseException as raised:  # named and raised again
             error = raised
             if isinstance(raised, Exception):
-                name_the_layer(raised, spec.name, codes, layers)
+                name_the_layer(raised, spec.name, codes | {getattr(owner.core, "ag_code", None): None}, layers)
             raise
         finally:
-            await owner.close(error)
+            try:
+                await owner.close(error)
+            finally:
+                error = None  # error and frame would hold each other
 
     return entry
 
@@ -215,9 +220,9 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
         def _again(self, values: Values) -> AsyncIterator[Any]:
             if getattr(self.handed, "ag_running", False):
                 raise _still_running(layer, spec)
-            stream = _after_closing(self.agent, values, self.owner, self.handed, self.place)
-            self.handed = stream
-            self.owner.opened.append(stream)
+            own: list[weakref.ref[Any]] = []
+            self.handed = stream = _after_closing(self.agent, values, self.owner, self.place, own)
+            own.append(weakref.ref(stream))
             return stream
 
         def __del__(self) -> None:
@@ -227,11 +232,15 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
             if getattr(self.handed, "ag_frame", None) is not None and self.place < len(opened):
                 self.owner.left.append((self.place, opened[self.place]))
 
-    async def _after_closing(agent: Any, values: Values, owner: Owner, before: Any, place: int) -> AsyncIterator[Any]:
-        # A further call: this generator stands behind what it has to close, and takes its place.
-        if getattr(before, "ag_running", False):
+    async def _after_closing(
+        agent: Any, values: Values, owner: Owner, place: int, own: list[weakref.ref[Any]]
+    ) -> AsyncIterator[Any]:
+        # A further call takes the place of the one before. `own` is this generator: a plain reference to itself would
+        # keep it, and with it the layer's frame, alive.
+        if any(getattr(stream, "ag_running", False) for stream in owner.opened[place:]):
             raise _still_running(layer, spec)
-        await owner.close_from(place, len(owner.opened) - 1)
+        await owner.close_from(place)
+        owner.opened.append(own[0]())
         stream = inner(agent, values, owner)
         owner.opened.append(stream)
         async for item in stream:
@@ -375,7 +384,10 @@ async def _owned_items(
             name_the_layer(raised, spec.name, codes | owner.makers, layers)
         raise
     finally:
-        await owner.close(error)
+        try:
+            await owner.close(error)
+        finally:
+            error = None  # error and frame would hold each other
 
 
 # Transformers

@@ -16,13 +16,15 @@ _NOTE = "agentrt: raised by "
 class Owner:
     """The streams that one entry into a chain has opened, outermost first.
 
-    `left` holds the streams of layers that have stopped without finishing them, with their places. `makers` says which
-    layer made a stream that a call returned, by the stream's code; `None` is the core.
+    `core` is the last stream of the core, which may have been made elsewhere. `left` holds the streams of layers that
+    have stopped without finishing them, with their places. `makers` says which layer made a stream that a call
+    returned, by the stream's code; `None` is the core.
     """
 
-    __slots__ = ("left", "makers", "opened")
+    __slots__ = ("core", "left", "makers", "opened")
 
     def __init__(self) -> None:
+        self.core: Any = None
         self.opened: list[Any] = []
         self.left: list[tuple[int, Any]] = []
         self.makers: dict[CodeType | None, Any] = {}
@@ -36,10 +38,10 @@ class Owner:
             if place < len(self.opened) and self.opened[place] is stream:
                 await self.close_from(place)
 
-    async def close_from(self, place: int, end: int | None = None) -> None:
-        """Close the streams from `place` to `end`, innermost first."""
-        streams = self.opened[place:end]
-        del self.opened[place:end]
+    async def close_from(self, place: int) -> None:
+        """Close the streams from `place` on, innermost first."""
+        streams = self.opened[place:]
+        del self.opened[place:]
         streams.reverse()
         await close(streams)
 
@@ -99,9 +101,11 @@ def _deepest(traceback: TracebackType | None, codes: Mapping[Any, Any], layers: 
 
 
 def _of_instance(frame: FrameType, layer: Any, layers: Sequence[Any]) -> Any:
-    # Instances of one class share their code: the frame's own `self` says which of them it is, if any of these.
-    names = frame.f_code.co_varnames
-    first = frame.f_locals.get(names[0]) if names else None
-    if not isinstance(first, type(layer.middleware)):
+    # Instances of one class share their code: the frame's own `self`, or the one that it was made in, says which of
+    # them it is, if any of these.
+    code = frame.f_code
+    own = [frame.f_locals.get(name) for name in (*code.co_varnames[:1], *code.co_freevars)]
+    selves = [value for value in own if isinstance(value, type(layer.middleware))]
+    if not selves:
         return layer
-    return next((each for each in layers if each.middleware is first), None)
+    return next((each for each in layers if each.middleware is selves[0]), None)

@@ -325,7 +325,6 @@ async def test_only_the_last_of_several_streams_need_be_read() -> None:
     assert agent == ["core opens", "core closes"]
 
 
-@pytest.mark.xfail(reason="BUG: the second stream takes itself for one that it has to close: a bare RuntimeError")
 async def test_streams_may_be_asked_for_first_and_read_one_after_the_other() -> None:
     class Ahead(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):

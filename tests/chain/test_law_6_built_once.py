@@ -150,7 +150,6 @@ async def test_a_stream_that_was_read_keeps_no_agent_alive_until_the_next_garbag
     assert gone() is None
 
 
-@pytest.mark.xfail(reason="BUG: the entry keeps the error in a local variable, so error and frames hold each other")
 async def test_a_stream_that_failed_keeps_no_agent_alive_until_the_next_garbage_collection(
     no_garbage_collection: None,
 ) -> None:

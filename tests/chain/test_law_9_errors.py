@@ -270,7 +270,6 @@ async def test_an_error_in_a_wrapper_that_a_layer_returned_names_the_layer() -> 
     assert "raised by Wrap in on_model_call" in notes[0]
 
 
-@pytest.mark.xfail(reason="BUG: a wrapper made inside the hook has no self of its own, so the outermost is named")
 async def test_of_two_middlewares_of_one_class_the_one_whose_wrapper_raised_is_named() -> None:
     class Wrap(MiddlewareBase):
         def __init__(self, key: str) -> None:
@@ -293,7 +292,6 @@ async def test_of_two_middlewares_of_one_class_the_one_whose_wrapper_raised_is_n
     assert "('second')" in note
 
 
-@pytest.mark.xfail(reason="BUG: a core that returns a stream is not on the traceback, so the innermost layer is blamed")
 async def test_an_error_of_a_core_that_returns_a_stream_made_elsewhere_has_no_note() -> None:
     async def elsewhere() -> Any:
         yield event("a")
