@@ -67,6 +67,7 @@ __all__ = [
     "ToolResultState",
     "URLSource",
     "UserMsg",
+    "copy_block",
 ]
 
 _T = TypeVar("_T")
@@ -145,7 +146,7 @@ class Msg(Strict):
         if self.structured_output is not None:
             new.structured_output = dict(self.structured_output)
         if isinstance(self.content, list):
-            new.content = [_copy_block(block) for block in self.content]
+            new.content = [copy_block(block) for block in self.content]
         return new
 
     def to_json(self) -> str:
@@ -190,7 +191,8 @@ def _adapter() -> TypeAdapter[Msg]:
     return TypeAdapter(Msg)
 
 
-def _copy_block(block: ContentBlock) -> ContentBlock:
+def copy_block(block: ContentBlock) -> ContentBlock:
+    """Return a block of its own: changing it leaves this one alone."""
     new = _clone(block)
     if isinstance(new, ToolResultBlock):
         new.metadata = dict(new.metadata)

@@ -29,6 +29,7 @@ from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 __all__ = ["act", "run_calls"]
 
 _logger = logging.getLogger("agentrt")
+_ANSWERS = ("text", "data", "thinking")
 _LOST = "Failed: the result of this call was lost on its way. It may have taken effect."
 
 
@@ -188,9 +189,15 @@ def _prepare(agent: Conversation, call: ToolCallBlock) -> PreparedCall | ToolRes
 
 def _take_answer(context: ReplyContext, response: ToolResponse) -> None:
     answer = response.metadata.get("response_msg")
-    if isinstance(answer, Msg):
+    if not isinstance(answer, Msg):
+        return
+    response.metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
+    refused = next((block.type for block in answer.get_content_blocks() if block.type not in _ANSWERS), None)
+    if refused is None:
         context.response = context.response or answer
-        response.metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
+    else:
+        response.state = ToolResultState.ERROR
+        response.content = [TextBlock(f"Failed: the tool's answer to the user holds a {refused} block.")]
 
 
 def _result(

@@ -151,7 +151,7 @@ class Agent:
         """Save the state now, if there is a store; the runtime does so by itself at every point that matters."""
         if self.state_store is not None:
             if self._run is not None:
-                self.state.sequence = self._run.sequence
+                self.state.sequence = self._run.last_number
             await self.state_store.save(self.state)
 
     def begin(self, run: Run | None) -> None:

@@ -110,6 +110,10 @@ class Decoder:
         self._last = response
         return [*self.whole(response.content), *self.end()]
 
+    def said(self, content: list[ContentBlock]) -> Events:
+        """Return the events of an answer that no model gave, to the ends of its blocks."""
+        return [*self.whole(content), *self._block_ends()]
+
     def end(self) -> Iterator[AgentEvent]:
         """Yield the events that end the model call; raises `ChainContractError` when no last response came."""
         if self._last is None:
@@ -117,13 +121,7 @@ class Decoder:
                 f"the stream of model {self._by!r} ended without a response that has is_last=True: "
                 f"end it with the whole content and is_last=True"
             )
-        closing: Events = []
-        self._close(closing)
-        yield from closing
-        for call_id in self._names:
-            yield ToolCallEndEvent(self._reply_id, call_id)
-        for block_id in self._data.values():
-            yield DataBlockEndEvent(self._reply_id, block_id)
+        yield from self._block_ends()
         usage = self._last.usage or ChatUsage()
         yield ModelCallEndEvent(
             self._reply_id,
@@ -134,6 +132,13 @@ class Decoder:
             self._last.finished_reason,
             usage.estimated,
         )
+
+    def _block_ends(self) -> Events:
+        events: Events = []
+        self._close(events)
+        events += [ToolCallEndEvent(self._reply_id, call_id) for call_id in self._names]
+        events += [DataBlockEndEvent(self._reply_id, block_id) for block_id in self._data.values()]
+        return events
 
     def _pieces(self, content: list[ContentBlock]) -> Events:
         events: Events = []
@@ -168,7 +173,7 @@ class Decoder:
 
     def _more_text(self, text: str) -> Events:
         """What nearly every response of a stream is: more of the text that is open."""
-        return [TextBlockDeltaEvent(self._reply_id, self._block_id, text)] if text else []
+        return [TextBlockDeltaEvent(self._reply_id, self._block_id, _whole_characters(text))] if text else []
 
     def _text(self, block: TextBlock, events: Events) -> None:
         if not block.text:
@@ -177,7 +182,7 @@ class Decoder:
             self._streamed.add(TextBlock)
             self._begin(TextBlock, events)
             events.append(TextBlockStartEvent(self._reply_id, self._block_id))
-        events.append(TextBlockDeltaEvent(self._reply_id, self._block_id, block.text))
+        events.append(TextBlockDeltaEvent(self._reply_id, self._block_id, _whole_characters(block.text)))
 
     def _thinking(self, block: ThinkingBlock, events: Events) -> None:
         if self._open is not ThinkingBlock and (block.thinking or block.signature):
@@ -186,7 +191,7 @@ class Decoder:
             events.append(ThinkingBlockStartEvent(self._reply_id, self._block_id))
         self._signature = block.signature or self._signature
         if block.thinking:
-            events.append(ThinkingBlockDeltaEvent(self._reply_id, self._block_id, block.thinking))
+            events.append(ThinkingBlockDeltaEvent(self._reply_id, self._block_id, _whole_characters(block.thinking)))
 
     def _begin(self, kind: type, events: Events) -> None:
         self._close(events)
@@ -208,11 +213,11 @@ class Decoder:
         if call_id is None or block.name not in ("", self._names[call_id]):
             call_id = self._start_call(block, events)
         if block.input:
-            events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input))
+            events.append(ToolCallDeltaEvent(self._reply_id, call_id, _whole_characters(block.input)))
 
     def _whole_call(self, block: ToolCallBlock, events: Events) -> None:
         call_id = self._start_call(block, events)
-        events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input))
+        events.append(ToolCallDeltaEvent(self._reply_id, call_id, _whole_characters(block.input)))
 
     def _start_call(self, block: ToolCallBlock, events: Events) -> str:
         if not isinstance(block.input, str):
@@ -245,3 +250,14 @@ def _thinking_first(content: list[ContentBlock]) -> list[ContentBlock]:
     if len(content) == 1:
         return content
     return sorted(content, key=lambda block: not isinstance(block, ThinkingBlock))
+
+
+def _whole_characters(text: str) -> str:
+    # Half of a surrogate pair fits into no file and no wire, and would make the whole conversation unfit for them.
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

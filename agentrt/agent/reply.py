@@ -32,12 +32,16 @@ from agentrt.event import (
 from agentrt.hooks import ReplyInput
 from agentrt.message import (
     AssistantMsg,
+    ContentBlock,
+    DataBlock,
     Msg,
     TextBlock,
+    ThinkingBlock,
     ToolCallBlock,
     ToolCallState,
     ToolResultBlock,
     ToolResultState,
+    copy_block,
 )
 from agentrt.state import ReplyContext, ReplyOutcome
 from agentrt.types import FinishedReason
@@ -66,7 +70,7 @@ class ReplyingConversation(Conversation, Protocol):
 # The owner
 
 
-async def drive(
+async def drive(  # noqa: C901  # in one piece, since another generator would cost every event another frame
     agent: ReplyingConversation, ticket: Ticket, inputs: ReplyInput, yield_final_msg: bool
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Run one reply through on_reply and yield its events, then its final message when asked for."""
@@ -74,6 +78,7 @@ async def drive(
         await agent.turns.take(ticket, agent.when_busy)
     run = Run(ticket.reply_id, agent.state.sequence)
     agent.begin(run)
+    _close_unfinished(agent)
     stream = agent.chains.on_reply(agent, inputs=inputs, structured_schema=None)
     final: Msg | None = None
     failure: Exception | None = None
@@ -84,7 +89,7 @@ async def drive(
                 if not started:
                     started = True
                     if item.__class__ is not ReplyStartEvent:
-                        yield run.admit(_start(agent, run))
+                        yield run.let_out(_start(agent, run))
                 if isinstance(item, Msg):
                     final = item
                     continue
@@ -92,15 +97,19 @@ async def drive(
                     if ended:
                         continue
                     ended = True
-                    await _adopt_end(agent, run, item)
-                item.seq = item.seq or run.next_seq()
-                yield item
+                    if not run.ended:  # a layer made it up
+                        for event in _settle(agent, run):
+                            yield run.let_out(event)
+                        await _end(agent, run, item)
+                yield run.let_out(item)
         except Exception as raised:  # noqa: BLE001  # raised again below, once the listener has seen the end
             failure = raised
-        if failure is not None and not started:
-            yield run.admit(_start(agent, run))
+        if not started:
+            yield run.let_out(_start(agent, run))
         if not ended:
-            yield await _missing_end(agent, run, failure)
+            for event in _settle(agent, run):
+                yield run.let_out(event)
+            yield run.let_out(await _missing_end(agent, run, failure))
         if failure is not None:
             raise failure
         if final is None:
@@ -118,42 +127,29 @@ def _told(failure: Exception) -> str:
 
 
 def _start(agent: Conversation, run: Run) -> ReplyStartEvent:
-    return ReplyStartEvent(run.id, agent.state.session_id, agent.name)
-
-
-async def _adopt_end(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
-    """Put an end on record that a layer made up."""
-    if not run.ended:
-        _record(agent, run, event)
-        await agent.save()
+    run.start = run.admit(ReplyStartEvent(run.id, agent.state.session_id, agent.name))
+    return run.start
 
 
 async def _missing_end(agent: ReplyingConversation, run: Run, failure: Exception | None) -> ReplyEndEvent:
     """Return the end that no layer let through: the one on record, or a new one."""
     outcome = agent.state.last_reply
     if run.ended and outcome is not None:
-        return _numbered(run, _end_event(agent, run, outcome.finished_reason, outcome.error))
+        return _end_event(agent, run, outcome.finished_reason, outcome.error)
     if failure is None:
-        return await _end(agent, run, "completed")
-    return await _end(agent, run, "error", _told(failure))
-
-
-def _numbered(run: Run, event: ReplyEndEvent) -> ReplyEndEvent:
-    event.seq = run.next_seq()
-    return event
+        return await _end(agent, run, _end_event(agent, run, "completed"))
+    return await _end(agent, run, _end_event(agent, run, "error", _told(failure)))
 
 
 def _end_event(agent: Conversation, run: Run, reason: FinishedReason, error: str | None = None) -> ReplyEndEvent:
     return ReplyEndEvent(run.id, agent.state.session_id, reason, error)
 
 
-async def _end(
-    agent: ReplyingConversation, run: Run, reason: FinishedReason, error: str | None = None
-) -> ReplyEndEvent:
-    """Record the end, save it, and return the event that tells of it."""
-    event = _end_event(agent, run, reason, error)
+async def _end(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> ReplyEndEvent:
+    """Put the end on record, save it, and return the event that tells of it."""
     _record(agent, run, event)
     await agent.save()
+    run.end_is_saved = True
     return event
 
 
@@ -161,13 +157,25 @@ def _record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None
     run.admit(event)
     run.ended = True
     state = agent.state
-    state.sequence = run.sequence
+    state.sequence = run.last_number
     state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error)
     if state.reply_context is not None:
-        # An empty message would be refused by providers from then on.
-        if state.reply_context.blocks:
-            state.context.append(state.reply_context.message)
-        state.reply_context = None
+        _keep(agent, state.reply_context)
+
+
+def _keep(agent: ReplyingConversation, context: ReplyContext) -> None:
+    """Put the message of a reply that is over into the history, without what providers would refuse from then on."""
+    message = context.message
+    if message.finished_reason != "completed":
+        message.content = [block for block in context.blocks if not _is_empty(block)]
+    if message.content:
+        agent.state.context.append(message)
+    agent.state.reply_context = None
+
+
+def _is_empty(block: ContentBlock) -> bool:
+    text = block.text if isinstance(block, TextBlock) else block.thinking if isinstance(block, ThinkingBlock) else None
+    return text == ""
 
 
 async def _leave(agent: ReplyingConversation, run: Run, ticket: Ticket, stream: AsyncGenerator[Any, None]) -> None:
@@ -176,23 +184,25 @@ async def _leave(agent: ReplyingConversation, run: Run, ticket: Ticket, stream: 
         await stream.aclose()
     finally:
         try:
-            if not run.ended:
-                await _abandon(agent, run)
+            if not run.ended or not run.end_is_saved or run.last_number > agent.state.sequence:
+                await _make_good(agent, run)
         finally:
             agent.begin(None)
             agent.turns.give_back(ticket)
 
 
-async def _abandon(agent: ReplyingConversation, run: Run) -> None:
-    """Record that the reply was cancelled or left; nobody is listening, so no event is sent."""
-    for _ in _settle(agent, run):
-        pass
-    _record(agent, run, _end_event(agent, run, "interrupted"))
+async def _make_good(agent: ReplyingConversation, run: Run) -> None:
+    """Record that the reply was cancelled or left, if it did not end, and save what is not saved yet."""
+    if not run.ended:
+        for _ in _settle(agent, run):  # nobody is listening, so no event is sent
+            pass
+        _record(agent, run, _end_event(agent, run, "interrupted"))
+    agent.state.sequence = run.last_number
     with anyio.move_on_after(_SAVE_SECONDS, shield=True):
         try:
             await agent.save()
         except Exception:  # what made us leave matters more, and is on its way
-            _logger.exception("the state of an abandoned reply could not be saved")
+            _logger.exception("the state of a reply that did not end could not be saved")
 
 
 # The core
@@ -208,10 +218,15 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     run = agent.run
     mailbox = run.mailbox
     context, opening = await _open(agent, run, inputs)
-    yield opening
+    if opening is not None:
+        yield opening
     step = next_step(context)
     try:
         while True:
+            if run.ended:
+                raise ChainError(
+                    "a layer of on_reply ended the reply itself, but went on with next_handler(): stop there"
+                )
             if isinstance(step, Finish):
                 if context.cur_iter > context.max_iters or not run.hinted(step):
                     break
@@ -250,13 +265,13 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     final = _final(context, step.reason)
     if step.reason == "exceed_max_iters":
         yield run.admit(ExceedMaxItersEvent(run.id, agent.name))
-    yield await _end(agent, run, step.reason)
+    yield await _end(agent, run, _end_event(agent, run, step.reason))
     yield final
 
 
 async def _open(
     agent: ReplyingConversation, run: Run, inputs: ReplyInput
-) -> tuple[ReplyContext, ReplyStartEvent | ModelCallRetryEvent]:
+) -> tuple[ReplyContext, ReplyStartEvent | ModelCallRetryEvent | None]:
     """Take in the input and begin the reply, or begin it again when a layer of on_reply does so."""
     if run.ended:
         raise ChainError(
@@ -264,16 +279,19 @@ async def _open(
             "agent.run.continue_with(hint) before that"
         )
     state = agent.state
-    if state.reply_context is not None and state.reply_context.reply_id == run.id:
+    if state.reply_context is not None:
         return state.reply_context, _begin_again(run, state.reply_context)
-    _close_unfinished(agent)
     state.context.extend(message.copy() for message in as_messages(inputs))
     message = AssistantMsg(agent.name, [], id=run.id)
     state.reply_context = ReplyContext(run.id, message, agent.react_config.max_iters)
     run.message = message
-    start = run.admit(_start(agent, run))
+    if run.start is None:
+        opening: ReplyStartEvent | None = _start(agent, run)
+    else:  # it is out already, since a layer spoke before us
+        opening = None
+        message.append_event(run.start)
     await agent.save()
-    return state.reply_context, start
+    return state.reply_context, opening
 
 
 def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
@@ -293,9 +311,7 @@ def _close_unfinished(agent: ReplyingConversation) -> None:
     for event in _results_for_open_calls(left, agent.run, ToolResultState.UNKNOWN, _UNKNOWN):
         left.message.append_event(event)
     left.message.finished_reason = "interrupted"
-    if left.blocks:
-        agent.state.context.append(left.message)
-    agent.state.reply_context = None
+    _keep(agent, left)
 
 
 def _perform(agent: ReplyingConversation, context: ReplyContext, step: Step) -> AsyncGenerator[AgentEvent | Msg, None]:
@@ -327,8 +343,8 @@ def _take_hint(run: Run, context: ReplyContext) -> AgentEvent:
 def _final(context: ReplyContext, reason: FinishedReason) -> Msg:
     """Return the message that answers the input: what the last round said."""
     message = context.message
-    answer = context.blocks[context.round_start :]
-    if reason == "exceed_max_iters" and any(isinstance(block, ToolCallBlock) for block in answer):
+    answer = [copy_block(block) for block in context.blocks[context.round_start :]]
+    if reason == "exceed_max_iters" and not _is_answer(answer):
         answer = [TextBlock(_EXCEEDED)]
     return Msg(
         message.name,
@@ -342,10 +358,15 @@ def _final(context: ReplyContext, reason: FinishedReason) -> Msg:
     )
 
 
+def _is_answer(blocks: list[ContentBlock]) -> bool:
+    called = any(isinstance(block, ToolCallBlock) for block in blocks)
+    return not called and any(isinstance(block, (TextBlock, DataBlock)) for block in blocks)
+
+
 def _settle(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
     """Yield the events that give each open call its result."""
     context = agent.state.reply_context
-    if context is not None and context.reply_id == run.id:
+    if context is not None:
         for event in _results_for_open_calls(context, run, ToolResultState.INTERRUPTED, _INTERRUPTED):
             yield run.admit(event)
 

@@ -1,5 +1,6 @@
 """The reply in progress, as middlewares and tools see it."""
 
+from copy import copy
 from threading import get_ident
 from time import time_ns
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from agentrt.agent.decode import Decoder
 from agentrt.agent.host import Mailbox
 from agentrt.agent.step import Finish, Step
 from agentrt.errors import UsageError
-from agentrt.event import AgentEvent, ModelCallRetryEvent
+from agentrt.event import AgentEvent, ModelCallRetryEvent, ReplyStartEvent
 from agentrt.message import Msg
 from agentrt.tool.call import PreparedCall
 
@@ -24,12 +25,15 @@ class Run:
     """One reply in progress: `agent.run` in a hook, and behind `ToolContext` in a tool."""
 
     __slots__ = (
+        "_first",
         "_hints",
         "_ids",
         "_scratch",
         "_thread",
+        "admitted",
         "attempt",
         "call_ids",
+        "end_is_saved",
         "ended",
         "id",
         "mailbox",
@@ -37,12 +41,16 @@ class Run:
         "model_calls",
         "prepared",
         "sequence",
+        "start",
         "task",
     )
 
     def __init__(self, reply_id: str, sequence: int) -> None:
         self.id = reply_id
-        self.sequence = sequence
+        self.sequence = self._first = sequence
+        self.admitted = 0
+        self.start: ReplyStartEvent | None = None
+        self.end_is_saved = False
         self.mailbox = Mailbox()
         self.message: Msg | None = None
         self.attempt: Decoder | None = None
@@ -115,12 +123,23 @@ class Run:
     def spoken(self, message: Msg) -> list[AgentEvent]:
         """Return the events of a message that stands for the model's answer."""
         decoder = Decoder(self.id, self.new_id, self.call_ids, message.name)
-        return decoder.whole(message.get_content_blocks())
+        return decoder.said(message.get_content_blocks())
 
     def admit(self, event: _Event) -> _Event:
-        """Number an event and apply it to the reply's message, as it enters the stream."""
-        self.sequence += 1
-        event.seq = self.sequence
+        """Apply an event to the reply's message, as it enters the stream."""
+        self.admitted += 1
         if event.reply_id == self.id and self.message is not None:
             self.message.append_event(event)
         return event
+
+    def let_out(self, event: _Event) -> _Event:
+        """Number an event as it leaves the stream; one that has a number, of another reply say, stays as it is."""
+        if event.seq:
+            event = copy(event)
+        event.seq = self.next_seq()
+        return event
+
+    @property
+    def last_number(self) -> int:
+        """The highest number that an event of this reply has, or will have once it is out."""
+        return max(self.sequence, self._first + self.admitted)
