@@ -6,6 +6,7 @@ from functools import partial
 from itertools import groupby
 
 import anyio
+from pydantic_core import to_json
 
 from agentrt.agent.host import Host
 from agentrt.agent.reasoning import Conversation
@@ -187,17 +188,26 @@ def _prepare(agent: Conversation, call: ToolCallBlock) -> PreparedCall | ToolRes
     return agent.toolkit.prepare(call, agent.state.active_groups)
 
 
-def _take_answer(context: ReplyContext, response: ToolResponse) -> None:
+def _take_metadata(context: ReplyContext, response: ToolResponse) -> None:
+    """Take the tool's own answer to the user out of the metadata; what fits into no saved state makes it an error."""
     answer = response.metadata.get("response_msg")
-    if not isinstance(answer, Msg):
-        return
-    response.metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
-    refused = next((block.type for block in answer.get_content_blocks() if block.type not in _ANSWERS), None)
-    if refused is None:
-        context.response = context.response or answer
-    else:
-        response.state = ToolResultState.ERROR
-        response.content = [TextBlock(f"Failed: the tool's answer to the user holds a {refused} block.")]
+    if isinstance(answer, Msg):
+        response.metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
+        refused = next((block.type for block in answer.get_content_blocks() if block.type not in _ANSWERS), None)
+        if refused is None:
+            context.response = context.response or answer
+        else:
+            _fail(response, f"the tool's answer to the user holds a {refused} block")
+    try:
+        to_json(response.metadata)
+    except ValueError as error:
+        response.metadata = {}
+        _fail(response, f"the metadata of the result has no JSON form ({type(error).__name__})")
+
+
+def _fail(response: ToolResponse, why: str) -> None:
+    response.state = ToolResultState.ERROR
+    response.content = [TextBlock(f"Failed: {why}.")]
 
 
 def _result(
@@ -205,14 +215,14 @@ def _result(
 ) -> Iterator[AgentEvent]:
     """Yield the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
     if response.metadata:
-        _take_answer(context, response)
+        _take_metadata(context, response)
     output: ToolOutput | None = None
     if not streamed:
         yield from _pieces(run, call, response.content)
     elif not _same(streamed, response.content):
         output = response.content
-    metadata = response.metadata or None
-    yield ToolResultEndEvent(run.id, call.id, response.state, output, metadata=metadata)
+    state = ToolResultState.SUCCESS if response.state is ToolResultState.RUNNING else response.state
+    yield ToolResultEndEvent(run.id, call.id, state, output, metadata=response.metadata or None)
 
 
 def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> Iterator[AgentEvent]:

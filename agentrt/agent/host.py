@@ -30,13 +30,16 @@ _tasks: set[asyncio.Task[None]] = set()
 
 
 class Mailbox:
-    """Events on their way from whoever makes them to the reply's stream, in order; `taken` is the last one taken."""
+    """Events on their way from whoever makes them to the reply's stream, in order.
 
-    __slots__ = ("_freed", "_wanted", "items", "taken")
+    `is_read` says that the reader of a `Host` takes them; otherwise the core of the reply does, between other events.
+    """
+
+    __slots__ = ("_freed", "_wanted", "is_read", "items")
 
     def __init__(self) -> None:
         self.items: deque[Any] = deque()
-        self.taken: Any = None
+        self.is_read = False
         self._wanted: anyio.Event | None = None
         self._freed: anyio.Event | None = None
 
@@ -59,11 +62,16 @@ class Mailbox:
         """Yield what is there, until nothing is."""
         items = self.items
         while items:
-            self.taken = items.popleft()
-            yield self.taken
+            yield items.popleft()
         if self._freed is not None:
             self._freed.set()
             self._freed = None
+
+    def keep(self, kind: type) -> None:
+        """Drop everything else: what was left behind when the reading stopped early."""
+        kept = [item for item in self.items if isinstance(item, kind)]
+        self.items.clear()
+        self.items.extend(kept)
 
     async def wait(self) -> None:
         """Return when something is there, or at a call of `wake`."""
@@ -102,11 +110,13 @@ class Host:
         self._error: BaseException | None = None
 
     async def __aenter__(self) -> "Host":
+        self._mailbox.is_read = True
         self._scope = anyio.CancelScope(deadline=anyio.current_effective_deadline())
         _spawn(self._run, self._end)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._mailbox.is_read = False
         if self._over:
             return
         self._stopped = anyio.Event()

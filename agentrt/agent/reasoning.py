@@ -1,7 +1,6 @@
 """One round of asking the model: the cores of on_reasoning, on_system_prompt and on_model_call."""
 
-from collections.abc import AsyncGenerator, Awaitable
-from functools import partial
+from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
 import anyio.lowlevel
@@ -67,20 +66,18 @@ async def system_prompt(agent: Conversation, current_prompt: str) -> str:
     return current_prompt
 
 
-def call_model(
+async def call_model(
     agent: Conversation,
     messages: list[Msg],
     tools: list[JSONSchema],
     tool_choice: ToolChoice | None,
     current_model: ChatModelBase,
-) -> Awaitable[ModelResult]:
+) -> ModelResult:
     """The core of on_model_call: one call of the model."""
-    return current_model(messages, tools, tool_choice)
+    return await current_model(messages, tools, tool_choice)
 
 
-async def reason(  # noqa: C901  # in one piece, since another generator would cost every event another frame
-    agent: Conversation, tool_choice: ToolChoice | None
-) -> AsyncGenerator[AgentEvent | Msg, None]:
+async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGenerator[AgentEvent | Msg, None]:
     """The core of on_reasoning: asks the model and yields its answer as events."""
     run = agent.run
     if run.attempt is not None:
@@ -88,18 +85,18 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
             yield event
     run.attempt = decoder = Decoder(run.id, run.new_id, run.call_ids, agent.model.model)
     yield ModelCallStartEvent(run.id, agent.model.model)
-    request = partial(_request, agent, tool_choice)
     if agent.announcing and not agent.announcing.isdisjoint(_CALLED_FOR_AN_ANSWER):
-        async with Host(run.id, run.mailbox, request) as host:
-            while await host.running():
-                for event in run.mailbox.take():
-                    yield event
-            result = await host.outcome()
-    else:
-        if not run.model_calls % _CALLS_PER_CHECKPOINT:
-            await anyio.lowlevel.checkpoint()
-        run.model_calls += 1
-        result = await request()
+        beside = _beside(agent, tool_choice, decoder)
+        try:
+            async for event in beside:
+                yield event
+        finally:
+            await beside.aclose()
+        return
+    if not run.model_calls % _CALLS_PER_CHECKPOINT:
+        await anyio.lowlevel.checkpoint()
+    run.model_calls += 1
+    result = await _request(agent, tool_choice)
     if isinstance(result, ChatResponse):
         for event in decoder.answer(result):
             yield event
@@ -110,9 +107,6 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
         async for response in result:
             for event in decoder.feed(response):
                 yield event
-            if run.mailbox.items:
-                for event in run.mailbox.take():
-                    yield event
             seen += 1
             if not seen % _RESPONSES_PER_CHECKPOINT:
                 await anyio.lowlevel.checkpoint()
@@ -120,6 +114,38 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
             yield event
     finally:
         await result.aclose()
+
+
+async def _beside(
+    agent: Conversation, tool_choice: ToolChoice | None, decoder: Decoder
+) -> AsyncGenerator[AgentEvent, None]:
+    """Ask the model in a task beside the reader's, so that what a layer emits is seen while the layer waits."""
+    mailbox = agent.run.mailbox
+
+    async def ask() -> ModelResult | None:
+        result = await _request(agent, tool_choice)
+        if isinstance(result, ChatResponse):
+            return result
+        _check_stream(result, agent.model.model)
+        try:
+            async for response in result:
+                await mailbox.put(response)
+        finally:
+            await result.aclose()
+        return None
+
+    try:
+        async with Host(agent.run.id, mailbox, ask) as host:
+            while await host.running():
+                for item in mailbox.take():
+                    agent.run.discard_attempt(item)
+                    for event in [item] if isinstance(item, AgentEvent) else decoder.feed(item):
+                        yield event
+            result = await host.outcome()
+    finally:
+        mailbox.keep(AgentEvent)
+    for event in decoder.end() if result is None else decoder.answer(result):
+        yield event
 
 
 def _forget_attempt(reply_id: str, attempt: Decoder) -> list[AgentEvent]:

@@ -93,12 +93,12 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                 if isinstance(item, Msg):
                     final = item
                     continue
-                if item.__class__ is ReplyEndEvent:
+                if item.__class__ is ReplyEndEvent and item.reply_id == run.id:
                     if ended:
                         continue
                     ended = True
                     if not run.ended:  # a layer made it up
-                        for event in _settle(agent, run):
+                        for event in _leftovers(agent, run):
                             yield run.let_out(event)
                         await _end(agent, run, item)
                 yield run.let_out(item)
@@ -107,7 +107,7 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
         if not started:
             yield run.let_out(_start(agent, run))
         if not ended:
-            for event in _settle(agent, run):
+            for event in _leftovers(agent, run):
                 yield run.let_out(event)
             yield run.let_out(await _missing_end(agent, run, failure))
         if failure is not None:
@@ -138,7 +138,12 @@ async def _missing_end(agent: ReplyingConversation, run: Run, failure: Exception
         return _end_event(agent, run, outcome.finished_reason, outcome.error)
     if failure is None:
         return await _end(agent, run, _end_event(agent, run, "completed"))
-    return await _end(agent, run, _end_event(agent, run, "error", _told(failure)))
+    event = _end_event(agent, run, "error", _told(failure))
+    try:
+        return await _end(agent, run, event)
+    except Exception:  # the failure itself is what the caller is to know of
+        _logger.exception("the state of a failed reply could not be saved")
+        return event
 
 
 def _end_event(agent: Conversation, run: Run, reason: FinishedReason, error: str | None = None) -> ReplyEndEvent:
@@ -166,7 +171,7 @@ def _record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None
 def _keep(agent: ReplyingConversation, context: ReplyContext) -> None:
     """Put the message of a reply that is over into the history, without what providers would refuse from then on."""
     message = context.message
-    if message.finished_reason != "completed":
+    if message.finished_reason in ("interrupted", "error"):
         message.content = [block for block in context.blocks if not _is_empty(block)]
     if message.content:
         agent.state.context.append(message)
@@ -174,8 +179,9 @@ def _keep(agent: ReplyingConversation, context: ReplyContext) -> None:
 
 
 def _is_empty(block: ContentBlock) -> bool:
-    text = block.text if isinstance(block, TextBlock) else block.thinking if isinstance(block, ThinkingBlock) else None
-    return text == ""
+    if isinstance(block, ThinkingBlock):
+        return not block.thinking and block.signature is None
+    return isinstance(block, TextBlock) and not block.text
 
 
 async def _leave(agent: ReplyingConversation, run: Run, ticket: Ticket, stream: AsyncGenerator[Any, None]) -> None:
@@ -224,9 +230,7 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     try:
         while True:
             if run.ended:
-                raise ChainError(
-                    "a layer of on_reply ended the reply itself, but went on with next_handler(): stop there"
-                )
+                raise ChainContractError("a layer of on_reply ended the reply itself, but read on: stop there")
             if isinstance(step, Finish):
                 if context.cur_iter > context.max_iters or not run.hinted(step):
                     break
@@ -235,8 +239,7 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
             stream = _perform(agent, context, step)
             try:
                 async for item in stream:
-                    # What came out of the mailbox itself must not be overtaken by what lies behind it there.
-                    if mailbox.items and item is not mailbox.taken:
+                    if mailbox.items and not mailbox.is_read:  # if it is, this item came out of it
                         for event in mailbox.take():
                             yield run.admit(event)
                     if isinstance(item, Msg):
@@ -256,15 +259,15 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                 _count_round(agent, context)
                 step = next_step(context)
     except Exception:
-        for event in _settle(agent, run):
+        for event in _leftovers(agent, run):
             yield event
         raise
-    if mailbox.items:
-        for event in mailbox.take():
-            yield run.admit(event)
     final = _final(context, step.reason)
     if step.reason == "exceed_max_iters":
         yield run.admit(ExceedMaxItersEvent(run.id, agent.name))
+    if mailbox.items:
+        for event in mailbox.take():
+            yield run.admit(event)
     yield await _end(agent, run, _end_event(agent, run, step.reason))
     yield final
 
@@ -361,6 +364,13 @@ def _final(context: ReplyContext, reason: FinishedReason) -> Msg:
 def _is_answer(blocks: list[ContentBlock]) -> bool:
     called = any(isinstance(block, ToolCallBlock) for block in blocks)
     return not called and any(isinstance(block, (TextBlock, DataBlock)) for block in blocks)
+
+
+def _leftovers(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
+    """Yield what was emitted and not seen yet, and the events that give each open call its result."""
+    for event in run.mailbox.take():
+        yield run.admit(event)
+    yield from _settle(agent, run)
 
 
 def _settle(agent: Conversation, run: Run) -> Iterator[AgentEvent]:

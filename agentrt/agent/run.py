@@ -99,9 +99,14 @@ class Run:
         if self.ended:
             raise UsageError(f"{event.type} was emitted after the reply {self.id!r} had ended")
         event.reply_id = event.reply_id or self.id
-        if isinstance(event, ModelCallRetryEvent) and self.attempt is not None:
-            event.block_ids = self.attempt.discard()
+        if not self.mailbox.is_read:
+            self.discard_attempt(event)
         self.mailbox.post(event)
+
+    def discard_attempt(self, event: object) -> None:
+        """Forget what the model said so far, if the event says so, and note in it which blocks that were."""
+        if isinstance(event, ModelCallRetryEvent) and event.reply_id == self.id and self.attempt is not None:
+            event.block_ids = self.attempt.discard()
 
     def continue_with(self, hint: str) -> None:
         """Ask for another round, with `hint` for the model, where the reply would otherwise be complete.

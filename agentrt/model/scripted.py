@@ -158,7 +158,9 @@ def _pieces(block: ContentBlock) -> Iterator[ContentBlock]:
     if isinstance(block, TextBlock):
         return (TextBlock(word, block.id) for word in _words(block.text))
     if isinstance(block, ThinkingBlock):
-        return (ThinkingBlock(word, block.id) for word in _words(block.thinking))
+        pieces = [ThinkingBlock(word, block.id) for word in _words(block.thinking)] or [ThinkingBlock("", block.id)]
+        pieces[-1].signature = block.signature
+        return iter(pieces)
     if isinstance(block, ToolCallBlock):
         cuts = range(0, len(block.input) or 1, _PIECE)
         return (ToolCallBlock(block.id, block.name, block.input[cut : cut + _PIECE]) for cut in cuts)
