@@ -141,7 +141,7 @@ class PositionalValues(MiddlewareBase):
     async def on_model_call(
         self, agent: Any, input_kwargs: Any, next_handler: NextModelCall
     ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
-        return await next_handler([])  # type: ignore[call-arg]
+        return await next_handler(input_kwargs)  # type: ignore[call-arg]
 
 
 class WrongResults(MiddlewareBase):

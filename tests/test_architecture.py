@@ -1,0 +1,209 @@
+"""What no source file may do, whatever it is for. The direction of imports is import-linter's affair."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted([*ROOT.glob("agentrt/**/*.py"), *ROOT.glob("middleware/**/*.py")])
+HOST = ROOT / "agentrt" / "agent" / "host.py"
+COMPILER = ROOT / "agentrt" / "chain" / "compile.py"
+CONSOLE = ROOT / "agentrt" / "console"
+
+STARTS_TASKS = {"create_task", "ensure_future", "spawn_system_task"}
+SCOPES = {"CancelScope", "TaskGroup", "create_task_group", "fail_after", "move_on_after", "open_nursery", "timeout"}
+NOT_LOADED = (
+    "agentrt_middleware",
+    "anthropic",
+    "httpx",
+    "httpx2",
+    "openai",
+    "opentelemetry.sdk",
+    "rich",
+    "trio",
+)
+
+Find = Callable[[ast.AST], Iterator[ast.AST]]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def places(find: Find, *exempt: Path) -> list[str]:
+    """Return "file:line" of everything found in the sources, but for the exempt files and folders."""
+    return [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        for path in SOURCES
+        if not any(path == each or each in path.parents for each in exempt)
+        for node in find(tree_of(path))
+    ]
+
+
+def found_in(find: Find, source: str) -> int:
+    return len(list(find(ast.parse(source))))
+
+
+def name_of(node: ast.AST) -> str:
+    """Return the last part of a name, a dotted name, or what is called by one."""
+    if isinstance(node, ast.Call):
+        return name_of(node.func)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def names(wanted: set[str]) -> Find:
+    def find(tree: ast.AST) -> Iterator[ast.AST]:
+        for node in ast.walk(tree):
+            imported = isinstance(node, ast.ImportFrom) and any(alias.name in wanted for alias in node.names)
+            if imported or (name_of(node) in wanted and not isinstance(node, ast.Call)):
+                yield node
+
+    return find
+
+
+def metaclasses(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and (
+            any(keyword.arg == "metaclass" for keyword in node.keywords) or "type" in map(name_of, node.bases)
+        ):
+            yield node
+
+
+def prints(tree: ast.AST) -> Iterator[ast.AST]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call) and name_of(node) == "print")
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk a function's body without the functions inside it."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            yield from own_nodes(child)
+
+
+def yields_under_a_scope(tree: ast.AST) -> Iterator[ast.AST]:
+    for function in ast.walk(tree):
+        if isinstance(function, ast.AsyncFunctionDef):
+            for node in own_nodes(function):
+                if isinstance(node, ast.With | ast.AsyncWith) and _opens_a_scope(node):
+                    yield from (each for each in own_nodes(node) if isinstance(each, ast.Yield))
+
+
+def _opens_a_scope(node: ast.With | ast.AsyncWith) -> bool:
+    return any(name_of(item.context_expr) in SCOPES for item in node.items)
+
+
+def next_handlers(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        name = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ""
+        if name.lower().replace("_", "") == "nexthandler":
+            yield node
+
+
+def loops_through_hooks(tree: ast.AST) -> Iterator[ast.AST]:
+    """Find loops over something called `middlewares` that await, or that reach for a hook."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For | ast.AsyncFor):
+            iterated, bodies = [node.iter], node.body
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            iterated, bodies = [each.iter for each in node.generators], [node]
+        else:
+            continue
+        if any(map(_speaks_of_middlewares, iterated)) and any(map(_runs_a_hook, bodies)):
+            yield node
+
+
+def _speaks_of_middlewares(node: ast.AST) -> bool:
+    return any(name_of(each).endswith("middlewares") for each in ast.walk(node))
+
+
+def _runs_a_hook(node: ast.AST) -> bool:
+    return any(
+        isinstance(each, ast.Await | ast.AsyncFor | ast.AsyncWith)
+        or (isinstance(each, ast.Call) and name_of(each).startswith("on_"))
+        for each in ast.walk(node)
+    )
+
+
+RULES: dict[str, tuple[Find, tuple[Path, ...], list[str], str]] = {
+    "only the host starts tasks": (
+        names(STARTS_TASKS),
+        (HOST,),
+        ["asyncio.create_task(main())", "from asyncio import ensure_future", "spawn = trio.lowlevel.spawn_system_task"],
+        "async with anyio.create_task_group() as group: group.start_soon(main)",
+    ),
+    "cancellation goes by anyio's name": (
+        names({"CancelledError"}),
+        (),
+        ["asyncio.CancelledError", "from asyncio import CancelledError"],
+        "anyio.get_cancelled_exc_class()",
+    ),
+    "there is no metaclass": (
+        metaclasses,
+        (),
+        ["class A(metaclass=M): ...", "class M(type): ..."],
+        "class A(B): ...",
+    ),
+    "only the console prints": (prints, (CONSOLE,), ["print(1)"], "log.info(1)"),
+    "no generator yields under a cancel scope or task group": (
+        yields_under_a_scope,
+        (),
+        [
+            "async def f():\n with anyio.move_on_after(1):\n  yield 1",
+            "async def f():\n async with create_task_group() as group:\n  if group:\n   x = yield",
+        ],
+        "async def f():\n with CancelScope():\n  async def g():\n   yield 1\n yield 2",
+    ),
+    "only the compiler makes a next_handler": (
+        next_handlers,
+        (COMPILER,),
+        ["async def next_handler(): ...", "class NextHandler: ..."],
+        "await next_handler()",
+    ),
+    "only the compiler folds middlewares": (
+        loops_through_hooks,
+        (COMPILER,),
+        [
+            "async def f():\n for each in self.middlewares:\n  await each.on_reply()",
+            "stream = [each.on_acting(agent) for each in reversed(middlewares)]",
+        ],
+        "tools = [each.list_tools() for each in chains.middlewares]",
+    ),
+}
+LAWS = pytest.mark.parametrize(("find", "exempt", "bad", "good"), RULES.values(), ids=RULES)
+
+
+@LAWS
+def test_no_source_breaks_the_rule(find, exempt, bad, good):
+    assert places(find, *exempt) == []
+
+
+@LAWS
+def test_a_breach_of_the_rule_would_be_found(find, exempt, bad, good):
+    assert [found_in(find, source) for source in bad] == [1] * len(bad)
+    assert found_in(find, good) == 0
+
+
+@pytest.mark.parametrize("path", [HOST, COMPILER])
+def test_the_files_that_are_exempt_are_there(path):
+    assert path in SOURCES
+
+
+def test_importing_agentrt_loads_nothing_that_an_agent_may_never_need():
+    program = f"import sys, agentrt; print([name for name in {NOT_LOADED!r} if name in sys.modules])"
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware")])
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (finished.stdout.strip(), finished.stderr) == ("[]", "")

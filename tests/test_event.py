@@ -1,0 +1,188 @@
+"""Events: one class per kind, and each of them goes to JSON and back."""
+
+import inspect
+from dataclasses import MISSING, fields
+from time import time_ns
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agentrt import event as events
+from agentrt.event import (
+    AgentEvent,
+    AnyEvent,
+    ConfirmResult,
+    CustomEvent,
+    ReplyStartEvent,
+    TextBlockDeltaEvent,
+    ToolCallStartEvent,
+    UserConfirmResultEvent,
+)
+from agentrt.message import ToolCallBlock
+from tests.test_message import anything
+
+CLASSES: tuple[type[AgentEvent], ...] = get_args(get_args(AnyEvent)[0])
+EACH = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+
+FIELDS = {
+    "REPLY_START": "session_id reply_id name role",
+    "REPLY_END": "session_id reply_id finished_reason error",
+    "MODEL_CALL_START": "reply_id model_name",
+    "MODEL_CALL_END": "reply_id input_tokens output_tokens cache_input_tokens "
+    "cache_creation_input_tokens finished_reason",
+    "MODEL_CALL_RETRY": "reply_id reason attempt wait_seconds block_ids",
+    "TEXT_BLOCK_START": "reply_id block_id",
+    "TEXT_BLOCK_DELTA": "reply_id block_id delta",
+    "TEXT_BLOCK_END": "reply_id block_id text",
+    "THINKING_BLOCK_START": "reply_id block_id",
+    "THINKING_BLOCK_DELTA": "reply_id block_id delta",
+    "THINKING_BLOCK_END": "reply_id block_id signature",
+    "DATA_BLOCK_START": "reply_id block_id media_type name",
+    "DATA_BLOCK_DELTA": "reply_id block_id media_type data url",
+    "DATA_BLOCK_END": "reply_id block_id",
+    "HINT_BLOCK": "reply_id block_id source hint",
+    "TOOL_CALL_START": "reply_id tool_call_id tool_call_name",
+    "TOOL_CALL_DELTA": "reply_id tool_call_id delta",
+    "TOOL_CALL_END": "reply_id tool_call_id",
+    "TOOL_RESULT_START": "reply_id tool_call_id tool_call_name",
+    "TOOL_RESULT_TEXT_DELTA": "reply_id tool_call_id delta",
+    "TOOL_RESULT_DATA_DELTA": "reply_id tool_call_id block_id media_type data url",
+    "TOOL_RESULT_END": "reply_id tool_call_id state metadata",
+    "EXCEED_MAX_ITERS": "reply_id name",
+    "REQUIRE_USER_CONFIRM": "reply_id tool_calls",
+    "REQUIRE_EXTERNAL_EXECUTION": "reply_id tool_calls",
+    "USER_CONFIRM_RESULT": "reply_id confirm_results",
+    "EXTERNAL_EXECUTION_RESULT": "reply_id execution_results",
+    "USER_INTERRUPT": "reply_id",
+    "CUSTOM": "name value",
+}
+
+
+def descendants(cls: type) -> set[type]:
+    return {cls}.union(*map(descendants, cls.__subclasses__())) if cls.__subclasses__() else {cls}
+
+
+def kind(cls: type[AgentEvent]) -> str:
+    return next(field.default for field in fields(cls) if field.name == "type")
+
+
+def class_name(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_")) + "Event"
+
+
+def test_there_is_one_class_per_kind_and_it_is_called_after_it():
+    assert {kind(cls): cls.__name__ for cls in CLASSES} == {name: class_name(name) for name in FIELDS}
+    assert len(CLASSES) == len(FIELDS)
+
+
+def test_the_union_leaves_no_class_out():
+    assert descendants(AgentEvent) - {AgentEvent} == set(CLASSES)
+
+
+@EACH
+def test_an_event_has_the_fields_that_its_readers_know(cls):
+    wanted = {*FIELDS[kind(cls)].split(), "metadata", "created_at", "seq", "type"}
+    assert wanted <= {field.name for field in fields(cls)}
+
+
+@EACH
+def test_every_event_is_documented_and_public(cls):
+    assert inspect.getdoc(cls) != inspect.getdoc(AgentEvent)
+    assert cls.__name__ in events.__all__
+
+
+def test_the_rest_of_the_module_is_public_too():
+    rest = {"AgentEvent", "AnyEvent", "ConfirmResult"}
+    assert set(events.__all__) == rest | {cls.__name__ for cls in CLASSES}
+
+
+@EACH
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_every_event_takes_its_fields_by_keyword_and_goes_to_json_and_back(cls, data):
+    event = data.draw(anything(cls))
+    again = cls(**{field.name: getattr(event, field.name) for field in fields(cls)})
+    assert again == event
+    back = AgentEvent.from_json(event.to_json())
+    assert back == event
+    assert type(back) is cls
+    assert "\n" not in event.to_json()
+
+
+@EACH
+def test_an_event_is_an_agent_event_whose_kind_and_time_fill_themselves_in(cls):
+    before = time_ns()
+    required = {field.name: "x" for field in fields(cls) if field.default is field.default_factory is MISSING}
+    event = cls(**required)
+    assert isinstance(event, AgentEvent)
+    assert event.type == kind(cls)
+    assert before <= event.created_at <= time_ns()
+    assert (event.seq, event.metadata) == (0, None)
+
+
+@EACH
+def test_an_event_has_no_dictionary_of_its_own(cls):
+    assert not hasattr(cls.__new__(cls), "__dict__")
+
+
+def test_a_numbered_event_has_a_name_of_its_own():
+    assert TextBlockDeltaEvent("r", "b", "hi", seq=7).id == "r:7"
+
+
+def test_two_events_share_no_list_by_default():
+    one, other = ConfirmResult(True, ToolCallBlock("1", "f")), ConfirmResult(True, ToolCallBlock("1", "f"))
+    one.rules.append({})
+    assert other.rules == []
+    retries = [events.ModelCallRetryEvent("cut"), events.ModelCallRetryEvent("cut")]
+    retries[0].block_ids.append("b")
+    assert retries[1].block_ids == []
+
+
+def test_the_base_is_no_kind_of_event():
+    with pytest.raises(TypeError) as caught:
+        _ = AgentEvent("r").type
+    assert str(caught.value) == "AgentEvent is the base of all events: make one of its children"
+
+
+def test_events_are_written_with_their_documented_arguments_in_order():
+    call = ToolCallBlock("1", "delete")
+    assert CustomEvent("progress", 0.5).reply_id == ""
+    assert ToolCallStartEvent("r", "1", "add").tool_call_name == "add"
+    assert UserConfirmResultEvent("r", [ConfirmResult(False, call)]).confirm_results[0].tool_call is call
+    assert ReplyStartEvent("r", "s", "ann").role == "assistant"
+
+
+def test_a_nested_block_keeps_its_class():
+    event = UserConfirmResultEvent("r", [ConfirmResult(True, ToolCallBlock("1", "f", "{}"), [{"tool_name": "f"}])])
+    back: Any = AgentEvent.from_json(event.to_json())
+    assert isinstance(back.confirm_results[0].tool_call, ToolCallBlock)
+    assert back == event
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '"CUSTOM"',
+        '{"name": "no type"}',
+        '{"type": "NOPE", "reply_id": "r"}',
+        '{"type": "text_block_start", "reply_id": "r", "block_id": "b"}',
+        '{"type": "TEXT_BLOCK_DELTA", "reply_id": "r", "block_id": "b"}',
+        '{"type": "TEXT_BLOCK_DELTA", "reply_id": "r", "block_id": "b", "delta": 1}',
+        '{"type": "REPLY_END", "reply_id": "r", "session_id": "s", "finished_reason": "bored"}',
+        '{"type": "CUSTOM", "name": "a"} and more',
+    ],
+)
+def test_what_to_json_did_not_write_is_refused(text):
+    with pytest.raises(ValidationError):
+        AgentEvent.from_json(text)
+
+
+def test_a_field_that_no_event_has_is_refused():
+    with pytest.raises(ValidationError):
+        AgentEvent.from_json('{"type": "CUSTOM", "name": "a", "nmae": "b"}')
