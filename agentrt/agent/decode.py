@@ -1,6 +1,6 @@
 """A model's answer, decoded into events."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from agentrt.errors import ChainContractError
@@ -107,38 +107,46 @@ class Decoder:
 
     def answer(self, response: ChatResponse) -> Events:
         """Return the events of an answer that was not streamed, to the end of the model call."""
-        self._last = response
-        return [*self.whole(response.content), *self.end()]
+        events = self.said(response.content)
+        events.append(self._model_call_end(response))
+        return events
 
     def said(self, content: list[ContentBlock]) -> Events:
-        """Return the events of an answer that no model gave, to the ends of its blocks."""
-        return [*self.whole(content), *self._block_ends()]
+        """Return the events of an answer that was not streamed, to the ends of its blocks."""
+        events = self.whole(content)
+        self._end_blocks(events)
+        return events
 
-    def end(self) -> Iterator[AgentEvent]:
-        """Yield the events that end the model call; raises `ChainContractError` when no last response came."""
+    def end(self) -> Events:
+        """Return the events that end a stream; raises `ChainContractError` when no last response came."""
         if self._last is None:
             raise ChainContractError(
                 f"the stream of model {self._by!r} ended without a response that has is_last=True: "
                 f"end it with the whole content and is_last=True"
             )
-        yield from self._block_ends()
-        usage = self._last.usage or ChatUsage()
-        yield ModelCallEndEvent(
+        events: Events = []
+        self._close(events)
+        self._end_blocks(events)
+        events.append(self._model_call_end(self._last))
+        return events
+
+    def _end_blocks(self, events: Events) -> None:
+        for call_id in self._names:
+            events.append(ToolCallEndEvent(self._reply_id, call_id))
+        for block_id in self._data.values():
+            events.append(DataBlockEndEvent(self._reply_id, block_id))
+
+    def _model_call_end(self, response: ChatResponse) -> ModelCallEndEvent:
+        usage = response.usage or ChatUsage()
+        return ModelCallEndEvent(
             self._reply_id,
             usage.input_tokens,
             usage.output_tokens,
             usage.cache_input_tokens or 0,
             usage.cache_creation_input_tokens or 0,
-            self._last.finished_reason,
+            response.finished_reason,
             usage.estimated,
         )
-
-    def _block_ends(self) -> Events:
-        events: Events = []
-        self._close(events)
-        events += [ToolCallEndEvent(self._reply_id, call_id) for call_id in self._names]
-        events += [DataBlockEndEvent(self._reply_id, block_id) for block_id in self._data.values()]
-        return events
 
     def _pieces(self, content: list[ContentBlock]) -> Events:
         events: Events = []

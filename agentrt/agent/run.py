@@ -141,7 +141,8 @@ class Run:
         """Number an event as it leaves the stream; one that has a number, of another reply say, stays as it is."""
         if event.seq:
             event = copy(event)
-        event.seq = self.next_seq()
+        self.sequence += 1
+        event.seq = self.sequence
         return event
 
     @property
