@@ -10,9 +10,10 @@ from agentrt.agent.accept import as_input, as_messages
 from agentrt.agent.acting import act
 from agentrt.agent.announce import hooks_that_emit
 from agentrt.agent.config import ReActConfig
+from agentrt.agent.drive import drive
 from agentrt.agent.host import in_event_loop
 from agentrt.agent.reasoning import Prompts, call_model, reason, system_prompt
-from agentrt.agent.reply import drive, reply
+from agentrt.agent.reply import reply
 from agentrt.agent.run import Run
 from agentrt.agent.stream import ReplyStream, Ticket, Turns, WhenBusy
 from agentrt.block import new_id

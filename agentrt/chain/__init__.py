@@ -7,7 +7,8 @@ chain: its entry *is* the core function. Whatever a layer opens is remembered by
 chain and closed there, innermost first, in the task that closes, before control returns.
 """
 
-from agentrt.chain.compile import Chains, Layer, compile_chains
+from agentrt.chain.chains import Chains, Layer
+from agentrt.chain.compile import compile_chains
 from agentrt.chain.explain import explain
 from agentrt.chain.spec import HookSpec, Shape
 

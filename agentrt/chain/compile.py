@@ -6,97 +6,25 @@ handed from step to step.
 """
 
 import inspect
-import warnings
 import weakref
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from itertools import chain, count
 from types import CodeType
 from typing import Any
 
+from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.check import check_middlewares, overrides, where
+from agentrt.chain.contract import no_terminal, still_running, wrong_item, wrong_keys, wrong_result, wrong_value
 from agentrt.chain.owner import Owner, name_the_layer
 from agentrt.chain.spec import HookSpec
-from agentrt.errors import ChainContractError, ChainError, MissingTerminalError
+from agentrt.errors import ChainError
 
-__all__ = ["Chains", "Layer", "compile_chains"]
+__all__ = ["compile_chains"]
 
 Values = dict[str, Any]
 StreamStep = Callable[[Any, Values, Owner], AsyncIterator[Any]]
 CallStep = Callable[[Any, Values, Owner], Awaitable[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One middleware in the chain of one hook."""
-
-    middleware: Any
-    hook: Callable[..., Any]
-    key: str
-    where: str
-
-    @property
-    def name(self) -> str:
-        """The middleware's class, and its key where that says more."""
-        cls = type(self.middleware).__name__
-        return cls if self.key == cls else f"{cls} ({self.key!r})"
-
-
-class Chains:
-    """The compiled entries, one attribute per hook, and what they were compiled from. Frozen once built."""
-
-    table: tuple[HookSpec, ...]
-    layers: Mapping[str, tuple[Layer, ...]]
-    middlewares: tuple[Any, ...]
-    _keys: Mapping[int, str]
-    _doubtful: set[int]
-
-    def __init__(
-        self,
-        table: tuple[HookSpec, ...],
-        entries: Mapping[str, Callable[..., Any]],
-        layers: Mapping[str, tuple[Layer, ...]],
-        middlewares: tuple[Any, ...],
-        keys: Mapping[int, str],
-    ) -> None:
-        same_class = Counter(type(each) for each in middlewares if each.key is None)
-        doubtful = {id(each) for each in middlewares if each.key is None and same_class[type(each)] > 1}
-        self.__dict__.update(
-            entries, table=table, layers=layers, middlewares=middlewares, _keys=keys, _doubtful=doubtful
-        )
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        raise AttributeError(f"no chain is compiled for {name!r}")
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"chains are frozen: {name!r} cannot be set; build another agent instead")
-
-    def name_of(self, middleware: Any) -> str:
-        """Return the middleware's key, for display."""
-        return self._keys[id(middleware)]
-
-    def key_of(self, middleware: Any) -> str:
-        """Return the key under which the middleware's own data is kept.
-
-        Warns when only the list order tells two middlewares of one class apart, since a changed list would then hand
-        one the data of the other. Raises `ChainError` for a middleware that is not in these chains.
-        """
-        key = self._keys.get(id(middleware))
-        if key is None:
-            raise ChainError(
-                f"{type(middleware).__name__} is not among this agent's middlewares, so it keeps no data here"
-            )
-        if id(middleware) in self._doubtful:
-            warnings.warn(
-                f"two {type(middleware).__name__} middlewares store data under keys that depend on their order: "
-                f"set `key` on each",
-                UserWarning,
-                stacklevel=3,
-            )
-        return key
 
 
 def compile_chains(
@@ -140,9 +68,6 @@ def _compile(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]
     return _BUILDERS[spec.shape](spec, core, layers)
 
 
-# Streams
-
-
 def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]) -> Callable[..., Any]:
     def innermost(agent: Any, values: Values, owner: Owner) -> AsyncIterator[Any]:
         owner.core = stream = core(agent, **values)
@@ -165,13 +90,13 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
             async for item in stream:
                 if item.__class__ not in known:
                     if not isinstance(item, item_types):
-                        raise _wrong_item(spec, layers, item)
+                        raise wrong_item(spec, layers, item)
                     known.add(item.__class__)
                 if left:
                     await owner.close_left()
                 yield item
             if terminal is not None and not isinstance(item, terminal):
-                raise _no_terminal(spec, layers, item)
+                raise no_terminal(spec, layers, item)
         except GeneratorExit:  # being closed is no error, so one in the clean-up may be raised
             raise
         except BaseException as raised:  # named and raised again
@@ -208,7 +133,7 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
             if values.keys() != keys:
                 values = {**self.values, **overrides}
                 if values.keys() != keys:
-                    raise _wrong_keys(spec, layer, values)
+                    raise wrong_keys(spec, layer, values)
             if self.handed is not None:
                 return self._again(values)
             owner = self.owner
@@ -219,7 +144,7 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
 
         def _again(self, values: Values) -> AsyncIterator[Any]:
             if getattr(self.handed, "ag_running", False):
-                raise _still_running(layer, spec)
+                raise still_running(layer, spec)
             own: list[weakref.ref[Any]] = []
             self.handed = stream = _after_closing(self.agent, values, self.owner, self.place, own)
             own.append(weakref.ref(stream))
@@ -238,7 +163,7 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
         # A further call takes the place of the one before. `own` is this generator: a plain reference to itself would
         # keep it, and with it the layer's frame, alive.
         if any(getattr(stream, "ag_running", False) for stream in owner.opened[place:]):
-            raise _still_running(layer, spec)
+            raise still_running(layer, spec)
         await owner.close_from(place)
         owner.opened.append(own[0]())
         stream = inner(agent, values, owner)
@@ -250,9 +175,6 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
         return hook(agent, values, NextHandler(agent, values, owner))  # type: ignore[no-any-return]  # checked at construction
 
     return step
-
-
-# Calls
 
 
 def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]) -> Callable[..., Any]:
@@ -300,7 +222,7 @@ def _call_layer(spec: HookSpec, layer: Layer, inner: CallStep, check: Callable[[
             if overrides.keys() != keys:
                 overrides = {**values, **overrides}
                 if overrides.keys() != keys:
-                    raise _wrong_keys(spec, layer, overrides)
+                    raise wrong_keys(spec, layer, overrides)
             if running:
                 raise ChainError(
                     f"{layer.name}.{spec.name} called next_handler() while its last call is running: "
@@ -322,9 +244,6 @@ def _call_layer(spec: HookSpec, layer: Layer, inner: CallStep, check: Callable[[
 def _result_check(spec: HookSpec) -> Callable[[Layer | None, Any, Owner], None]:
     """Return the check of one layer's result, which also hands a stream to the owner."""
     terminal = spec.terminal
-    wanted = terminal.__name__ if terminal is not None else "None"
-    if spec.item_types:
-        wanted += f" or an async iterator of {_names(spec.item_types)}"
 
     def check(by: Layer | None, result: Any, owner: Owner) -> None:
         if result.__class__ is terminal or (terminal is None and result is None):
@@ -335,8 +254,7 @@ def _result_check(spec: HookSpec) -> Callable[[Layer | None, Any, Owner], None]:
                 owner.opened.insert(0, result)
                 owner.makers[getattr(result, "ag_code", None)] = by
         elif terminal is None or not isinstance(result, terminal):
-            name = by.name if by else "its core"
-            raise ChainContractError(f"{spec.name} must return {wanted}, but {name} returned {result!r:.200}")
+            raise wrong_result(spec, by, result)
 
     return check
 
@@ -374,7 +292,7 @@ async def _owned_items(
     try:
         async for item in stream:
             if not isinstance(item, item_types):
-                raise _wrong_item(spec, layers, item)
+                raise wrong_item(spec, layers, item)
             yield item
     except GeneratorExit:  # being closed is no error, so one in the clean-up may be raised
         raise
@@ -390,12 +308,8 @@ async def _owned_items(
             error = None  # error and frame would hold each other
 
 
-# Transformers
-
-
 def _transformer_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]) -> Callable[..., Any]:
     codes = _codes(core, layers)
-    name = spec.keys[-1]
 
     async def entry(agent: Any, **values: Any) -> Any:
         try:
@@ -403,10 +317,7 @@ def _transformer_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[L
             for layer in layers:
                 value = await layer.hook(agent, value)
                 if not isinstance(value, spec.item_types):
-                    raise ChainContractError(
-                        f"{spec.name} must return {_names(spec.item_types)}, but {layer.name} returned {value!r:.200}: "
-                        f"end it with `return {name}`"
-                    )
+                    raise wrong_value(spec, layer, value)
         except Exception as error:  # named and raised again
             name_the_layer(error, spec.name, codes, layers)
             raise
@@ -416,9 +327,6 @@ def _transformer_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[L
 
 
 _BUILDERS = {"stream": _stream_chain, "call": _call_chain, "transformer": _transformer_chain}
-
-
-# Errors and helpers
 
 
 def _is_stream(result: Any) -> bool:
@@ -436,46 +344,3 @@ def _codes(core: Callable[..., Any], layers: tuple[Layer, ...]) -> dict[CodeType
     if code is not None:
         codes[code] = None
     return codes
-
-
-def _names(types: Sequence[type]) -> str:
-    return " or ".join(each.__name__ for each in types)
-
-
-def _through(layers: Sequence[Layer]) -> str:
-    return "its layers are " + " > ".join(layer.name for layer in layers)
-
-
-def _wrong_item(spec: HookSpec, layers: Sequence[Layer], item: Any) -> ChainContractError:
-    return ChainContractError(
-        f"{spec.name} passes on {_names(spec.item_types)}, but {item!r:.200} came out of it; {_through(layers)}"
-    )
-
-
-def _no_terminal(spec: HookSpec, layers: Sequence[Layer], last: Any) -> MissingTerminalError:
-    assert spec.terminal is not None
-    ended = "nothing came" if last is None else f"its last item was {last!r:.200}"
-    return MissingTerminalError(
-        f"{spec.name} must end with one {spec.terminal.__name__}, but {ended}; {_through(layers)}: "
-        f"one of them did not pass on what next_handler() gave, or gave nothing in its place"
-    )
-
-
-def _still_running(layer: Layer, spec: HookSpec) -> ChainError:
-    return ChainError(
-        f"{layer.name}.{spec.name} called next_handler() while the stream of its last call is running: "
-        f"finish or close that stream first"
-    )
-
-
-def _wrong_keys(spec: HookSpec, layer: Layer, values: Values) -> ChainError:
-    allowed = f"{spec.name} passes on {', '.join(spec.keys)}"
-    for key in values:
-        if key not in spec.keys:
-            near = get_close_matches(str(key), spec.keys, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            return ChainError(
-                f"{layer.name}.{spec.name} passed the unknown key {key!r} to next_handler(){hint}: {allowed}"
-            )
-    lost = next(key for key in spec.keys if key not in values)
-    return ChainError(f"{layer.name}.{spec.name} removed the key {lost!r} from its input_kwargs: {allowed}")

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
+from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.check import where
-from agentrt.chain.compile import Chains, Layer
 
 __all__ = ["ExplainFormat", "explain"]
 

@@ -196,6 +196,18 @@ answers = st.builds(ChatResponse, st.lists(words | whole_calls, max_size=5))
 responses = streams() | streams() | answers | st.just(ConnectionError("down")) | texts
 
 
+OUTPUTS = {"add": "3", "count": "0 1 2 ", "alone": "worked alone", "tell": "told", "draw": "drawing drawing "}
+
+
+def check_outputs(state: AgentState) -> None:
+    """Check that each call that succeeded has what its tool puts out, once."""
+    for message in state.context:
+        for result in message.get_content_blocks("tool_result"):
+            if result.state is ToolResultState.SUCCESS and result.name in OUTPUTS:
+                texts = [block.text for block in result.output if isinstance(block, TextBlock)]
+                assert "".join(texts) == OUTPUTS[result.name]
+
+
 class Tools:
     """Tools of every temper."""
 
@@ -434,6 +446,7 @@ class Play:
                 await reader.read(agent)
                 await closed(agent)
                 check_reply(agent, reader.items, before)
+                check_outputs(agent.state)
             agent.model = ScriptedChatModel(repeat("done"))
             last = Reader()
             before = agent.state.sequence
