@@ -97,7 +97,7 @@ def _is_safe(agent: Conversation, call: ToolCallBlock) -> bool:
 
 
 def _may_announce(agent: Conversation, call: ToolCallBlock) -> bool:
-    if "on_acting" in agent.announcing:
+    if "on_acting" in agent._announcing:
         return True
     tool = agent.toolkit.get(call.name)
     return tool is not None and plan_of(tool).context_name is not None

@@ -88,9 +88,9 @@ class Agent:
         self.when_busy: WhenBusy = when_busy
         self.state_store = state_store
         self.state = state if state is not None else AgentState()
-        self.announcing = hooks_that_emit(self.chains)
-        self.prompts = Prompts()
-        self.turns = Turns()
+        self._announcing = hooks_that_emit(self.chains)
+        self._prompts = Prompts()
+        self._turns = Turns()
         self._run: Run | None = None
 
     @property
@@ -135,8 +135,8 @@ class Agent:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.state = state
-        other.turns = Turns()
-        other.begin(None)
+        other._turns = Turns()
+        other._begin(None)
         return other
 
     def state_of(self, middleware: MiddlewareBase) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class Agent:
                 self.state.sequence = self._run.last_number
             await self.state_store.save(self.state)
 
-    def begin(self, run: Run | None) -> None:
+    def _begin(self, run: Run | None) -> None:
         """Note which reply is in progress; called by that reply alone."""
         self._run = run
 

@@ -37,10 +37,10 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
     agent: ReplyingConversation, ticket: Ticket, inputs: ReplyInput, yield_final_msg: bool
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Run one reply through on_reply and yield its events, then its final message when asked for."""
-    if not agent.turns.take_free(ticket, agent.when_busy):
-        await agent.turns.take(ticket, agent.when_busy)
+    if not agent._turns.take_free(ticket, agent.when_busy):
+        await agent._turns.take(ticket, agent.when_busy)
     run = Run(ticket.reply_id, agent.state.sequence)
-    agent.begin(run)
+    agent._begin(run)
     close_unfinished(agent)
     stream = agent.chains.on_reply(agent, inputs=inputs, structured_schema=None)
     final: Msg | None = None
@@ -113,8 +113,8 @@ async def _leave(agent: ReplyingConversation, run: Run, ticket: Ticket, stream: 
             if not run.ended or not run.end_is_saved or run.last_number > agent.state.sequence:
                 await _make_good(agent, run)
         finally:
-            agent.begin(None)
-            agent.turns.give_back(ticket)
+            agent._begin(None)
+            agent._turns.give_back(ticket)
 
 
 async def _make_good(agent: ReplyingConversation, run: Run) -> None:

@@ -46,10 +46,10 @@ class ReplyingConversation(Conversation, Protocol):
     """What a reply needs of an agent."""
 
     react_config: ReActConfig
-    turns: Turns
+    _turns: Turns
     when_busy: WhenBusy
 
-    def begin(self, run: Run | None) -> None: ...
+    def _begin(self, run: Run | None) -> None: ...
     async def save(self) -> None: ...
 
 

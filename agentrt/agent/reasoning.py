@@ -48,8 +48,8 @@ class Conversation(Protocol):
 
     name: str
     system_prompt: str
-    prompts: Prompts
-    announcing: frozenset[str]
+    _prompts: Prompts
+    _announcing: frozenset[str]
     model: ChatModelBase
     state: AgentState
 
@@ -85,7 +85,7 @@ async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGe
             yield event
     run.attempt = decoder = Decoder(run.id, run.new_id, run.call_ids, agent.model.model)
     yield ModelCallStartEvent(run.id, agent.model.model)
-    if agent.announcing and not agent.announcing.isdisjoint(_CALLED_FOR_AN_ANSWER):
+    if agent._announcing and not agent._announcing.isdisjoint(_CALLED_FOR_AN_ANSWER):
         beside = _beside(agent, tool_choice, decoder)
         try:
             async for event in beside:
@@ -169,7 +169,7 @@ async def _request(agent: Conversation, tool_choice: ToolChoice | None) -> Model
 def _messages(agent: Conversation, prompt: str) -> list[Msg]:
     reply = agent.state.reply_context
     assert reply is not None
-    messages = [agent.prompts.message(prompt)] if prompt else []
+    messages = [agent._prompts.message(prompt)] if prompt else []
     messages += agent.state.context
     if reply.blocks:
         # The message goes on growing while the model, or whoever recorded the call, still holds what it was sent.

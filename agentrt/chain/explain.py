@@ -104,12 +104,16 @@ def _mermaid(description: dict[str, Any]) -> str:
     lines = ["flowchart LR"]
     for hook in description["hooks"]:
         name = hook["hook"]
+        nodes = [(f"{name}_{depth}", _titled(each), each["where"]) for depth, each in enumerate(hook["layers"], 1)]
+        nodes.append((f"{name}_core", "core", hook["core"]))
         lines.append(f'  subgraph {name}["{name}"]')
-        nodes = [(f"{name}_{depth}", _titled(layer)) for depth, layer in enumerate(hook["layers"], 1)]
-        nodes.append((f"{name}_core", "core"))
-        lines += [f'    {node}["{_escaped(title)}"]' for node, title in nodes]
+        lines += [f'    {node}["{_escaped(title)}<br/>{_escaped(where)}"]' for node, title, where in nodes]
         lines += [f"    {outer[0]} --> {inner[0]}" for outer, inner in pairwise(nodes)]
         lines.append("  end")
+    for number, each in enumerate(description["middlewares"], 1):
+        if each["tools"]:
+            label = _escaped(f"Tools of {_titled(each)}: {', '.join(each['tools'])}")
+            lines.append(f'  tools_{number}["{label}"]')
     return "\n".join(lines)
 
 

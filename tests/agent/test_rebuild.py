@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
 from agentrt.agent import ReActConfig
-from agentrt.errors import ChainContractError, InvalidInputError, Malformed
+from agentrt.errors import ChainContractError, InvalidInputError, Malformed, UsageError
 from agentrt.event import AgentEvent, CustomEvent, ModelCallRetryEvent, ReplyEndEvent
 from agentrt.message import (
     AssistantMsg,
@@ -459,8 +459,9 @@ class Play:
 
 async def closed(agent: Agent) -> None:
     """Wait until a reply that was dropped is closed."""
-    while agent.turns._holder is not None:
-        await anyio.lowlevel.checkpoint()
+    with suppress(UsageError):
+        while agent.run:
+            await anyio.lowlevel.checkpoint()
 
 
 plays = st.builds(
@@ -636,6 +637,14 @@ async def test_a_failed_reply_tells_of_its_end_and_raises_its_own_error_even_whe
     assert short(items[-1]) == "RE(error)"
 
 
+async def test_thinking_that_was_cut_before_its_signature_came_through_is_dropped_on_both_sides():
+    cut = [ChatResponse([ThinkingBlock("", signature="sig")], is_last=False), ConnectionError("cut")]
+    agent = agent_of([cut])
+    reader = Reader()
+    await reader.read(agent)
+    check_reply(agent, reader.items, 0)
+
+
 # Odd layers
 
 
@@ -674,6 +683,39 @@ async def test_a_layer_that_stops_a_reply_leaves_no_call_without_its_result(how,
     check_nesting(reader.items, whole=False)
     await reader.read(agent)
     check_asked(agent.model)
+
+
+@pytest.mark.parametrize(
+    "at", ["TX_START", "CALL_START:1", "RESULT_START:1", "RESULT_DELTA:1", "RESULT_END:1(success)"]
+)
+async def test_the_events_of_a_reply_that_a_layer_breaks_off_still_make_a_message(at):
+    """The layer breaks off instead of passing the item on, so the listener has not seen it; what follows must fit."""
+
+    async def play(agent, next_handler):
+        async for item in next_handler():
+            if short(item) == at:
+                raise ConnectionError("budget used up")
+            yield item
+
+    agent = agent_of([[TextBlock("see"), call("1", "add", a=1, b=2)], "more"], add, middlewares=[Layer(play)])
+    reader = Reader()
+    await reader.read(agent)
+    assert short(reader.items[-1]) == "RE(error)"
+    check_calls(rebuilt(reader.items))
+    check_state(agent.state)
+
+
+async def test_an_end_that_comes_from_a_layer_inside_the_reply_is_refused():
+    class Early(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            yield ReplyEndEvent(agent.run.id, agent.state.session_id)
+            async for item in next_handler():
+                yield item
+
+    agent = agent_of(["hello", "more"], middlewares=[Early()])
+    with pytest.raises(ChainContractError):
+        await agent.reply("go")
+    check_state(agent.state)
 
 
 @pytest.mark.parametrize("how", ["answer", "raise"])

@@ -1,6 +1,7 @@
 """What `explain` writes: every chain from its outermost layer to its core, for people, programs and pages."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -110,7 +111,7 @@ def test_the_json_shows_a_hook_without_a_layer_as_empty() -> None:
 
 
 def test_the_mermaid_draws_every_chain_to_its_core() -> None:
-    lines = explained("mermaid").splitlines()
+    lines = [re.sub(r"<br/>.*:\d+\"", '"', line) for line in explained("mermaid").splitlines()]
     assert lines[0] == "flowchart LR"
     begin = lines.index('  subgraph on_acting["on_acting"]')
     assert lines[begin + 1 : begin + 9] == [
@@ -126,8 +127,14 @@ def test_the_mermaid_draws_every_chain_to_its_core() -> None:
     assert sum(line.startswith("  subgraph") for line in lines) == len(HOOKS)
 
 
+def test_the_mermaid_says_where_each_layer_is_and_which_tools_come_with_it() -> None:
+    text = explained("mermaid")
+    assert f'on_acting_1["Guard<br/>{place_of(Guard.on_acting)}"]' in text
+    assert '"Tools of Tools: search, fetch"' in text
+
+
 def test_the_mermaid_escapes_what_would_be_markup() -> None:
-    assert '["Prompt [prompts &amp; &lt;more>]"]' in explained("mermaid")
+    assert '["Prompt [prompts &amp; &lt;more>]<br/>' in explained("mermaid")
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
