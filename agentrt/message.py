@@ -235,6 +235,15 @@ def _reply_start(msg: Msg, event: ReplyStartEvent) -> None:
 
 def _reply_end(msg: Msg, event: ReplyEndEvent) -> None:
     msg.finished_reason, msg.error = event.finished_reason, event.error
+    if event.finished_reason in ("interrupted", "error"):
+        # A block that was begun and nothing more: providers would refuse the conversation from then on.
+        msg.content = [block for block in _blocks(msg) if not _is_empty(block)]
+
+
+def _is_empty(block: ContentBlock) -> bool:
+    if isinstance(block, ThinkingBlock):
+        return not block.thinking and block.signature is None
+    return isinstance(block, TextBlock) and not block.text
 
 
 def _model_call_end(msg: Msg, event: ModelCallEndEvent) -> None:
@@ -341,9 +350,14 @@ def _extend_data(block: DataBlock, event: DataBlockDeltaEvent | ToolResultDataDe
     if event.url is not None:
         block.source = URLSource(event.url, event.media_type)
     elif event.data is not None and isinstance(block.source, Base64Source):
-        # Every piece is encoded by itself, padding and all, so pieces are joined as bytes.
-        joined = base64.b64decode(block.source.data) + base64.b64decode(event.data)
-        block.source = Base64Source(base64.b64encode(joined).decode(), block.source.media_type)
+        block.source = Base64Source(_joined(block.source.data, event.data), block.source.media_type)
+
+
+def _joined(data: str, more: str) -> str:
+    # Every piece is encoded by itself, padding and all. Only the last group of what is there can be incomplete.
+    whole = data[:-4] if data.endswith("=") else data
+    rest = base64.b64decode(data[len(whole) :]) + base64.b64decode(more)
+    return whole + base64.b64encode(rest).decode()
 
 
 def _tool_result_end(msg: Msg, event: ToolResultEndEvent) -> None:

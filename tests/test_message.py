@@ -420,6 +420,23 @@ def test_a_tools_data_is_joined_as_bytes_too(data, cuts):
     assert output == [DataBlock(Base64Source(encoded(data), "image/png"), "a.png", "b")]
 
 
+def test_joining_data_decodes_each_piece_and_not_all_of_it_again_and_again(monkeypatch):
+    """A minute of sound is some thousand pieces; decoding all of it for each of them would stop the event loop."""
+    decoded = 0
+
+    def count(data: str) -> bytes:
+        nonlocal decoded
+        decoded += len(data)
+        return decode(data)
+
+    decode = base64.b64decode
+    monkeypatch.setattr("agentrt.message.base64.b64decode", count)
+    delta = DataBlockDeltaEvent("r", "b", "audio/wav", encoded(b"x" * 100))
+    message = built(DataBlockStartEvent("r", "b", "audio/wav"), *[delta] * 200)
+    assert decode(message.content[0].source.data) == b"x" * 20_000
+    assert decoded < 4 * len(message.content[0].source.data)
+
+
 def test_data_behind_a_url_is_all_there_is():
     delta = DataBlockDeltaEvent("r", "b", "image/png", url="https://example.org/a.png")
     message = built(DataBlockStartEvent("r", "b", "image/png"), delta)

@@ -5,11 +5,21 @@ from typing import Any
 from agentrt.errors import InvalidInputError, ResumeError
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
-from agentrt.message import Msg, UserMsg
+from agentrt.message import (
+    DataBlock,
+    HintBlock,
+    Msg,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    UserMsg,
+)
 
 __all__ = ["as_input", "as_messages"]
 
 _REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking")
+_BLOCKS = (TextBlock, ThinkingBlock, DataBlock, HintBlock, ToolCallBlock, ToolResultBlock)
 _ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
 
 
@@ -45,7 +55,12 @@ def _check(message: Any) -> None:
     if isinstance(message.content, str):
         return
     for block in message.content:
-        kind = getattr(block, "type", type(block).__name__)
+        if not isinstance(block, _BLOCKS):
+            raise InvalidInputError(
+                f"the message from {message.name!r} holds {block!r:.200}, which is no block: "
+                f"give a str as the content, or a list of TextBlock and DataBlock"
+            )
+        kind = block.type
         if kind in _REFUSED_BLOCKS:
             raise InvalidInputError(
                 f"the message from {message.name!r} holds a {kind} block, which only a reply can make: "

@@ -121,9 +121,12 @@ async def _beside(
             await stream.aclose()
 
     async def main() -> None:
-        async with anyio.create_task_group() as group:
-            for place, call in enumerate(batch):
-                group.start_soon(work, place, call)
+        try:
+            async with anyio.create_task_group() as group:
+                for place, call in enumerate(batch):
+                    group.start_soon(work, place, call)
+        except BaseExceptionGroup as raised:  # no `Exception`, since those are in `failures`: what stops a program
+            raise raised.exceptions[0] from None
 
     for call in batch:
         yield _start(agent.run, call)
@@ -165,8 +168,9 @@ async def _after_start(
                 elif isinstance(item, ToolResponse):
                     response = item
                 else:
-                    streamed += item.content
-                    for event in _pieces(run, call, item.content):
+                    content = _blocks(item.content)
+                    streamed += content
+                    for event in _pieces(run, call, content):
                         yield event
         except MissingTerminalError as error:
             _logger.error("%s", error)
@@ -214,6 +218,7 @@ def _result(
     context: ReplyContext, run: Run, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput
 ) -> Iterator[AgentEvent]:
     """Yield the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
+    response.content = _blocks(response.content)
     if response.metadata:
         _take_metadata(context, response)
     output: ToolOutput | None = None
@@ -223,6 +228,11 @@ def _result(
         output = response.content
     state = ToolResultState.SUCCESS if response.state is ToolResultState.RUNNING else response.state
     yield ToolResultEndEvent(run.id, call.id, state, output, metadata=response.metadata or None)
+
+
+def _blocks(content: str | ToolOutput) -> ToolOutput:
+    # A plain text is no content by its type, but what is meant is clear.
+    return [TextBlock(content)] if isinstance(content, str) else content
 
 
 def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> Iterator[AgentEvent]:

@@ -35,22 +35,8 @@ _CORES: dict[str, Callable[..., Any]] = {
     "on_model_call": call_model,
     "on_acting": act,
 }
-_SET_BY_INIT = frozenset(
-    [
-        "_run",
-        "chains",
-        "id",
-        "model",
-        "name",
-        "react_config",
-        "state",
-        "state_store",
-        "system_prompt",
-        "toolkit",
-        "turns",
-        "when_busy",
-    ]
-)
+_SET_BY_INIT = {"_announcing", "_prompts", "_run", "_turns", "chains", "id", "model", "name", "react_config", "state"}
+_SET_BY_INIT |= {"state_store", "system_prompt", "toolkit", "when_busy"}
 
 
 class Agent:

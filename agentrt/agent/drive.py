@@ -61,7 +61,7 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                         continue
                     ended = True
                     if not run.ended:  # a layer made it up
-                        for event in leftovers(agent, run):
+                        for event in run.completed(leftovers(agent, run)):
                             yield run.let_out(event)
                         await end(agent, run, item)
                 yield run.let_out(item)
@@ -70,7 +70,7 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
         if not started:
             yield run.let_out(start(agent, run))
         if not ended:
-            for event in leftovers(agent, run):
+            for event in run.completed(leftovers(agent, run)):
                 yield run.let_out(event)
             yield run.let_out(await _missing_end(agent, run, failure))
         if failure is not None:

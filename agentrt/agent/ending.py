@@ -16,9 +16,6 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
 )
 from agentrt.message import (
-    ContentBlock,
-    TextBlock,
-    ThinkingBlock,
     ToolCallBlock,
     ToolCallState,
     ToolResultBlock,
@@ -81,19 +78,10 @@ def record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
 
 
 def _keep(agent: ReplyingConversation, context: ReplyContext) -> None:
-    """Put the message of a reply that is over into the history, without what providers would refuse from then on."""
-    message = context.message
-    if message.finished_reason in ("interrupted", "error"):
-        message.content = [block for block in context.blocks if not _is_empty(block)]
-    if message.content:
-        agent.state.context.append(message)
+    """Put the message of a reply that is over into the history; an empty one would be refused from then on."""
+    if context.blocks:
+        agent.state.context.append(context.message)
     agent.state.reply_context = None
-
-
-def _is_empty(block: ContentBlock) -> bool:
-    if isinstance(block, ThinkingBlock):
-        return not block.thinking and block.signature is None
-    return isinstance(block, TextBlock) and not block.text
 
 
 def close_unfinished(agent: ReplyingConversation) -> None:
@@ -103,7 +91,7 @@ def close_unfinished(agent: ReplyingConversation) -> None:
         return
     for event in _results_for_open_calls(left, agent.run, ToolResultState.UNKNOWN, _UNKNOWN):
         left.message.append_event(event)
-    left.message.finished_reason = "interrupted"
+    left.message.append_event(ReplyEndEvent(left.reply_id, agent.state.session_id, "interrupted"))
     _keep(agent, left)
 
 

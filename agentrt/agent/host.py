@@ -137,7 +137,7 @@ class Host:
     async def outcome(self) -> Any:
         """Return what the coroutine returned, or raise what it raised."""
         if self._error is not None:
-            raise _alone(self._error)
+            raise self._error
         if not self._returned:
             # Our own deadline, shared with the task, is the usual reason; then this is where it shows.
             await anyio.lowlevel.checkpoint()
@@ -201,13 +201,6 @@ def _spawn(main: Callable[[], Any], end: Callable[[], None]) -> None:
 
 def _nothing() -> None:
     pass
-
-
-def _alone(error: BaseException) -> BaseException:
-    """Return the one error in a group of one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 def _running_trio() -> Any:

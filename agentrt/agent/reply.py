@@ -14,6 +14,7 @@ from agentrt.event import (
     ExceedMaxItersEvent,
     HintBlockEvent,
     ModelCallRetryEvent,
+    ReplyEndEvent,
     ReplyStartEvent,
     ToolResultEndEvent,
 )
@@ -60,6 +61,8 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                         for event in run.spoken(item):
                             yield run.admit(event)
                         continue
+                    if item.__class__ is ReplyEndEvent and item.reply_id == run.id:
+                        raise ChainContractError("REPLY_END came from inside the reply: only on_reply may end it")
                     run.admit(item)
                     if item.__class__ is ToolResultEndEvent:
                         await agent.save()

@@ -1,5 +1,6 @@
 """The reply in progress, as middlewares and tools see it."""
 
+from collections.abc import Iterable, Iterator
 from copy import copy
 from threading import get_ident
 from time import time_ns
@@ -12,12 +13,23 @@ from agentrt.agent.decode import Decoder
 from agentrt.agent.host import Mailbox
 from agentrt.agent.step import Finish, Step
 from agentrt.errors import UsageError
-from agentrt.event import AgentEvent, ModelCallRetryEvent, ReplyStartEvent
+from agentrt.event import (
+    AgentEvent,
+    ModelCallRetryEvent,
+    ReplyEndEvent,
+    ReplyStartEvent,
+    ToolCallStartEvent,
+    ToolResultEndEvent,
+    ToolResultStartEvent,
+    ToolResultTextDeltaEvent,
+)
 from agentrt.message import Msg
 from agentrt.tool.call import PreparedCall
 
 __all__ = ["Run"]
 
+_STARTS = {ToolCallStartEvent, ToolResultStartEvent}
+_OF_A_RESULT = (ToolResultStartEvent, ToolResultTextDeltaEvent, ToolResultEndEvent)
 _Event = TypeVar("_Event", bound=AgentEvent)
 
 
@@ -42,6 +54,7 @@ class Run:
         "prepared",
         "sequence",
         "start",
+        "starts_out",
         "task",
     )
 
@@ -49,6 +62,7 @@ class Run:
         self.id = reply_id
         self.sequence = self._first = sequence
         self.admitted = 0
+        self.starts_out: set[tuple[type, str]] = set()
         self.start: ReplyStartEvent | None = None
         self.end_is_saved = False
         self.mailbox = Mailbox()
@@ -99,6 +113,8 @@ class Run:
         if self.ended:
             raise UsageError(f"{event.type} was emitted after the reply {self.id!r} had ended")
         event.reply_id = event.reply_id or self.id
+        if event.reply_id == self.id and isinstance(event, (ReplyStartEvent, ReplyEndEvent)):
+            raise UsageError(f"{event.type} cannot be emitted: the runtime begins and ends a reply")
         if not self.mailbox.is_read:
             self.discard_attempt(event)
         self.mailbox.post(event)
@@ -143,7 +159,25 @@ class Run:
             event = copy(event)
         self.sequence += 1
         event.seq = self.sequence
+        if event.__class__ in _STARTS:
+            self.starts_out.add((event.__class__, event.tool_call_id))  # type: ignore[attr-defined]  # these have it
         return event
+
+    def completed(self, events: Iterable[AgentEvent]) -> Iterator[AgentEvent]:
+        """Make the events that settle open calls fit what the listener has seen of these calls."""
+        for event in events:
+            if isinstance(event, _OF_A_RESULT):
+                if (ToolCallStartEvent, event.tool_call_id) not in self.starts_out:
+                    continue
+                begun = (ToolResultStartEvent, event.tool_call_id) in self.starts_out
+                if not begun and not isinstance(event, ToolResultStartEvent):
+                    yield ToolResultStartEvent(event.reply_id, event.tool_call_id, self.call_name(event.tool_call_id))
+            yield event
+
+    def call_name(self, call_id: str) -> str:
+        """Return the name of the tool that the call is for."""
+        calls = self.message.get_content_blocks("tool_call") if self.message else []
+        return next((call.name for call in calls if call.id == call_id), "")
 
     @property
     def last_number(self) -> int:

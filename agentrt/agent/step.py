@@ -4,7 +4,7 @@ A reply is a sequence of rounds. A round asks the model once, and then runs the 
 
     what the current round holds          what comes next
     tool calls without a result           run them
-    an answer and no tool calls           finish; the reply is complete
+    an answer and no tool calls           finish; the reply is complete (after the last call: used up)
     neither, or only finished calls       ask the model again, while there are rounds left
     the same, with no rounds left         ask once more, for a text answer without tools
     the same, after that                  finish; the rounds are used up

@@ -175,6 +175,19 @@ async def test_what_the_task_raises_is_raised_where_it_is_waited_for():
     assert caught.value is error
 
 
+async def test_a_group_of_errors_is_raised_as_the_group_that_it_is():
+    group = ExceptionGroup("two of them, one is left", [ValueError("broken")])
+
+    async def main() -> None:
+        raise group
+
+    async with Host("r", Mailbox(), main) as host:
+        await read(host, host._mailbox)
+        with pytest.raises(ExceptionGroup) as caught:
+            await host.outcome()
+    assert caught.value is group
+
+
 async def test_leaving_stops_the_task_and_waits_for_it():
     main = Waiting()
     async with Host("r", Mailbox(), main):
