@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import cache
 from time import time_ns
@@ -142,9 +143,9 @@ class Msg(Strict):
     def copy(self) -> "Msg":
         """Return a message of its own: changing its blocks, lists or dicts at the first level leaves this one alone."""
         new = _clone(self)
-        new.metadata = dict(self.metadata)
+        new.metadata = deepcopy(self.metadata) if self.metadata else {}
         if self.structured_output is not None:
-            new.structured_output = dict(self.structured_output)
+            new.structured_output = deepcopy(self.structured_output)
         if isinstance(self.content, list):
             new.content = [copy_block(block) for block in self.content]
         return new
@@ -194,10 +195,12 @@ def _adapter() -> TypeAdapter[Msg]:
 def copy_block(block: ContentBlock) -> ContentBlock:
     """Return a block of its own: changing it leaves this one alone."""
     new = _clone(block)
-    if isinstance(new, ToolResultBlock):
+    if isinstance(new, DataBlock):
+        new.source = _clone(new.source)
+    elif isinstance(new, ToolResultBlock):
         new.metadata = dict(new.metadata)
         if isinstance(new.output, list):
-            new.output = [_clone(part) for part in new.output]
+            new.output = [copy_block(part) for part in new.output]  # type: ignore[misc]  # text stays text, data data
     return new
 
 

@@ -74,8 +74,9 @@ def _is_ours(generator: AsyncGeneratorType[object, object]) -> bool:
 
 
 def _waits_for_work(thread: threading.Thread) -> bool:
-    # Worker threads wait for the next call for a while, and belong to the event loop.
-    return thread.name.startswith(("AnyIO worker thread", "Trio thread", "asyncio_", "ThreadPoolExecutor"))
+    # Worker threads belong to the event loop and wait a while for their next call, inside the library that made them.
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is None or frame.f_code.co_filename.endswith(("queue.py", "threading.py", "_thread_cache.py"))
 
 
 def _open_files() -> set[str]:

@@ -20,7 +20,7 @@ from agentrt.event import (
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
 )
-from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultState
+from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultState, copy_block
 from agentrt.state import ReplyContext
 from agentrt.tool import ToolContext
 from agentrt.tool.base import plan_of
@@ -109,12 +109,14 @@ async def _beside(
     """Run the calls in a host task, and yield their events as they come."""
     mailbox = agent.run.mailbox
     failures: dict[int, Exception] = {}
+    finished: set[int] = set()
 
     async def work(place: int, call: ToolCallBlock) -> None:
         stream = _after_start(agent, context, call)
         try:
             async for event in stream:
                 await mailbox.put(event)
+            finished.add(place)
         except Exception as error:  # noqa: BLE001  # its neighbours go on; raised below
             failures[place] = error
         finally:
@@ -135,11 +137,19 @@ async def _beside(
             for event in mailbox.take():
                 yield event
         await host.outcome()
+    for place in sorted({*range(len(batch))} - finished - failures.keys()):
+        # A layer raised a cancellation that nobody asked for, and the task group took it for its own.
+        for event in _result(context, agent.run, batch[place], _lost(), []):
+            yield event
     if failures:
-        first = failures.pop(min(failures))
-        for error in failures.values():
-            first.add_note(f"another tool call of the same answer failed as well: {error!r}")
-        raise first
+        raise _first_of(failures)
+
+
+def _first_of(failures: dict[int, Exception]) -> Exception:
+    first, *others = (failures[place] for place in sorted(failures))
+    for error in others:
+        first.add_note(f"another tool call of the same answer failed as well: {type(error).__name__}")
+    return first
 
 
 def _start(run: Run, call: ToolCallBlock) -> ToolResultStartEvent:
@@ -160,7 +170,7 @@ async def _after_start(
         response = await respond(prepared, _context(agent, prepared))  # what `act` comes to, without its generators
     else:
         run.prepared[call.id] = prepared
-        stream = agent.chains.on_acting(agent, tool_call=call)
+        stream = agent.chains.on_acting(agent, tool_call=copy_block(call))
         try:
             async for item in stream:
                 if response is not None:

@@ -35,7 +35,19 @@ _CORES: dict[str, Callable[..., Any]] = {
     "on_model_call": call_model,
     "on_acting": act,
 }
-_SET_BY_INIT = {"_announcing", "_prompts", "_run", "_turns", "chains", "id", "model", "name", "react_config", "state"}
+_SET_BY_INIT = {
+    "_announcing",
+    "_contributed",
+    "_prompts",
+    "_run",
+    "_turns",
+    "chains",
+    "id",
+    "model",
+    "name",
+    "react_config",
+    "state",
+}
 _SET_BY_INIT |= {"state_store", "system_prompt", "toolkit", "when_busy"}
 
 
@@ -61,7 +73,8 @@ class Agent:
         react_config: ReActConfig | None = None,
         when_busy: WhenBusy = "raise",
     ) -> None:
-        _check_parts(name, model, toolkit, when_busy)
+        _check_parts(name, system_prompt, model, toolkit, when_busy)
+        _check_options(middlewares, state, state_store, react_config)
         self.id = shortuuid.uuid()
         self.name = name
         self.system_prompt = system_prompt
@@ -118,6 +131,7 @@ class Agent:
 
     def with_state(self, state: AgentState) -> "Agent":
         """Return another conversation over the same model, tools and chains, for the price of an object."""
+        _check_state(state)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.state = state
@@ -158,9 +172,30 @@ def _tool_name(tool: Any) -> str:
     return str(getattr(tool, "name", None) or getattr(tool, "__name__", tool))
 
 
-def _check_parts(name: object, model: object, toolkit: object, when_busy: object) -> None:
+def _check_options(middlewares: object, state: object, state_store: object, react_config: object) -> None:
+    if not isinstance(middlewares, (list, tuple)):
+        raise ConfigError(f"Agent(middlewares=...) must be a list of middlewares, not {middlewares!r:.200}")
+    if state is not None:
+        _check_state(state)
+    if state_store is not None and not hasattr(state_store, "save"):
+        raise ConfigError(f"Agent(state_store=...) must have `save` and `load`, which {state_store!r:.200} has not")
+    if react_config is not None and not isinstance(react_config, ReActConfig):
+        raise ConfigError(f"Agent(react_config=...) must be a ReActConfig, not {react_config!r:.200}")
+
+
+def _check_state(state: object) -> None:
+    if not isinstance(state, AgentState):
+        raise ConfigError(
+            f"a conversation's state must be an AgentState, not {state!r:.200}: "
+            f"make one with AgentState() or AgentState.model_validate_json(text)"
+        )
+
+
+def _check_parts(name: object, system_prompt: object, model: object, toolkit: object, when_busy: object) -> None:
     if not isinstance(name, str) or not name:
         raise ConfigError(f"Agent(name=...) must be a text, not {name!r}")
+    if not isinstance(system_prompt, str):
+        raise ConfigError(f"Agent(system_prompt=...) must be a text, not {system_prompt!r:.200}")
     if not isinstance(model, ChatModelBase):
         raise ConfigError(f"Agent(model=...) must be a chat model, such as RulesChatModel(), not {model!r:.200}")
     if toolkit is not None and not isinstance(toolkit, Toolkit):

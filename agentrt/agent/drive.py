@@ -22,7 +22,7 @@ from agentrt.agent.ending import (
 )
 from agentrt.agent.run import Run
 from agentrt.agent.stream import Ticket
-from agentrt.errors import AgentRTError, ChainContractError
+from agentrt.errors import ChainContractError, ChainError, UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
@@ -41,12 +41,12 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
         await agent._turns.take(ticket, agent.when_busy)
     run = Run(ticket.reply_id, agent.state.sequence)
     agent._begin(run)
-    close_unfinished(agent)
     stream = agent.chains.on_reply(agent, inputs=inputs, structured_schema=None)
     final: Msg | None = None
     failure: Exception | None = None
     started = ended = False
     try:
+        close_unfinished(agent)
         try:
             async for item in stream:
                 if not started:
@@ -84,9 +84,10 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
 
 
 def _told(failure: Exception) -> str:
-    # Only our own words: what others put into their errors may hold a secret, and this text is saved and shown.
+    # This text is saved and shown, and what a provider, a tool or a layer put into an error may hold a secret: only the
+    # name of its type goes on, but for errors that are our own words about a wrong use.
     name = type(failure).__name__
-    return f"{name}: {failure}" if isinstance(failure, AgentRTError) else name
+    return f"{name}: {failure}" if isinstance(failure, (UsageError, ChainError)) else name
 
 
 async def _missing_end(agent: ReplyingConversation, run: Run, failure: Exception | None) -> ReplyEndEvent:

@@ -22,6 +22,7 @@ from agentrt.message import (
     ToolResultState,
 )
 from agentrt.state import ReplyContext, ReplyOutcome
+from agentrt.tool.base import plan_of
 from agentrt.types import FinishedReason
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 _INTERRUPTED = "Interrupted: the reply ended before this call was done."
+_ABANDONED = "Unknown: the reply ended before this call was done. Its thread cannot be stopped, so it may take effect."
 _UNKNOWN = "Unknown: the process ended before this call was known to be done. It may have taken effect."
 
 
@@ -89,7 +91,7 @@ def close_unfinished(agent: ReplyingConversation) -> None:
     left = agent.state.reply_context
     if left is None:
         return
-    for event in _results_for_open_calls(left, agent.run, ToolResultState.UNKNOWN, _UNKNOWN):
+    for event in _results_for_open_calls(agent, left, agent.run, _UNKNOWN):
         left.message.append_event(event)
     left.message.append_event(ReplyEndEvent(left.reply_id, agent.state.session_id, "interrupted"))
     _keep(agent, left)
@@ -106,17 +108,26 @@ def settle(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
     """Yield the events that give each open call its result."""
     context = agent.state.reply_context
     if context is not None:
-        for event in _results_for_open_calls(context, run, ToolResultState.INTERRUPTED, _INTERRUPTED):
+        for event in _results_for_open_calls(agent, context, run):
             yield run.admit(event)
 
 
-def _results_for_open_calls(context: ReplyContext, run: Run, state: ToolResultState, text: str) -> Iterator[AgentEvent]:
+def _results_for_open_calls(
+    agent: Conversation, context: ReplyContext, run: Run, told: str = ""
+) -> Iterator[AgentEvent]:
     begun = {block.id for block in context.blocks if isinstance(block, ToolResultBlock)}
     for call in list(context.blocks):
         if not isinstance(call, ToolCallBlock) or call.state is ToolCallState.FINISHED:
             continue
         reply_id = context.reply_id
+        text = told or (_ABANDONED if call.id in begun and _runs_in_a_thread(agent, call) else _INTERRUPTED)
         if call.id not in begun:
             yield ToolResultStartEvent(reply_id, call.id, call.name)
         yield ToolResultTextDeltaEvent(reply_id, call.id, text, run.new_id())
+        state = ToolResultState.INTERRUPTED if text is _INTERRUPTED else ToolResultState.UNKNOWN
         yield ToolResultEndEvent(reply_id, call.id, state)
+
+
+def _runs_in_a_thread(agent: Conversation, call: ToolCallBlock) -> bool:
+    tool = agent.toolkit.get(call.name)
+    return tool is not None and plan_of(tool).in_thread

@@ -27,6 +27,7 @@ _MAILBOX_SIZE = 64
 _MOST_POSTED = 10_000
 _STOP_SECONDS = 10.0
 _tasks: set[asyncio.Task[None]] = set()
+_orphans: list[Any] = []  # generators that are kept until an ending event loop has closed them
 
 
 class Mailbox:
@@ -183,8 +184,15 @@ class Reaper:
             except Exception:  # nobody is left to raise it to
                 _logger.exception("closing an abandoned reply failed")
 
+        def start() -> None:
+            try:
+                _spawn(close, _nothing)
+            except RuntimeError:  # a trio that is ending takes no more tasks, but closes every generator that it finds
+                _orphans[:] = [each for each in _orphans if each.ag_frame is not None]
+                _orphans.append(generator)
+
         with suppress(RuntimeError):
-            self._soon(_spawn, close, _nothing)
+            self._soon(start)
 
 
 def _spawn(main: Callable[[], Any], end: Callable[[], None]) -> None:

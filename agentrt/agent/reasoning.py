@@ -74,7 +74,13 @@ async def call_model(
     current_model: ChatModelBase,
 ) -> ModelResult:
     """The core of on_model_call: one call of the model."""
-    return await current_model(messages, tools, tool_choice)
+    answer = current_model(messages, tools, tool_choice)
+    if not hasattr(answer, "__await__"):
+        raise ChainContractError(
+            f"{type(current_model).__name__}._call must be a coroutine function (`async def` without `yield`) that "
+            f"returns a ChatResponse or an async generator of them, but calling it gave {answer!r:.100}"
+        )
+    return await answer
 
 
 async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGenerator[AgentEvent | Msg, None]:

@@ -152,6 +152,12 @@ def _check_twice(middlewares: Sequence[Any]) -> None:
 def _check_order(place: int, middleware: Any, middlewares: Sequence[Any]) -> None:
     name = type(middleware).__name__
     _check_position(place, middleware, middlewares)
+    for constraint in ("requires", "wraps", "wrapped_by"):
+        wanted = getattr(middleware, constraint)
+        if not isinstance(wanted, (list, tuple)) or not all(isinstance(each, (str, type)) for each in wanted):
+            raise MiddlewareConfigError(
+                f"{name}.{constraint} must be a list or tuple of middleware classes or their names, not {wanted!r}"
+            )
     for wanted in middleware.requires:
         if not any(_matches(other, wanted) for other in middlewares if other is not middleware):
             raise MiddlewareConfigError(f"{name} requires {_label(wanted)}, which is not in middlewares: add it")

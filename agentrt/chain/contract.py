@@ -1,5 +1,6 @@
 """What is said to whoever breaks the contract of a hook: what happened, where, and what would be right."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -55,6 +56,12 @@ def wrong_keys(spec: HookSpec, layer: Layer, values: Mapping[str, Any]) -> Chain
 
 
 def wrong_result(spec: HookSpec, by: Layer | None, result: Any) -> ChainContractError:
+    if inspect.iscoroutine(result):
+        result.close()
+        return ChainContractError(
+            f"{spec.name} returned a coroutine from {by.name if by else 'its core'}: "
+            f"an `await` is missing, as in `return await next_handler()`"
+        )
     wanted = spec.terminal.__name__ if spec.terminal is not None else "None"
     if spec.item_types:
         wanted += f" or an async iterator of {names(spec.item_types)}"

@@ -8,7 +8,7 @@ import shortuuid
 from pydantic import TypeAdapter
 
 from agentrt.block import Strict
-from agentrt.message import ContentBlock, Msg
+from agentrt.message import ContentBlock, Msg, TextBlock
 from agentrt.types import FinishedReason
 
 __all__ = ["AgentState", "ReplyContext", "ReplyOutcome"]
@@ -33,7 +33,8 @@ class ReplyContext(Strict):
     @property
     def blocks(self) -> list[ContentBlock]:
         """The blocks of the reply so far."""
-        assert isinstance(self.message.content, list)
+        if isinstance(self.message.content, str):
+            self.message.content = [TextBlock(self.message.content)]
         return self.message.content
 
 

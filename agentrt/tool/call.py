@@ -1,5 +1,6 @@
 """Running one tool call whose arguments have been checked."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -7,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from anyio import CancelScope, current_time, move_on_after
+from anyio import CancelScope, current_time, get_cancelled_exc_class, move_on_after
 
 from agentrt.block import ToolCallBlock, ToolResultState
 from agentrt.errors import ToolError
@@ -103,6 +104,10 @@ async def respond(prepared: PreparedCall, context: ToolContext | None = None) ->
             value = await _in_time(prepared, context, current_time() + tool.timeout)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a tool's failure becomes a result
         return failure(*_ending(tool, error))
+    except get_cancelled_exc_class():
+        if _is_asked_for():
+            raise
+        return failure(_gave_up(prepared))
     if value is _LATE:
         return failure(*_late(prepared))
     try:
@@ -142,6 +147,11 @@ class _Stream:
             item = await self._next()
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a tool's failure becomes a result
             self.ending = _ending(tool, error)
+            return None
+        except get_cancelled_exc_class():
+            if _is_asked_for():
+                raise
+            self.ending = _gave_up(self._prepared), ToolResultState.ERROR
             return None
         if item is _END or item is _LATE:
             self.ending = _NO_ENDING if item is _END else _late(self._prepared)
@@ -213,6 +223,19 @@ class _Stream:
             return self.output.response()
         except ToolError as error:
             return failure(str(error))
+
+
+def _is_asked_for() -> bool:
+    """Say whether a cancellation is one: on asyncio a tool can raise it all by itself, by awaiting a cancelled task."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # trio, where nobody can
+        return True
+    return task is None or task.cancelling() > 0
+
+
+def _gave_up(prepared: PreparedCall) -> str:
+    return f"{prepared.name} failed: something that it waited for was cancelled"
 
 
 def _late(prepared: PreparedCall) -> _Ending:

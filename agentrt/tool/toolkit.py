@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from agentrt.block import TextBlock, ToolCallBlock
+from agentrt.block import TextBlock, ToolCallBlock, ToolResultState
 from agentrt.errors import ToolConfigError
 from agentrt.tool.arguments import ArgumentsError, shown
 from agentrt.tool.base import ToolBase, check_name, check_tool, place_of, plan_of
@@ -148,6 +148,8 @@ class Toolkit:
             return self._unknown(name, active_groups)
         if entry.group != BASIC and entry.group not in (self._active if active_groups is None else active_groups):
             return _inactive(name, entry.group)
+        if entry.tool.is_external_tool or entry.tool.ask:
+            return _unattended(name, entry.tool.is_external_tool)
         try:
             arguments = entry.plan.parse(text)
         except ArgumentsError as error:
@@ -248,6 +250,12 @@ def _as_tool(
 def _schema(name: str, entry: _Entry) -> JSONSchema:
     function = {"name": name, "description": entry.tool.description, "parameters": entry.plan.schema}
     return {"type": "function", "function": function}
+
+
+def _unattended(name: str, external: bool) -> ToolResponse:
+    # A reply cannot wait for somebody yet, and a tool that needs that must not run without it.
+    why = "it runs outside of this program" if external else "a person must agree to it first"
+    return failure(f"{name} was not run: {why}, and nobody can be asked here.", ToolResultState.DENIED)
 
 
 def _inactive(name: str, group: str) -> ToolResponse:

@@ -118,7 +118,7 @@ async def test_an_external_tool_needs_a_schema_and_no_call() -> None:
         input_schema = {"type": "object", "properties": {}}  # noqa: RUF012
 
     assert await said(Elsewhere(), "{}") == (
-        "elsewhere failed: UsageError: Elsewhere does not say what it does: it runs outside this program"
+        "elsewhere was not run: it runs outside of this program, and nobody can be asked here."
     )
 
 
