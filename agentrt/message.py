@@ -194,6 +194,8 @@ def _adapter() -> TypeAdapter[Msg]:
 
 def copy_block(block: ContentBlock) -> ContentBlock:
     """Return a block of its own: changing it leaves this one alone."""
+    if block.__class__ is TextBlock:
+        return TextBlock(block.text, block.id)
     new = _clone(block)
     if isinstance(new, DataBlock):
         new.source = _clone(new.source)

@@ -107,9 +107,23 @@ class Decoder:
 
     def answer(self, response: ChatResponse) -> Events:
         """Return the events of an answer that was not streamed, to the end of the model call."""
-        events = self.said(response.content)
+        content = response.content
+        if len(content) == 1 and content[0].__class__ is TextBlock and content[0].text:
+            events = self._one_text(content[0].text)
+        else:
+            events = self.said(content)
         events.append(self._model_call_end(response))
         return events
+
+    def _one_text(self, text: str) -> Events:
+        """What most whole answers are, in a third of the time."""
+        block_id = self._new_id()
+        self._blocks.append(block_id)
+        return [
+            TextBlockStartEvent(self._reply_id, block_id),
+            TextBlockDeltaEvent(self._reply_id, block_id, _whole_characters(text)),
+            TextBlockEndEvent(self._reply_id, block_id),
+        ]
 
     def said(self, content: list[ContentBlock]) -> Events:
         """Return the events of an answer that was not streamed, to the ends of its blocks."""

@@ -21,7 +21,7 @@ from agentrt.message import (
     ToolResultBlock,
     ToolResultState,
 )
-from agentrt.state import ReplyContext, ReplyOutcome
+from agentrt.state import ReplyContext, ReplyOutcome, StateStore
 from agentrt.tool.base import plan_of
 from agentrt.types import FinishedReason
 
@@ -47,6 +47,7 @@ class ReplyingConversation(Conversation, Protocol):
     react_config: ReActConfig
     _turns: Turns
     when_busy: WhenBusy
+    state_store: StateStore | None
 
     def _begin(self, run: Run | None) -> None: ...
     async def save(self) -> None: ...
@@ -64,7 +65,8 @@ def end_event(agent: Conversation, run: Run, reason: FinishedReason, error: str 
 async def end(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> ReplyEndEvent:
     """Put the end on record, save it, and return the event that tells of it."""
     record(agent, run, event)
-    await agent.save()
+    if agent.state_store is not None:
+        await agent.save()
     run.end_is_saved = True
     return event
 

@@ -17,7 +17,7 @@ import anyio
 
 from agentrt.errors import AgentRTError, UsageError
 
-__all__ = ["Host", "Mailbox", "Reaper", "inside_of"]
+__all__ = ["Host", "Mailbox", "Reaper", "checkpoint", "in_event_loop", "inside_of"]
 
 inside_of: ContextVar[frozenset[str]] = ContextVar("agentrt_inside_of", default=frozenset())
 """The ids of the replies that the current task is working for."""
@@ -214,6 +214,12 @@ def _nothing() -> None:
 def _running_trio() -> Any:
     trio = sys.modules.get("trio")
     return trio if trio is not None and trio.lowlevel.in_trio_run() else None
+
+
+async def checkpoint() -> None:
+    """Let the event loop do its other work, and a cancellation come through, for half of what anyio takes for it."""
+    trio = _running_trio()
+    await (asyncio.sleep(0) if trio is None else trio.lowlevel.checkpoint())
 
 
 def in_event_loop() -> bool:

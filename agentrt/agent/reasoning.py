@@ -3,10 +3,8 @@
 from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
-import anyio.lowlevel
-
 from agentrt.agent.decode import Decoder
-from agentrt.agent.host import Host
+from agentrt.agent.host import Host, checkpoint
 from agentrt.agent.run import Run
 from agentrt.agent.step import last_call_hint
 from agentrt.chain import Chains
@@ -100,7 +98,7 @@ async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGe
             await beside.aclose()
         return
     if not run.model_calls % _CALLS_PER_CHECKPOINT:
-        await anyio.lowlevel.checkpoint()
+        await checkpoint()
     run.model_calls += 1
     result = await _request(agent, tool_choice)
     if isinstance(result, ChatResponse):
@@ -115,7 +113,7 @@ async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGe
                 yield event
             seen += 1
             if not seen % _RESPONSES_PER_CHECKPOINT:
-                await anyio.lowlevel.checkpoint()
+                await checkpoint()
         for event in decoder.end():
             yield event
     finally:
@@ -161,7 +159,9 @@ def _forget_attempt(reply_id: str, attempt: Decoder) -> list[AgentEvent]:
 
 
 async def _request(agent: Conversation, tool_choice: ToolChoice | None) -> ModelResult:
-    prompt = await agent.chains.on_system_prompt(agent, current_prompt=agent.system_prompt)
+    prompt = agent.system_prompt
+    if agent.chains.on_system_prompt is not system_prompt:  # whose core gives back what it gets
+        prompt = await agent.chains.on_system_prompt(agent, current_prompt=prompt)
     result: ModelResult = await agent.chains.on_model_call(
         agent,
         messages=_messages(agent, prompt),

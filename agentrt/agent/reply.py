@@ -110,7 +110,8 @@ async def _open(
     else:  # it is out already, since a layer spoke before us
         opening = None
         message.append_event(run.start)
-    await agent.save()
+    if agent.state_store is not None:
+        await agent.save()
     return state.reply_context, opening
 
 
