@@ -1,6 +1,6 @@
 # mypy: allow-any-generics
 # ruff: noqa: T201, UP035
-"""The annotated example of seed 003, word for word but for the package's name.
+"""The annotated example that people bring along, word for word but for the package's name.
 
 It writes `input_kwargs: dict` and takes its types from `typing`; both is what users copy, so both must pass.
 """

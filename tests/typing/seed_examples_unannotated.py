@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 # ruff: noqa: BLE001, T201
-"""The short examples of seed 003, word for word but for the package's name.
+"""The short examples that people bring along, word for word but for the package's name.
 
 They have no annotations, which strict mode forbids in one's own code; whether their bodies and their overrides fit is
 checked all the same.
