@@ -35,20 +35,9 @@ _CORES: dict[str, Callable[..., Any]] = {
     "on_model_call": call_model,
     "on_acting": act,
 }
-_SET_BY_INIT = {
-    "_announcing",
-    "_contributed",
-    "_prompts",
-    "_run",
-    "_turns",
-    "chains",
-    "id",
-    "model",
-    "name",
-    "react_config",
-    "state",
-}
-_SET_BY_INIT |= {"state_store", "system_prompt", "toolkit", "when_busy"}
+# What a subclass that forgets `super().__init__()` goes without.
+_SET_BY_INIT = {"_announcing", "_contributed", "_model_calls", "_prompts", "_run", "_turns", "chains", "id", "model"}
+_SET_BY_INIT |= {"name", "react_config", "state", "state_store", "system_prompt", "toolkit", "when_busy"}
 
 
 class Agent:
@@ -90,6 +79,7 @@ class Agent:
         self._announcing = hooks_that_emit(self.chains)
         self._prompts = Prompts()
         self._turns = Turns()
+        self._model_calls = 0
         self._run: Run | None = None
 
     @property
@@ -136,6 +126,7 @@ class Agent:
         other.__dict__.update(self.__dict__)
         other.state = state
         other._turns = Turns()
+        other._model_calls = 0
         other._begin(None)
         return other
 

@@ -48,6 +48,7 @@ class Conversation(Protocol):
     system_prompt: str
     _prompts: Prompts
     _announcing: frozenset[str]
+    _model_calls: int
     model: ChatModelBase
     state: AgentState
 
@@ -97,9 +98,9 @@ async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGe
         finally:
             await beside.aclose()
         return
-    if not run.model_calls % _CALLS_PER_CHECKPOINT:
+    if not agent._model_calls % _CALLS_PER_CHECKPOINT:
         await checkpoint()
-    run.model_calls += 1
+    agent._model_calls += 1
     result = await _request(agent, tool_choice)
     if isinstance(result, ChatResponse):
         for event in decoder.answer(result):

@@ -50,7 +50,6 @@ class Run:
         "id",
         "mailbox",
         "message",
-        "model_calls",
         "prepared",
         "sequence",
         "start",
@@ -71,7 +70,6 @@ class Run:
         self.call_ids: set[str] = set()
         self.prepared: dict[str, PreparedCall] = {}
         self.ended = False
-        self.model_calls = 0
         self.task: int | None = None
         self._ids = 0
         self._hints: list[str] = []

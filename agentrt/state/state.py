@@ -33,9 +33,10 @@ class ReplyContext(Strict):
     @property
     def blocks(self) -> list[ContentBlock]:
         """The blocks of the reply so far."""
-        if isinstance(self.message.content, str):
-            self.message.content = [TextBlock(self.message.content)]
-        return self.message.content
+        content = self.message.content
+        if content.__class__ is str:
+            self.message.content = content = [TextBlock(content)]
+        return content  # type: ignore[return-value]  # a list by now
 
 
 @dataclass(slots=True)
