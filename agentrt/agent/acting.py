@@ -67,11 +67,17 @@ async def run_calls(agent: Conversation, context: ReplyContext, step: Act) -> As
     Yields the events of the calls and, when a tool ends the reply with an answer of its own, that message.
     """
     for batch in _batches(agent, step.calls):
-        if len(batch) == 1 and not _may_announce(agent, batch[0]):
-            yield _start(agent.run, batch[0])
-            stream = _after_start(agent, context, batch[0])
-        else:
+        if len(batch) > 1 or _may_announce(agent, batch[0]):
             stream = _beside(agent, context, batch)
+        else:
+            yield _start(agent.run, batch[0])
+            prepared = agent.toolkit.prepare(batch[0], agent.state.active_groups)
+            response = await _at_once(agent, prepared)
+            if response is not None:
+                for event in _result(context, agent.run, batch[0], response, []):
+                    yield event
+                continue
+            stream = _after_start(agent, context, batch[0], prepared)
         try:
             async for event in stream:
                 yield event
@@ -112,7 +118,8 @@ async def _beside(
     finished: set[int] = set()
 
     async def work(place: int, call: ToolCallBlock) -> None:
-        stream = _after_start(agent, context, call)
+        prepared = agent.toolkit.prepare(call, agent.state.active_groups)
+        stream = _after_start(agent, context, call, prepared)
         try:
             async for event in stream:
                 await mailbox.put(event)
@@ -156,19 +163,23 @@ def _start(run: Run, call: ToolCallBlock) -> ToolResultStartEvent:
     return ToolResultStartEvent(run.id, call.id, call.name)
 
 
+async def _at_once(agent: Conversation, prepared: PreparedCall | ToolResponse) -> ToolResponse | None:
+    """Return the response of a call that no layer wraps and that does not stream: what `act` comes to, for less."""
+    if isinstance(prepared, ToolResponse):
+        return prepared
+    if prepared.is_streaming or agent.chains.on_acting is not act:
+        return None
+    return await respond(prepared, _context(agent, prepared))
+
+
 async def _after_start(
-    agent: Conversation, context: ReplyContext, call: ToolCallBlock
+    agent: Conversation, context: ReplyContext, call: ToolCallBlock, prepared: PreparedCall | ToolResponse
 ) -> AsyncGenerator[AgentEvent, None]:
     """Yield the events of one call after its start: pieces of output, then the end."""
     run = agent.run
-    prepared = agent.toolkit.prepare(call, agent.state.active_groups)
-    response: ToolResponse | None = None
+    response = await _at_once(agent, prepared)
     streamed: ToolOutput = []
-    if isinstance(prepared, ToolResponse):
-        response = prepared
-    elif agent.chains.on_acting is act and not prepared.is_streaming:
-        response = await respond(prepared, _context(agent, prepared))  # what `act` comes to, without its generators
-    else:
+    if response is None and isinstance(prepared, PreparedCall):
         run.prepared[call.id] = prepared
         stream = agent.chains.on_acting(agent, tool_call=copy_block(call))
         try:
