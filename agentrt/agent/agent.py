@@ -19,7 +19,7 @@ from agentrt.agent.stream import ReplyStream, Ticket, Turns, WhenBusy
 from agentrt.block import new_id
 from agentrt.chain import Chains, compile_chains, explain
 from agentrt.chain.explain import ExplainFormat
-from agentrt.errors import ConfigError, UsageError
+from agentrt.errors import ConfigError, MiddlewareConfigError, UsageError
 from agentrt.hooks import HOOKS, MiddlewareBase, ReplyInput
 from agentrt.message import Msg
 from agentrt.model import ChatModelBase
@@ -69,7 +69,7 @@ class Agent:
         self.system_prompt = system_prompt
         self.model = cast(ChatModelBase, model)
         self.chains: Chains = compile_chains(MiddlewareBase, HOOKS, _CORES, middlewares)
-        self._contributed = {id(each): tuple(each.list_tools()) for each in self.chains.middlewares}
+        self._contributed = {id(each): _tools_of(each) for each in self.chains.middlewares}
         own = toolkit if toolkit is not None else Toolkit()
         self.toolkit = own.extended([tool for tools in self._contributed.values() for tool in tools])
         self.react_config = react_config or ReActConfig()
@@ -157,6 +157,13 @@ class Agent:
                 f"{cls}.__init__() did not call super().__init__(): call it there, with name=... and model=..."
             )
         raise AttributeError(f"{cls!r} object has no attribute {name!r}")
+
+
+def _tools_of(middleware: MiddlewareBase) -> tuple[Any, ...]:
+    tools = middleware.list_tools()
+    if not isinstance(tools, (list, tuple)):
+        raise MiddlewareConfigError(f"{type(middleware).__name__}.list_tools() must return a list, not {tools!r:.200}")
+    return tuple(tools)
 
 
 def _tool_name(tool: Any) -> str:

@@ -108,6 +108,11 @@ class Decoder:
     def answer(self, response: ChatResponse) -> Events:
         """Return the events of an answer that was not streamed, to the end of the model call."""
         content = response.content
+        if not isinstance(content, list):
+            raise ChainContractError(
+                f"model {self._by!r} answered with the content {content!r:.200}: it must be a list of blocks, "
+                f"as in ChatResponse([TextBlock(text)])"
+            )
         if len(content) == 1 and content[0].__class__ is TextBlock and content[0].text:
             events = self._one_text(content[0].text)
         else:

@@ -45,6 +45,9 @@ class Toolkit:
         self._groups: dict[str, ToolGroup] = {}
         self._active: list[str] = []
         self._schemas: dict[tuple[str, ...], list[JSONSchema]] = {}
+        for name, given in (("tools", tools), ("groups", groups)):
+            if isinstance(given, (str, ToolBase, ToolGroup)) or not isinstance(given, Iterable):
+                raise ToolConfigError(f"Toolkit({name}=...) takes a list, not {given!r:.200}: write {name}=[...]")
         for tool in tools:
             self.register_tool_function(tool)
         for group in groups:

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase, Msg
-from agentrt.errors import ChainContractError, ConfigError, Rejected
+from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
+from agentrt.errors import ChainContractError, ConfigError, MiddlewareConfigError, Rejected, ToolConfigError
 from agentrt.message import ToolResultState
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
 from agentrt.state import ReplyContext
@@ -159,3 +159,19 @@ def test_parts_that_do_not_fit_are_refused_with_what_would(options, words):
     with pytest.raises(ConfigError) as caught:
         Agent(**({"name": "a", "model": ScriptedChatModel([])} | options))
     assert words in str(caught.value)
+
+
+def test_a_toolkit_and_a_middleware_that_give_no_list_of_tools_are_told_so():
+    class Bare(MiddlewareBase):
+        def list_tools(self):
+            return add
+
+    with pytest.raises(ToolConfigError, match=r"Toolkit\(tools=...\) takes a list, not <function add"):
+        Toolkit(tools=add)
+    with pytest.raises(MiddlewareConfigError, match=r"Bare.list_tools\(\) must return a list, not <function add"):
+        agent_of([], middlewares=[Bare()])
+
+
+async def test_a_response_whose_content_is_a_plain_text_is_told_what_it_must_be():
+    with pytest.raises(ChainContractError, match=r"it must be a list of blocks, as in ChatResponse"):
+        await agent_of([ChatResponse("hello")]).reply("go")
