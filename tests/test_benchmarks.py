@@ -168,7 +168,7 @@ def test_ratios_are_taken_within_a_round_so_a_slow_round_does_not_count() -> Non
     assert rows["W2 10 rounds"].ratio == pytest.approx(5)
     assert rows["W3 each further layer"].ratio == pytest.approx(2)
     assert rows["W3 each further layer"].floor == pytest.approx(10 / 21)
-    assert rows["W4 each layer"].agentrt == pytest.approx(20 / 2000)
+    assert rows["W4 each further layer"].agentrt == pytest.approx(20 / 2000)
 
 
 @pytest.fixture
