@@ -107,7 +107,7 @@ async def test_the_callers_own_timeout_leaves_and_the_state_is_whole():
     tools = Running()
     agent = agent_of([[call("1", "wait"), call("2", "wait")], "next"], tools.wait)
     with pytest.raises(TimeoutError):
-        with anyio.fail_after(0.05):
+        with anyio.fail_after(0.5):
             await agent.reply("go")
     assert tools.log == ["started", "started", "stopped", "stopped"]
     assert agent.state.reply_context is None
