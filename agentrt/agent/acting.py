@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
@@ -239,14 +240,15 @@ def _result(
     context: ReplyContext, run: Run, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput
 ) -> Iterator[AgentEvent]:
     """Yield the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
-    response.content = _blocks(response.content)
     if response.metadata:
+        response = replace(response)  # a layer may keep the one it gave, for the next time
         _take_metadata(context, response)
+    content = _blocks(response.content)
     output: ToolOutput | None = None
     if not streamed:
-        yield from _pieces(run, call, response.content)
-    elif not _same(streamed, response.content):
-        output = response.content
+        yield from _pieces(run, call, content)
+    elif not _same(streamed, content):
+        output = content
     state = ToolResultState.SUCCESS if response.state is ToolResultState.RUNNING else response.state
     yield ToolResultEndEvent(run.id, call.id, state, output, metadata=response.metadata or None)
 

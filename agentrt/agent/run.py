@@ -54,7 +54,6 @@ class Run:
         "sequence",
         "start",
         "starts_out",
-        "task",
     )
 
     def __init__(self, reply_id: str, sequence: int) -> None:
@@ -70,7 +69,6 @@ class Run:
         self.call_ids: set[str] = set()
         self.prepared: dict[str, PreparedCall] = {}
         self.ended = False
-        self.task: int | None = None
         self._ids = 0
         self._hints: list[str] = []
         self._scratch: dict[int, dict[str, Any]] = {}
@@ -152,7 +150,7 @@ class Run:
         return event
 
     def let_out(self, event: _Event) -> _Event:
-        """Number an event as it leaves the stream; one that has a number, of another reply say, stays as it is."""
+        """Number an event as it leaves the stream; of one that has a number, of another reply say, a copy leaves."""
         if event.seq:
             event = copy(event)
         self.sequence += 1

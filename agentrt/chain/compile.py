@@ -143,10 +143,11 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
             return stream
 
         def _again(self, values: Values) -> AsyncIterator[Any]:
+            complaint = still_running(layer, spec)
             if getattr(self.handed, "ag_running", False):
-                raise still_running(layer, spec)
+                raise complaint
             own: list[weakref.ref[Any]] = []
-            self.handed = stream = _after_closing(self.agent, values, self.owner, self.place, own)
+            self.handed = stream = _after_closing(inner, complaint, self.agent, values, self.owner, self.place, own)
             own.append(weakref.ref(stream))
             return stream
 
@@ -157,24 +158,27 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
             if getattr(self.handed, "ag_frame", None) is not None and self.place < len(opened):
                 self.owner.left.append((self.place, opened[self.place]))
 
-    async def _after_closing(
-        agent: Any, values: Values, owner: Owner, place: int, own: list[weakref.ref[Any]]
-    ) -> AsyncIterator[Any]:
-        # A further call takes the place of the one before. `own` is this generator: a plain reference to itself would
-        # keep it, and with it the layer's frame, alive.
-        if any(getattr(stream, "ag_running", False) for stream in owner.opened[place:]):
-            raise still_running(layer, spec)
-        await owner.close_from(place)
-        owner.opened.append(own[0]())
-        stream = inner(agent, values, owner)
-        owner.opened.append(stream)
-        async for item in stream:
-            yield item
-
     def step(agent: Any, values: Values, owner: Owner) -> AsyncIterator[Any]:
         return hook(agent, values, NextHandler(agent, values, owner))  # type: ignore[no-any-return]  # checked at construction
 
     return step
+
+
+async def _after_closing(
+    inner: StreamStep, complaint: ChainError, agent: Any, values: Values, owner: Owner, place: int, own: list[Any]
+) -> AsyncIterator[Any]:
+    """Take the place of the stream of an earlier call, once that is closed with everything under it.
+
+    `own` holds this generator, weakly: a plain reference would keep it, and with it the layer's frame, alive.
+    """
+    if any(getattr(stream, "ag_running", False) for stream in owner.opened[place:]):
+        raise complaint
+    await owner.close_from(place)
+    owner.opened.append(own[0]())
+    stream = inner(agent, values, owner)
+    owner.opened.append(stream)
+    async for item in stream:
+        yield item
 
 
 def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]) -> Callable[..., Any]:

@@ -8,10 +8,10 @@ import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
 from agentrt.errors import ChainContractError, ConfigError, MiddlewareConfigError, Rejected, ToolConfigError
-from agentrt.message import ToolResultState
+from agentrt.message import AssistantMsg, TextBlock, ToolResultState
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
 from agentrt.state import ReplyContext
-from agentrt.tool import FunctionTool
+from agentrt.tool import FunctionTool, ToolResponse
 from tests.agent.helpers import add, agent_of, call
 
 
@@ -175,3 +175,14 @@ def test_a_toolkit_and_a_middleware_that_give_no_list_of_tools_are_told_so():
 async def test_a_response_whose_content_is_a_plain_text_is_told_what_it_must_be():
     with pytest.raises(ChainContractError, match=r"it must be a list of blocks, as in ChatResponse"):
         await agent_of([ChatResponse("hello")]).reply("go")
+
+
+async def test_a_response_that_a_layer_keeps_may_end_every_reply_that_it_answers():
+    kept = ToolResponse([TextBlock("ok")], metadata={"response_msg": AssistantMsg("cache", "the end")})
+
+    class Cache(MiddlewareBase):
+        async def on_acting(self, agent, input_kwargs, next_handler):
+            yield kept
+
+    agent = agent_of([[call("1", "add", a=1, b=2)], [call("2", "add", a=1, b=2)]], add, middlewares=[Cache()])
+    assert [(await agent.reply("go")).get_text_content() for _ in range(2)] == ["the end", "the end"]
