@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 OLDEST_PYTHON = (3, 11)
-EXTRAS: tuple[str, ...] = ()  # what the tests need of the extras in pyproject.toml
+EXTRAS = ("openai", "anthropic", "console")  # what the tests need of the extras in pyproject.toml
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -126,7 +126,7 @@ def read_stamp() -> str:
 
 
 def project() -> str:
-    return f".[{','.join(EXTRAS)}]" if EXTRAS else "."
+    return f".[{','.join(EXTRAS)}]"
 
 
 def python() -> Path:
