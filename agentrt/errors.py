@@ -102,7 +102,14 @@ class MissingTerminalError(ChainContractError):
 
 
 class ModelError(AgentRTError):
-    """The model's provider failed."""
+    """The model's provider failed.
+
+    `status_code` is the HTTP status, if it was one that failed; `retry_after` says in how many seconds to try again, if
+    the provider said so.
+    """
+
+    status_code: int | None = None
+    retry_after: float | None = None
 
 
 class RateLimited(ModelError):

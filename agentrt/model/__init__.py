@@ -1,19 +1,30 @@
 """Chat models: one provider, one file."""
 
+from agentrt.model.anthropic import AnthropicChatModel
 from agentrt.model.base import ChatModelBase, ModelResult
+from agentrt.model.openai import OpenAIChatModel, Quirks
+from agentrt.model.presets import chat_model, default_model
+from agentrt.model.remote import RemoteChatModel, Timeouts
 from agentrt.model.rules import DEFAULT_RULES, Rule, RulesChatModel
 from agentrt.model.scripted import ScriptedCall, ScriptedChatModel, ScriptedResponse
 from agentrt.types import ChatResponse, ChatUsage
 
 __all__ = [
     "DEFAULT_RULES",
+    "AnthropicChatModel",
     "ChatModelBase",
     "ChatResponse",
     "ChatUsage",
     "ModelResult",
+    "OpenAIChatModel",
+    "Quirks",
+    "RemoteChatModel",
     "Rule",
     "RulesChatModel",
     "ScriptedCall",
     "ScriptedChatModel",
     "ScriptedResponse",
+    "Timeouts",
+    "chat_model",
+    "default_model",
 ]

@@ -21,7 +21,8 @@ from agentrt.block import (
 from agentrt.errors import ConfigError, UsageError
 from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase, ModelResult
-from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
+from agentrt.model.estimate import estimated_usage
+from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
 __all__ = ["ScriptedCall", "ScriptedChatModel", "ScriptedResponse", "stream_response", "whole_response"]
 
@@ -30,7 +31,6 @@ Script = str | ChatResponse | Raised | Sequence[str | ChatResponse | ContentBloc
 ScriptedResponse = Script | Callable[[list[Msg], list[JSONSchema] | None], Script | Awaitable[Script]]
 
 _BLOCKS = (TextBlock, ThinkingBlock, DataBlock, HintBlock, ToolCallBlock, ToolResultBlock)
-_CHARACTERS_PER_TOKEN = 4
 _END: Any = object()
 _PIECE = 16  # characters of a tool call's input that are streamed at a time
 
@@ -111,9 +111,8 @@ class ScriptedChatModel(ChatModelBase):
 
 def whole_response(content: list[ContentBlock], messages: list[Msg]) -> ChatResponse:
     """Return the whole response with this content, its usage estimated from the length of what was asked and said."""
-    usage = ChatUsage(_tokens(sum(map(_characters, messages))), _tokens(sum(map(_size, content))), estimated=True)
     calls_tools = any(block.__class__ is ToolCallBlock for block in content)
-    return ChatResponse(content, True, usage, "tool_calls" if calls_tools else "stop")
+    return ChatResponse(content, True, estimated_usage(messages, content), "tool_calls" if calls_tools else "stop")
 
 
 async def stream_response(response: ChatResponse) -> AsyncGenerator[ChatResponse, None]:
@@ -224,24 +223,3 @@ async def _join(stream: AsyncGenerator[ChatResponse, None]) -> ChatResponse:
     async for piece in stream:
         whole = piece
     return whole
-
-
-def _tokens(characters: int) -> int:
-    return characters // _CHARACTERS_PER_TOKEN + 1
-
-
-def _characters(msg: Msg) -> int:
-    return len(msg.content) if isinstance(msg.content, str) else sum(map(_size, msg.content))
-
-
-def _size(block: Any) -> int:
-    kind = block.__class__
-    if kind is TextBlock:
-        return len(block.text)
-    if kind is ToolCallBlock:
-        return len(block.name) + len(block.input)
-    if kind is ToolResultBlock:
-        return len(block.output) if isinstance(block.output, str) else sum(map(_size, block.output))
-    if kind is ThinkingBlock:
-        return len(block.thinking)
-    return len(block.hint) if kind is HintBlock else 0

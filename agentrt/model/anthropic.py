@@ -1,0 +1,292 @@
+"""Anthropic's messages API, through the official SDK."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import SecretStr
+
+from agentrt.block import ContentBlock
+from agentrt.errors import ConfigError, Malformed, Refused
+from agentrt.formatter import Formatter, format_anthropic
+from agentrt.formatter.anthropic import pack_thinking
+from agentrt.message import Msg
+from agentrt.model.assembly import Assembly
+from agentrt.model.estimate import estimated_usage
+from agentrt.model.remote import AnswerReader, RemoteChatModel, Timeouts
+from agentrt.model.wire import count_in, dict_in, list_in, text_in
+from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
+
+__all__ = ["AnthropicChatModel"]
+
+_MAX_TOKENS = 8192
+_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+}
+_CHOICES = {"auto": "auto", "none": "none", "required": "any"}
+_COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+class AnthropicChatModel(RemoteChatModel):
+    """Claude, or a model of any server that speaks Anthropic's messages API, given as `base_url`.
+
+    The key comes from ANTHROPIC_API_KEY unless `api_key` or another `key_variable` is given, the URL from
+    ANTHROPIC_BASE_URL unless it is given. The API wants a limit: `max_tokens` is 8192 unless given, and the budget of
+    `thinking` comes on top of that. `thinking` is what the API takes, `{"type": "enabled", "budget_tokens": 4000}`; it
+    is left out of a call for which the API would refuse it: one that forces a tool, or goes on with a round of tools
+    that another model began. `formatter` makes `messages` and `system` of a request.
+    """
+
+    _sdk = "anthropic"
+    _client_class = "AsyncAnthropic"
+    _path = "/v1/messages"
+    _default_url = "https://api.anthropic.com"
+    _client_options: ClassVar[Mapping[str, Any]] = {"open_telemetry": False}  # tracing is a middleware's affair
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | SecretStr | None = None,
+        key_variable: str | None = "ANTHROPIC_API_KEY",
+        base_url: str | None = None,
+        stream: bool = True,
+        context_size: int = 200_000,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        stop: str | Sequence[str] | None = None,
+        thinking: Mapping[str, Any] | None = None,
+        formatter: Formatter = format_anthropic,
+        timeouts: Timeouts | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        http_client: Callable[[], Any] | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            api_key=api_key,
+            key_variable=key_variable,
+            base_url=base_url or os.environ.get("ANTHROPIC_BASE_URL"),
+            stream=stream,
+            context_size=context_size,
+            timeouts=timeouts,
+            extra_headers=extra_headers,
+            extra_body=extra_body,
+            http_client=http_client,
+        )
+        self._thinking = _checked_thinking(thinking)
+        self._formatter = formatter
+        settings = {
+            "max_tokens": max_tokens or _MAX_TOKENS + self._thinking.get("budget_tokens", 0),
+            "temperature": temperature,
+            "top_p": top_p,
+            "stop_sequences": [stop] if isinstance(stop, str) else stop,
+        }
+        self._settings = {name: value for name, value in settings.items() if value is not None}
+
+    def _body(
+        self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> dict[str, Any]:
+        body = {"model": self.model, "stream": self.stream, **self._settings, **self._formatter(messages)}
+        body |= _tools(tools, tool_choice, body["messages"])
+        if self._thinking and _may_think(body):
+            body["thinking"] = self._thinking
+        return body
+
+    def _reader(self, messages: Sequence[Msg]) -> AnswerReader:
+        return _Reader(messages)
+
+
+def _checked_thinking(thinking: Mapping[str, Any] | None) -> dict[str, Any]:
+    checked = dict(thinking) if isinstance(thinking, Mapping) else {}
+    if thinking is not None and not ("type" in checked and isinstance(checked.get("budget_tokens", 0), int)):
+        raise ConfigError(
+            f"AnthropicChatModel(thinking=...) is what the API takes, as in "
+            f'{{"type": "enabled", "budget_tokens": 4000}}, not {thinking!r:.100}'
+        )
+    return checked
+
+
+def _tools(schemas: list[JSONSchema] | None, choice: ToolChoice | None, turns: list[dict[str, Any]]) -> dict[str, Any]:
+    if schemas:
+        tools = [_tool(schema["function"]) for schema in schemas]
+        return {"tools": tools, "tool_choice": _choice(choice)} if choice else {"tools": tools}
+    # A conversation with calls in it is refused unless tools are declared.
+    called = {part["name"] for turn in turns for part in turn["content"] if part["type"] == "tool_use"}
+    if not called:
+        return {}
+    gone = [_tool({"name": name, "description": "No longer available."}) for name in sorted(called)]
+    return {"tools": gone, "tool_choice": {"type": "none"}}
+
+
+def _tool(function: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": function["name"],
+        "description": function.get("description") or "",
+        "input_schema": function.get("parameters") or {"type": "object", "properties": {}},
+    }
+
+
+def _choice(choice: ToolChoice) -> dict[str, Any]:
+    known = _CHOICES.get(choice.mode)
+    return {"type": known} if known else {"type": "tool", "name": choice.mode}
+
+
+def _may_think(body: dict[str, Any]) -> bool:
+    """Say whether the API takes `thinking` with this request."""
+    if body.get("tool_choice", {}).get("type") in ("any", "tool"):
+        return False
+    *earlier, last = body["messages"]
+    if not earlier or last["content"][0]["type"] != "tool_result":
+        return True
+    return earlier[-1]["content"][0]["type"] in ("thinking", "redacted_thinking")
+
+
+@dataclass(slots=True)
+class _Thought:
+    """A block of thinking, or one that is encrypted as a whole."""
+
+    texts: list[str] = field(default_factory=list)
+    signature: str = ""
+    data: str = ""
+
+    def part(self) -> dict[str, Any]:
+        """Return the block as it came."""
+        if self.data:
+            return {"type": "redacted_thinking", "data": self.data}
+        return {"type": "thinking", "thinking": "".join(self.texts), "signature": self.signature}
+
+
+class _Reader:
+    """Makes an answer of the events of a stream, or of a whole message."""
+
+    def __init__(self, messages: Sequence[Msg]) -> None:
+        self.is_complete = False
+        self.has_ended = False
+        self._messages = messages
+        self._assembly = Assembly()
+        self._thoughts: dict[int, _Thought] = {}  # those since the last text or call
+        self._inputs: dict[int, dict[str, Any]] = {}
+        self._counts = dict.fromkeys(_COUNTS, 0)
+        self._reason = ""
+        self._id: str | None = None
+
+    def feed(self, event: dict[str, Any]) -> list[ContentBlock]:
+        """Take one event of a stream, and return the new pieces; events that are not known are passed over."""
+        kind = event.get("type")
+        if kind == "content_block_delta":
+            self._delta(_index(event), dict_in(event, "delta"))
+        elif kind == "content_block_start":
+            self._start(_index(event), dict_in(event, "content_block"))
+        elif kind == "content_block_stop":
+            self._stop(_index(event))
+        elif kind == "message_start":
+            self._begin(dict_in(event, "message"))
+        elif kind == "message_delta":
+            self._count(dict_in(event, "usage"))
+            self._end(dict_in(event, "delta"))
+        elif kind == "message_stop":
+            self.is_complete = self.has_ended = True
+        return self._assembly.take()
+
+    def read(self, body: dict[str, Any]) -> None:
+        """Take a whole message."""
+        if "content" not in body:
+            raise Malformed(f"it answered with {str(body)[:200]}, which is no message")
+        self._begin(body)
+        for index, block in enumerate(list_in(body, "content")):
+            self._start(index, block)
+            self._stop(index)
+        self._end(body)
+
+    def answer(self) -> ChatResponse:
+        """Return the whole answer; raises `Refused` when the model declined."""
+        if self._reason == "refusal":
+            raise Refused("it declined to answer (stop_reason 'refusal')")
+        self._end_thinking()
+        content = self._assembly.content()
+        reason = _REASONS.get(self._reason, self._reason) or None
+        return ChatResponse(content, True, self._usage(content), reason, self._id)
+
+    def _begin(self, message: dict[str, Any]) -> None:
+        self._id = text_in(message, "id") or None
+        self._count(dict_in(message, "usage"))
+
+    def _end(self, delta: dict[str, Any]) -> None:
+        self._reason = text_in(delta, "stop_reason") or self._reason
+        self.is_complete = self.is_complete or bool(self._reason)
+
+    def _start(self, index: int, block: dict[str, Any]) -> None:
+        kind = block.get("type")
+        if kind == "text":
+            self._text(text_in(block, "text"))
+        elif kind == "thinking":
+            self._thinking(index, text_in(block, "thinking"), text_in(block, "signature"))
+        elif kind == "redacted_thinking":
+            self._thoughts[index] = _Thought(data=text_in(block, "data"))
+        elif kind == "tool_use":
+            self._end_thinking()
+            self._inputs[index] = dict_in(block, "input")
+            self._assembly.call(index, text_in(block, "id"), text_in(block, "name"), "")
+
+    def _delta(self, index: int, delta: dict[str, Any]) -> None:
+        kind = delta.get("type")
+        if kind == "text_delta":
+            self._text(text_in(delta, "text"))
+        elif kind == "input_json_delta":
+            self._input(index, text_in(delta, "partial_json"))
+        elif kind == "thinking_delta":
+            self._thinking(index, text_in(delta, "thinking"))
+        elif kind == "signature_delta":
+            self._thinking(index, "", text_in(delta, "signature"))
+
+    def _stop(self, index: int) -> None:
+        # The input comes in deltas after an empty one, or else as a whole with the start.
+        whole = self._inputs.pop(index, None)
+        if whole:
+            self._assembly.call(index, "", "", whole)
+
+    def _text(self, text: str) -> None:
+        if text:
+            self._end_thinking()
+            self._assembly.text(text)
+
+    def _input(self, index: int, text: str) -> None:
+        if text:
+            self._inputs.pop(index, None)
+            self._assembly.call(index, "", "", text)
+
+    def _thinking(self, index: int, text: str, signature: str = "") -> None:
+        thought = self._thoughts.setdefault(index, _Thought())
+        thought.texts.append(text)
+        thought.signature = signature or thought.signature
+        self._assembly.thinking(text)
+
+    def _end_thinking(self) -> None:
+        # Blocks of thinking in a row are one in the conversation, so they are signed together.
+        if self._thoughts:
+            self._assembly.thinking("", pack_thinking([each.part() for each in self._thoughts.values()]))
+            self._thoughts = {}
+
+    def _count(self, usage: dict[str, Any]) -> None:
+        # Counts grow from event to event, and what a later one leaves out still holds.
+        for name in _COUNTS:
+            self._counts[name] = max(self._counts[name], count_in(usage, name))
+
+    def _usage(self, content: list[ContentBlock]) -> ChatUsage:
+        fresh, output, cached, created = (self._counts[name] for name in _COUNTS)
+        asked = fresh + cached + created
+        if asked and (output or not content):
+            return ChatUsage(asked, output, cached, created)
+        guess = estimated_usage(self._messages, content)
+        return ChatUsage(asked or guess.input_tokens, output or guess.output_tokens, cached, created, estimated=True)
+
+
+def _index(event: dict[str, Any]) -> int:
+    return count_in(event, "index")

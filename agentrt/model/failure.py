@@ -1,0 +1,205 @@
+"""What went wrong at a provider, as an error of the tree: told by HTTP status and body, not by an SDK's classes."""
+
+import math
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from agentrt.errors import ContextOverflow, ModelError, RateLimited, Refused, Rejected, Transient
+
+__all__ = ["Provider"]
+
+_OVERFLOW_CODES = {
+    "context_length_exceeded",
+    "exceed_context_size_error",
+    "request_too_large",
+    "string_above_max_length",
+}
+_OVERFLOW_TEXT = re.compile(
+    r"context[ _](?:length|window|size|limit)|maximum (?:prompt|input|sequence|model) length|range of input length"
+    r"|prompt is too long|input is too long|input length exceeds|longer than the maximum model length"
+    r"|reduce the length of (?:the|your) (?:messages|prompt|input)|token count .{0,40}exceeds the maximum"
+    r"|too many (?:input )?tokens|exceeds? (?:the )?(?:model's )?max(?:imum)? (?:input|context|prompt)",
+    re.IGNORECASE,
+)
+_QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error", "arrearage"}
+_QUOTA_TEXT = re.compile(
+    r"check your plan and billing|insufficient (?:quota|balance|credit)|credit balance is too low", re.IGNORECASE
+)
+_FILTER_CODES = {
+    "content_filter",
+    "content_policy_violation",
+    "data_inspection_failed",
+    "datainspectionfailed",
+    "responsibleaipolicyviolation",
+}
+_STATUS_OF_CODE = {
+    "api_error": 500,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "insufficient_quota": 429,
+    "invalid_api_key": 401,
+    "invalid_request_error": 400,
+    "model_not_found": 404,
+    "not_found_error": 404,
+    "overloaded_error": 529,
+    "permission_error": 403,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "request_too_large": 413,
+    "timeout_error": 504,
+}
+_PASSING = {408, 409, 425, 499}
+_MOST = 500  # characters of a provider's own words that a message repeats
+_SHORTEST_SECRET = 8  # "EMPTY", "none" and "ollama" are keys as well, and words
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Whom a model's requests go to, as messages name it, and the secrets that no message may hold."""
+
+    model: str
+    url: str
+    key_variable: str | None = None
+    secrets: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"model {self.model!r} at {self.host}"
+
+    def __repr__(self) -> str:
+        return f"Provider({self})"
+
+    @property
+    def host(self) -> str:
+        """Host and port, without what a URL may hold besides."""
+        return urlsplit(self.url).netloc.rpartition("@")[2] or self.url
+
+    def clean(self, text: str) -> str:
+        """Return the text with every secret blotted out."""
+        for secret in self.secrets:
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "***")
+        return text
+
+    def safe_cause(self, error: BaseException) -> BaseException | None:
+        """Return the error, or `None` when it or an error behind it holds a secret."""
+        told = " ".join(f"{each} {each!r}" for each in _behind(error))
+        return error if self.clean(told) == told else None
+
+    def failure(self, status: int, headers: Mapping[str, str], body: Any) -> ModelError:
+        """Return the error for an answer with this HTTP status; `body` is its JSON, or its text."""
+        code, text = _code_and_text(body)
+        error = _error(status, code, text)(self._message(status, code, self.clean(text)))
+        error.status_code = status
+        error.retry_after = _retry_after(headers)
+        return error
+
+    def failure_in_stream(self, event: Mapping[str, Any]) -> ModelError:
+        """Return the error for an event that reports one after the answer has begun."""
+        code, _ = _code_and_text(event)
+        known = [_STATUS_OF_CODE[word] for word in code if word in _STATUS_OF_CODE]
+        numbers = [int(word) for word in code if word.isdecimal() and len(word) == 3 and word >= "400"]
+        return self.failure((numbers + known + [500])[0], {}, event)
+
+    def _message(self, status: int, code: Iterable[str], text: str) -> str:
+        said = f": {text[:_MOST]}" if text else ""
+        codes = ", ".join(sorted(code))[:100]
+        return f"{self} answered {status}{f' ({self.clean(codes)})' if codes else ''}{said}{self._remedy(status)}"
+
+    def _remedy(self, status: int) -> str:
+        if status == 401:
+            return f"; check the key: {self.how_to_give_a_key()}"
+        if status == 402:
+            return "; the account has to be topped up"
+        if status == 403:
+            return f"; the key may not do this: check its rights, and that the account may use {self.model!r}"
+        if status == 404:
+            return f"; check the model's name {self.model!r} and base_url={self.shown_url()!r}"
+        return f"; check base_url={self.shown_url()!r}" if 300 <= status < 400 or status == 405 else ""
+
+    def how_to_give_a_key(self) -> str:
+        """Return the words that tell how to give a key."""
+        return f"set {self.key_variable} or give api_key=..." if self.key_variable else "give api_key=..."
+
+    def shown_url(self) -> str:
+        """The base URL without user, password and query."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{self.host}{parts.path}"
+
+
+def _error(status: int, code: set[str], text: str) -> type[ModelError]:
+    if code & _FILTER_CODES:
+        return Refused
+    if status in (400, 413, 422, 500) and (code & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(text)):
+        return ContextOverflow
+    if status == 413:
+        return ContextOverflow
+    if status == 429:
+        return Rejected if code & _QUOTA_CODES or _QUOTA_TEXT.search(text) else RateLimited
+    return Transient if status >= 500 or status in _PASSING else Rejected
+
+
+def _code_and_text(body: Any) -> tuple[set[str], str]:
+    """Return what a body says for programs, in lower case, and for people.
+
+    Bodies are `{"error": {"message", "type", "code"}}`, with or without a wrapper, `{"error": "..."}` and
+    `{"detail": ...}`, or no JSON at all.
+    """
+    if not isinstance(body, Mapping):
+        return set(), " ".join(_without_tags(body).split()) if isinstance(body, str) else ""
+    error = body.get("error")
+    inner: Mapping[str, Any] = error if isinstance(error, Mapping) else body
+    words = [inner.get("code"), inner.get("type"), *_inner_codes(inner)]
+    code = {str(word).lower() for word in words if isinstance(word, (str, int)) and word != ""}
+    texts = (error, inner.get("message"), inner.get("detail"), inner.get("msg"))
+    text = next((each for each in texts if isinstance(each, str) and each), "")
+    return code, text or str(dict(body))
+
+
+def _inner_codes(error: Mapping[str, Any]) -> Iterator[Any]:
+    for name in ("innererror", "inner_error"):
+        inner = error.get(name)
+        if isinstance(inner, Mapping):
+            yield inner.get("code")
+
+
+def _without_tags(text: str) -> str:
+    if "<" not in text[:_MOST]:
+        return text
+    return re.sub(r"<[^>]*>", " ", re.sub(r"(?is)<(style|script|head)\b.*?</\1>", " ", text[:20_000]))
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    milliseconds = _seconds(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    said = headers.get("retry-after")
+    seconds = _seconds(said)
+    return seconds if seconds is not None or said is None else _seconds_until(said)
+
+
+def _seconds(said: str | None) -> float | None:
+    try:
+        seconds = float(said or "")
+    except ValueError:
+        return None
+    return max(seconds, 0.0) if math.isfinite(seconds) else None
+
+
+def _seconds_until(said: str) -> float | None:
+    try:
+        return max(parsedate_to_datetime(said).timestamp() - time.time(), 0.0)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

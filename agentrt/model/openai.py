@@ -1,0 +1,219 @@
+"""OpenAI's chat completions API, and the many servers that speak it."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import SecretStr
+
+from agentrt.block import ContentBlock
+from agentrt.errors import Malformed, Refused, Transient
+from agentrt.formatter import Formatter, format_openai
+from agentrt.message import Msg
+from agentrt.model.assembly import Assembly
+from agentrt.model.estimate import estimated_usage
+from agentrt.model.remote import RemoteChatModel, Timeouts
+from agentrt.model.wire import count_in, dict_in, list_in, text_in
+from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
+
+__all__ = ["OpenAIChatModel", "Quirks"]
+
+_URL = "https://api.openai.com/v1"
+_REASONS = {"function_call": "tool_calls"}
+
+
+@dataclass(frozen=True, slots=True)
+class Quirks:
+    """In what a server differs from the others that speak OpenAI's API.
+
+    `max_tokens_name` is how it calls the limit on an answer. `stream_usage`: it knows `stream_options`, with which a
+    stream says how many tokens it took. `reasoning_back`: it wants the thinking of the rounds since the user's last
+    message back. `must_call`: it can be made to call a tool; where not, "required" and the name of a tool become
+    "auto".
+    """
+
+    max_tokens_name: str = "max_tokens"
+    stream_usage: bool = True
+    reasoning_back: bool = False
+    must_call: bool = True
+
+
+class OpenAIChatModel(RemoteChatModel):
+    """A model of OpenAI, or of any server that speaks its chat completions API, given as `base_url`.
+
+    The key comes from OPENAI_API_KEY unless `api_key` or another `key_variable` is given, the URL from OPENAI_BASE_URL
+    unless it is given. A setting that is not given is not sent. `formatter` makes the messages of a request.
+    """
+
+    _sdk = "openai"
+    _client_class = "AsyncOpenAI"
+    _path = "/chat/completions"
+    _default_url = _URL
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | SecretStr | None = None,
+        key_variable: str | None = "OPENAI_API_KEY",
+        base_url: str | None = None,
+        stream: bool = True,
+        context_size: int = 128_000,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        seed: int | None = None,
+        reasoning_effort: str | None = None,
+        parallel_tool_calls: bool | None = None,
+        quirks: Quirks | None = None,
+        formatter: Formatter | None = None,
+        timeouts: Timeouts | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        http_client: Callable[[], Any] | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            api_key=api_key,
+            key_variable=key_variable,
+            base_url=base_url or os.environ.get("OPENAI_BASE_URL"),
+            stream=stream,
+            context_size=context_size,
+            timeouts=timeouts,
+            extra_headers=extra_headers,
+            extra_body=extra_body,
+            http_client=http_client,
+        )
+        self.quirks = quirks or Quirks("max_completion_tokens" if self.base_url == _URL else "max_tokens")
+        self._formatter = formatter or self._format
+        self._parallel_tool_calls = parallel_tool_calls
+        settings = {
+            "temperature": temperature,
+            "top_p": top_p,
+            self.quirks.max_tokens_name: max_tokens,
+            "stop": stop if stop is None or isinstance(stop, str) else list(stop),
+            "seed": seed,
+            "reasoning_effort": reasoning_effort,
+        }
+        self._settings = {name: value for name, value in settings.items() if value is not None}
+
+    def _format(self, messages: Sequence[Msg]) -> list[dict[str, Any]]:
+        return format_openai(messages, reasoning=self.quirks.reasoning_back)
+
+    def _body(
+        self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> dict[str, Any]:
+        body = {"model": self.model, "messages": self._formatter(messages), "stream": self.stream, **self._settings}
+        if self.stream and self.quirks.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+        if tools:
+            body["tools"] = tools
+            body |= self._choice(tool_choice)
+        return body
+
+    def _choice(self, tool_choice: ToolChoice | None) -> dict[str, Any]:
+        choice = {} if self._parallel_tool_calls is None else {"parallel_tool_calls": self._parallel_tool_calls}
+        if tool_choice is None:
+            return choice
+        mode = tool_choice.mode
+        if mode not in ("auto", "none") and not self.quirks.must_call:
+            mode = "auto"
+        is_word = mode in ("auto", "none", "required")
+        return {**choice, "tool_choice": mode if is_word else {"type": "function", "function": {"name": mode}}}
+
+    def _reader(self, messages: Sequence[Msg]) -> "_Reader":
+        return _Reader(messages)
+
+
+class _Reader:
+    """Reads a chat completion, whole or in chunks."""
+
+    def __init__(self, messages: Sequence[Msg]) -> None:
+        self._messages = messages
+        self._assembly = Assembly()
+        self._refusal: list[str] = []
+        self._reason: str | None = None
+        self._usage: ChatUsage | None = None
+        self._id: str | None = None
+        self._has_answered = False
+
+    @property
+    def is_complete(self) -> bool:
+        return self._reason is not None
+
+    @property
+    def has_ended(self) -> bool:
+        return False  # its stream says so with "[DONE]"
+
+    def feed(self, event: dict[str, Any]) -> list[ContentBlock]:
+        self._take(event, "delta", are_whole=False)
+        return self._assembly.take()
+
+    def read(self, body: dict[str, Any]) -> None:
+        if not list_in(body, "choices"):
+            raise Malformed("it answered without 'choices': does base_url end in the API's path, often /v1?")
+        self._take(body, "message", are_whole=True)
+
+    def answer(self) -> ChatResponse:
+        if self._refusal:
+            raise Refused(f"it declined to answer: {''.join(self._refusal)[:500]}")
+        if self._reason == "content_filter":
+            raise Refused("its content filter stopped the answer (finish_reason 'content_filter')")
+        if self._reason == "insufficient_system_resource":
+            raise Transient("it stopped for lack of resources (finish_reason 'insufficient_system_resource')")
+        if not self._has_answered:
+            raise Malformed("its answer has no choices")
+        content = self._assembly.content()
+        return ChatResponse(
+            content,
+            True,
+            self._usage or estimated_usage(self._messages, content),
+            self._finished_reason(),
+            self._id,
+        )
+
+    def _finished_reason(self) -> str:
+        reason = _REASONS.get(self._reason or "stop", self._reason or "stop")
+        return "tool_calls" if reason == "stop" and self._assembly.has_calls else reason
+
+    def _take(self, fields: dict[str, Any], name: str, *, are_whole: bool) -> None:
+        self._id = self._id or text_in(fields, "id") or None
+        usage = dict_in(fields, "usage")
+        if usage:
+            self._usage = _usage(usage)
+        for choice in list_in(fields, "choices"):
+            if count_in(choice, "index") == 0:
+                self._has_answered = True
+                self._message(dict_in(choice, name), are_whole=are_whole)
+                self._reason = text_in(choice, "finish_reason") or self._reason
+
+    def _message(self, message: dict[str, Any], *, are_whole: bool) -> None:
+        self._assembly.thinking(text_in(message, "reasoning_content") or text_in(message, "reasoning"))
+        self._assembly.text(text_in(message, "content"))
+        refusal = text_in(message, "refusal")
+        if refusal:
+            self._refusal.append(refusal)
+        for position, call in enumerate(list_in(message, "tool_calls")):
+            function = dict_in(call, "function")
+            index = position if are_whole else _index(call)
+            self._assembly.call(index, text_in(call, "id"), text_in(function, "name"), _arguments(function))
+
+
+def _index(call: dict[str, Any]) -> int | None:
+    return None if call.get("index") is None else count_in(call, "index")
+
+
+def _arguments(function: dict[str, Any]) -> str | dict[str, Any]:
+    arguments = function.get("arguments")
+    return arguments if isinstance(arguments, dict) else text_in(function, "arguments")
+
+
+def _usage(fields: dict[str, Any]) -> ChatUsage:
+    cached = count_in(dict_in(fields, "prompt_tokens_details"), "cached_tokens")
+    return ChatUsage(
+        count_in(fields, "prompt_tokens"),
+        count_in(fields, "completion_tokens"),
+        cached or count_in(fields, "prompt_cache_hit_tokens"),
+    )

@@ -1,0 +1,146 @@
+"""Models by name: "openai:gpt-5-mini", "ollama:qwen3", "rules"."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import urlsplit
+
+from agentrt.errors import ConfigError
+from agentrt.model.anthropic import AnthropicChatModel
+from agentrt.model.base import ChatModelBase
+from agentrt.model.openai import OpenAIChatModel, Quirks
+from agentrt.model.rules import RulesChatModel
+
+__all__ = ["PRESETS", "Preset", "chat_model", "default_model"]
+
+_NO_KEY = "none"  # the SDKs want some word
+
+
+def _ollama_url(host: str) -> str:
+    """Return where the server listens that `host` tells to listen there, as OLLAMA_HOST does: "0.0.0.0", "box:80"."""
+    scheme, _, rest = host.rpartition("://")
+    parts = urlsplit(f"//{rest.rstrip('/')}")
+    name = "localhost" if parts.hostname in (None, "0.0.0.0", "::") else parts.netloc.removesuffix(f":{parts.port}")
+    port = parts.port or {"http": 80, "https": 443}.get(scheme, 11434)
+    return f"{scheme or 'http'}://{name}:{port}{parts.path}/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A provider: the adapter that speaks its API, and in what it differs from the adapter's own provider.
+
+    `url_variable` is the environment variable in which its users are used to give another URL, which `url_of` makes of
+    the variable's value. A provider without a `key_variable` asks for no key.
+    """
+
+    adapter: Callable[..., ChatModelBase]
+    key_variable: str | None
+    example: str
+    """A model of this provider."""
+    base_url: str | None = None
+    url_variable: str | None = None
+    url_of: Callable[[str], str] = str
+    quirks: Quirks | None = None
+
+    def build(self, model: str, settings: dict[str, Any]) -> ChatModelBase:
+        """Return the model; what the settings say wins."""
+        own_url = settings.get("base_url") or self._url_of_environment()
+        found = {"base_url": own_url or self.base_url, "api_key": self._key(own_url)}
+        if self.adapter is OpenAIChatModel:
+            found |= {"key_variable": self.key_variable, "quirks": self.quirks}
+        return self.adapter(model, **{**found, **{k: v for k, v in settings.items() if v is not None}})
+
+    def _url_of_environment(self) -> str | None:
+        given = os.environ.get(self.url_variable or "", "").strip()
+        try:
+            return self.url_of(given) if given else None
+        except ValueError as error:
+            place = given.rpartition("@")[2]  # without a password
+            raise ConfigError(f"{self.url_variable} is {place!r}, which leads nowhere: {error}") from error
+
+    def _key(self, own_url: str | None) -> str | None:
+        # A server of one's own may well ask for no key, and one that does will say so.
+        has_key = os.environ.get(self.key_variable or "", "").strip()
+        return _NO_KEY if not has_key and (own_url or self.key_variable is None) else None
+
+
+# Models that think, as most of these two do by now, cannot be made to call a tool: their servers refuse the request.
+PRESETS = {
+    "anthropic": Preset(AnthropicChatModel, "ANTHROPIC_API_KEY", "claude-sonnet-5", url_variable="ANTHROPIC_BASE_URL"),
+    "dashscope": Preset(
+        OpenAIChatModel,
+        "DASHSCOPE_API_KEY",
+        "qwen-max",
+        "https://dashscope.aliyuncs.com/compatible-mode/v1",
+        quirks=Quirks(must_call=False),
+    ),
+    "deepseek": Preset(
+        OpenAIChatModel,
+        "DEEPSEEK_API_KEY",
+        "deepseek-chat",
+        "https://api.deepseek.com",
+        quirks=Quirks(reasoning_back=True, must_call=False),
+    ),
+    "ollama": Preset(
+        OpenAIChatModel,
+        None,
+        "qwen3",
+        "http://localhost:11434/v1",
+        url_variable="OLLAMA_HOST",
+        url_of=_ollama_url,
+        quirks=Quirks(must_call=False),
+    ),
+    "openai": Preset(OpenAIChatModel, "OPENAI_API_KEY", "gpt-5-mini", url_variable="OPENAI_BASE_URL"),
+}
+
+
+def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
+    """Return the model that a spec names: "provider:model", or "rules" for the offline one.
+
+    The settings go to the model's constructor, such as `base_url`, `api_key` or `temperature`. A model is returned as
+    it is. Raises `ConfigError` for a spec that names no model, and when the provider's key or package is missing.
+    """
+    if isinstance(spec, ChatModelBase):
+        if settings:
+            raise ConfigError(f"chat_model() was given a model and {sorted(settings)}: give them to its constructor")
+        return spec
+    if not isinstance(spec, str):
+        raise ConfigError(f"chat_model() takes a text such as 'openai:gpt-5-mini' or a model, not {spec!r:.100}")
+    provider, _, model = (part.strip() for part in spec.partition(":"))
+    if provider == "rules":
+        if model:
+            raise ConfigError(f"{spec!r:.100}: the rules are one model and have no other names: write 'rules'")
+        return RulesChatModel(**settings)
+    preset = PRESETS.get(provider)
+    if preset is None:
+        raise ConfigError(_unknown(spec, provider))
+    if not model:
+        raise ConfigError(f"{spec!r} names no model: write '{provider}:MODEL', as in '{provider}:{preset.example}'")
+    return preset.build(model, settings)
+
+
+def _unknown(spec: str, provider: str) -> str:
+    near = get_close_matches(provider.lower(), [*PRESETS, "rules"], 1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return (
+        f"{spec!r:.100} names no provider that is known: {guess}write 'provider:model', as in 'openai:gpt-5-mini', "
+        f"with one of {', '.join(PRESETS)}, or write 'rules'; for another server that speaks OpenAI's API, write "
+        f"'openai:MODEL' and give base_url=..."
+    )
+
+
+def default_model() -> ChatModelBase:
+    """Return the model that the environment calls for, or else the offline rules.
+
+    AGENTRT_MODEL holds a spec for `chat_model`. Without it, OPENAI_API_KEY or OPENAI_BASE_URL calls for a model of
+    OpenAI, and ANTHROPIC_API_KEY for one of Anthropic.
+    """
+    called_for = {
+        "OPENAI_API_KEY": f"openai:{PRESETS['openai'].example}",
+        "OPENAI_BASE_URL": f"openai:{PRESETS['openai'].example}",
+        "ANTHROPIC_API_KEY": f"anthropic:{PRESETS['anthropic'].example}",
+    }
+    specs = (spec for variable, spec in called_for.items() if os.environ.get(variable, "").strip())
+    return chat_model(os.environ.get("AGENTRT_MODEL", "").strip() or next(specs, "rules"))

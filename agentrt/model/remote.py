@@ -1,0 +1,451 @@
+"""What all models behind an HTTP API share: the key, the client of each event loop, the time limits, the errors."""
+
+import importlib
+import json
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+import anyio
+from anyio.lowlevel import current_token
+from pydantic import SecretStr
+
+from agentrt.block import ContentBlock
+from agentrt.errors import ConfigError, Malformed, ModelError, Rejected, Timeout, Transient
+from agentrt.message import Msg
+from agentrt.model.base import ChatModelBase, ModelResult
+from agentrt.model.estimate import characters_of
+from agentrt.model.failure import Provider
+from agentrt.model.wire import EventReader, parse_object
+from agentrt.types import ChatResponse, JSONSchema, ToolChoice
+
+__all__ = ["AnswerReader", "RemoteChatModel", "Timeouts"]
+
+_T = TypeVar("_T")
+
+_DRAIN = 0.1  # seconds for the end of an HTTP response, without which its connection cannot be used again
+_CLOSE = 5.0  # seconds for closing a connection
+_NOT_SENT = {"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """The longest that a model may take, in seconds; `math.inf` for no limit.
+
+    `connect` is for reaching the server. `idle` is for the wait for each next piece of a streamed answer, the first
+    included; what carries no content, such as a ping, does not count. `total` is for all the waiting of one call, so
+    that a slow reader of a stream takes nothing from it.
+    """
+
+    connect: float = 10
+    idle: float = 60
+    total: float = 600
+
+    def __post_init__(self) -> None:
+        for name in ("connect", "idle", "total"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not value > 0:
+                raise ConfigError(f"Timeouts({name}=...) is a number of seconds above 0, not {value!r}")
+
+
+class AnswerReader(Protocol):
+    """Makes one answer out of what one provider sends; made anew for each call.
+
+    Raises `Malformed` for what does not fit. Whatever it raises, the model names itself in the message and keeps its
+    key out of it.
+    """
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer's end has been seen; a stream that ends or fails after that is not cut short."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last event had no pieces and none can follow; "[DONE]" needs no reader to be understood."""
+
+    def feed(self, event: dict[str, Any]) -> list[ContentBlock]:
+        """Take one event of a stream, and return the new pieces."""
+
+    def read(self, body: dict[str, Any]) -> None:
+        """Take the whole answer at once, when it was not streamed."""
+
+    def answer(self) -> ChatResponse:
+        """Return the whole answer; raises `Refused` when the model declined."""
+
+
+class RemoteChatModel(ChatModelBase):
+    """A model behind an HTTP API, reached through its provider's SDK.
+
+    A subclass says what to send (`_body`), where (`_path`) and how to read the answer (`_reader`). One model may be
+    used by any number of conversations at once, and in one event loop after the other: it keeps one client per event
+    loop, which `aclose` closes; a model that is used again opens a new one. Nothing is ever tried again: that is a
+    middleware's affair.
+
+    The key is `api_key`, or else the environment variable `key_variable`. `http_client` is a function that makes the
+    `httpx2.AsyncClient` to use, called once in each event loop; the model closes what it returns. `extra_headers` and
+    `extra_body` go with every request, and win. Raises `ConfigError` when the SDK or the key is missing.
+    """
+
+    _sdk: ClassVar[str]
+    """The package of the SDK, which is the name of our extra as well."""
+    _client_class: ClassVar[str]
+    """The SDK's asynchronous client."""
+    _path: ClassVar[str]
+    """Where to post to, below the base URL."""
+    _default_url: ClassVar[str]
+    _client_options: ClassVar[Mapping[str, Any]] = {}
+    """What the SDK's client is told besides."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | SecretStr | None = None,
+        key_variable: str | None = None,
+        base_url: str | None = None,
+        stream: bool = True,
+        context_size: int = 128_000,
+        timeouts: Timeouts | None = None,
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        http_client: Callable[[], Any] | None = None,
+    ) -> None:
+        _check_name(model, type(self).__name__)
+        super().__init__(model=model, stream=stream, context_size=context_size)
+        self.base_url = base_url or self._default_url
+        self.timeouts = timeouts or Timeouts()
+        self._module = _import(self._sdk, type(self).__name__)
+        self._key = _key(api_key, key_variable, type(self).__name__)
+        self._extra_headers = dict(extra_headers or {})
+        self._extra_body = dict(extra_body or {})
+        self._http_client = http_client
+        self._clients: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
+        secrets = (self._key.get_secret_value(), *self._extra_headers.values())
+        self._provider = Provider(model, self.base_url, key_variable, secrets)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r}, base_url={self._provider.shown_url()!r})"
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop; the next call opens new ones."""
+        client = self._clients.pop(current_token().native_token, None)
+        if client is not None:
+            await client.close()
+
+    def _body(
+        self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> dict[str, Any]:
+        """Return the body of a request, with everything that makes the answer stream if `self.stream` is true."""
+        raise NotImplementedError
+
+    def _reader(self, messages: Sequence[Msg]) -> AnswerReader:
+        """Return a reader for the answer; `messages` are there to estimate the usage by."""
+        raise NotImplementedError
+
+    async def _call(
+        self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> ModelResult:
+        body = {**self._body(messages, tools, tool_choice), **self._extra_body}
+        reader = self._reader(messages)
+        clock = _Clock(self.timeouts, self._provider, streams=self.stream)
+        response = await self._sent(body, clock)
+        if self.stream:
+            return _Stream(response, reader, clock, self._provider)  # type: ignore[return-value]  # as good as one
+        return _guarded(self._provider, lambda: _whole(self._provider, reader, response.content))
+
+    async def _sent(self, body: dict[str, Any], clock: "_Clock") -> Any:
+        try:
+            client = self._client()  # which takes a while the first time, and is no waiting for the provider
+            return await clock.wait(self._post(client, body))
+        except ModelError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the boundary to the SDK
+            failure = self._failure(error)
+        raise failure
+
+    async def _post(self, client: Any, body: dict[str, Any]) -> Any:
+        import httpx2
+
+        # The other limits are ours: httpx2 would take a ping for an answer.
+        timeout = httpx2.Timeout(None, connect=_finite(self.timeouts.connect))
+        return await client.post(
+            self._path,
+            cast_to=httpx2.Response,
+            body=body,
+            options={"headers": self._extra_headers, "timeout": timeout},
+            stream=self.stream,
+            stream_cls=self._module.AsyncStream,
+        )
+
+    def _client(self) -> Any:
+        loop = current_token().native_token
+        client = self._clients.get(loop)
+        if client is None:
+            make = self._http_client or self._module.DefaultAsyncHttpxClient
+            client = self._clients[loop] = getattr(self._module, self._client_class)(
+                api_key=self._key.get_secret_value(),
+                base_url=self.base_url,
+                max_retries=0,
+                http_client=make(),
+                **self._client_options,
+            )
+            client._platform = "Unknown"  # or its first request starts a thread to find out, for a header
+        return client
+
+    def _failure(self, error: Exception) -> ModelError:
+        status = getattr(error, "status_code", None)
+        if isinstance(status, int):
+            # Its text is the body's, which the message repeats: the error itself has nothing to add.
+            response: Any = error.response  # type: ignore[attr-defined]  # as every error with a status has
+            return self._provider.failure(status, response.headers, _json_or_text(response.text))
+        failure = self._unanswered(error)
+        failure.__cause__ = self._provider.safe_cause(error)
+        return failure
+
+    def _unanswered(self, error: Exception) -> ModelError:
+        provider, reason = self._provider, error.__cause__ or error
+        name, why = type(reason).__name__, _why(provider, reason)
+        where = f"base_url={provider.shown_url()!r}"
+        if name == "ConnectTimeout":
+            return Timeout(
+                f"{provider} could not be reached within {self.timeouts.connect:g} s (connect): is {where} right? "
+                f"To wait longer, give timeouts=Timeouts(connect=...)"
+            )
+        if name.endswith("Timeout"):
+            return Timeout(f"{provider} was too slow for its HTTP client ({why})")
+        if name == "ConnectError":
+            return Transient(f"{provider} could not be reached ({why}): is the server running, is {where} right?")
+        if name == "DecodingError":
+            return Malformed(f"{provider} answered with what cannot be decoded ({why})")
+        if name in _NOT_SENT or isinstance(reason, (TypeError, ValueError)):
+            return Rejected(f"a request to {provider} could not be sent ({why}): {where}")
+        return Transient(f"{provider} did not answer ({why})")
+
+
+class _Clock:
+    """The waiting of one call, with the limits on it.
+
+    The time that is left is counted down here and not by one scope around everything, since a scope may not be open
+    while a stream is in its reader's hands.
+    """
+
+    def __init__(self, limits: Timeouts, provider: Provider, *, streams: bool) -> None:
+        self._limits = limits
+        self._provider = provider
+        self._total = limits.total
+        self._streams = streams
+        self._idle = limits.idle
+
+    def progress(self) -> None:
+        """Note that a piece has come."""
+        self._idle = self._limits.idle
+
+    async def wait(self, work: Awaitable[_T]) -> _T:
+        """Return what the work gives, unless it takes longer than is left."""
+        started = anyio.current_time()
+        left = min(self._idle, self._total) if self._streams else self._total
+        with anyio.move_on_after(left):
+            result = await work
+            spent = anyio.current_time() - started
+            self._idle -= spent
+            self._total -= spent
+            return result
+        raise self._over()
+
+    def _over(self) -> Timeout:
+        if self._streams and self._idle <= self._total:
+            name, limit, what = "idle", self._limits.idle, "sent nothing new for"
+        else:
+            name, limit, what = "total", self._limits.total, "kept us waiting for more than"
+        return Timeout(
+            f"{self._provider} {what} {limit:g} s ({name}): to wait longer, give timeouts=Timeouts({name}=...)"
+        )
+
+
+class _Stream:
+    """The streamed answer: iterates like an async generator, but closes its HTTP response even if never iterated."""
+
+    def __init__(self, response: Any, reader: AnswerReader, clock: _Clock, provider: Provider) -> None:
+        self._response = response
+        self._chunks: AsyncGenerator[bytes, None] = response.aiter_bytes()
+        self._reader = reader
+        self._clock = clock
+        self._provider = provider
+        self._events = EventReader()
+        self._waiting: deque[bytes] = deque()
+        self._count = self._characters = 0
+        self._is_closed = False
+
+    def __aiter__(self) -> "_Stream":
+        return self
+
+    async def __anext__(self) -> ChatResponse:
+        while not self._is_closed:
+            try:
+                response = await self._next()
+            except BaseException:
+                await self.aclose()
+                raise
+            if response is not None:
+                return response
+        raise StopAsyncIteration
+
+    ag_code = __anext__.__code__  # by which chains see that an error is the model's and not a layer's
+
+    async def aclose(self) -> None:
+        """Close the response; more than once does no harm."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with anyio.move_on_after(_CLOSE, shield=True):
+            try:
+                await self._stop_reading()
+            finally:
+                await self._response.aclose()
+
+    async def _stop_reading(self) -> None:
+        # Closing httpx2's generator leaves those inside it suspended, for the garbage collector to find; a read that is
+        # cancelled ends them all.
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            with suppress(Exception):
+                async for _ in self._chunks:
+                    pass
+        await self._chunks.aclose()
+
+    async def _next(self) -> ChatResponse | None:
+        if self._waiting:
+            event = self._waiting.popleft()
+            response = _guarded(self._provider, lambda: self._read(event))
+        else:
+            chunk = await self._chunk()
+            if chunk is not None:
+                self._waiting.extend(self._events.feed(chunk))
+                return None
+            response = _guarded(self._provider, self._end)
+        if response is not None and response.is_last:
+            await self._drain()
+            await self.aclose()
+        return response
+
+    async def _chunk(self) -> bytes | None:
+        try:
+            return await self._clock.wait(anext(self._chunks))
+        except StopAsyncIteration:
+            return None
+        except Timeout:
+            if self._reader.is_complete:
+                return None
+            raise
+        except Exception as error:  # noqa: BLE001  # the boundary to httpx2
+            if self._reader.is_complete:
+                return None
+            failure = self._broken(error)
+        raise failure
+
+    def _read(self, data: bytes) -> ChatResponse | None:
+        if data.startswith(b"[DONE]"):
+            return self._reader.answer()
+        event = parse_object(data)
+        if event.get("error"):
+            raise self._provider.failure_in_stream(event)
+        pieces = self._reader.feed(event)
+        if self._reader.has_ended:
+            return self._reader.answer()
+        if not pieces:
+            return None
+        self._clock.progress()
+        self._count += len(pieces)
+        self._characters += sum(map(characters_of, pieces))
+        return ChatResponse(pieces, False)
+
+    def _end(self) -> ChatResponse:
+        self._events.end()
+        if self._reader.is_complete:
+            return self._reader.answer()
+        if self._events.stray and not self._count:
+            stray = self._events.stray.decode(errors="replace")
+            raise Malformed(f"it answered with {stray!r} in place of a stream: does base_url end in its API's path?")
+        raise self._cut("it ended before the answer did")
+
+    def _broken(self, error: Exception) -> ModelError:
+        why = _why(self._provider, error)
+        undecodable = type(error).__name__ == "DecodingError"
+        failure = Malformed(f"{self._provider} sent what cannot be decoded ({why})") if undecodable else self._cut(why)
+        failure.__cause__ = self._provider.safe_cause(error)
+        return failure
+
+    def _cut(self, why: str) -> Transient:
+        said = f"{self._count} pieces with {self._characters} characters"
+        return Transient(f"the stream of {self._provider} was cut after {said}: {why}")
+
+    async def _drain(self) -> None:
+        # The answer is whole by now: a failure here costs the connection and nothing else.
+        with anyio.move_on_after(_DRAIN), suppress(Exception):
+            async for _ in self._chunks:
+                pass
+
+
+def _guarded(provider: Provider, read: Callable[[], _T]) -> _T:
+    """Return what reading an answer gives; whatever it raises names the provider, keeps its key and is of the tree."""
+    try:
+        return read()
+    except ModelError as error:
+        if error.args and str(provider) in str(error.args[0]):
+            raise
+        failure: ModelError = type(error)(f"{provider}: {provider.clean(str(error))}")
+    except Exception as error:  # noqa: BLE001  # an answer of another shape than anyone thought of
+        failure = Malformed(f"{provider}: its answer cannot be read ({_why(provider, error)})")
+        failure.__cause__ = provider.safe_cause(error)
+    raise failure
+
+
+def _whole(provider: Provider, reader: AnswerReader, content: bytes) -> ChatResponse:
+    body = parse_object(content)
+    if body.get("error"):
+        raise provider.failure_in_stream(body)
+    reader.read(body)
+    return reader.answer()
+
+
+def _why(provider: Provider, error: BaseException) -> str:
+    return provider.clean(f"{type(error).__name__}: {error}")[:300]
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if seconds != float("inf") else None
+
+
+def _check_name(model: object, cls: str) -> None:
+    if not isinstance(model, str) or not model:
+        raise ConfigError(f"{cls}(model=...) is the name of a model, not {model!r:.100}")
+
+
+def _import(sdk: str, cls: str) -> ModuleType:
+    try:
+        return importlib.import_module(sdk)
+    except ImportError as error:
+        raise ConfigError(f'{cls} needs the package {sdk!r}: pip install "agentrt[{sdk}]"') from error
+
+
+def _key(given: str | SecretStr | None, variable: str | None, cls: str) -> SecretStr:
+    key = given if given is not None else os.environ.get(variable or "", "")
+    text = (key.get_secret_value() if isinstance(key, SecretStr) else key).strip()
+    where = f"set {variable} or give api_key=..." if variable else "give api_key=..."
+    if not text:
+        raise ConfigError(f"{cls} has no API key: {where} (any word will do for a server that asks for none)")
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        raise ConfigError(f"{cls}'s API key has characters that no key can have: {where} again")
+    return SecretStr(text)

@@ -1,0 +1,107 @@
+"""What comes over the wire, read strictly: server-sent events, and the fields of the JSON in them.
+
+Everything here raises `Malformed` for what does not fit.
+"""
+
+import json
+import re
+import reprlib
+from typing import Any
+
+from agentrt.errors import Malformed
+
+__all__ = ["EventReader", "count_in", "dict_in", "list_in", "parse_object", "text_in"]
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_FIELDS = {b"data", b"event", b"id", b"retry"}
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 80
+_repr.maxlevel = 2
+
+
+class EventReader:
+    """Takes server-sent events out of bytes that arrive in pieces of any size.
+
+    `stray` is the first line that belongs to no event: what came instead of events, if none came.
+    """
+
+    __slots__ = ("_data", "_rest", "stray")
+
+    def __init__(self) -> None:
+        self.stray = b""
+        self._rest: list[bytes] = []
+        self._data: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the data of each event that is complete by now; comments and events without data are passed over."""
+        self._rest.append(chunk)
+        if b"\n" not in chunk and b"\r" not in chunk:
+            return []
+        text = b"".join(self._rest)
+        # A carriage return at the very end may be the first half of a line's end.
+        cut = max(text.rfind(b"\n"), text.rfind(b"\r", 0, len(text) - 1)) + 1
+        self._rest = [text[cut:]]
+        return [event for line in _LINE_END.split(text[:cut])[:-1] for event in self._line(line)]
+
+    def end(self) -> None:
+        """Note that no more bytes come: a line that was begun belongs to no event."""
+        self.stray = self.stray or b"".join(self._rest).lstrip()[:200]
+
+    def _line(self, line: bytes) -> list[bytes]:
+        if not line:
+            event, self._data = b"\n".join(self._data), []
+            return [event] if event.strip() else []
+        field, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
+        if field == b"data":
+            self._data.append(value.removeprefix(b" "))
+        elif field and field not in _FIELDS and not self.stray:
+            self.stray = line.strip()[:200]
+        return []
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """Return the JSON object that the UTF-8 text holds."""
+    try:
+        value = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else f"{error}"[:100]
+        text = data[:200].decode(errors="replace")
+        raise Malformed(f"it answered with {text!r}, which is not valid JSON ({why})") from None
+    if not isinstance(value, dict):
+        raise Malformed(f"it answered with {_repr.repr(value)}, not with a JSON object")
+    return value
+
+
+def text_in(fields: dict[str, Any], name: str) -> str:
+    """Return the text under `name`, "" when there is none."""
+    value = fields.get(name)
+    return "" if value is None else _checked(value, str, name, "text")
+
+
+def dict_in(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the object under `name`, an empty one when there is none."""
+    value = fields.get(name)
+    return {} if value is None else _checked(value, dict, name, "an object")
+
+
+def list_in(fields: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the list of objects under `name`, an empty one when there is none."""
+    value = fields.get(name)
+    items: list[Any] = [] if value is None else _checked(value, list, name, "a list")
+    return [_checked(item, dict, f"{name}[]", "an object") for item in items]
+
+
+def count_in(fields: dict[str, Any], name: str) -> int:
+    """Return the number under `name`, 0 when there is none."""
+    value = fields.get(name)
+    if value is None:
+        return 0
+    number: int = _checked(value, int, name, "a whole number")
+    return max(number, 0)
+
+
+def _checked(value: Any, kind: type, name: str, wanted: str) -> Any:
+    if not isinstance(value, kind):
+        raise Malformed(f"its {name!r} is {_repr.repr(value)}, not {wanted}")
+    return value

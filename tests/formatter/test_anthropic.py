@@ -1,0 +1,309 @@
+"""A conversation goes to Anthropic in the only shape that its API takes."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrt.formatter.anthropic import format_anthropic, pack_thinking
+from agentrt.message import (
+    AssistantMsg,
+    Base64Source,
+    ContentBlock,
+    DataBlock,
+    HintBlock,
+    Msg,
+    SystemMsg,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    ToolResultState,
+    URLSource,
+    UserMsg,
+)
+
+PNG = Base64Source("aWNvbg==", "image/png")
+SIGNED = {"type": "thinking", "thinking": "first", "signature": "one"}
+SEALED = {"type": "redacted_thinking", "data": "sealed"}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def use(call_id: str, name: str = "add", **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+
+def answered(call_id: str, *content: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": list(content), **fields}
+
+
+def reply(*blocks: ContentBlock) -> list[Msg]:
+    return [UserMsg("user", "go"), AssistantMsg("agent", list(blocks))]
+
+
+def turns(*messages: Msg) -> list[tuple[str, list[dict[str, Any]]]]:
+    return [(turn["role"], turn["content"]) for turn in format_anthropic(messages)["messages"]]
+
+
+def asked_with(*blocks: ContentBlock) -> list[dict[str, Any]]:
+    """Return what becomes of these blocks in a user's message."""
+    ((_, content),) = turns(UserMsg("user", list(blocks)))
+    return content
+
+
+def test_system_messages_leave_the_conversation_for_their_own_place():
+    payload = format_anthropic([SystemMsg("system", "Be brief."), UserMsg("user", "Hi"), SystemMsg("system", "Rhyme.")])
+
+    assert payload == {"system": "Be brief.\n\nRhyme.", "messages": [{"role": "user", "content": [text("Hi")]}]}
+
+
+def test_a_conversation_without_a_system_message_names_no_system():
+    assert "system" not in format_anthropic([SystemMsg("system", "  "), UserMsg("user", "Hi")])
+
+
+def test_neighbours_of_one_role_become_one_turn():
+    messages = [UserMsg("a", "1"), UserMsg("b", "2"), AssistantMsg("c", "3"), AssistantMsg("d", "4"), UserMsg("a", "5")]
+
+    assert turns(*messages) == [
+        ("user", [text("1"), text("2")]),
+        ("assistant", [text("3"), text("4")]),
+        ("user", [text("5")]),
+    ]
+
+
+@pytest.mark.parametrize("messages", [[], [AssistantMsg("agent", "Good morning.")]], ids=["nobody", "the assistant"])
+def test_the_user_comes_first_whoever_began(messages):
+    assert turns(*messages)[0] == ("user", [text("(The conversation starts here.)")])
+
+
+def test_blank_text_is_left_out_and_an_answer_to_go_on_with_ends_in_no_space():
+    messages = [
+        UserMsg("user", [TextBlock(""), TextBlock("Hi")]),
+        AssistantMsg("agent", "Well, "),
+        UserMsg("user", " "),
+    ]
+
+    assert turns(*messages) == [("user", [text("Hi")]), ("assistant", [text("Well,")])]
+
+
+def test_a_reply_of_several_rounds_becomes_turns_with_the_results_first():
+    blocks = [
+        TextBlock("Adding."),
+        ToolCallBlock("1", "add", '{"a": 1}'),
+        ToolCallBlock("2", "add", ""),
+        ToolResultBlock("2", "add", "two"),
+        HintBlock("Hurry."),
+        ToolResultBlock("1", "add", [TextBlock("one")]),
+        ToolCallBlock("3", "add", "{}"),
+        ToolResultBlock("3", "add", "three"),
+        TextBlock("Done."),
+    ]
+
+    assert turns(*reply(*blocks))[1:] == [
+        ("assistant", [text("Adding."), use("1", a=1), use("2")]),
+        ("user", [answered("1", text("one")), answered("2", text("two")), text("Hurry.")]),
+        ("assistant", [use("3")]),
+        ("user", [answered("3", text("three"))]),
+        ("assistant", [text("Done.")]),
+    ]
+
+
+def test_a_call_without_a_result_is_told_so():
+    messages = [*reply(ToolCallBlock("1", "add", "{}")), UserMsg("user", "Never mind.")]
+
+    (result, words) = turns(*messages)[-1][1]
+    assert result["is_error"]
+    assert "never carried out" in result["content"][0]["text"]
+    assert words == text("Never mind.")
+
+
+@pytest.mark.parametrize("state", [state for state in ToolResultState if state not in ("success", "running")])
+def test_a_result_that_is_no_success_is_an_error_which_is_never_empty(state):
+    call, result = ToolCallBlock("1", "add", "{}"), ToolResultBlock("1", "add", "", state)
+
+    assert turns(*reply(call, result))[-1][1] == [answered("1", text(f"({state})"), is_error=True)]
+
+
+def test_a_result_whose_call_is_gone_is_kept_as_words():
+    messages = [UserMsg("user", "go"), AssistantMsg("agent", [ToolResultBlock("1", "add", "three")])]
+
+    assert turns(*messages)[0][1][1:] == [
+        text("Result of 'add', whose call is no longer part of the conversation:"),
+        text("three"),
+    ]
+
+
+def test_ids_that_are_forbidden_or_were_used_before_are_replaced_in_call_and_result():
+    blocks = [ToolCallBlock("functions.add:0", "a b", "{}"), ToolResultBlock("functions.add:0", "a b", "3")]
+    twice = [*reply(*blocks), *reply(*blocks)]
+
+    assert [part for _, content in turns(*twice) for part in content if part["type"] != "text"] == [
+        use("functions_add_0", "a_b"),
+        answered("functions_add_0", text("3")),
+        use("functions_add_0_2", "a_b"),
+        answered("functions_add_0_2", text("3")),
+    ]
+
+
+def test_a_result_belongs_to_the_latest_call_with_its_id():
+    blocks = [ToolCallBlock("1", "add", "{}"), HintBlock("lost"), ToolCallBlock("1", "add", "{}")]
+    sent = turns(*reply(*blocks, ToolResultBlock("1", "add", "3")))
+
+    assert sent[2][1][0]["is_error"]
+    assert sent[4][1] == [answered("1_2", text("3"))]
+
+
+@pytest.mark.parametrize("wrong", ['{"a": 1', "[1]", "NaN", '{"a": NaN}'])
+def test_arguments_that_are_no_object_are_shown_as_the_model_wrote_them(wrong):
+    parts = turns(*reply(ToolCallBlock("1", "add", wrong)))[1][1]
+
+    assert parts == [use("1", INVALID_JSON=wrong)]
+
+
+def test_thinking_goes_back_with_its_signature_and_never_without():
+    blocks = [ThinkingBlock("mine", signature="sig"), TextBlock("a"), ThinkingBlock("another model's"), TextBlock("b")]
+
+    assert turns(*reply(*blocks))[1][1] == [
+        {"type": "thinking", "thinking": "mine", "signature": "sig"},
+        text("a"),
+        text("b"),
+    ]
+
+
+@pytest.mark.parametrize("parts", [[SEALED], [SIGNED, SEALED], [SEALED, {**SIGNED, "thinking": ""}, SIGNED]])
+def test_thinking_of_several_blocks_goes_back_as_it_came(parts):
+    together = ThinkingBlock("".join(part.get("thinking", "") for part in parts), signature=pack_thinking(parts))
+
+    assert turns(*reply(together, TextBlock("so")))[1][1] == [*parts, text("so")]
+
+
+def test_of_several_blocks_of_thinking_the_unsigned_ones_stay_behind():
+    parts = [{**SIGNED, "signature": ""}, SIGNED]
+    together = ThinkingBlock("firstfirst", signature=pack_thinking(parts))
+
+    assert turns(*reply(together, TextBlock("so")))[1][1] == [SIGNED, text("so")]
+
+
+def test_one_signed_thought_needs_no_packing():
+    assert pack_thinking([SIGNED]) == "one"
+
+
+def test_no_turn_ends_in_thinking():
+    messages = [*reply(ThinkingBlock("broken off", signature="sig")), UserMsg("user", "Go on.")]
+
+    assert turns(*messages) == [("user", [text("go"), text("Go on.")])]
+
+
+def test_thinking_after_a_call_begins_the_next_round():
+    blocks = [ToolCallBlock("1", "add", "{}"), ThinkingBlock("hm", signature="sig"), TextBlock("so")]
+
+    roles = [role for role, _ in turns(*reply(*blocks))]
+    assert roles == ["user", "assistant", "user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("block", "part"),
+    [
+        (DataBlock(PNG), {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG.data}}),
+        (
+            DataBlock(Base64Source("aa", "image/jpg")),
+            {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "aa"}},
+        ),
+        (
+            DataBlock(URLSource("https://host/cat", "image/avif")),
+            {"type": "image", "source": {"type": "url", "url": "https://host/cat"}},
+        ),
+        (
+            DataBlock(URLSource("data:image/gif;base64,R0lG", "image/png")),
+            {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": "R0lG"}},
+        ),
+        (
+            DataBlock(Base64Source("JVBERg==", "application/pdf"), "paper.pdf"),
+            {
+                "type": "document",
+                "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="},
+                "title": "paper.pdf",
+            },
+        ),
+        (
+            DataBlock(URLSource("https://host/paper", "application/pdf")),
+            {"type": "document", "source": {"type": "url", "url": "https://host/paper"}},
+        ),
+        (
+            DataBlock(Base64Source(base64.b64encode("naïve".encode()).decode(), "text/csv; charset=utf-8")),
+            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "naïve"}},
+        ),
+    ],
+)
+def test_images_and_documents_go_in_their_own_shape(block, part):
+    assert asked_with(block) == [part]
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        (DataBlock(Base64Source("aa", "audio/wav"), "voice"), "[audio/wav file 'voice', which cannot be shown here]"),
+        (
+            DataBlock(URLSource("file:///etc/passwd", "image/png")),
+            "[image/png file at file:///etc/passwd, which cannot be shown here]",
+        ),
+        (DataBlock(Base64Source("!", "text/plain")), "[text/plain file, which cannot be shown here]"),
+    ],
+)
+def test_what_the_api_does_not_take_leaves_a_note(block, words):
+    assert asked_with(block) == [text(words)]
+
+
+def test_an_image_of_the_assistants_own_leaves_a_note():
+    assert turns(*reply(DataBlock(PNG)))[1] == ("assistant", [text("[image/png file, which cannot be shown here]")])
+
+
+def test_a_result_may_hold_an_image():
+    blocks = [ToolCallBlock("1", "draw", "{}"), ToolResultBlock("1", "draw", [TextBlock("drawn"), DataBlock(PNG)])]
+
+    (result,) = turns(*reply(*blocks))[-1][1]
+    assert [part["type"] for part in result["content"]] == ["text", "image"]
+
+
+words = st.sampled_from(["", " ", "a", "b "])
+ids = st.sampled_from(["1", "2", "a.b", ""])
+blocks = st.one_of(
+    st.builds(TextBlock, words),
+    st.builds(HintBlock, words),
+    st.builds(ThinkingBlock, words, signature=st.sampled_from([None, "sig", pack_thinking([SEALED, SIGNED])])),
+    st.builds(ToolCallBlock, ids, st.just("add"), st.sampled_from(["", "{}", "{"])),
+    st.builds(ToolResultBlock, ids, st.just("add"), words),
+    st.builds(DataBlock, st.just(PNG)),
+)
+messages = st.builds(Msg, st.just("x"), st.lists(blocks, max_size=8), st.sampled_from(["user", "assistant", "system"]))
+
+
+@given(st.lists(messages, max_size=5))
+def test_whatever_was_said_the_api_would_take_it(conversation):
+    before = [msg.to_json() for msg in conversation]
+    sent = format_anthropic(conversation)["messages"]
+
+    json.dumps(sent)
+    assert [turn["role"] for turn in sent] == [("user", "assistant")[n % 2] for n in range(len(sent))]
+    assert all(turn["content"] for turn in sent)
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    for turn in sent:
+        kinds = [part["type"] for part in turn["content"]]
+        results = [part["tool_use_id"] for part in turn["content"] if part["type"] == "tool_result"]
+        assert results == open_calls
+        assert kinds[: len(results)] == ["tool_result"] * len(results)
+        assert not kinds[-1].endswith("thinking")
+        assert all(part["text"].strip() for part in turn["content"] if part["type"] == "text")
+        open_calls = [part["id"] for part in turn["content"] if part["type"] == "tool_use"]
+        assert seen.isdisjoint(open_calls)
+        assert len(set(open_calls)) == len(open_calls)
+        seen.update(open_calls)
+    assert not open_calls
+    assert [msg.to_json() for msg in conversation] == before

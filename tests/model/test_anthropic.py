@@ -1,0 +1,607 @@
+"""Anthropic's messages API, played in this process: what is sent, and what is made of the answers."""
+
+import json
+import logging
+import traceback
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrt import Agent, Msg, Toolkit, UserMsg
+from agentrt.errors import (
+    ConfigError,
+    ContextOverflow,
+    Malformed,
+    ModelError,
+    RateLimited,
+    Refused,
+    Rejected,
+    Timeout,
+    Transient,
+)
+from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent
+from agentrt.message import AssistantMsg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
+from agentrt.model import AnthropicChatModel, ChatResponse
+from agentrt.model.remote import Timeouts
+from agentrt.types import ChatUsage, ToolChoice
+from tests.agent.helpers import add, items_of
+from tests.model.wire_anthropic import (
+    CUT,
+    HANG,
+    KEY,
+    Event,
+    Reply,
+    Wire,
+    block,
+    line,
+    model_on,
+    redacted,
+    said,
+    start,
+    stop,
+    text,
+    thinking,
+    tool_use,
+    usage,
+)
+
+HELLO = [UserMsg("user", "Hello")]
+ADD = Toolkit(tools=[add]).get_json_schemas()
+ADDED = [start(), *tool_use(0, "t1", "add", '{"a": 1', ', "b": 2}'), *stop("tool_use")]
+
+
+def agent_on(wire: Wire, *tools: Any, **options: Any) -> Agent:
+    return Agent("tester", "You are tested.", model_on(wire, **options), Toolkit(tools=list(tools)))
+
+
+async def whole_reply(wire: Wire, *tools: Any, **options: Any) -> Msg:
+    """Return the message that the conversation keeps of a reply, with all its rounds."""
+    agent = agent_on(wire, *tools, **options)
+    await agent.reply("go")
+    kept: Msg = agent.state.context[-1]
+    return kept
+
+
+async def ask(wire: Wire, **options: Any) -> list[ChatResponse]:
+    """Return what a model gives for one call, streamed or not."""
+    result = await model_on(wire, **options)(HELLO)
+    return [result] if isinstance(result, ChatResponse) else [piece async for piece in result]
+
+
+async def answer(wire: Wire, **options: Any) -> ChatResponse:
+    return (await ask(wire, **options))[-1]
+
+
+async def body_for(tool_choice: ToolChoice | None = None, messages: list[Msg] = HELLO, **options: Any) -> Event:
+    """Return the body of the request that a call makes."""
+    tools = options.pop("tools", ADD)
+    wire = Wire(said("ok"))
+    stream: Any = await model_on(wire, **options)(messages, tools, tool_choice)
+    await stream.aclose()
+    return wire.bodies[0]
+
+
+def message(*content: Event, reason: str = "end_turn", **counts: int | None) -> Reply:
+    body = {"id": "msg_1", "type": "message", "role": "assistant", "content": list(content)}
+    return Reply({**body, "stop_reason": reason, "usage": usage(output_tokens=5, **counts)})
+
+
+async def test_a_stream_gives_its_pieces_and_then_the_whole():
+    *pieces, whole = await ask(Wire([start(), {"type": "ping"}, *text(0, "Hel", "", "lo"), *stop()]))
+
+    assert [piece.content[0].text for piece in pieces] == ["Hel", "lo"]
+    assert [block.text for block in whole.content] == ["Hello"]
+    assert (whole.is_last, whole.finished_reason, whole.id) == (True, "stop", "msg_1")
+    assert whole.usage == ChatUsage(10, 5)
+
+
+async def test_an_answer_that_is_not_streamed_is_one_response():
+    blocks = [
+        {"type": "thinking", "thinking": "hm", "signature": "sig"},
+        {"type": "text", "text": "Adding."},
+        {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}},
+    ]
+    wire = Wire(message(*blocks, reason="tool_use"))
+    (response,) = await ask(wire, stream=False)
+
+    thought, words, call = response.content
+    assert (thought.thinking, thought.signature, words.text) == ("hm", "sig", "Adding.")
+    assert (call.id, call.name, call.input) == ("t1", "add", '{"a": 1}')
+    assert response.finished_reason == "tool_calls"
+    assert wire.bodies[0]["stream"] is False
+
+
+@pytest.fixture(autouse=True)
+def the_environment_names_no_server(monkeypatch):
+    monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
+
+
+async def test_the_request_says_what_the_model_was_told():
+    options = {"temperature": 0.5, "top_p": 0.9, "stop": "END", "max_tokens": 99}
+    wire = Wire(said("ok"))
+    model = model_on(
+        wire, **options, extra_body={"metadata": {"user_id": "u"}}, extra_headers={"x-trace": "t-12345678"}
+    )
+    async for _ in await model([Msg("system", "Be brief.", "system"), *HELLO], ADD):
+        pass
+
+    (request,) = wire.requests
+    assert str(request.url) == "https://api.anthropic.com/v1/messages"
+    assert KEY in (request.headers.get("x-api-key"), request.headers.get("authorization", "").removeprefix("Bearer "))
+    assert request.headers["x-trace"] == "t-12345678"
+    assert request.headers["anthropic-version"]
+    assert wire.bodies == [
+        {
+            "model": "claude-sonnet-5",
+            "stream": True,
+            "max_tokens": 99,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "stop_sequences": ["END"],
+            "system": "Be brief.",
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],
+            "tools": [
+                {
+                    "name": "add",
+                    "description": ADD[0]["function"]["description"],
+                    "input_schema": ADD[0]["function"]["parameters"],
+                }
+            ],
+            "metadata": {"user_id": "u"},
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "sent"),
+    [
+        ("auto", {"type": "auto"}),
+        ("none", {"type": "none"}),
+        ("required", {"type": "any"}),
+        ("add", {"type": "tool", "name": "add"}),
+    ],
+)
+async def test_each_choice_of_tools_has_its_word(mode, sent):
+    assert (await body_for(ToolChoice(mode)))["tool_choice"] == sent
+
+
+async def test_without_tools_nothing_is_said_of_them():
+    assert {"tools", "tool_choice"}.isdisjoint(await body_for(ToolChoice("auto"), tools=[]))
+
+
+async def test_tools_that_were_called_before_are_declared_even_when_none_is_offered():
+    reply = AssistantMsg("a", [ToolCallBlock("1", "add", "{}"), ToolResultBlock("1", "add", "3")])
+    body = await body_for(tools=None, messages=[*HELLO, reply])
+
+    assert [tool["name"] for tool in body["tools"]] == ["add"]
+    assert body["tool_choice"] == {"type": "none"}
+
+
+BUDGET = {"type": "enabled", "budget_tokens": 2000}
+
+
+async def test_the_budget_of_thinking_comes_on_top_of_the_answer():
+    body = await body_for(thinking=BUDGET)
+
+    assert (body["thinking"], body["max_tokens"]) == (BUDGET, 10192)
+
+
+async def test_thinking_is_left_out_of_a_call_that_forces_a_tool():
+    assert "thinking" not in await body_for(ToolChoice("required"), thinking=BUDGET)
+
+
+@pytest.mark.parametrize(("signature", "thinks"), [("sig", True), (None, False)])
+async def test_thinking_waits_for_the_next_question_when_another_model_began_the_round(signature, thinks):
+    blocks = [
+        ThinkingBlock("hm", signature=signature),
+        ToolCallBlock("1", "add", "{}"),
+        ToolResultBlock("1", "add", "3"),
+    ]
+    body = await body_for(messages=[*HELLO, AssistantMsg("a", blocks)], thinking=BUDGET)
+
+    assert ("thinking" in body) is thinks
+
+
+@pytest.mark.parametrize("wrong", [4000, True, {"budget_tokens": 4000}, {"type": "enabled", "budget_tokens": "all"}])
+def test_thinking_of_another_shape_is_refused_where_it_is_given(wrong):
+    with pytest.raises(ConfigError, match="budget_tokens"):
+        AnthropicChatModel("claude", api_key=KEY, thinking=wrong)
+
+
+def test_key_and_address_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("OTHER_KEY", "secret")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "https://host/anthropic")
+
+    assert repr(AnthropicChatModel("m", key_variable="OTHER_KEY")) == (
+        "AnthropicChatModel('m', base_url='https://host/anthropic')"
+    )
+
+
+def test_a_missing_key_is_told_with_the_variable(monkeypatch):
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="set ANTHROPIC_API_KEY or give api_key"):
+        AnthropicChatModel("claude")
+
+
+async def test_input_tokens_include_the_cached_ones():
+    counts = {"cache_read_input_tokens": 100, "cache_creation_input_tokens": 30}
+    response = await answer(Wire([start(**counts), *text(0, "Hi"), *stop(input_tokens=None)]))
+
+    assert response.usage == ChatUsage(140, 5, cache_input_tokens=100, cache_creation_input_tokens=30)
+
+
+async def test_the_last_count_of_a_stream_holds():
+    events = [start(), *text(0, "Hi"), *stop(input_tokens=12, cache_read_input_tokens=3, output_tokens=9)]
+
+    assert (await answer(Wire(events))).usage == ChatUsage(15, 9, cache_input_tokens=3)
+
+
+@pytest.mark.parametrize("counts", [{"input_tokens": 0, "output_tokens": 0}, {"input_tokens": None}])
+async def test_usage_that_is_missing_is_estimated_and_says_so(counts):
+    events = [start(**counts), *text(0, "Hello there"), *stop(output_tokens=counts.get("output_tokens"))]
+    counted = (await answer(Wire(events))).usage
+
+    assert counted.estimated
+    assert counted.input_tokens > 0
+    assert counted.output_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("tool_use", "tool_calls"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("pause_turn", "pause_turn"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_each_reason_to_stop_has_its_word(reason, word, stream):
+    wire = Wire([start(), *text(0, "Hi"), *stop(reason)] if stream else message(reason=reason))
+
+    assert (await answer(wire, stream=stream)).finished_reason == word
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_refusal_is_an_error_of_its_own(stream):
+    wire = Wire([start(), *text(0, "I "), *stop("refusal")] if stream else message(reason="refusal"))
+
+    with pytest.raises(Refused, match=r"claude-sonnet-5.*declined"):
+        await ask(wire, stream=stream)
+
+
+async def test_calls_that_come_interleaved_are_told_apart_by_index():
+    one, two = tool_use(0, "t1", "add", '{"a": 1, ', '"b": 2}'), tool_use(1, "t2", "add", '{"a": 3, ', '"b": 4}')
+    shuffled = [one[0], two[0], two[1], one[1], one[2], two[2], one[3], two[3]]
+    wire = Wire([start(), *shuffled, *stop("tool_use")], said("done"))
+    reply = await whole_reply(wire, add)
+
+    assert {each.id: each.output[0].text for each in reply.get_content_blocks("tool_result")} == {"t1": "3", "t2": "7"}
+
+
+@pytest.mark.parametrize(
+    ("given", "deltas", "kept"),
+    [
+        ({}, [], ""),
+        ({"a": 1, "b": 2}, [], '{"a": 1, "b": 2}'),
+        ({"a": 1}, ['{"a": ', "1}"], '{"a": 1}'),
+    ],
+)
+async def test_an_input_without_deltas_is_the_one_of_the_start(given, deltas, kept):
+    first = {"type": "tool_use", "id": "t1", "name": "add", "input": given}
+    pieces = ({"type": "input_json_delta", "partial_json": each} for each in deltas)
+    response = await answer(Wire([start(), *block(0, first, *pieces), *stop("tool_use")]))
+
+    assert response.content == [ToolCallBlock("t1", "add", kept)]
+
+
+async def test_arguments_that_were_cut_short_never_reach_the_tool():
+    ran = []
+
+    async def remove(path: str, dry_run: bool = True) -> str:
+        """Remove a file."""
+        ran.append(path)
+        return "removed"
+
+    wire = Wire([start(), *tool_use(0, "t1", "remove", '{"path": "/a", "dry_r'), *stop("max_tokens")], said("Oh."))
+    reply = await whole_reply(wire, remove)
+
+    assert ran == []
+    assert reply.get_content_blocks("tool_result")[0].state == "error"
+    assert wire.bodies[1]["messages"][1]["content"][0]["input"] == {"INVALID_JSON": '{"path": "/a", "dry_r'}
+
+
+THOUGHTS = [
+    [thinking(0, "sig", "Let me ", "think.")],
+    [thinking(0, "one", "First."), thinking(1, "two", "Second.")],
+    [redacted(0, "sealed"), thinking(1, "sig", "Open."), redacted(2, "sealed too")],
+    [thinking(0, "sig")],
+    [redacted(0, "sealed")],
+]
+
+
+def parts_of(events: list[list[Event]]) -> list[Event]:
+    """Return the blocks of thinking that the events make."""
+    parts = []
+    for first, *rest in events:
+        part = dict(first["content_block"])
+        for event in rest[:-1]:
+            delta = dict(event["delta"])
+            delta.pop("type")
+            ((name, value),) = delta.items()
+            part[name] += value
+        parts.append(part)
+    return parts
+
+
+@pytest.mark.parametrize("thoughts", THOUGHTS)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_thinking_goes_back_exactly_as_it_came(thoughts, stream):
+    parts = parts_of(thoughts)
+    call = {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1, "b": 2}}
+    events = [
+        start(),
+        *(event for each in thoughts for event in each),
+        *tool_use(9, "t1", "add", json.dumps(call["input"])),
+    ]
+    first: Any = [*events, *stop("tool_use")] if stream else message(*parts, call, reason="tool_use")
+    wire = Wire(first, said("Three.") if stream else message({"type": "text", "text": "Three."}))
+    await agent_on(wire, add, stream=stream, thinking=BUDGET).reply("go")
+
+    assert wire.bodies[1]["messages"][1]["content"] == [*parts, call]
+    assert wire.bodies[1]["thinking"] == BUDGET
+
+
+async def test_a_signature_that_comes_twice_is_kept_once():
+    first = {"type": "thinking", "thinking": "hm", "signature": "sig"}
+    events = block(0, first, {"type": "signature_delta", "signature": "sig"})
+    response = await answer(Wire([start(), *events, *text(1, "Hi"), *stop()]))
+
+    assert response.content[0].signature == "sig"
+
+
+async def test_a_conversation_of_tools_goes_back_and_forth():
+    wire = Wire(ADDED, said("Three."), said("Again."))
+    agent = agent_on(wire, add)
+    first = await agent.reply("1 + 2?")
+    await agent.reply("Again?")
+
+    assert first.get_text_content() == "Three."
+    roles = [turn["role"] for turn in wire.bodies[2]["messages"]]
+    assert roles == ["user", "assistant", "user", "assistant", "user"]
+    assert wire.bodies[1]["messages"][2]["content"] == [
+        {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "3"}]}
+    ]
+    assert all(
+        earlier["messages"] == later["messages"][: len(earlier["messages"])] for earlier, later in pairwise(wire.bodies)
+    )
+
+
+async def test_events_and_blocks_that_nobody_knows_are_passed_over():
+    unknown = [
+        {"type": "new_event", "x": 1},
+        *block(0, {"type": "server_tool_use", "name": "web"}, {"type": "new_delta"}),
+    ]
+    response = await answer(Wire([start(), *unknown, *text(1, "Hi"), *stop()]))
+
+    assert [each.text for each in response.content] == ["Hi"]
+
+
+def error_event(kind: str, words: str = "sorry") -> Event:
+    return {"type": "error", "error": {"type": kind, "message": words}}
+
+
+FAILURES = [
+    (429, "rate_limit_error", "slow down", RateLimited),
+    (500, "api_error", "internal", Transient),
+    (529, "overloaded_error", "overloaded", Transient),
+    (503, "api_error", "unavailable", Transient),
+    (400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum", ContextOverflow),
+    (413, "request_too_large", "request exceeds the maximum size", ContextOverflow),
+    (400, "invalid_request_error", "messages.0: bad", Rejected),
+    (400, "invalid_request_error", "Your credit balance is too low", Rejected),
+    (401, "authentication_error", "invalid x-api-key", Rejected),
+    (403, "permission_error", "not allowed", Rejected),
+    (404, "not_found_error", "model: claude-9", Rejected),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "words", "error"), FAILURES)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_status_becomes_an_error_of_the_tree(status, kind, words, error, stream):
+    with pytest.raises(ModelError, match="claude-sonnet-5") as caught:
+        await ask(Wire(Reply(error_event(kind, words), status)), stream=stream)
+
+    assert (type(caught.value), caught.value.status_code) == (error, status)
+
+
+async def test_a_429_says_how_long_to_wait():
+    with pytest.raises(RateLimited) as caught:
+        await ask(Wire(Reply(error_event("rate_limit_error"), 429, {"retry-after": "7"})))
+
+    assert caught.value.retry_after == 7
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("overloaded_error", Transient), ("rate_limit_error", RateLimited), ("api_error", Transient), ("new", Transient)],
+)
+async def test_an_error_in_mid_stream_is_told_apart_and_closes_the_response(kind, error):
+    wire = Wire([start(), *text(0, "Hel"), error_event(kind), HANG])
+
+    with pytest.raises(ModelError) as caught:
+        await ask(wire)
+    assert type(caught.value) is error
+    assert wire.open == 0
+
+
+@pytest.mark.parametrize("end", [[], [CUT]], ids=["ends", "breaks"])
+async def test_a_cut_stream_says_how_much_came(end):
+    wire = Wire([start(), *text(0, "Hel", "lo"), *end])
+
+    with pytest.raises(Transient, match="cut after 2 pieces with 5 characters"):
+        await ask(wire)
+    assert wire.open == 0
+
+
+async def test_a_stream_that_only_lacks_its_last_word_is_whole():
+    events = [start(), *text(0, "Hi"), stop()[0], CUT]
+
+    assert (await answer(Wire(events))).finished_reason == "stop"
+
+
+async def test_pings_are_no_progress():
+    wire = Wire([start(), *text(0, "Hi"), *[{"type": "ping"}] * 5, HANG])
+
+    with pytest.raises(Timeout, match="idle"):
+        await ask(wire, timeouts=Timeouts(idle=0.05))
+    assert wire.open == 0
+
+
+async def test_leaving_a_stream_releases_its_connection():
+    wire = Wire([start(), *text(0, "Hi"), HANG])
+    async with agent_on(wire).reply_stream("go") as events:
+        async for event in events:
+            if isinstance(event, TextBlockDeltaEvent):
+                break
+
+    assert wire.open == 0
+
+
+WRONG = [
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": 7}},
+    {"type": "content_block_delta", "index": "0", "delta": {"type": "text_delta", "text": "x"}},
+    {"type": "content_block_start", "index": 0, "content_block": "text"},
+    {
+        "type": "content_block_start",
+        "index": 0,
+        "content_block": {"type": "tool_use", "id": "1", "name": "add", "input": 3},
+    },
+    {"type": "message_start", "message": {"usage": {"input_tokens": "many"}}},
+    b"data: {not json\n\n",
+    b"data: [1, 2]\n\n",
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_a_stream_of_another_shape_is_malformed(wrong):
+    with pytest.raises(Malformed, match="claude-sonnet-5"):
+        await ask(Wire([start(), *text(0, "x"), wrong, *stop()]))
+
+
+@pytest.mark.parametrize("body", [b"<html>Hello</html>", b"", {"ok": True}, {"content": "Hi"}, {"content": [1]}])
+async def test_a_message_of_another_shape_is_malformed(body):
+    with pytest.raises(Malformed, match="claude-sonnet-5"):
+        await ask(Wire(Reply(body)), stream=False)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        lambda: Wire(Reply(error_event("authentication_error", f"invalid key {KEY}"), 401)),
+        lambda: Wire([start(), error_event("api_error", f"trace: {KEY}")]),
+        lambda: Wire([start(), *text(0, "Hi"), Exception(f"x-api-key: {KEY}")]),
+        lambda: Wire([start(), f"data: {KEY}\n\n".encode()]),
+    ],
+)
+async def test_no_failure_repeats_the_key(wire, caplog):
+    caplog.set_level(logging.DEBUG)
+    model = model_on(wire())
+    with pytest.raises(ModelError) as caught:
+        async for _ in await model(HELLO):
+            pass
+
+    told = "".join(traceback.format_exception(caught.value)) + repr(vars(model)) + repr(model) + caplog.text
+    assert KEY not in told
+
+
+RECORDED = [
+    start(cache_read_input_tokens=4),
+    *thinking(0, "sig", "Let me ", "think."),
+    *redacted(1, "sealed"),
+    *text(2, "Adding — 好 ", "now."),
+    *tool_use(3, "t1", "add", '{"a": 1', ', "b": 2}'),
+    *tool_use(4, "t2", "add", '{"a": 3, "b"', ": 4}"),
+    *stop("tool_use"),
+]
+BYTES = b"".join(map(line, RECORDED))
+
+
+def without_ids(msg: Msg) -> list[tuple[Any, ...]]:
+    kinds = (TextBlock, ThinkingBlock)
+    return [
+        (each.type, getattr(each, "text", ""), getattr(each, "thinking", ""), getattr(each, "signature", ""))
+        if isinstance(each, kinds)
+        else (each.type, each.id, each.name, str(getattr(each, "input", "")))
+        for each in msg.get_content_blocks()
+    ]
+
+
+@given(cuts=st.lists(st.integers(0, len(BYTES)), max_size=40))
+async def test_however_the_bytes_are_cut_the_message_is_the_same(cuts):
+    edges = sorted({0, len(BYTES), *cuts})
+    whole, parted = [
+        await whole_reply(Wire(stream, said("done")), add)
+        for stream in (RECORDED, [BYTES[a:b] for a, b in pairwise(edges)])
+    ]
+
+    assert without_ids(parted) == without_ids(whole)
+    assert [each.output[0].text for each in parted.get_content_blocks("tool_result")] == ["3", "7"]
+    assert parted.usage == whole.usage == ChatUsage(24, 10, cache_input_tokens=4)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=2)
+)
+FIELDS = st.sampled_from(
+    [
+        "index",
+        "delta",
+        "content_block",
+        "message",
+        "usage",
+        "text",
+        "id",
+        "name",
+        "input",
+        "partial_json",
+        "stop_reason",
+    ]
+)
+KINDS = st.sampled_from(
+    [event["type"] for event in RECORDED] + ["text", "text_delta", "tool_use", "thinking_delta", "error"]
+)
+NESTED = st.recursive(JSON, lambda inner: st.dictionaries(FIELDS, inner, max_size=3), max_leaves=6)
+EVENTS = st.builds(lambda kind, fields: {"type": kind, **fields}, KINDS, st.dictionaries(FIELDS, NESTED, max_size=4))
+
+
+@given(junk=st.lists(st.one_of(EVENTS, st.binary(max_size=30), st.sampled_from(RECORDED)), max_size=8))
+async def test_whatever_comes_nothing_but_a_model_error_is_raised(junk):
+    wire = Wire([start(), *junk, *stop()])
+    try:
+        response = await answer(wire)
+    except ModelError:
+        pass
+    else:
+        assert response.is_last
+    assert wire.open == 0
+
+
+async def test_the_sdk_does_no_tracing_of_its_own(monkeypatch):
+    spans = []
+    monkeypatch.setattr("opentelemetry.trace.get_tracer", lambda *args, **options: spans.append(args))
+    await ask(Wire(said("Hi")))
+
+    assert spans == []
+
+
+async def test_the_reply_reports_what_the_call_used():
+    events = await items_of(agent_on(Wire(said("Hi"))))
+
+    (end,) = [event for event in events if isinstance(event, ModelCallEndEvent)]
+    assert (end.input_tokens, end.output_tokens, end.finished_reason) == (10, 5, "stop")

@@ -1,0 +1,480 @@
+"""The adapter for OpenAI's API: what it sends, and how it reads every dialect of the answer."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrt import Agent, Toolkit
+from agentrt.errors import ConfigError, Malformed, ModelError, Refused, Transient
+from agentrt.message import Msg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
+from agentrt.model import ChatUsage, OpenAIChatModel, Quirks
+from agentrt.types import ToolChoice
+from tests.model.wire_openai import (
+    DONE,
+    HELLO,
+    Answer,
+    answer_of,
+    call,
+    completion,
+    delta,
+    events,
+    json_of,
+    model_of,
+    says,
+    stream_of,
+    usage,
+)
+
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}]
+
+
+async def sent(tool_choice: ToolChoice | None = None, tools: Any = None, **options: Any) -> dict[str, Any]:
+    model, server = model_of(says("ok"), **options)
+    await answer_of(model, HELLO, tools, tool_choice)
+    return server.bodies[0]
+
+
+async def last(*data: Any) -> Any:
+    return (await answer_of(model_of(stream_of(*data))[0]))[-1]
+
+
+async def calls_in(*data: Any) -> list[tuple[str, str, str]]:
+    """Return id, name and input of the calls, which the pieces must add up to as well."""
+    pieces = await answer_of(model_of(stream_of(*data, delta("tool_calls")))[0])
+    whole = [block for block in pieces[-1].content if isinstance(block, ToolCallBlock)]
+    streamed: dict[str, str] = {}
+    for piece in pieces[:-1]:
+        for block in piece.content:
+            if isinstance(block, ToolCallBlock):
+                streamed[block.id] = streamed.get(block.id, "") + block.input
+    assert streamed == {block.id: block.input for block in whole if block.id in streamed}
+    assert len({block.id for block in whole}) == len(whole)
+    return [(block.id, block.name, block.input) for block in whole]
+
+
+async def test_nothing_is_sent_that_was_not_asked_for() -> None:
+    assert await sent() == {
+        "model": "gpt-test",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+async def test_settings_are_sent_under_the_names_of_the_api() -> None:
+    body = await sent(
+        temperature=0.0,
+        top_p=0.5,
+        max_tokens=7,
+        stop=("END",),
+        seed=3,
+        reasoning_effort="low",
+        extra_body={"top_k": 4, "temperature": 1.0},
+    )
+
+    assert body | {"temperature": 1.0, "top_p": 0.5, "max_tokens": 7, "stop": ["END"], "seed": 3} == body
+    assert body | {"reasoning_effort": "low", "top_k": 4} == body
+
+
+async def test_openai_itself_gets_its_own_name_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+    assert (await sent(base_url=None, max_tokens=7))["max_completion_tokens"] == 7
+
+
+async def test_a_server_that_does_not_know_stream_options_is_not_sent_any() -> None:
+    assert "stream_options" not in await sent(quirks=Quirks(stream_usage=False))
+
+
+@pytest.mark.parametrize(
+    ("choice", "wanted"),
+    [
+        (None, None),
+        (ToolChoice("auto"), "auto"),
+        (ToolChoice("none"), "none"),
+        (ToolChoice("required"), "required"),
+        (ToolChoice("add"), {"type": "function", "function": {"name": "add"}}),
+    ],
+)
+async def test_a_tool_choice_is_sent_as_the_api_says_it(choice: ToolChoice | None, wanted: Any) -> None:
+    body = await sent(choice, TOOLS)
+
+    assert body["tools"] == TOOLS
+    assert body.get("tool_choice") == wanted
+
+
+async def test_without_tools_there_is_nothing_to_choose() -> None:
+    assert (
+        not {"tools", "tool_choice", "parallel_tool_calls"}
+        & (await sent(ToolChoice("required"), [], parallel_tool_calls=False)).keys()
+    )
+
+
+async def test_a_server_that_cannot_be_made_to_call_is_asked_to() -> None:
+    assert (await sent(ToolChoice("add"), TOOLS, quirks=Quirks(must_call=False)))["tool_choice"] == "auto"
+
+
+async def test_headers_of_the_user_go_with_every_request() -> None:
+    model, server = model_of(says("ok"), extra_headers={"x-title": "mine"})
+    await answer_of(model)
+
+    assert server.requests[0].headers["x-title"] == "mine"
+    assert str(server.requests[0].url) == "http://test.invalid/v1/chat/completions"
+
+
+async def test_text_streams_in_pieces_of_one_block_and_ends_with_the_whole() -> None:
+    *pieces, whole = await answer_of(
+        model_of(stream_of(delta(content="Hel"), delta(content="lo"), delta("stop"), usage(3, 2)))[0]
+    )
+
+    assert [piece.content[0].text for piece in pieces] == ["Hel", "lo"]  # type: ignore[union-attr]  # text
+    assert whole.content == [TextBlock("Hello", pieces[0].content[0].id)]
+    assert (whole.is_last, whole.finished_reason, whole.id) == (True, "stop", "chatcmpl-1")
+    assert whole.usage == ChatUsage(3, 2)
+
+
+async def test_an_answer_that_is_not_streamed_is_the_same() -> None:
+    calls = [{"id": "c1", "function": {"name": "add", "arguments": "{}"}}, {"function": {"name": "add"}}]
+    model, server = model_of(completion("tool_calls", content="Hi", reasoning="Hm", tool_calls=calls), stream=False)
+    (whole,) = await answer_of(model)
+
+    thinking, text, first, second = whole.content
+    assert (thinking.thinking, text.text) == ("Hm", "Hi")  # type: ignore[union-attr]  # by their places
+    assert isinstance(first, ToolCallBlock)
+    assert isinstance(second, ToolCallBlock)
+    assert (first.id, first.input, second.name, second.input) == ("c1", "{}", "add", "")
+    assert "stream_options" not in server.bodies[0]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+async def test_reasoning_becomes_thinking(name: str) -> None:
+    whole = await last(delta(**{name: "Let me"}), delta(**{name: " see"}), delta(content="4"), delta("stop"))
+
+    assert [type(block) for block in whole.content] == [ThinkingBlock, TextBlock]
+    assert whole.content[0].thinking == "Let me see"
+
+
+FRAGMENTS: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str, str]]]] = {
+    "id only in the first": (
+        [call(0, "c1", "add", ""), call(0, arguments='{"a"'), call(0, arguments=": 1}")],
+        [("c1", "add", '{"a": 1}')],
+    ),
+    "id and name in every fragment": (
+        [call(0, "c1", "add", '{"a"'), call(0, "c1", "add", ": 1}")],
+        [("c1", "add", '{"a": 1}')],
+    ),
+    "no index": (
+        [call(None, "c1", "add", '{"a"'), call(None, None, None, ": 1}"), call(None, "c2", "sub", "{}")],
+        [("c1", "add", '{"a": 1}'), ("c2", "sub", "{}")],
+    ),
+    "a name in parts": (
+        [call(0, "c1", "add_"), call(0, None, "numbers"), call(0, arguments="{}")],
+        [("c1", "add_numbers", "{}")],
+    ),
+    "a name again and again": (
+        [call(0, "c1", "add"), call(0, "c1", "add"), call(0, "c1", "add", "{}")],
+        [("c1", "add", "{}")],
+    ),
+    "arguments as an object": ([call(0, "c1", "add", {"a": "é"})], [("c1", "add", '{"a": "é"}')]),
+    "no arguments": ([call(0, "c1", "now")], [("c1", "now", "")]),
+    "two interleaved": (
+        [call(0, "c1", "add", "{"), call(1, "c2", "sub", "{"), call(0, arguments="}"), call(1, arguments=" }")],
+        [("c1", "add", "{}"), ("c2", "sub", "{ }")],
+    ),
+    "one index for all": (
+        [call(0, "c1", "add", '{"a":'), call(0, arguments="1}"), call(0, "c2", "add", '{"a":2}')],
+        [("c1", "add", '{"a":1}'), ("c2", "add", '{"a":2}')],
+    ),
+}
+
+
+@pytest.mark.parametrize("fragments", FRAGMENTS)
+async def test_tool_calls_are_put_together_from_the_fragments_of_every_dialect(fragments: str) -> None:
+    deltas, wanted = FRAGMENTS[fragments]
+
+    assert await calls_in(*(delta(**each) for each in deltas)) == wanted
+
+
+async def test_calls_of_one_index_without_ids_are_parted_where_a_second_object_begins() -> None:
+    found = await calls_in(delta(**call(0, None, "add", {"a": 1})), delta(**call(0, None, "add", '{"a": 2}')))
+
+    assert [call[1:] for call in found] == [("add", '{"a": 1}'), ("add", '{"a": 2}')]
+
+
+async def test_calls_that_share_an_id_get_ids_of_their_own() -> None:
+    found = await calls_in(delta(**call(0, "call_0", "add", "{}")), delta(**call(1, "call_0", "sub", "{}")))
+
+    assert [call[1:] for call in found] == [("add", "{}"), ("sub", "{}")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 2}}, ChatUsage(3, 2, 2)),
+        ({"prompt_cache_hit_tokens": 2, "prompt_cache_miss_tokens": 1}, ChatUsage(3, 2, 2)),
+        ({"prompt_tokens_details": None}, ChatUsage(3, 2)),
+    ],
+)
+async def test_cached_tokens_are_counted_in_every_dialect(fields: dict[str, Any], wanted: ChatUsage) -> None:
+    assert (await last(delta(content="Hi"), delta("stop"), usage(3, 2, **fields))).usage == wanted
+
+
+async def test_usage_that_nobody_sent_is_estimated() -> None:
+    whole = await last(delta(content="word " * 100), delta("stop"))
+
+    assert whole.usage.estimated
+    assert whole.usage.output_tokens > 100
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"), [("stop", "stop"), ("length", "length"), ("function_call", "tool_calls"), ("other", "other")]
+)
+async def test_reasons_for_stopping_have_the_words_of_the_runtime(said: str, wanted: str) -> None:
+    assert (await last(delta(said, content="Hi"))).finished_reason == wanted
+
+
+async def test_an_answer_that_calls_tools_stops_for_them_whatever_the_server_says() -> None:
+    assert (await last(delta("stop", **call(0, "c1", "add", "{}")))).finished_reason == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "words"),
+    [
+        ([delta(refusal="I can"), delta(refusal="not."), delta("stop")], Refused, "I cannot"),
+        ([delta(content="Well"), delta("content_filter")], Refused, "content_filter"),
+        ([delta("insufficient_system_resource", content="W")], Transient, "resource"),
+        ([{"error": {"message": "Too busy", "code": 503}}], Transient, "503.*Too busy"),
+        ([delta(**call(0, "c1", None, "{}")), delta("tool_calls")], Malformed, "without saying which"),
+        ([{"choices": []}], Malformed, "no choices"),
+        ([{"choices": "none"}], Malformed, "'choices' is 'none'"),
+        ([{"choices": [5]}], Malformed, "an object"),
+        ([delta(content=["Hi"])], Malformed, "'content'"),
+        ([delta(tool_calls={"index": 0})], Malformed, "'tool_calls'"),
+        ([delta(**call(0, "c1", "add", 5))], Malformed, "'arguments' is 5"),
+        (["text"], Malformed, "JSON object"),
+    ],
+)
+async def test_what_is_no_answer_is_an_error_of_the_tree(data: list[Any], kind: type[ModelError], words: str) -> None:
+    with pytest.raises(kind, match=rf"(?s)gpt-test.*{words}") as caught:
+        await last(*data)
+    assert type(caught.value) is kind
+
+
+async def test_an_error_in_place_of_a_whole_answer_is_one_even_with_status_200() -> None:
+    with pytest.raises(Transient, match="overloaded"):
+        await answer_of(model_of(json_of({"error": "overloaded"}), stream=False)[0])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_page_in_place_of_an_answer_is_told(stream: bool) -> None:
+    page = Answer([b"<!doctype html><title>Log in</title>"], headers={"content-type": "text/html"})
+
+    with pytest.raises(Malformed, match="doctype"):
+        await answer_of(model_of(page, stream=stream)[0])
+
+
+def test_a_missing_key_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+    with pytest.raises(ConfigError, match="set OPENAI_API_KEY or give api_key="):
+        OpenAIChatModel("gpt-test")
+
+
+def test_the_url_is_found_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://proxy.invalid/v1")
+
+    assert OpenAIChatModel("gpt-test", api_key="x").base_url == "http://proxy.invalid/v1"
+
+
+ROUNDS = (
+    [
+        delta(role="assistant", content=""),
+        delta(reasoning_content="Ich überlege 🤔"),
+        delta(content="Ich rechne — "),
+        delta(content="sofort."),
+        delta(**call(0, "c1", "add")),
+        delta(**call(0, arguments='{"a": 1, ')),
+        delta(**call(1, "c2", "add", '{"a": 5')),
+        delta(**call(0, arguments='"b": 2}')),
+        delta(**call(1, arguments=', "b": 6}')),
+        delta("tool_calls"),
+        usage(20, 10),
+    ],
+    [delta(content="3 und 11 ✓"), delta("stop"), usage(40, 5)],
+)
+
+
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def reply_of(*answers: Answer) -> Msg:
+    model, server = model_of(*answers)
+    try:
+        agent = Agent("tester", model=model, toolkit=Toolkit(tools=[add]))
+        await agent.reply("go")
+    finally:
+        await model.aclose()
+    assert not server.open
+    return agent.state.context[-1]
+
+
+def plain(msg: Msg) -> list[Any]:
+    """Return the message's content without the ids that differ from reply to reply."""
+    return [
+        (block.type, getattr(block, "text", None) or getattr(block, "thinking", None) or getattr(block, "output", None))
+        if not isinstance(block, ToolCallBlock)
+        else (block.id, block.name, block.input)
+        for block in msg.get_content_blocks()
+    ]
+
+
+def cut_up(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
+    return [data[start:end] for start, end in pairwise(places)]
+
+
+def split_texts(data: dict[str, Any], place: int) -> list[dict[str, Any]]:
+    """Return the same event as two, parted within its text or its arguments."""
+    if not data["choices"]:
+        return [data]
+    fields = data["choices"][0]["delta"]
+    for name in ("content", "reasoning_content"):
+        if fields.get(name):
+            cut = place % len(fields[name])
+            return [delta(**{name: fields[name][:cut]}), delta(**{name: fields[name][cut:]})]
+    if "tool_calls" in fields and fields["tool_calls"][0]["function"].get("arguments"):
+        (fragment,) = fields["tool_calls"]
+        text = fragment["function"]["arguments"]
+        cut = place % len(text)
+        rest = call(fragment["index"], None, None, text[cut:])
+        return [
+            delta(**call(fragment["index"], fragment.get("id"), fragment["function"].get("name"), text[:cut])),
+            delta(**rest),
+        ]
+    return [data]
+
+
+@given(
+    st.lists(st.integers(0, 3000), max_size=40),
+    st.lists(st.integers(0, 50), min_size=11, max_size=11),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+)
+def test_however_a_response_is_cut_up_the_message_is_the_same(cuts: list[int], places: list[int], end: bytes) -> None:
+    first = [part for data, place in zip(ROUNDS[0], places, strict=True) for part in split_texts(data, place)]
+    answers = [events(*first) + DONE, events(*ROUNDS[1]) + DONE]
+    played = [Answer(cut_up(each.replace(b"\n", end), cuts)) for each in answers]
+
+    msg = anyio.run(reply_of, *played)
+
+    assert plain(msg) == [
+        ("thinking", "Ich überlege 🤔"),
+        ("text", "Ich rechne — sofort."),
+        ("c1", "add", '{"a": 1, "b": 2}'),
+        ("c2", "add", '{"a": 5, "b": 6}'),
+        ("tool_result", [TextBlock("3", msg.content[4].output[0].id)]),  # type: ignore[union-attr]  # a result
+        ("tool_result", [TextBlock("11", msg.content[5].output[0].id)]),  # type: ignore[union-attr]  # a result
+        ("text", "3 und 11 ✓"),
+    ]
+    assert msg.usage == ChatUsage(60, 15)
+
+
+NAMES = ["choices", "delta", "message", "index", "content", "refusal", "finish_reason", "error", "code", "id"]
+NAMES += ["tool_calls", "function", "name", "arguments", "usage", "prompt_tokens", "prompt_tokens_details"]
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["stop", "c1"])
+)
+json_values: st.SearchStrategy[Any] = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=12,
+)
+garbage = st.binary(max_size=60) | json_values.map(events) | st.just(events(*ROUNDS[0][:6]))
+
+
+async def failure_of(answer: Answer, **options: Any) -> ModelError | None:
+    """Return the error of the tree that a call raises, if it does; anything else is raised."""
+    model, server = model_of(answer, **options)
+    try:
+        await answer_of(model)
+    except ModelError as failure:
+        return failure
+    finally:
+        assert not server.open
+    return None
+
+
+@given(st.lists(garbage, max_size=5), st.booleans(), st.sampled_from([200, 400, 429, 500]))
+def test_no_garbage_raises_anything_outside_the_tree(chunks: list[bytes], stream: bool, status: int) -> None:
+    async def ask() -> None:
+        failure = await failure_of(Answer(chunks, status), stream=stream)
+        assert failure is None or "gpt-test" in str(failure)
+
+    anyio.run(ask)
+
+
+@given(json_values, st.booleans())
+def test_no_json_of_the_wrong_shape_raises_anything_outside_the_tree(value: Any, stream: bool) -> None:
+    async def ask() -> None:
+        body = {"choices": [{"index": 0, "delta": value, "message": value, "finish_reason": "stop"}]}
+        failure = await failure_of(stream_of(body) if stream else json_of(body), stream=stream)
+        assert failure is None or "gpt-test" in str(failure)
+
+    anyio.run(ask)
+
+
+async def test_a_call_that_was_cut_short_never_runs() -> None:
+    ran: list[str] = []
+
+    async def delete(path: str) -> str:
+        """Delete a file."""
+        ran.append(path)
+        return "deleted"
+
+    truncated = stream_of(delta(**call(0, "c1", "delete", '{"path": "/tmp')), delta("length"))
+    model, server = model_of(truncated, says("It was cut."))
+    agent = Agent("tester", model=model, toolkit=Toolkit(tools=[delete]))
+    await agent.reply("go")
+    await model.aclose()
+
+    assert ran == []
+    (result,) = agent.state.context[-1].get_content_blocks("tool_result")
+    assert isinstance(result, ToolResultBlock)
+    assert result.state == "error"
+    assert "not valid JSON" in str(result.output)
+    arguments = server.bodies[1]["messages"][-2]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(arguments) == {"invalid_arguments": '{"path": "/tmp'}
+
+
+async def test_what_the_model_said_can_be_sent_back_to_it() -> None:
+    model, server = model_of(*(stream_of(*data) for data in ROUNDS))
+    await Agent("tester", model=model, toolkit=Toolkit(tools=[add])).reply("go")
+    await model.aclose()
+
+    assistant, *results = server.bodies[1]["messages"][1:]
+    assert assistant == {
+        "role": "assistant",
+        "content": "Ich rechne — sofort.",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}},
+            {"id": "c2", "type": "function", "function": {"name": "add", "arguments": '{"a": 5, "b": 6}'}},
+        ],
+    }
+    assert [(each["role"], each["tool_call_id"], each["content"]) for each in results] == [
+        ("tool", "c1", "3"),
+        ("tool", "c2", "11"),
+    ]
+
+
+async def test_reasoning_goes_back_where_the_server_wants_it() -> None:
+    model, server = model_of(*(stream_of(*data) for data in ROUNDS), quirks=Quirks(reasoning_back=True))
+    await Agent("tester", model=model, toolkit=Toolkit(tools=[add])).reply("go")
+    await model.aclose()
+
+    assert server.bodies[1]["messages"][1]["reasoning_content"] == "Ich überlege 🤔"

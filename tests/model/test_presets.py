@@ -1,0 +1,214 @@
+"""A spec names a model, and an error tells what to do about a spec, a key or a package that is missing."""
+
+import json
+import sys
+from typing import Any
+
+import httpx2
+import pytest
+
+from agentrt.errors import ConfigError, Rejected, Transient
+from agentrt.message import UserMsg
+from agentrt.model import (
+    AnthropicChatModel,
+    ChatModelBase,
+    OpenAIChatModel,
+    RulesChatModel,
+    ScriptedChatModel,
+    chat_model,
+    default_model,
+)
+from agentrt.model.presets import PRESETS
+from agentrt.types import ToolChoice
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {name for preset in PRESETS.values() for name in (preset.key_variable, preset.url_variable) if name}
+    for variable in ("AGENTRT_MODEL", *variables):
+        monkeypatch.delenv(variable, raising=False)
+
+
+class Server:
+    """Refuses every request, and remembers it."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.headers: dict[str, str] = {}
+        self.body: dict[str, Any] = {}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        self.url = f"{scope['scheme']}://{self.headers['host']}{scope['path']}"
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body, more = body + event["body"], event["more_body"]
+        self.body = json.loads(body)
+        await send({"type": "http.response.start", "status": 400, "headers": []})
+        await send({"type": "http.response.body", "body": b"no"})
+
+    def client(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=httpx2.ASGITransport(self))
+
+
+async def asked(spec: str, **settings: Any) -> Server:
+    server = Server()
+    model = chat_model(spec, http_client=server.client, **settings)
+    with pytest.raises(Rejected):
+        await model([UserMsg("user", "Hi")], [TOOL], ToolChoice("required"))
+    await model.aclose()
+    return server
+
+
+@pytest.mark.parametrize(
+    ("spec", "url"),
+    [
+        ("openai:gpt-5-mini", "https://api.openai.com/v1/chat/completions"),
+        ("anthropic:claude-sonnet-5", "https://api.anthropic.com/v1/messages"),
+        ("deepseek:deepseek-chat", "https://api.deepseek.com/chat/completions"),
+        ("dashscope:qwen-max", "https://dashscope.aliyuncs.com/compatible-mode/v1/chat/completions"),
+        ("ollama:qwen3:8b", "http://localhost:11434/v1/chat/completions"),
+    ],
+)
+async def test_a_spec_leads_to_its_provider_with_its_key(spec: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider, _, name = spec.partition(":")
+    variable = PRESETS[provider].key_variable
+    if variable:
+        monkeypatch.setenv(variable, f"key-of-{provider}")
+
+    server = await asked(spec)
+
+    assert server.url == url
+    assert server.body["model"] == name
+    key = server.headers.get("x-api-key") or server.headers["authorization"].removeprefix("Bearer ")
+    assert key == (f"key-of-{provider}" if variable else "none")
+
+
+async def test_settings_win_over_the_preset_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "key-of-environment")
+
+    server = await asked(
+        "deepseek:deepseek-chat", base_url="https://proxy.example/v1", api_key="key-given", temperature=0.5
+    )
+
+    assert server.url == "https://proxy.example/v1/chat/completions"
+    assert server.headers["authorization"] == "Bearer key-given"
+    assert server.body["temperature"] == 0.5
+
+
+@pytest.mark.parametrize(("provider", "sent"), [("openai", "required"), ("deepseek", "auto"), ("dashscope", "auto")])
+async def test_a_preset_knows_what_its_servers_refuse(provider: str, sent: str) -> None:
+    assert (await asked(f"{provider}:some-model", api_key="key")).body["tool_choice"] == sent
+
+
+async def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://box:8000/v1")
+
+    server = await asked("openai:local")
+
+    assert (server.url, server.headers["authorization"]) == ("http://box:8000/v1/chat/completions", "Bearer none")
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "http://localhost:11434"),
+        ("box", "http://box:11434"),
+        ("box:80", "http://box"),
+        ("http://box", "http://box"),
+        ("https://box/under/", "https://box/under"),
+        ("[::1]:8080", "http://[::1]:8080"),
+        (":8080", "http://localhost:8080"),
+    ],
+)
+async def test_ollama_is_looked_for_where_its_variable_says(
+    host: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", host)
+
+    assert (await asked("ollama:qwen3")).url == f"{url}/v1/chat/completions"
+
+
+async def test_a_server_that_is_not_there_is_named_with_the_question_whether_it_runs(
+    free_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{free_tcp_port}")
+    model = chat_model("ollama:qwen3")
+
+    with pytest.raises(Transient, match=rf"127\.0\.0\.1:{free_tcp_port} could not be reached.*is the server running"):
+        await model([UserMsg("user", "Hi")])
+    await model.aclose()
+
+
+@pytest.mark.parametrize(
+    ("spec", "remedy"),
+    [
+        ("antropic:claude", "did you mean 'anthropic'"),
+        ("OpenAI:gpt-5-mini", "did you mean 'openai'"),
+        ("gpt-5-mini", "write 'provider:model', as in 'openai:gpt-5-mini', with one of anthropic, dashscope, "),
+        ("", "write 'provider:model'"),
+        ("ollama", "write 'ollama:MODEL', as in 'ollama:qwen3'"),
+        ("openai:", "write 'openai:MODEL', as in 'openai:gpt-5-mini'"),
+        ("rules:mine", "write 'rules'"),
+        ("openai:gpt-5-mini", "set OPENAI_API_KEY or give api_key="),
+        ("deepseek:deepseek-chat", "set DEEPSEEK_API_KEY or give api_key="),
+        ("dashscope:qwen-max", "set DASHSCOPE_API_KEY or give api_key="),
+        ("anthropic:claude-sonnet-5", "set ANTHROPIC_API_KEY or give api_key="),
+        (None, "takes a text such as 'openai:gpt-5-mini'"),
+    ],
+)
+def test_what_is_missing_or_wrong_comes_with_the_remedy(spec: Any, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        chat_model(spec)
+    assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize("extra", ["openai", "anthropic"])
+def test_a_missing_package_comes_with_its_extra(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, extra, None)
+
+    with pytest.raises(ConfigError) as caught:
+        chat_model(f"{extra}:some-model", api_key="key")
+    assert f'pip install "agentrt[{extra}]"' in str(caught.value)
+
+
+def test_a_host_that_is_none_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "box:many")
+
+    with pytest.raises(ConfigError, match="OLLAMA_HOST is 'box:many'"):
+        chat_model("ollama:qwen3")
+
+
+def test_a_model_is_returned_as_it_is_and_takes_no_settings() -> None:
+    model = ScriptedChatModel(["Hello"])
+
+    assert chat_model(model) is model
+    with pytest.raises(ConfigError, match="temperature"):
+        chat_model(model, temperature=0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "kind", "name"),
+    [
+        ({}, RulesChatModel, "rules"),
+        ({"OPENAI_API_KEY": ""}, RulesChatModel, "rules"),
+        ({"OPENAI_API_KEY": "key"}, OpenAIChatModel, "gpt-5-mini"),
+        ({"OPENAI_BASE_URL": "http://localhost:8000/v1"}, OpenAIChatModel, "gpt-5-mini"),
+        ({"ANTHROPIC_API_KEY": "key"}, AnthropicChatModel, "claude-sonnet-5"),
+        ({"ANTHROPIC_API_KEY": "key", "OPENAI_API_KEY": "key"}, OpenAIChatModel, "gpt-5-mini"),
+        ({"OPENAI_API_KEY": "key", "AGENTRT_MODEL": "ollama:qwen3"}, OpenAIChatModel, "qwen3"),
+        ({"OPENAI_API_KEY": "key", "AGENTRT_MODEL": "rules"}, RulesChatModel, "rules"),
+    ],
+)
+def test_the_environment_chooses_the_model_of_those_who_choose_none(
+    environment: dict[str, str], kind: type[ChatModelBase], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+
+    model = default_model()
+
+    assert (type(model), model.model) == (kind, name)

@@ -1,0 +1,111 @@
+"""aimock: a server by others that speaks the languages of several providers and plays back what `fixtures` says."""
+
+import contextlib
+import hashlib
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dev
+from tests.services import needs, unavailable
+
+HERE = Path(__file__).parent
+START_SECONDS = 30
+
+
+class Aimock:
+    """A running server."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def requests(self, conversation: str) -> list[dict[str, Any]]:
+        """Return what arrived with this `x-test-id`, in order, each with its `body` and `response`.
+
+        Bodies are in OpenAI's shape, whatever was spoken; what aimock has no place for there is left out.
+        """
+        journal: list[dict[str, Any]] = self._get("/v1/_requests")
+        return [entry for entry in journal if entry["headers"].get("x-test-id") == conversation]
+
+    def add_fixtures(self, fixtures: list[dict[str, Any]]) -> None:
+        """Add fixtures behind those that are there."""
+        body = json.dumps({"fixtures": fixtures}).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"{self.url}/__aimock/fixtures", body)) as answer:
+            answer.read()
+
+    def is_up(self) -> bool:
+        """Say whether it answers."""
+        try:
+            return self._get("/health")["status"] == "ok"
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+    def _get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=10) as answer:
+            return json.load(answer)
+
+
+@contextlib.contextmanager
+def aimock_server(folder: Path) -> Iterator[Aimock]:
+    """Run the server as long as the context lasts; it is installed into `folder` when it is not there yet."""
+    needs("aimock", "node", "npm")
+    cli = install(folder)
+    log = folder / "aimock.log"
+    port = free_port()
+    command = ["node", cli, "--port", str(port), "--fixtures", HERE / "fixtures"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--strict", "--validate-on-load", "--log-level", "warn", "--journal-max", "0"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        server = Aimock(f"http://127.0.0.1:{port}")
+        _wait(server, process, log)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+def install(folder: Path) -> Path:
+    """Return the path of the server's program, installed as the lock file says."""
+    cli = folder / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
+    stamp = folder / "stamp"
+    wanted = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()
+    with dev.alone(folder / "lock"):
+        if stamp.exists() and stamp.read_text() == wanted:
+            return cli
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(HERE / name, folder)
+        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+        finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if finished.returncode:
+            unavailable("aimock", f"npm ci failed: {finished.stderr.strip()[-500:]}")
+        stamp.write_text(wanted)
+    return cli
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait(server: Aimock, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    until = time.monotonic() + START_SECONDS
+    while not server.is_up():
+        if process.poll() is not None or time.monotonic() > until:
+            raise RuntimeError(f"aimock did not start:\n{log.read_text()}")
+        time.sleep(0.02)

@@ -1,0 +1,20 @@
+"""A test whose service is missing is skipped, or fails where services are required."""
+
+import pytest
+
+from tests.services import needs
+
+
+def test_what_is_there_is_not_missed():
+    needs("python")
+
+
+@pytest.mark.parametrize(
+    ("required", "outcome", "words"),
+    [("", pytest.skip.Exception, "is not available: "), ("1", pytest.fail.Exception, "is required by ")],
+)
+def test_what_is_missing_is_named(monkeypatch, required, outcome, words):
+    monkeypatch.setenv("AGENTRT_REQUIRE_SERVICES", required)
+
+    with pytest.raises(outcome, match=f"^cellar {words}.*no-such-program not found"):
+        needs("cellar", "python", "no-such-program")
