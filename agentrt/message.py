@@ -5,6 +5,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import cache
+from html import escape
 from time import time_ns
 from typing import Any, Literal, TypeVar, overload
 
@@ -159,6 +160,11 @@ class Msg(Strict):
         """Return the message that `to_json` wrote; raises `pydantic.ValidationError` for anything else."""
         return _adapter().validate_json(text)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: all of it, as text, since a model may write markup that is better not obeyed."""
+        blocks = "".join(map(_as_html, self.get_content_blocks()))
+        return f'<div style="white-space: pre-wrap"><b>{escape(self.name)}</b>{blocks}</div>'
+
     def append_event(self, event: AgentEvent) -> "Msg":
         """Apply one event of the reply that builds this message, and return the message.
 
@@ -185,6 +191,27 @@ def AssistantMsg(name: str, content: str | list[ContentBlock], **fields: Any) ->
 def SystemMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg:
     """Make a message with the role "system"."""
     return Msg(name, content, "system", **fields)
+
+
+def _as_html(block: ContentBlock) -> str:
+    if isinstance(block, TextBlock):
+        return f"<div>{escape(block.text)}</div>"
+    if isinstance(block, DataBlock):
+        return _data_as_html(block)
+    if isinstance(block, ToolCallBlock):
+        return f"<div><code>{escape(block.name)}({escape(block.input)})</code></div>"
+    if isinstance(block, ToolResultBlock):
+        output = [TextBlock(block.output)] if isinstance(block.output, str) else block.output
+        return f"<blockquote>{''.join(map(_as_html, output))}</blockquote>"
+    text = block.hint if isinstance(block, HintBlock) else block.thinking
+    return f"<details><summary>{block.type}</summary>{escape(text)}</details>"
+
+
+def _data_as_html(block: DataBlock) -> str:
+    kind = escape(block.source.media_type)
+    if isinstance(block.source, Base64Source) and kind.startswith("image/"):
+        return f'<img src="data:{kind};base64,{escape(block.source.data)}" style="max-width: 100%">'
+    return f"<div>[{kind}]</div>"  # an address is not fetched: it may tell somebody that it was
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from html import escape
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -27,7 +28,26 @@ def explain(
     writers = {"text": _text, "json": _json, "mermaid": _mermaid}
     if format not in writers:
         raise ValueError(f"explain() writes {', '.join(map(repr, writers))}, not {format!r}")
-    return writers[format](_describe(chains, name, cores, tools))
+    written = writers[format](_describe(chains, name, cores, tools))
+    return _Diagram(written) if format == "mermaid" else _Page(written)
+
+
+class _Page(str):
+    """A text that a notebook shows as it is, line by line."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self)}</pre>"
+
+
+class _Diagram(str):
+    """A text that a notebook draws, where it knows how to."""
+
+    __slots__ = ()
+
+    def _repr_markdown_(self) -> str:
+        return f"```mermaid\n{self}\n```"
 
 
 def _describe(

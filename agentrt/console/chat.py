@@ -1,0 +1,99 @@
+"""A conversation with an agent, line by line."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+
+from anyio.from_thread import BlockingPortal
+
+from agentrt.agent import Agent
+from agentrt.console.plain import PlainView
+from agentrt.console.show import show
+from agentrt.console.text import escaped, one_line
+from agentrt.console.turn import Turn
+from agentrt.state import AgentState
+
+__all__ = ["Chat"]
+
+_HELP = """/new      begin a new conversation
+/explain  print the compiled chains, outermost first
+/help     print this
+/quit     leave; so does Ctrl-D
+Ctrl-C stops a reply. Everything else is said to the agent."""
+
+
+class Chat:
+    """Reads lines from standard input, says them to the agent and shows the replies, until `/quit` or the end of input.
+
+    The agent lives in the event loop of `portal`, which goes on while a line is being typed; the main thread reads, so
+    that a terminal's line editing and Ctrl-C work as they do everywhere.
+    """
+
+    def __init__(self, agent: Agent, portal: BlockingPortal, *, color: bool) -> None:
+        self._agent = agent
+        self._portal = portal
+        self._color = color
+        self._commands = {"/new": self._new, "/explain": self._explain, "/help": self._help}
+
+    def run(self) -> None:
+        """Talk until the end."""
+        for line in _lines():
+            if line == "/quit":
+                return
+            try:
+                self._take(line)
+            except Exception as error:  # noqa: BLE001  # whatever failed, the conversation goes on
+                _tell("error", one_line(f"{type(error).__name__}: {error}"))
+            except KeyboardInterrupt:
+                _tell("leaving", "once what still runs has stopped; Ctrl-C again leaves at once")
+                raise
+
+    def _take(self, line: str) -> None:
+        if line.startswith("/"):
+            self._commands.get(line, partial(self._unknown, line))()
+        elif line:
+            stream = self._agent.reply_stream(line, yield_final_msg=True)
+            Turn(self._portal, partial(show, stream, color=self._color)).run()
+
+    def _new(self) -> None:
+        self._agent = self._agent.with_state(AgentState())
+        self._portal.call(self._agent.save)
+        _tell("new", "a new conversation begins")
+
+    def _explain(self) -> None:
+        print(escaped(self._agent.explain()))
+
+    def _help(self) -> None:
+        print(_HELP)
+
+    def _unknown(self, line: str) -> None:
+        _tell("error", f"there is no command {line.split()[0]!r}: /help lists those that there are")
+
+
+def _tell(label: str, text: str) -> None:
+    PlainView(sys.stdout).line(label, text)
+
+
+def _lines() -> Iterator[str]:
+    """Yield what is typed, with a prompt where somebody sees it, until the end of input or two Ctrl-C in a row."""
+    prompt = ""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        prompt = "> "
+        with suppress(ImportError):  # Windows has its own
+            import readline  # noqa: F401  # gives `input` line editing by being imported
+    interrupted = False
+    while True:
+        try:
+            yield input(prompt).strip()
+            interrupted = False
+        except EOFError:
+            if prompt:
+                print()
+            return
+        except KeyboardInterrupt:
+            print()
+            if interrupted:
+                return
+            interrupted = True
+            print("Ctrl-C again leaves, and so do Ctrl-D and /quit.")

@@ -1,0 +1,106 @@
+"""The `agentrt` command."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from anyio.from_thread import start_blocking_portal
+
+import agentrt
+from agentrt.agent import Agent
+from agentrt.console.chat import Chat
+from agentrt.console.load import load_model, load_toolkit
+from agentrt.console.session import SessionFile
+from agentrt.console.text import escaped
+from agentrt.errors import AgentRTError
+
+__all__ = ["main"]
+
+_INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C ended
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code; raises `SystemExit` for arguments that it does not know."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _chat(options)
+    except AgentRTError as error:
+        print(escaped(f"agentrt: {error}"), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # nobody reads any more; Python would complain once more when it closes the output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("agentrt", description="A runtime for LLM agents.")
+    parser.add_argument("--version", action="version", version=f"agentrt {agentrt.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    chat = commands.add_parser("chat", help="talk to an agent", description="Talk to an agent, line by line.")
+    chat.add_argument("--version", action="version", version=f"agentrt {agentrt.__version__}")
+    chat.add_argument(
+        "--model",
+        metavar="SPEC",
+        help="openai:gpt-5-mini, rules (offline), ..., or module:name for a model of yours; without it, what the "
+        "environment holds a key for",
+    )
+    chat.add_argument(
+        "--tools",
+        metavar="MODULE:NAME",
+        action="append",
+        default=[],
+        help="a function, a list of tools or a Toolkit, looked up in the current folder first; may be repeated",
+    )
+    chat.add_argument("--system", metavar="TEXT", default="You are a helpful assistant.", help="the system prompt")
+    chat.add_argument("--session", metavar="FILE", help="keep the conversation in this file, and continue it")
+    chat.add_argument("--no-color", action="store_true", help="plain text; so does NO_COLOR in the environment")
+    return parser
+
+
+def _chat(options: argparse.Namespace) -> int:
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    agent = _agent(options)
+    _let_everything_be_read()
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        print(escaped(_greeting(agent)))
+    with start_blocking_portal(name="agentrt") as portal, portal.wrap_async_context_manager(agent):
+        Chat(agent, portal, color=not options.no_color).run()
+    return 0
+
+
+def _agent(options: argparse.Namespace) -> Agent:
+    session = SessionFile(options.session) if options.session else None
+    return Agent(
+        "assistant",
+        options.system,
+        load_model(options.model),
+        load_toolkit(options.tools),
+        state=session.read() if session else None,
+        state_store=session,
+    )
+
+
+def _greeting(agent: Agent) -> str:
+    tools = ", ".join(agent.toolkit.names()) or "none"
+    known = len(agent.state.context)
+    continued = f", {known} messages so far" if known else ""
+    return f"agentrt {agentrt.__version__}. Model: {agent.model.model}. Tools: {tools}{continued}. /help tells more."
+
+
+def _let_everything_be_read() -> None:
+    """Whatever comes in is read, and whatever the runtime logs is shown, harmless to a terminal."""
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(errors="replace")
+    logger = logging.getLogger("agentrt")
+    if not logger.handlers:
+        logger.addHandler(_ToStderr())
+
+
+class _ToStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print(escaped(self.format(record)), file=sys.stderr)

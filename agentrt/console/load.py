@@ -1,0 +1,72 @@
+"""Tools and models that are named on a command line, as `module:name`."""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from operator import attrgetter
+from typing import Any
+
+from agentrt.errors import ConfigError
+from agentrt.model import ChatModelBase
+from agentrt.tool import Toolkit
+
+__all__ = ["load_model", "load_toolkit"]
+
+
+def load_toolkit(specs: Sequence[str]) -> Toolkit:
+    """Return one toolkit with the tools named: each spec names a function, a tool, a list of these, or a `Toolkit`."""
+    toolkits: list[Toolkit] = []
+    tools: list[Any] = []
+    for spec in specs:
+        found = _load(spec)
+        if isinstance(found, Toolkit):
+            toolkits.append(found)
+        elif isinstance(found, (list, tuple)):
+            tools += found
+        else:
+            tools.append(found)
+    if len(toolkits) > 1:
+        raise ConfigError(f"only one of {', '.join(specs)} can be a Toolkit: name lists of tools, or join them in one")
+    return (toolkits[0] if toolkits else Toolkit()).extended(tools)
+
+
+def load_model(spec: str | None) -> ChatModelBase:
+    """Return the model that `chat_model(spec)` knows, or the `ChatModelBase` that "module:name" names.
+
+    Without a spec it is the one that the environment asks for.
+    """
+    from agentrt.model.presets import PRESETS, chat_model, default_model
+
+    if spec is None:
+        return default_model()
+    top = spec.partition(":")[0].partition(".")[0]
+    is_own = ":" in spec and top and top not in PRESETS and top != "rules" and find_spec(top) is not None
+    return _own_model(spec) if is_own else chat_model(spec)
+
+
+def _own_model(spec: str) -> ChatModelBase:
+    found = _load(spec)
+    if isinstance(found, type) and issubclass(found, ChatModelBase):
+        make: Callable[[], ChatModelBase] = found
+        try:
+            found = make()
+        except Exception as error:  # whatever the class does when it is called
+            raise ConfigError(f"{spec!r} cannot be made without arguments: {error!r:.500}") from error
+    if not isinstance(found, ChatModelBase):
+        raise ConfigError(f"{spec!r} must name a ChatModelBase, class or instance, not {found!r:.200}")
+    return found
+
+
+def _load(spec: str) -> Any:
+    module, colon, name = spec.partition(":")
+    if not (module and colon and name):
+        raise ConfigError(f"{spec!r} names nothing: write module:name, such as my_tools:search")
+    try:
+        found = import_module(module)
+    except Exception as error:  # whatever the module does when it is imported
+        raise ConfigError(f"{spec!r} cannot be loaded: importing {module!r} failed: {error!r:.500}") from error
+    try:
+        return attrgetter(name)(found)
+    except AttributeError as error:
+        public = ", ".join(each for each in vars(found) if not each.startswith("_"))
+        raise ConfigError(f"{module!r} has no {name!r}; it has {public or 'nothing'}") from error

@@ -1,0 +1,112 @@
+"""The console as a program, and what it is given: a slow model, and tools."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 60.0  # seconds; only a failure waits that long
+
+# The new session takes the terminal as its own, so that the Ctrl-C typed there becomes a signal; it is heeded even if
+# these tests run in the background of a shell.
+CHILD = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for name in {blocked!r}:
+    sys.modules[name] = None
+if {terminal!r}:
+    import fcntl, termios
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from agentrt.console.cli import main
+sys.exit(main({arguments!r}))
+"""
+
+
+def command(arguments: Sequence[str], *, rich: bool = True, terminal: bool = False) -> list[str]:
+    blocked = [] if rich else ["rich"]
+    return [sys.executable, "-c", CHILD.format(blocked=blocked, terminal=terminal, arguments=list(arguments))]
+
+
+def environment(**more: str) -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware"), os.environ.get("PYTHONPATH", "")])
+    dropped = ("NO_COLOR", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "AGENTRT_MODEL")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return {**kept, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8", "TERM": "xterm", **more}
+
+
+def piped(arguments: Sequence[str], said: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the program with `said` as its input and no terminal."""
+    return subprocess.run(
+        command(arguments),
+        input=said,
+        cwd=cwd,
+        env=environment(**more),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+THINGS = '''
+import anyio
+
+from agentrt.message import TextBlock, ToolCallBlock
+from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
+from agentrt.errors import Transient
+
+
+class Slow(ChatModelBase):
+    """Does what the last message says."""
+
+    def __init__(self):
+        super().__init__(model="slow")
+
+    async def _call(self, messages, tools, tool_choice):
+        last = messages[-1]
+        said = last.get_text_content() or ""
+        if said == "fail":
+            raise Transient("the line\\x1b[31m is cut")
+        return self._answer(said, messages, last.has_content_blocks("tool_result"))
+
+    async def _answer(self, said, messages, has_result):
+        if said == "dawdle":
+            yield ChatResponse([TextBlock("It has BEGUN, ")], False)
+            await anyio.sleep_forever()
+        if said in ("wait", "hold", "add") and not has_result:
+            arguments = '{"a": 20, "b": 22}' if said == "add" else "{}"
+            yield ChatResponse([ToolCallBlock("1", said, arguments)])
+            return
+        texts = [m.get_text_content() for m in messages if m.role == "user"]
+        yield ChatResponse([TextBlock(f"HEARD {len(texts)}: **{texts[-1]}**")], usage=ChatUsage(7, 5))
+
+
+async def wait() -> str:
+    """Wait for ever."""
+    print("TOOL BEGINS", flush=True)
+    try:
+        await anyio.sleep_forever()
+    finally:
+        print("TOOL STOPS", flush=True)
+
+
+async def hold() -> str:
+    """Wait for ever, whoever cancels it."""
+    print("TOOL HOLDS", flush=True)
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep_forever()
+
+
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+tools = [wait, hold, add]
+'''
+
+
+def put_things(folder: Path) -> None:
+    (folder / "things.py").write_text(THINGS, encoding="utf-8")

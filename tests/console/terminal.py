@@ -1,0 +1,97 @@
+"""A console program in a pseudo-terminal of its own, driven as a person drives it."""
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.console.program import PATIENCE, command, environment
+
+PROMPT = "> "
+
+
+class Terminal:
+    """Starts the program; leaving the block ends it, if it has not ended."""
+
+    def __init__(
+        self, arguments: Sequence[str], cwd: Path, *, rich: bool = True, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._arguments = command(arguments, rich=rich, terminal=True)
+        self._cwd = cwd
+        self._env = environment(**(env or {}))
+        self._seen = ""
+        self.transcript = ""
+
+    def __enter__(self) -> "Terminal":
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        self._process = subprocess.Popen(
+            self._arguments,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=self._cwd,
+            env=self._env,
+            start_new_session=True,
+        )
+        os.close(slave)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def say(self, line: str) -> None:
+        """Type a line once the prompt is there."""
+        self.read(PROMPT)
+        self.type(line + "\n")
+        self.read(line)
+
+    def press_ctrl_c(self) -> None:
+        self.type("\x03")
+
+    def press_ctrl_c_until_it_ends(self) -> int:
+        # One that comes in the moment before the program begins to wait for a key is heard only with the next key.
+        deadline = time.monotonic() + PATIENCE
+        while self._process.poll() is None:
+            assert time.monotonic() < deadline, f"Ctrl-C changed nothing:\n{self.transcript}"
+            self.press_ctrl_c()
+            while self._piece(time.monotonic() + 0.3):
+                pass
+        return self._process.returncode
+
+    def read(self, wanted: str) -> str:
+        """Return what was printed up to `wanted`, and that; each call goes on where the one before stopped."""
+        deadline = time.monotonic() + PATIENCE
+        while wanted not in self._seen:
+            piece = self._piece(deadline)
+            assert piece, f"{wanted!r} was never printed, but this was:\n{self.transcript}"
+            self._seen += piece
+        read, _, self._seen = self._seen.partition(wanted)
+        return read + wanted
+
+    def end(self) -> int:
+        """Read to the end and return the exit code."""
+        deadline = time.monotonic() + PATIENCE
+        while piece := self._piece(deadline):
+            self._seen += piece
+        return self._process.wait(max(0.0, deadline - time.monotonic()))
+
+    def _piece(self, deadline: float) -> str:
+        ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+        try:
+            piece = os.read(self._master, 65536).decode(errors="replace") if ready else ""
+        except OSError:  # Linux says so when the other side is closed
+            piece = ""
+        self.transcript += piece
+        return piece

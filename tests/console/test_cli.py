@@ -1,0 +1,126 @@
+"""The `agentrt` command without a terminal: what it prints, keeps and refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import agentrt
+from agentrt.console.cli import main
+from tests.console.program import environment, piped, put_things
+
+SLOW = ["chat", "--model", "things:Slow", "--tools", "things:tools"]
+
+
+@pytest.fixture(autouse=True)
+def things(tmp_path: Path) -> None:
+    put_things(tmp_path)
+
+
+def test_a_conversation_through_a_pipe_is_plain_text(tmp_path):
+    done = piped([*SLOW, "--system", "Be kind."], "hello\nadd\nfail\n/explain\n/what now\n\n\x1b[31m早\n", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    before, _, after = done.stdout.partition("Agent 'assistant': the chains, outermost first\n")
+    assert before.splitlines() == [
+        "HEARD 1: **hello**",
+        "[tokens] 7 in, 5 out",
+        '[call] add({"a": 20, "b": 22})',
+        "[result] add: 42",
+        "HEARD 2: **add**",
+        "[tokens] 7 in, 5 out",
+        "[error] Transient: the line\\x1b[31m is cut",
+    ]
+    assert after.splitlines()[-3:] == [
+        "[error] there is no command '/what': /help lists those that there are",
+        "HEARD 4: **\\x1b[31m早**",
+        "[tokens] 7 in, 5 out",
+    ]
+    assert {char for char in done.stdout if ord(char) < 32} == {"\n"}
+
+
+def test_without_a_model_or_key_the_offline_rules_answer(tmp_path):
+    done = piped(["chat", "--tools", "things:add"], "What is add 2 and 3?\n/quit\nnever said\n", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "5" in done.stdout
+    assert "never said" not in done.stdout
+
+
+def test_a_failing_tool_is_logged_without_anything_that_a_terminal_would_obey(tmp_path):
+    (tmp_path / "bad.py").write_text("def wait() -> str:\n    raise ValueError('\\x1b[31mno')\n", encoding="utf-8")
+    done = piped(["chat", "--model", "things:Slow", "--tools", "bad:wait"], "wait\n", tmp_path)
+    assert "[error] wait: error" in done.stdout
+    assert "ValueError: \\x1b[31mno" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_session_goes_on_in_another_process(tmp_path):
+    with_session = [*SLOW, "--session", "talk.json"]
+    first = piped(with_session, "one\ntwo\n", tmp_path)
+    second = piped(with_session, "three\n", tmp_path)
+    assert (first.stderr, second.stderr) == ("", "")
+    assert "HEARD 2: **two**" in first.stdout
+    assert "HEARD 3: **three**" in second.stdout
+    assert len(json.loads((tmp_path / "talk.json").read_text(encoding="utf-8"))["context"]) == 6
+
+
+def test_a_new_conversation_takes_the_place_of_the_old_one(tmp_path):
+    with_session = [*SLOW, "--session", "talk.json"]
+    piped(with_session, "one\n/new\n", tmp_path)
+    done = piped(with_session, "two\n/new\nthree\n", tmp_path)
+    assert "HEARD 1: **two**" in done.stdout
+    assert "HEARD 1: **three**" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--model", "opnai:gpt-5"], "agentrt: 'opnai:gpt-5' names no provider that is known: did you mean 'openai'?"),
+        (["--model", "things:Fast"], "agentrt: 'things' has no 'Fast'"),
+        (["--tools", "nowhere:f"], "agentrt: 'nowhere:f' cannot be loaded: importing 'nowhere' failed"),
+        (["--tools", "things:nothing"], "agentrt: 'things' has no 'nothing'; it has "),
+        (["--tools", "things:THINGS"], "agentrt: 'things' has no 'THINGS'"),
+        (["--session", "broken.json"], "broken.json' holds no conversation that this version reads"),
+        (["--session", "missing/talk.json"], "agentrt: the session file 'missing/talk.json' cannot be kept"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(arguments, complaint, tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "things", raising=False)
+    assert main(["chat", "--model", "things:Slow", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert complaint in printed.err
+    assert (printed.err.count("\n"), printed.out) == (1, "")
+    assert (tmp_path / "broken.json").read_text(encoding="utf-8") == "{"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["chat", "--version"]])
+def test_the_version_is_told(arguments, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(arguments)
+    assert capsys.readouterr().out == f"agentrt {agentrt.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["sing"], ["chat", "--loud"]])
+def test_unknown_arguments_exit_2_and_say_how_it_is_used(arguments, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert "usage: agentrt" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_ends_the_program_quietly(tmp_path):
+    command = [sys.executable, "-m", "agentrt.console", *SLOW]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write(b"two\n" * 3)
+        process.stdin.close()
+        complaints = process.stderr.read()
+    assert (process.returncode, complaints) == (1, b"")
