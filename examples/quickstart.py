@@ -1,4 +1,7 @@
-"""Ask questions about a folder, offline: a real agent, real tools, and a set of rules where a language model goes."""
+"""Ask questions about a folder: a real agent with real tools, and the model that your environment calls for.
+
+Without OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY or AGENTRT_MODEL that is a set of rules, which works offline.
+"""
 # mypy: disable-error-code="no-untyped-def"
 
 import argparse
@@ -14,8 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agentrt import Agent, MiddlewareBase, Toolkit, event
-from agentrt.model import RulesChatModel
+from agentrt import Agent, MiddlewareBase, Toolkit, errors, event
+from agentrt.model import default_model
 
 QUESTIONS = "Which file defines MiddlewareBase?", "What does LICENSE say about trademarks?", "What is 17 * 23?"
 NOT_WALKED = {"__pycache__", "node_modules", "venv", "build", "dist"}  # and what begins with a dot
@@ -103,36 +106,46 @@ class DynamicContextMiddleware(MiddlewareBase):
         return f"{current_prompt}\n\n## Current Context\nTime: {datetime.now():%H:%M on %A, %d %B %Y}"
 
 
+def plain(text: str) -> str:
+    return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)  # no escape sequences
+
+
 def show(text: str) -> None:
-    plain = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)  # no escape sequences
-    print(plain, end="", flush=True)
+    print(plain(text), end="", flush=True)
 
 
 async def main(questions: Sequence[str], folder: Folder) -> None:
     toolkit = Toolkit(tools=[folder.list_files, folder.read_file, folder.search_text, calculate])
     middlewares = [RateLimitMiddleware(min_interval=0.1), TimingMiddleware(), DynamicContextMiddleware()]
     prompt = "Answer questions about the files of one folder."
-    agent = Agent("assistant", prompt, RulesChatModel(), toolkit=toolkit, middlewares=middlewares)
-    print(agent.explain())
-    for question in questions:
-        show(f"\n> {question}\n")
-        async for item in agent.reply_stream(question):
-            if isinstance(item, event.ToolCallStartEvent):
-                show(f"[call] {item.tool_call_name} ")
-            elif isinstance(item, event.TextBlockDeltaEvent | event.ToolCallDeltaEvent):
-                show(item.delta)
-            elif isinstance(item, event.TextBlockEndEvent | event.ToolCallEndEvent):
-                print()
+    async with Agent("assistant", prompt, default_model(), toolkit=toolkit, middlewares=middlewares) as agent:
+        print(agent.explain())
+        for question in questions:
+            show(f"\n> {question}\n")
+            await answer(agent, question)
+
+
+async def answer(agent: Agent, question: str) -> None:
+    async for item in agent.reply_stream(question):
+        if isinstance(item, event.ToolCallStartEvent):
+            show(f"[call] {item.tool_call_name} ")
+        elif isinstance(item, event.TextBlockDeltaEvent | event.ToolCallDeltaEvent):
+            show(item.delta)
+        elif isinstance(item, event.TextBlockEndEvent | event.ToolCallEndEvent):
+            print()
 
 
 if __name__ == "__main__":
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # not every terminal knows every letter
     logging.getLogger("agentrt").setLevel(logging.ERROR)  # a tool's failure shows in the answer
     here = next((each for each in Path(__file__).resolve().parents[1:2] if (each / "pyproject.toml").is_file()), Path())
-    parser = argparse.ArgumentParser(description="Ask questions about a folder, offline.")
+    parser = argparse.ArgumentParser(description="Ask questions about a folder.")
     parser.add_argument("question", nargs="?", help="without one, three questions about this project are answered")
     parser.add_argument("folder", nargs="?", type=Path, default=here, help="where to look (default: %(default)s)")
     asked = parser.parse_args()
     if not asked.folder.is_dir():
         parser.error(f"{str(asked.folder)!r} is not a folder")
-    asyncio.run(main([asked.question] if asked.question else QUESTIONS, Folder(asked.folder)))
+    try:
+        asyncio.run(main([asked.question] if asked.question else QUESTIONS, Folder(asked.folder)))
+    except errors.AgentRTError as error:
+        sys.exit(f"error: {plain(str(error))}")

@@ -1,17 +1,24 @@
 """Every example runs offline, as a user would run it, and says what it should."""
 
+import json
 import os
 import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 QUICKSTART = EXAMPLES / "quickstart.py"
+
+CALLS_FOR_A_MODEL = {"AGENTRT_MODEL", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"}
 
 SAYS = {
     "dynamic_system_prompt.py": r"Time: \d{4}-\d\d-\d\dT.*\nTime: \d{4}-\d\d-\d\dT.*\n",
@@ -37,10 +44,11 @@ SAYS = {
 
 
 def run(script: Path, *arguments: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    offline = {name: value for name, value in os.environ.items() if name not in CALLS_FOR_A_MODEL}
     return subprocess.run(
         [sys.executable, "-W", "error", str(script), *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "middleware")]), **environment},
+        env={**offline, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "middleware")]), **environment},
         capture_output=True,
         encoding="utf-8",
         timeout=120,
@@ -190,3 +198,74 @@ def test_a_copy_of_the_quickstart_looks_into_the_current_folder(folder: Path, tm
 
     assert finished.returncode == 0, finished.stderr
     assert "There are 7 files." in finished.stdout
+
+
+class ModelServer(HTTPServer):
+    """Has every question looked up with a tool, and tells what the tool said."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), ModelHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}/v1"
+        self.models: list[str] = []
+
+
+class ModelHandler(BaseHTTPRequestHandler):
+    server: ModelServer
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.models.append(asked["model"])
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        said = asked["messages"][-1]
+        call = {"index": 0, "id": "1", "function": {"name": "list_files", "arguments": "{}"}}
+        delta = {"content": f"I see {said['content']}"} if said["role"] == "tool" else {"tool_calls": [call]}
+        self._send({"choices": [{"index": 0, "delta": delta, "finish_reason": "stop"}]})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _send(self, chunk: dict[str, Any]) -> None:
+        self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    with ModelServer() as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("spec", "model"), [({}, "gpt-5-mini"), ({"AGENTRT_MODEL": "openai:mine"}, "mine")])
+def test_the_quickstart_asks_a_real_model_when_the_environment_calls_for_one(
+    spec: dict[str, str], model: str, server: ModelServer, tmp_path: Path
+) -> None:
+    (tmp_path / "only.txt").write_text("nothing of note\n")
+
+    said = answer("What is here?", tmp_path, OPENAI_BASE_URL=server.url, NO_PROXY="127.0.0.1", **spec)
+
+    assert server.models == [model, model]
+    assert "[call] list_files {}\n" in said
+    assert said.endswith("I see only.txt\n")
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "NO_PROXY": "127.0.0.1"}, "is the server running"),
+        ({"AGENTRT_MODEL": "antropic:claude"}, "did you mean 'anthropic'"),
+    ],
+)
+def test_the_quickstart_says_in_one_line_why_there_is_no_model(
+    environment: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    finished = run(QUICKSTART, "What is here?", tmp_path, **environment)
+
+    assert finished.returncode == 1
+    assert re.fullmatch(r"error: .+\n", finished.stderr), finished.stderr
+    assert said in finished.stderr

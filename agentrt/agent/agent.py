@@ -1,7 +1,7 @@
 """The agent: a model, tools and compiled chains, holding one conversation."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Self, cast
 
 import anyio
 import shortuuid
@@ -112,7 +112,21 @@ class Agent:
                 "run_sync() was called inside a running event loop, which it would block: "
                 "write `await agent.reply(...)` there"
             )
-        return anyio.run(self.reply, inputs)
+        return anyio.run(self._reply_and_close, inputs)
+
+    async def _reply_and_close(self, inputs: str | ReplyInput) -> Msg:
+        async with self:  # what the model keeps open belongs to the event loop that ends here
+            return await self.reply(inputs)
+
+    async def aclose(self) -> None:
+        """Close what the model holds open in this event loop; a further reply opens it again."""
+        await self.model.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     async def observe(self, msgs: str | Msg | list[Msg] | None) -> None:
         """Take in messages without answering them."""

@@ -1,5 +1,6 @@
 """A reply as a stream: it starts late, closes everything, and lets go of the conversation."""
 
+import asyncio
 import gc
 import re
 
@@ -351,3 +352,38 @@ async def test_a_middleware_sees_the_conversation_it_works_for():
     first = await agent.reply("go")
     second = await other.reply("go")
     assert seen == [(agent, first.id), (other, second.id)]
+
+
+async def test_an_agent_closes_its_model():
+    agent = agent_of(["hello"])
+    closed = []
+
+    async def aclose():
+        closed.append(True)
+
+    agent.model.aclose = aclose
+    async with agent as same:
+        assert same is agent
+        assert (await agent.reply("go")).get_text_content() == "hello"
+        assert closed == []
+    assert closed == [True]
+
+
+def test_run_sync_closes_the_model_in_the_event_loop_that_it_ran_in():
+    agent = agent_of(["hello"])
+    loops = []
+
+    async def aclose():
+        loops.append(asyncio.get_running_loop())
+
+    async def remember(messages, tools):
+        loops.append(asyncio.get_running_loop())
+        return "again"
+
+    agent.model.aclose = aclose
+    assert agent.run_sync("go").get_text_content() == "hello"
+    agent = agent_of([remember])
+    agent.model.aclose = aclose
+    agent.run_sync("go")
+    assert len(loops) == 3
+    assert loops[1] is loops[2]
