@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from typing import TextIO
 
 from anyio.from_thread import BlockingPortal
 
@@ -34,20 +35,25 @@ class Chat:
         self._agent = agent
         self._portal = portal
         self._color = color
+        self._failed = False
         self._commands = {"/new": self._new, "/explain": self._explain, "/help": self._help}
 
-    def run(self) -> None:
-        """Talk until the end."""
+    def run(self) -> bool:
+        """Talk until the end, and return whether the last reply was a whole one."""
         for line in _lines():
             if line == "/quit":
-                return
+                break
             try:
                 self._take(line)
             except Exception as error:  # noqa: BLE001  # whatever failed, the conversation goes on
-                _tell("error", one_line(f"{type(error).__name__}: {error}"))
+                self._failed = True
+                if isinstance(error, BrokenPipeError):
+                    print(flush=True)  # which raises again if it is our reader who has left
+                _tell("error", one_line(f"{type(error).__name__}: {error}"), sys.stderr)
             except KeyboardInterrupt:
                 _tell("leaving", "once what still runs has stopped; Ctrl-C again leaves at once")
                 raise
+        return not self._failed
 
     def _take(self, line: str) -> None:
         if line.startswith("/"):
@@ -55,6 +61,7 @@ class Chat:
         elif line:
             stream = self._agent.reply_stream(line, yield_final_msg=True)
             Turn(self._portal, partial(show, stream, color=self._color)).run()
+            self._failed = False
 
     def _new(self) -> None:
         self._agent = self._agent.with_state(AgentState())
@@ -68,11 +75,11 @@ class Chat:
         print(_HELP)
 
     def _unknown(self, line: str) -> None:
-        _tell("error", f"there is no command {line.split()[0]!r}: /help lists those that there are")
+        _tell("error", f"there is no command {line.split()[0]!r}: /help lists those that there are", sys.stderr)
 
 
-def _tell(label: str, text: str) -> None:
-    PlainView(sys.stdout).line(label, text)
+def _tell(label: str, text: str, file: TextIO | None = None) -> None:
+    PlainView(file or sys.stdout).line(label, text)
 
 
 def _lines() -> Iterator[str]:

@@ -14,7 +14,7 @@ from agentrt.console.chat import Chat
 from agentrt.console.load import load_model, load_toolkit
 from agentrt.console.session import SessionFile
 from agentrt.console.text import escaped
-from agentrt.errors import AgentRTError
+from agentrt.errors import AgentRTError, UsageError
 
 __all__ = ["main"]
 
@@ -62,15 +62,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _chat(options: argparse.Namespace) -> int:
+    _check_streams()
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     agent = _agent(options)
     _let_everything_be_read()
-    if sys.stdin.isatty() and sys.stdout.isatty():
+    in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if in_terminal:
         print(escaped(_greeting(agent)))
     with start_blocking_portal(name="agentrt") as portal, portal.wrap_async_context_manager(agent):
-        Chat(agent, portal, color=not options.no_color).run()
-    return 0
+        is_whole = Chat(agent, portal, color=not options.no_color).run()
+    return 0 if is_whole or in_terminal else 1  # whoever sits there has seen the error
+
+
+def _check_streams() -> None:
+    for name in ("stdin", "stdout"):
+        if getattr(sys, name) is None:
+            raise UsageError(f"the standard {name.removeprefix('std')}put is closed: give it one, such as {os.devnull}")
 
 
 def _agent(options: argparse.Namespace) -> Agent:

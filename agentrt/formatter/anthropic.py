@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic_core import from_json
@@ -20,21 +20,17 @@ from agentrt.block import (
     ToolResultState,
     URLSource,
 )
+from agentrt.formatter.shared import DATA_URL, TEXTS, UNANSWERED, nothing_of, results_of_calls
 from agentrt.message import Msg
 
 __all__ = ["format_anthropic", "pack_thinking"]
 
 Part = dict[str, Any]
-Item = tuple[str, ContentBlock]
 
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-_TEXTS = ("application/json", "application/xml", "application/yaml")
 _PACKED = "anthropic:"
 _START = "(The conversation starts here.)"
-_UNANSWERED = "(no result: the call was never carried out, or its result was lost)"
-_NO_OUTPUT = "(no output)"
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
-_DATA_URL = re.compile(r"data:(?P<media_type>[^;,]*)[^,]*;base64,(?P<data>.*)", re.DOTALL)
 
 
 def format_anthropic(messages: Sequence[Msg]) -> dict[str, Any]:
@@ -45,7 +41,7 @@ def format_anthropic(messages: Sequence[Msg]) -> dict[str, Any]:
     it. What the API does not take (sound, an image of the assistant's own) leaves a note in its place.
     """
     items = [(msg.role, block) for msg in messages if msg.role != "system" for block in msg.get_content_blocks()]
-    turns = _Turns(_results_of_calls(items))
+    turns = _Turns(results_of_calls(block for _, block in items))
     for role, block in items:
         turns.add(role, block)
     payload: dict[str, Any] = {"messages": turns.end()}
@@ -162,18 +158,6 @@ class _Turns:
         content.append(part)
 
 
-def _results_of_calls(items: Iterable[Item]) -> dict[int, ToolResultBlock]:
-    """Return the result of each call by the call's identity, for an id may serve again in a later reply."""
-    waiting: dict[str, ToolCallBlock] = {}
-    results: dict[int, ToolResultBlock] = {}
-    for _, block in items:
-        if isinstance(block, ToolCallBlock):
-            waiting[block.id] = block
-        elif isinstance(block, ToolResultBlock) and block.id in waiting:
-            results[id(waiting.pop(block.id))] = block
-    return results
-
-
 def _text_of(msg: Msg) -> str:
     blocks = msg.get_content_blocks()
     texts = (block.text if isinstance(block, TextBlock) else _hint(block) for block in blocks)
@@ -205,7 +189,7 @@ def _input(block: ToolCallBlock) -> dict[str, Any]:
 
 def _tool_result(call_id: str, result: ToolResultBlock | None) -> Part:
     if result is None:
-        return {"type": "tool_result", "tool_use_id": call_id, "content": [_text(_UNANSWERED)], "is_error": True}
+        return {"type": "tool_result", "tool_use_id": call_id, "content": [_text(UNANSWERED)], "is_error": True}
     part: Part = {"type": "tool_result", "tool_use_id": call_id, "content": list(_output(result))}
     if result.state not in (ToolResultState.SUCCESS, ToolResultState.RUNNING):
         part["is_error"] = True
@@ -216,7 +200,7 @@ def _output(result: ToolResultBlock) -> Iterator[Part]:
     blocks = [TextBlock(result.output)] if isinstance(result.output, str) else result.output
     kept = [block for block in blocks if not isinstance(block, TextBlock) or block.text.strip()]
     if not kept:
-        yield _text(_NO_OUTPUT if result.state == ToolResultState.SUCCESS else f"({result.state})")
+        yield _text(nothing_of(result))
     for block in kept:
         yield _text(block.text) if isinstance(block, TextBlock) else _media(block)
 
@@ -233,7 +217,7 @@ def _media(block: DataBlock) -> Part:
 
 
 def _inlined(source: Base64Source | URLSource) -> Base64Source | URLSource:
-    match = _DATA_URL.fullmatch(source.url) if isinstance(source, URLSource) else None
+    match = DATA_URL.fullmatch(source.url) if isinstance(source, URLSource) else None
     return Base64Source(match["data"], match["media_type"] or source.media_type) if match else source
 
 
@@ -244,7 +228,7 @@ def _source(source: Base64Source | URLSource, media_type: str) -> Part | None:
         return {"type": "url", "url": source.url} if taken and source.url.startswith(("http://", "https://")) else None
     if media_type in _IMAGES or media_type == "application/pdf":
         return {"type": "base64", "media_type": media_type, "data": source.data}
-    if media_type.startswith("text/") or media_type in _TEXTS:
+    if media_type.startswith("text/") or media_type in TEXTS:
         return _text_source(source.data)
     return None
 

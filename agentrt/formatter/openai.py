@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pydantic_core import from_json
+
 from agentrt.block import (
     Base64Source,
     ContentBlock,
@@ -17,18 +19,15 @@ from agentrt.block import (
     ToolCallBlock,
     ToolResultBlock,
 )
+from agentrt.formatter.shared import DATA_URL, TEXTS, UNANSWERED, nothing_of, results_of_calls
 from agentrt.message import Msg
 
 __all__ = ["format_openai"]
 
 Part = dict[str, Any]
 
-_UNANSWERED = "(no result: the call was never carried out, or its result was lost)"
-_NO_OUTPUT = "(no output)"
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]+")
-_DATA_URL = re.compile(r"data:[^,]*;base64,(?P<data>.*)", re.DOTALL)
 _SOUNDS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
-_TEXTS = ("application/json", "application/xml", "application/yaml")
 _LONGEST_ID = 40
 _LONGEST_NAME = 64
 
@@ -42,7 +41,7 @@ def format_openai(messages: Sequence[Msg], *, reasoning: bool = False) -> list[d
     place. With `reasoning`, thinking goes back as `reasoning_content` with the rounds since the last message of the
     user, as some reasoning models demand; otherwise never.
     """
-    results = _results_of_calls(messages)
+    results = results_of_calls(block for msg in messages for block in msg.get_content_blocks())
     since = _last_of_the_user(messages) if reasoning else len(messages)
     formatted: list[dict[str, Any]] = []
     for index, msg in enumerate(messages):
@@ -53,22 +52,6 @@ def format_openai(messages: Sequence[Msg], *, reasoning: bool = False) -> list[d
         else:
             formatted += _user(msg, results)
     return formatted
-
-
-def _results_of_calls(messages: Sequence[Msg]) -> dict[int, ToolResultBlock]:
-    """Return the result of each call, by the identity of the call's block.
-
-    Providers may give the same id again in a later reply, so a result belongs to the latest call with its id.
-    """
-    found: dict[int, ToolResultBlock] = {}
-    unanswered: dict[str, ToolCallBlock] = {}
-    for msg in messages:
-        for block in msg.get_content_blocks():
-            if isinstance(block, ToolCallBlock):
-                unanswered[block.id] = block
-            elif isinstance(block, ToolResultBlock) and block.id in unanswered:
-                found[id(unanswered.pop(block.id))] = block
-    return found
 
 
 def _last_of_the_user(messages: Sequence[Msg]) -> int:
@@ -131,7 +114,7 @@ class _Rounds:
         media: list[Part] = []
         for call in self._calls:
             result = self._results.get(id(call))
-            text = _UNANSWERED if result is None else _output(result, media)
+            text = UNANSWERED if result is None else _output(result, media)
             yield {"role": "tool", "tool_call_id": _id(call.id), "content": text}
         if media:
             yield {"role": "user", "content": media}
@@ -144,18 +127,19 @@ def _call(call: ToolCallBlock) -> dict[str, Any]:
 
 def _arguments(text: str) -> str:
     # Servers that read the arguments refuse the whole conversation when they are no JSON object.
+    if not text.strip():
+        return "{}"
     try:
-        if not text.strip():
-            return "{}"
-        return text if isinstance(json.loads(text), dict) else json.dumps({"invalid_arguments": text})
-    except (ValueError, RecursionError):
-        return json.dumps({"invalid_arguments": text})
+        is_object = isinstance(from_json(text, allow_inf_nan=False), dict)
+    except (ValueError, TypeError):  # TypeError: text with half a surrogate pair
+        is_object = False
+    return text if is_object else json.dumps({"invalid_arguments": text})
 
 
 def _output(result: ToolResultBlock, media: list[Part]) -> str:
     """Return the result's text; what is no text is added to `media`, with a word about where it comes from."""
     if isinstance(result.output, str):
-        return result.output or _NO_OUTPUT
+        return result.output or nothing_of(result)
     texts: list[str] = []
     for block in result.output:
         part = _part(block)
@@ -164,7 +148,7 @@ def _output(result: ToolResultBlock, media: list[Part]) -> str:
         else:
             texts.append(f"({_kind(block)}: in the message after the results)")
             media += [_text(f"From the result of {result.name}, call {result.id}:"), part]
-    return "\n".join(texts) or _NO_OUTPUT
+    return "\n".join(texts) or nothing_of(result)
 
 
 def _orphan(result: ToolResultBlock) -> dict[str, Any]:
@@ -219,7 +203,7 @@ def _part(block: TextBlock | DataBlock) -> Part:
     if media_type == "application/pdf":
         file = {"filename": block.name or "file.pdf", "file_data": f"data:{media_type};base64,{data}"}
         return {"type": "file", "file": file}
-    if media_type.startswith("text/") or media_type in _TEXTS:
+    if media_type.startswith("text/") or media_type in TEXTS:
         return _text(_read(block, data))
     return _text(_note(block, "of a kind that this model's API does not take"))
 
@@ -238,7 +222,7 @@ def _image(block: DataBlock) -> Part:
 def _data(block: DataBlock) -> str | None:
     if isinstance(block.source, Base64Source):
         return block.source.data
-    inline = _DATA_URL.match(block.source.url)
+    inline = DATA_URL.match(block.source.url)
     return inline["data"] if inline else None
 
 

@@ -14,7 +14,7 @@ from agentrt.formatter.anthropic import pack_thinking
 from agentrt.message import Msg
 from agentrt.model.assembly import Assembly
 from agentrt.model.estimate import estimated_usage
-from agentrt.model.remote import AnswerReader, RemoteChatModel, Timeouts
+from agentrt.model.remote import MAX_BYTES, AnswerReader, RemoteChatModel, Timeouts
 from agentrt.model.wire import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
@@ -66,6 +66,7 @@ class AnthropicChatModel(RemoteChatModel):
         timeouts: Timeouts | None = None,
         extra_headers: Mapping[str, str] | None = None,
         extra_body: Mapping[str, Any] | None = None,
+        max_bytes: float = MAX_BYTES,
         http_client: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__(
@@ -78,6 +79,7 @@ class AnthropicChatModel(RemoteChatModel):
             timeouts=timeouts,
             extra_headers=extra_headers,
             extra_body=extra_body,
+            max_bytes=max_bytes,
             http_client=http_client,
         )
         self._thinking = _checked_thinking(thinking)
@@ -198,20 +200,24 @@ class _Reader:
     def read(self, body: dict[str, Any]) -> None:
         """Take a whole message."""
         if "content" not in body:
-            raise Malformed(f"it answered with {str(body)[:200]}, which is no message")
+            raise Malformed(f"it answered with {body}, which is no message")
         self._begin(body)
         for index, block in enumerate(list_in(body, "content")):
             self._start(index, block)
             self._stop(index)
         self._end(body)
+        self.is_complete = True
 
     def answer(self) -> ChatResponse:
         """Return the whole answer; raises `Refused` when the model declined."""
         if self._reason == "refusal":
             raise Refused("it declined to answer (stop_reason 'refusal')")
+        if not self.is_complete:
+            raise Malformed("it ended with '[DONE]' and no stop_reason: does base_url lead to Anthropic's API?")
         self._end_thinking()
         content = self._assembly.content()
-        reason = _REASONS.get(self._reason, self._reason) or None
+        unsaid = "length" if self._assembly.ends_in_half_a_call else None  # more was to come
+        reason = _REASONS.get(self._reason, self._reason) or unsaid
         return ChatResponse(content, True, self._usage(content), reason, self._id)
 
     def _begin(self, message: dict[str, Any]) -> None:

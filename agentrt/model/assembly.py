@@ -115,6 +115,12 @@ class Assembly:
         """Whether a tool call has begun."""
         return self._last_call is not None
 
+    @property
+    def ends_in_half_a_call(self) -> bool:
+        """Whether the last tool call has no arguments, or no whole ones."""
+        call = self._last_call
+        return call is not None and not _is_object("".join(call.parts or call.waiting))
+
     def _opened(self, kind: type[TextBlock | ThinkingBlock]) -> _Text:
         if self._open is None or self._open.kind is not kind:
             self._open = _Text(kind)
@@ -159,6 +165,13 @@ def _with_whole_characters(block: _Text | _Call, text: str) -> str:
     if text:
         block.half = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
     return text.removesuffix(block.half)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _is_second(call: _Call, id: str, name: str, arguments: str | dict[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """What went wrong at a provider, as an error of the tree: told by HTTP status and body, not by an SDK's classes."""
 
+import json
 import math
 import re
 import time
@@ -54,6 +55,7 @@ _STATUS_OF_CODE = {
     "timeout_error": 504,
 }
 _PASSING = {408, 409, 425, 499}
+_USER_IN_URL = re.compile(r"://[^/@\s'\"]+@")
 _MOST = 500  # characters of a provider's own words that a message repeats
 _SHORTEST_SECRET = 8  # "EMPTY", "none" and "ollama" are keys as well, and words
 
@@ -79,11 +81,17 @@ class Provider:
         return urlsplit(self.url).netloc.rpartition("@")[2] or self.url
 
     def clean(self, text: str) -> str:
-        """Return the text with every secret blotted out."""
+        """Return the text with every secret blotted out; it must be whole, for half a secret is not found."""
         for secret in self.secrets:
             if len(secret) >= _SHORTEST_SECRET:
-                text = text.replace(secret, "***")
-        return text
+                spellings = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]}
+                text = re.sub("|".join(map(re.escape, spellings)), "***", text, flags=re.IGNORECASE)
+        return _USER_IN_URL.sub("://***@", text)
+
+    def told(self, text: str) -> str:
+        """Return the text without secrets and not too long for a message."""
+        text = self.clean(text)
+        return text if len(text) <= _MOST else f"{text[: _MOST - 150]} ... {text[-150:]}"
 
     def safe_cause(self, error: BaseException) -> BaseException | None:
         """Return the error, or `None` when it or an error behind it holds a secret."""
@@ -92,8 +100,9 @@ class Provider:
 
     def failure(self, status: int, headers: Mapping[str, str], body: Any) -> ModelError:
         """Return the error for an answer with this HTTP status; `body` is its JSON, or its text."""
-        code, text = _code_and_text(body)
-        error = _error(status, code, text)(self._message(status, code, self.clean(text)))
+        code, text = _code_and_text(self.clean(body) if isinstance(body, str) else body)
+        remedy = self._remedy(status, headers)
+        error = _error(status, code, text)(self._message(status, code, self.clean(text), remedy))
         error.status_code = status
         error.retry_after = _retry_after(headers)
         return error
@@ -105,12 +114,12 @@ class Provider:
         numbers = [int(word) for word in code if word.isdecimal() and len(word) == 3 and word >= "400"]
         return self.failure((numbers + known + [500])[0], {}, event)
 
-    def _message(self, status: int, code: Iterable[str], text: str) -> str:
+    def _message(self, status: int, code: Iterable[str], text: str, remedy: str) -> str:
         said = f": {text[:_MOST]}" if text else ""
-        codes = ", ".join(sorted(code))[:100]
-        return f"{self} answered {status}{f' ({self.clean(codes)})' if codes else ''}{said}{self._remedy(status)}"
+        codes = self.clean(", ".join(sorted(code)))[:100]
+        return f"{self} answered {status}{f' ({codes})' if codes else ''}{said}{remedy}"
 
-    def _remedy(self, status: int) -> str:
+    def _remedy(self, status: int, headers: Mapping[str, str]) -> str:
         if status == 401:
             return f"; check the key: {self.how_to_give_a_key()}"
         if status == 402:
@@ -119,7 +128,11 @@ class Provider:
             return f"; the key may not do this: check its rights, and that the account may use {self.model!r}"
         if status == 404:
             return f"; check the model's name {self.model!r} and base_url={self.shown_url()!r}"
-        return f"; check base_url={self.shown_url()!r}" if 300 <= status < 400 or status == 405 else ""
+        if 300 <= status < 400:
+            there = self.clean(headers.get("location", "").partition("?")[0])[:200]
+            leads = f"it leads to {there!r}, where the key is not sent" if there else "it leads elsewhere"
+            return f"; {leads}: check base_url={self.shown_url()!r}"
+        return f"; check base_url={self.shown_url()!r}" if status == 405 else ""
 
     def how_to_give_a_key(self) -> str:
         """Return the words that tell how to give a key."""
@@ -149,8 +162,10 @@ def _code_and_text(body: Any) -> tuple[set[str], str]:
     Bodies are `{"error": {"message", "type", "code"}}`, with or without a wrapper, `{"error": "..."}` and
     `{"detail": ...}`, or no JSON at all.
     """
+    if isinstance(body, str):
+        return set(), " ".join(_without_tags(body).split())
     if not isinstance(body, Mapping):
-        return set(), " ".join(_without_tags(body).split()) if isinstance(body, str) else ""
+        return set(), "" if body is None else str(body)
     error = body.get("error")
     inner: Mapping[str, Any] = error if isinstance(error, Mapping) else body
     words = [inner.get("code"), inner.get("type"), *_inner_codes(inner)]

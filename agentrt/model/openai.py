@@ -13,14 +13,13 @@ from agentrt.formatter import Formatter, format_openai
 from agentrt.message import Msg
 from agentrt.model.assembly import Assembly
 from agentrt.model.estimate import estimated_usage
-from agentrt.model.remote import RemoteChatModel, Timeouts
+from agentrt.model.remote import MAX_BYTES, RemoteChatModel, Timeouts
 from agentrt.model.wire import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
 __all__ = ["OpenAIChatModel", "Quirks"]
 
 _URL = "https://api.openai.com/v1"
-_REASONS = {"function_call": "tool_calls"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,7 @@ class OpenAIChatModel(RemoteChatModel):
         timeouts: Timeouts | None = None,
         extra_headers: Mapping[str, str] | None = None,
         extra_body: Mapping[str, Any] | None = None,
+        max_bytes: float = MAX_BYTES,
         http_client: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__(
@@ -84,10 +84,11 @@ class OpenAIChatModel(RemoteChatModel):
             timeouts=timeouts,
             extra_headers=extra_headers,
             extra_body=extra_body,
+            max_bytes=max_bytes,
             http_client=http_client,
         )
         self.quirks = quirks or Quirks("max_completion_tokens" if self.base_url == _URL else "max_tokens")
-        self._formatter = formatter or self._format
+        self._formatter = formatter
         self._parallel_tool_calls = parallel_tool_calls
         settings = {
             "temperature": temperature,
@@ -105,7 +106,8 @@ class OpenAIChatModel(RemoteChatModel):
     def _body(
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> dict[str, Any]:
-        body = {"model": self.model, "messages": self._formatter(messages), "stream": self.stream, **self._settings}
+        formatter = self._formatter or self._format
+        body = {"model": self.model, "messages": formatter(messages), "stream": self.stream, **self._settings}
         if self.stream and self.quirks.stream_usage:
             body["stream_options"] = {"include_usage": True}
         if tools:
@@ -158,7 +160,7 @@ class _Reader:
 
     def answer(self) -> ChatResponse:
         if self._refusal:
-            raise Refused(f"it declined to answer: {''.join(self._refusal)[:500]}")
+            raise Refused(f"it declined to answer: {''.join(self._refusal)}")
         if self._reason == "content_filter":
             raise Refused("its content filter stopped the answer (finish_reason 'content_filter')")
         if self._reason == "insufficient_system_resource":
@@ -175,7 +177,9 @@ class _Reader:
         )
 
     def _finished_reason(self) -> str:
-        reason = _REASONS.get(self._reason or "stop", self._reason or "stop")
+        if self._reason is None and self._assembly.ends_in_half_a_call:
+            return "length"  # nobody says so, but more was to come
+        reason = self._reason or "stop"
         return "tool_calls" if reason == "stop" and self._assembly.has_calls else reason
 
     def _take(self, fields: dict[str, Any], name: str, *, are_whole: bool) -> None:
@@ -191,7 +195,7 @@ class _Reader:
 
     def _message(self, message: dict[str, Any], *, are_whole: bool) -> None:
         self._assembly.thinking(text_in(message, "reasoning_content") or text_in(message, "reasoning"))
-        self._assembly.text(text_in(message, "content"))
+        self._assembly.text(_content(message))
         refusal = text_in(message, "refusal")
         if refusal:
             self._refusal.append(refusal)
@@ -203,6 +207,13 @@ class _Reader:
 
 def _index(call: dict[str, Any]) -> int | None:
     return None if call.get("index") is None else count_in(call, "index")
+
+
+def _content(message: dict[str, Any]) -> str:
+    # Some servers answer in parts, as they are asked.
+    if isinstance(message.get("content"), list):
+        return "".join(text_in(part, "text") for part in list_in(message, "content"))
+    return text_in(message, "content")
 
 
 def _arguments(function: dict[str, Any]) -> str | dict[str, Any]:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,8 @@ _NO_KEY = "none"  # the SDKs want some word
 def _ollama_url(host: str) -> str:
     """Return where the server listens that `host` tells to listen there, as OLLAMA_HOST does: "0.0.0.0", "box:80"."""
     scheme, _, rest = host.rpartition("://")
+    if rest.count(":") > 1 and not {"[", "@"} & {*rest}:
+        rest = f"[{rest}]"
     parts = urlsplit(f"//{rest.rstrip('/')}")
     name = "localhost" if parts.hostname in (None, "0.0.0.0", "::") else parts.netloc.removesuffix(f":{parts.port}")
     port = parts.port or {"http": 80, "https": 443}.get(scheme, 11434)
@@ -50,6 +53,7 @@ class Preset:
         found = {"base_url": own_url or self.base_url, "api_key": self._key(own_url)}
         if self.adapter is OpenAIChatModel:
             found |= {"key_variable": self.key_variable, "quirks": self.quirks}
+        _check(settings, self.adapter)
         return self.adapter(model, **{**found, **{k: v for k, v in settings.items() if v is not None}})
 
     def _url_of_environment(self) -> str | None:
@@ -112,6 +116,7 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
     if provider == "rules":
         if model:
             raise ConfigError(f"{spec!r:.100}: the rules are one model and have no other names: write 'rules'")
+        _check(settings, RulesChatModel)
         return RulesChatModel(**settings)
     preset = PRESETS.get(provider)
     if preset is None:
@@ -119,6 +124,13 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
     if not model:
         raise ConfigError(f"{spec!r} names no model: write '{provider}:MODEL', as in '{provider}:{preset.example}'")
     return preset.build(model, settings)
+
+
+def _check(settings: dict[str, Any], make: Callable[..., ChatModelBase]) -> None:
+    known = [name for name in signature(make).parameters if name != "model"]
+    for name in settings:
+        if name not in known:
+            raise ConfigError(f"{make.__name__} has no setting {name!r}: it takes {', '.join(known)}")
 
 
 def _unknown(spec: str, provider: str) -> str:

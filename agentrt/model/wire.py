@@ -1,23 +1,27 @@
 """What comes over the wire, read strictly: server-sent events, and the fields of the JSON in them.
 
-Everything here raises `Malformed` for what does not fit.
+Everything here raises `Malformed` for what does not fit, with all of it: whoever tells it to somebody blots out the
+secrets and then shortens it, for half a secret is not found any more.
 """
 
 import json
+import math
 import re
-import reprlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentrt.errors import Malformed
 
-__all__ = ["EventReader", "count_in", "dict_in", "list_in", "parse_object", "text_in"]
+__all__ = ["EventReader", "ServerSentEvent", "count_in", "dict_in", "list_in", "parse_object", "text_in"]
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _FIELDS = {b"data", b"event", b"id", b"retry"}
 
-_repr = reprlib.Repr()
-_repr.maxstring = _repr.maxother = 80
-_repr.maxlevel = 2
+
+class ServerSentEvent(NamedTuple):
+    """One event: its name, "" when it has none, and its data."""
+
+    name: str
+    data: bytes
 
 
 class EventReader:
@@ -26,15 +30,16 @@ class EventReader:
     `stray` is the first line that belongs to no event: what came instead of events, if none came.
     """
 
-    __slots__ = ("_data", "_rest", "stray")
+    __slots__ = ("_data", "_name", "_rest", "stray")
 
     def __init__(self) -> None:
         self.stray = b""
+        self._name = ""
         self._rest: list[bytes] = []
         self._data: list[bytes] = []
 
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the data of each event that is complete by now; comments and events without data are passed over."""
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        """Return each event that is complete by now; comments and events without data are passed over."""
         self._rest.append(chunk)
         if b"\n" not in chunk and b"\r" not in chunk:
             return []
@@ -46,30 +51,33 @@ class EventReader:
 
     def end(self) -> None:
         """Note that no more bytes come: a line that was begun belongs to no event."""
-        self.stray = self.stray or b"".join(self._rest).lstrip()[:200]
+        self.stray = self.stray or b"".join(self._rest).lstrip()
 
-    def _line(self, line: bytes) -> list[bytes]:
+    def _line(self, line: bytes) -> list[ServerSentEvent]:
         if not line:
-            event, self._data = b"\n".join(self._data), []
-            return [event] if event.strip() else []
+            event = ServerSentEvent(self._name, b"\n".join(self._data))
+            self._name, self._data = "", []
+            return [event] if event.data.strip() else []
         field, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
         if field == b"data":
             self._data.append(value.removeprefix(b" "))
+        elif field == b"event":
+            self._name = value.strip().decode(errors="replace")
         elif field and field not in _FIELDS and not self.stray:
-            self.stray = line.strip()[:200]
+            self.stray = line.strip()
         return []
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
     """Return the JSON object that the UTF-8 text holds."""
     try:
-        value = json.loads(data.decode())
+        value = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        why = "nested too deeply" if isinstance(error, RecursionError) else f"{error}"[:100]
-        text = data[:200].decode(errors="replace")
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        text = data.decode(errors="replace")
         raise Malformed(f"it answered with {text!r}, which is not valid JSON ({why})") from None
     if not isinstance(value, dict):
-        raise Malformed(f"it answered with {_repr.repr(value)}, not with a JSON object")
+        raise Malformed(f"it answered with {value!r}, not with a JSON object")
     return value
 
 
@@ -97,11 +105,13 @@ def count_in(fields: dict[str, Any], name: str) -> int:
     value = fields.get(name)
     if value is None:
         return 0
+    if isinstance(value, float) and math.isfinite(value):  # some languages know no other numbers
+        value = int(value)
     number: int = _checked(value, int, name, "a whole number")
     return max(number, 0)
 
 
 def _checked(value: Any, kind: type, name: str, wanted: str) -> Any:
     if not isinstance(value, kind):
-        raise Malformed(f"its {name!r} is {_repr.repr(value)}, not {wanted}")
+        raise Malformed(f"its {name!r} is {value!r}, not {wanted}")
     return value

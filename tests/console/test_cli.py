@@ -1,6 +1,8 @@
 """The `agentrt` command without a terminal: what it prints, keeps and refuses."""
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +23,11 @@ def things(tmp_path: Path) -> None:
 
 def test_a_conversation_through_a_pipe_is_plain_text(tmp_path):
     done = piped([*SLOW, "--system", "Be kind."], "hello\nadd\nfail\n/explain\n/what now\n\n\x1b[31m早\n", tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        "[error] Transient: the line\\x1b[31m is cut",
+        "[error] there is no command '/what': /help lists those that there are",
+    ]
     before, _, after = done.stdout.partition("Agent 'assistant': the chains, outermost first\n")
     assert before.splitlines() == [
         "HEARD 1: **hello**",
@@ -30,14 +36,33 @@ def test_a_conversation_through_a_pipe_is_plain_text(tmp_path):
         "[result] add: 42",
         "HEARD 2: **add**",
         "[tokens] 7 in, 5 out",
-        "[error] Transient: the line\\x1b[31m is cut",
     ]
-    assert after.splitlines()[-3:] == [
-        "[error] there is no command '/what': /help lists those that there are",
+    assert after.splitlines()[-2:] == [
         "HEARD 4: **\\x1b[31m早**",
         "[tokens] 7 in, 5 out",
     ]
     assert {char for char in done.stdout if ord(char) < 32} == {"\n"}
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [("fail\n", 1), ("hello\nfail\n/help\n", 1), ("fail\n/quit\n", 1), ("fail\nhello\n", 0), ("", 0)],
+)
+def test_a_last_reply_that_failed_fails_the_command(said, code, tmp_path):
+    done = piped(SLOW, said, tmp_path)
+    assert done.returncode == code
+    assert "Transient" not in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
+@pytest.mark.parametrize(("closed", "word"), [("<&-", "input"), (">&-", "output")])
+def test_a_stream_that_is_closed_is_told_in_one_line(closed, word, tmp_path):
+    line = f"{shlex.join([sys.executable, '-m', 'agentrt.console', *SLOW])} {closed}"
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, encoding="utf-8", check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"agentrt: the standard {word} is closed: give it one, such as /dev/null\n"
 
 
 def test_without_a_model_or_key_the_offline_rules_answer(tmp_path):

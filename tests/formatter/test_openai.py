@@ -21,6 +21,7 @@ from agentrt.message import (
     ThinkingBlock,
     ToolCallBlock,
     ToolResultBlock,
+    ToolResultState,
     URLSource,
     UserMsg,
 )
@@ -129,6 +130,14 @@ def test_a_result_is_never_empty(output: Any) -> None:
     assert said(call(), result(output=output))[1]["content"] == "(no output)"
 
 
+@pytest.mark.parametrize("output", ["", []])
+@pytest.mark.parametrize("state", ["interrupted", "denied", "unknown", "timeout", "error"])
+def test_a_result_that_is_none_does_not_pass_for_a_success(state: str, output: Any) -> None:
+    failed = ToolResultBlock("c1", "add", output, ToolResultState(state))
+
+    assert said(call(), failed)[1]["content"] == f"({state})"
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -137,6 +146,8 @@ def test_a_result_is_never_empty(output: Any) -> None:
         ('{"a": 1}', {"a": 1}),
         ('{"a": ', {"invalid_arguments": '{"a": '}),
         ("[1]", {"invalid_arguments": "[1]"}),
+        ('{"a": NaN}', {"invalid_arguments": '{"a": NaN}'}),
+        (r'{"a": "\ud83d"}', {"invalid_arguments": r'{"a": "\ud83d"}'}),
     ],
 )
 def test_arguments_are_always_a_json_object(text: str, wanted: Any) -> None:

@@ -3,9 +3,11 @@
 import json
 import logging
 import traceback
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,7 @@ from tests.model.wire_anthropic import (
     tool_use,
     usage,
 )
+from tests.model.wire_openai import body_of
 
 HELLO = [UserMsg("user", "Hello")]
 ADD = Toolkit(tools=[add]).get_json_schemas()
@@ -275,6 +278,46 @@ async def test_a_refusal_is_an_error_of_its_own(stream):
         await ask(wire, stream=stream)
 
 
+@pytest.mark.parametrize("reason", ["max_tokens", None])
+@pytest.mark.parametrize("pieces", [(), ("",), ('{"a": ',)])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_half_a_call_at_the_end_tells_that_the_answer_was_cut(reason, pieces, stream):
+    if stream:
+        wire = Wire([start(), *tool_use(0, "t1", "add", *pieces), *stop(reason)])
+    else:
+        called = {"type": "tool_use", "id": "t1", "name": "add", "input": {}}
+        wire = Wire(Reply({"content": [called], "stop_reason": reason, "usage": usage()}))
+
+    assert (await answer(wire, stream=stream)).finished_reason == "length"
+
+
+async def test_a_call_without_arguments_is_a_whole_one():
+    wire = Wire([start(), *tool_use(0, "t1", "add", ""), *stop("tool_use")])
+
+    assert (await answer(wire)).finished_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_model_may_be_an_application_in_this_process(stream):
+    async def app(scope, receive, send):
+        asked = json.loads(await body_of(receive))
+        assert (scope["path"], asked["stream"]) == ("/v1/messages", stream)
+        said = asked["messages"][-1]["content"][0]["text"].upper()
+        whole = {"content": [{"type": "text", "text": said}], "stop_reason": "end_turn", "usage": usage()}
+        events = [start(), *text(0, said), *stop()]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for chunk in map(line, events) if stream else [json.dumps(whole).encode()]:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    client = partial(httpx2.AsyncClient, transport=httpx2.ASGITransport(app))
+    model = AnthropicChatModel("claude-sonnet-5", api_key=KEY, stream=stream, http_client=client)
+    async with Agent("tester", model=model) as agent:
+        reply = await agent.reply("Hello")
+
+    assert (reply.get_text_content(), reply.usage.input_tokens) == ("HELLO", 10)
+
+
 async def test_calls_that_come_interleaved_are_told_apart_by_index():
     one, two = tool_use(0, "t1", "add", '{"a": 1, ', '"b": 2}'), tool_use(1, "t2", "add", '{"a": 3, ', '"b": 4}')
     shuffled = [one[0], two[0], two[1], one[1], one[2], two[2], one[3], two[3]]
@@ -494,6 +537,12 @@ async def test_a_stream_of_another_shape_is_malformed(wrong):
         await ask(Wire([start(), *text(0, "x"), wrong, *stop()]))
 
 
+@pytest.mark.parametrize("before", [[], [start(), *text(0, "x")]])
+async def test_another_apis_last_word_does_not_make_an_answer_whole(before):
+    with pytest.raises(Malformed, match="base_url"):
+        await ask(Wire([*before, b"data: [DONE]\n\n"]))
+
+
 @pytest.mark.parametrize("body", [b"<html>Hello</html>", b"", {"ok": True}, {"content": "Hi"}, {"content": [1]}])
 async def test_a_message_of_another_shape_is_malformed(body):
     with pytest.raises(Malformed, match="claude-sonnet-5"):
@@ -518,6 +567,15 @@ async def test_no_failure_repeats_the_key(wire, caplog):
 
     told = "".join(traceback.format_exception(caught.value)) + repr(vars(model)) + repr(model) + caplog.text
     assert KEY not in told
+
+
+async def test_a_secret_header_is_sent_and_not_logged(caplog):
+    caplog.set_level(logging.DEBUG)
+    wire = Wire([start(), *text(0, "Hi"), *stop()])
+    await ask(wire, extra_headers={"x-secret": "another-canary-0123456789"})
+
+    assert wire.requests[0].headers["x-secret"] == "another-canary-0123456789"
+    assert "another-canary" not in caplog.text
 
 
 RECORDED = [

@@ -1,16 +1,18 @@
 """The adapter for OpenAI's API: what it sends, and how it reads every dialect of the answer."""
 
 import json
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrt import Agent, Toolkit
-from agentrt.errors import ConfigError, Malformed, ModelError, Refused, Transient
+from agentrt.errors import ConfigError, ContextOverflow, Malformed, ModelError, RateLimited, Refused, Transient
 from agentrt.message import Msg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import ChatUsage, OpenAIChatModel, Quirks
 from agentrt.types import ToolChoice
@@ -19,6 +21,7 @@ from tests.model.wire_openai import (
     HELLO,
     Answer,
     answer_of,
+    body_of,
     call,
     completion,
     delta,
@@ -231,11 +234,89 @@ async def test_usage_that_nobody_sent_is_estimated() -> None:
     assert whole.usage.output_tokens > 100
 
 
-@pytest.mark.parametrize(
-    ("said", "wanted"), [("stop", "stop"), ("length", "length"), ("function_call", "tool_calls"), ("other", "other")]
-)
+@pytest.mark.parametrize(("said", "wanted"), [("stop", "stop"), ("length", "length"), ("other", "other")])
 async def test_reasons_for_stopping_have_the_words_of_the_runtime(said: str, wanted: str) -> None:
     assert (await last(delta(said, content="Hi"))).finished_reason == wanted
+
+
+HALF_CALLS = [["", ""], ["", '{"a": '], ["{}", "  "], ["{}", "[1]"], ["{}", "{} {"]]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("arguments", "finish", "wanted"),
+    [
+        *((each, None, "length") for each in HALF_CALLS),
+        *((each, "length", "length") for each in HALF_CALLS),
+        *((each, "stop", "tool_calls") for each in HALF_CALLS),
+        (["", "{}"], None, "tool_calls"),
+    ],
+)
+async def test_half_a_call_at_the_end_tells_that_the_answer_was_cut(
+    arguments: list[str], finish: str | None, wanted: str, stream: bool
+) -> None:
+    calls = [call(index, f"c{index}", "wipe", each) for index, each in enumerate(arguments)]
+    if stream:
+        played = stream_of(*(delta(**each) for each in calls), delta(finish))
+    else:
+        played = completion(finish, tool_calls=[each["tool_calls"][0] for each in calls])
+
+    assert (await answer_of(model_of(played, stream=stream)[0]))[-1].finished_reason == wanted
+
+
+async def test_text_that_comes_in_parts_is_put_together() -> None:
+    parts = [{"type": "text", "text": "Hel"}, {"type": "reference"}, {"type": "text", "text": "lo"}]
+
+    assert (await last(delta(content=parts), delta("stop"))).content[0].text == "Hello"
+
+
+async def test_an_answer_that_is_not_streamed_although_it_should_be_is_one() -> None:
+    played = completion(content="Hello", tool_calls=[{"id": "c1", "function": {"name": "add", "arguments": "{}"}}])
+    played.chunks = [b"\xef\xbb\xbf \n", *cut_up(next(iter(played.chunks)), [1, 9, 40])]
+    (whole,) = await answer_of(model_of(played)[0])
+
+    assert [block.type for block in whole.content] == ["text", "tool_call"]
+    assert (whole.is_last, whole.finished_reason, whole.usage) == (True, "tool_calls", ChatUsage(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (json_of({"error": {"message": "too long", "code": "context_length_exceeded"}}), ContextOverflow, "too long"),
+        (json_of({"error": {"message": "slow down", "code": 429}}), RateLimited, "slow down"),
+        (json_of({"error": "overloaded"}), Transient, "overloaded"),
+        (json_of({"models": []}), Malformed, "without 'choices'"),
+        (Answer([b'{"choices": [{"mess']), Malformed, "not valid JSON"),
+        (Answer([b"event: error\ndata: everything is on fire\n\n"]), Transient, "everything is on fire"),
+        (Answer([b'event: error\ndata: {"message": "full", "code": 503}\n\n']), Transient, "503.*full"),
+        (Answer([b'event: error\ndata: {"code": "rate_limit_exceeded"}\n\n']), RateLimited, "rate_limit"),
+        (Answer([b'event: error\ndata: ["odd"]\n\n']), Transient, "odd"),
+    ],
+)
+async def test_an_error_in_place_of_a_stream_is_told_apart(answer: Answer, kind: type[ModelError], words: str) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        await answer_of(model_of(answer)[0])
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_model_may_be_an_application_in_this_process(stream: bool) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked = json.loads(await body_of(receive))
+        assert (scope["path"], asked["stream"]) == ("/v1/chat/completions", stream)
+        said = asked["messages"][-1]["content"].upper()
+        played = says(said) if stream else completion(content=said)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for chunk in played.chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    client = partial(httpx2.AsyncClient, transport=httpx2.ASGITransport(app))
+    model = OpenAIChatModel("gpt-test", api_key="x", base_url="http://app/v1", stream=stream, http_client=client)
+    async with Agent("tester", model=model) as agent:
+        reply = await agent.reply("Hello")
+
+    assert (reply.get_text_content(), reply.usage) == ("HELLO", ChatUsage(3, 2))
 
 
 async def test_an_answer_that_calls_tools_stops_for_them_whatever_the_server_says() -> None:
@@ -253,7 +334,8 @@ async def test_an_answer_that_calls_tools_stops_for_them_whatever_the_server_say
         ([{"choices": []}], Malformed, "no choices"),
         ([{"choices": "none"}], Malformed, "'choices' is 'none'"),
         ([{"choices": [5]}], Malformed, "an object"),
-        ([delta(content=["Hi"])], Malformed, "'content'"),
+        ([delta(content=["Hi"])], Malformed, "'content"),
+        ([delta(content={"text": "Hi"})], Malformed, "'content'"),
         ([delta(tool_calls={"index": 0})], Malformed, "'tool_calls'"),
         ([delta(**call(0, "c1", "add", 5))], Malformed, "'arguments' is 5"),
         (["text"], Malformed, "JSON object"),

@@ -20,6 +20,7 @@ from agentrt.model import (
 )
 from agentrt.model.presets import PRESETS
 from agentrt.types import ToolChoice
+from tests.model.wire_openai import body_of
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
@@ -42,11 +43,7 @@ class Server:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         self.url = f"{scope['scheme']}://{self.headers['host']}{scope['path']}"
-        body, more = b"", True
-        while more:
-            event = await receive()
-            body, more = body + event["body"], event["more_body"]
-        self.body = json.loads(body)
+        self.body = json.loads(await body_of(receive))
         await send({"type": "http.response.start", "status": 400, "headers": []})
         await send({"type": "http.response.body", "body": b"no"})
 
@@ -122,6 +119,8 @@ async def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch
         ("https://box/under/", "https://box/under"),
         ("[::1]:8080", "http://[::1]:8080"),
         (":8080", "http://localhost:8080"),
+        ("::1", "http://[::1]:11434"),
+        ("http://fe80::2", "http://[fe80::2]"),
     ],
 )
 async def test_ollama_is_looked_for_where_its_variable_says(
@@ -173,6 +172,22 @@ def test_a_missing_package_comes_with_its_extra(extra: str, monkeypatch: pytest.
     with pytest.raises(ConfigError) as caught:
         chat_model(f"{extra}:some-model", api_key="key")
     assert f'pip install "agentrt[{extra}]"' in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", ["openai:some-model", "anthropic:some-model", "rules"])
+def test_a_setting_that_a_model_does_not_know_comes_with_those_that_it_knows(spec: str) -> None:
+    settings = {} if spec == "rules" else {"api_key": "key"}
+    with pytest.raises(ConfigError, match=r"no setting 'temprature': it takes .*stream") as caught:
+        chat_model(spec, temprature="canary", **settings)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_password_in_the_host_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "http://user:canary@box:1/under")
+
+    with pytest.raises(ConfigError, match="'http://box:1/under/v1'") as caught:
+        chat_model("ollama:qwen3")
+    assert "canary" not in str(caught.value)
 
 
 def test_a_host_that_is_none_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What all remote models share: errors, time limits, closing, many loops and conversations, and a key that stays in."""
 
 import asyncio
+import copy
 import json
 import logging
 import pickle
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import anyio
@@ -29,6 +31,7 @@ from agentrt.errors import (
     Rejected,
     Timeout,
     Transient,
+    UsageError,
 )
 from agentrt.message import UserMsg
 from agentrt.model import OpenAIChatModel, Timeouts
@@ -423,6 +426,174 @@ async def test_a_closed_model_can_be_used_again() -> None:
     assert len(made) == 2
 
 
+END = events(delta("stop")) + DONE
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_closing_a_model_lets_those_end_who_still_use_it(stream: bool) -> None:
+    released = anyio.Event()
+    made: list[httpx2.AsyncClient] = []
+    whole = [b"".join(completion(content="slow").chunks)]
+    slow = Answer([events(delta(content="slow")), released, END] if stream else [b" ", released, *whole])
+    quick = says("quick") if stream else completion(content="quick")
+    server = Server(lambda request: slow if b"dawdle" in request.content else quick)
+
+    def client() -> httpx2.AsyncClient:
+        made.append(httpx2.AsyncClient(transport=server))
+        return made[-1]
+
+    model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=URL, stream=stream, http_client=client)
+    answers: list[str | None] = []
+
+    async def converse(word: str) -> None:
+        async with Agent("tester", model=model) as agent:
+            answers.append((await agent.reply(word)).get_text_content())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(converse, "dawdle")
+        await server.hanging.wait()
+        await converse("hurry")
+        assert not made[0].is_closed
+        await converse("hurry again")  # with a client of its own
+        released.set()
+    assert answers == ["quick", "quick", "slow"]
+    assert [each.is_closed for each in made] == [True, True]
+    assert not server.open
+
+
+@pytest.mark.parametrize("slow", [HANG, Answer([HANG])])
+async def test_a_closed_client_goes_with_the_last_call_even_if_that_is_cancelled(slow: Any) -> None:
+    server = Server(slow)
+    client = httpx2.AsyncClient(transport=server)
+    model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=URL, stream=False, http_client=lambda: client)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(model, HELLO)
+        await server.hanging.wait()
+        await model.aclose()
+        assert not client.is_closed
+        tasks.cancel_scope.cancel()
+    assert client.is_closed
+
+
+async def test_a_stream_in_use_is_neither_read_nor_closed_by_another_task() -> None:
+    model, server = model_of(Answer([events(delta(content="Hel")), HANG]))
+    stream: Any = await model(HELLO)
+    await anext(stream)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anext, stream)
+        await server.hanging.wait()
+        for use in (stream.aclose, stream.__anext__):
+            with pytest.raises(UsageError, match="another task"):
+                await use()
+        tasks.cancel_scope.cancel()
+    assert not server.open
+    await stream.aclose()
+    await model.aclose()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("location", ["https://elsewhere.invalid/v1?token=canary", "/chat/completions", ""])
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("auth", [None, ("user", "word")])
+async def test_a_redirect_is_not_followed(auth: Any, status: int, location: str, stream: bool) -> None:
+    server = Server(Answer([], status, {"location": location}))
+    client = partial(httpx2.AsyncClient, transport=server, auth=auth, follow_redirects=True)
+    model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=URL, stream=stream, http_client=client)
+
+    with pytest.raises(Rejected, match=rf"answered {status}; it leads .*: check base_url='{URL}'") as caught:
+        await answer_of(model)
+    assert len(server.requests) == 1
+    assert location.partition("?")[0] in str(caught.value)
+    assert "canary" not in str(caught.value)
+
+
+def endless_line() -> Any:
+    while True:
+        yield b"x" * 10_000
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("chunks", [endless_line, endless, lambda: chain([b"{"], endless_line())])
+async def test_an_answer_without_end_is_given_up(chunks: Any, stream: bool) -> None:
+    failure = await failure_of(lambda _: Answer(chunks()), stream=stream, max_bytes=200_000)
+
+    assert type(failure) is Malformed
+    assert "more than 200,000 bytes: to take more, give max_bytes=..." in str(failure)
+
+
+async def test_an_answer_of_the_size_allowed_is_taken() -> None:
+    played = completion(content="ok")
+    size = sum(map(len, played.chunks))
+
+    assert (await answer_of(model_of(played, stream=False, max_bytes=size)[0]))[-1].is_last
+    assert type(await failure_of(played, stream=False, max_bytes=size - 1)) is Malformed
+
+
+@pytest.mark.parametrize("size", [0, -1, None, "1 MB", float("nan")])
+def test_a_size_that_is_none_is_refused(size: Any) -> None:
+    with pytest.raises(ConfigError, match="max_bytes="):
+        OpenAIChatModel("gpt-test", api_key=KEY, max_bytes=size)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [[b'{"error": ', HANG], [b"well", httpx2.ReadError("reset")], [httpx2.DecodingError("gzip")], endless_line()],
+)
+@pytest.mark.parametrize(("status", "kind"), [(429, RateLimited), (503, Transient), (401, Rejected)])
+async def test_a_status_is_told_even_if_its_body_never_comes(status: int, kind: type[ModelError], chunks: Any) -> None:
+    failure = await failure_of(Answer(chunks, status, {"retry-after": "7"}), timeouts=Timeouts(total=0.2))
+
+    assert type(failure) is kind
+    assert (failure.status_code, failure.retry_after) == (status, 7.0)
+
+
+class Basic(httpx2.Auth):
+    def auth_flow(self, request: httpx2.Request) -> Any:
+        response = yield request
+        if response.status_code == 401:
+            request.headers["authorization"] = "Basic 1"
+            yield request
+
+
+async def test_a_client_that_signs_in_when_asked_to_is_let() -> None:
+    server = Server(error(401), says("ok"), error(503, "busy"))
+    client = partial(httpx2.AsyncClient, transport=server, auth=Basic())
+    model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=URL, http_client=client)
+
+    assert (await answer_of(model))[-1].is_last
+    with pytest.raises(Transient, match="503: busy"):
+        await answer_of(model)
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "all_proxy"])
+@pytest.mark.parametrize("proxy", ["socks4://user:canary@127.0.0.1:1", "what://user:canary@127.0.0.1"])
+async def test_a_proxy_that_cannot_be_used_is_named(proxy: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_proxies(monkeypatch)
+    monkeypatch.setenv(variable, proxy)
+    model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=URL)
+
+    with pytest.raises(Rejected, match=f"gpt-test.*is the proxy in the environment's {variable} right") as caught:
+        await model(HELLO)
+    assert "canary" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_a_proxy_that_is_not_there_is_named(free_tcp_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_proxies(monkeypatch)
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_tcp_port}")
+    model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=URL)
+
+    with pytest.raises(Transient, match="is the proxy in the environment's HTTP_PROXY right"):
+        await answer_of(model)
+
+
+def without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
 FAILURES: list[Callable[[], Any]] = [
     *(partial(error, status, ECHO, KEY) for status in (400, 401, 403, 404, 429, 500)),
     lambda: Answer([ECHO.encode()], 502),
@@ -436,6 +607,36 @@ FAILURES: list[Callable[[], Any]] = [
     lambda: httpx2.ConnectTimeout(ECHO),
     lambda: httpx2.LocalProtocolError(f"Illegal header value b'Bearer {KEY}'"),
     lambda: Answer([HANG]),
+    lambda: Answer([("<br>" * (20_000 // 4 - 4) + KEY).encode()], 502),
+    lambda: json_of([{"k": KEY}], 400),
+    lambda: Answer([], 302, {"location": f"http://elsewhere.invalid/{KEY}"}),
+    lambda: Answer([b"event: error\ndata: " + ECHO.encode() + b"\n\n"]),
+    lambda: stream_of(delta(content=f"model 'gpt-test' at test.invalid {KEY}"), {"choices": KEY}),
+    lambda: Answer([json.dumps(f"model 'gpt-test' at test.invalid {KEY}").encode()]),
+]
+LIMITS = (15, 80, 100, 150, 200, 300, 350, 450, 500, 20_000)
+"""Near these places, something may be cut off."""
+
+
+def padded(wrap: Callable[[str], Any], cut: int) -> Callable[[], Any]:
+    return lambda: wrap("x" * (cut - len(KEY) // 2) + KEY + "y" * 300)
+
+
+FAILURES += [
+    padded(wrap, cut)
+    for cut in LIMITS
+    for wrap in (
+        lambda text: Answer([text.encode()]),
+        lambda text: Answer([text.encode()], 502),
+        lambda text: Answer([f"<p>{text}</p>".encode()], 502),
+        lambda text: Answer([f"data: {text}\n\n".encode()]),
+        lambda text: error(400, text),
+        lambda text: error(400, "no", text),
+        lambda text: json_of({"choices": text}),
+        lambda text: json_of({text: "no"}),
+        lambda text: stream_of(delta(refusal=text), delta("stop")),
+        lambda text: httpx2.ConnectError(text),
+    )
 ]
 
 
@@ -449,7 +650,10 @@ async def test_the_key_gets_out_of_no_failure(
 
     told = "".join(traceback.format_exception(failure))
     for each in (told, repr(failure), str(failure.args), caplog.text, pickle.dumps(failure.args).decode("latin-1")):
-        assert KEY not in each
+        assert KEY[:10] not in each
+        assert KEY[-10:] not in each
+        assert KEY.lower() not in each.lower()
+    assert len(str(failure)) < 1000
     assert failure.__context__ is None
 
 
@@ -458,10 +662,17 @@ async def test_the_key_gets_out_of_no_model(caplog: pytest.LogCaptureFixture) ->
     model, server = model_of(says("ok"), extra_headers={"x-secret": "another-canary-0123456789"})
     await answer_of(model)
 
-    told = f"{model!r} {model._provider!r} {model._key!r} {caplog.text}"
+    told = f"{model!r} {model._provider!r} {model._key!r} {vars(model)} {caplog.text}"
     assert KEY not in told
     assert "another-canary" not in told
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("answer", [error(401, code="sk-CANARY-0123"), httpx2.ReadError("via http://me:sk-canary@box")])
+async def test_neither_a_key_in_other_letters_nor_a_password_in_a_url_gets_out(answer: Any) -> None:
+    failure = await failure_of(answer, api_key="sk-CANARY-0123")
+
+    assert "canary" not in "".join(traceback.format_exception(failure)).lower()
 
 
 async def test_a_secret_header_gets_out_of_no_failure() -> None:
@@ -472,10 +683,12 @@ async def test_a_secret_header_gets_out_of_no_failure() -> None:
     assert "another-canary" not in str(failure)
 
 
-def test_the_url_is_shown_without_what_is_secret_in_it() -> None:
-    model = OpenAIChatModel("gpt-test", api_key=KEY, base_url="https://user:canary@host.invalid:8443/v1?token=canary")
-
-    assert repr(model) == "OpenAIChatModel('gpt-test', base_url='https://host.invalid:8443/v1')"
+@pytest.mark.parametrize("extra", ["user:canary@", ":canary@", "canary@", "?token=canary", "#canary"])
+def test_a_url_with_a_secret_in_it_is_refused_with_the_remedy_and_without_the_secret(extra: str) -> None:
+    user, rest = (extra, "") if "@" in extra else ("", extra)
+    with pytest.raises(ConfigError, match=r"'https://host.invalid:8443/v1'.*api_key=.*extra_headers=") as caught:
+        OpenAIChatModel("gpt-test", api_key=KEY, base_url=f"https://{user}host.invalid:8443/v1{rest}")
+    assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [f" {KEY}\n", SecretStr(KEY)])
@@ -499,11 +712,64 @@ def test_a_key_that_can_be_none_is_refused_without_being_shown(given: str) -> No
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.parametrize("given", [b"canary", 5, lambda: "canary"])
+def test_a_key_of_another_type_is_refused_without_being_shown(given: Any) -> None:
+    with pytest.raises(ConfigError, match="text or a SecretStr, not of type") as caught:
+        OpenAIChatModel("gpt-test", api_key=given)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+async def test_a_copy_of_a_model_works_and_has_clients_of_its_own(copied: Any) -> None:
+    model, server = model_of(says("ok"), extra_headers={"x-title": "mine"})
+    result: Any = await model(HELLO)
+    other = copied(model)
+    assert (await answer_of(other))[-1].is_last
+
+    assert [piece async for piece in result][-1].is_last
+    assert len(model._clients) == 1
+    assert server.requests[1].headers["x-title"] == "mine"
+    await model.aclose()
+
+
+def test_a_model_cannot_be_pickled_and_says_what_to_do() -> None:
+    with pytest.raises(UsageError, match="chat_model"):
+        pickle.dumps(model_of()[0])
+
+
 def test_a_missing_sdk_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
 
     with pytest.raises(ConfigError, match=r'pip install "agentrt\[openai\]"'):
         OpenAIChatModel("gpt-test", api_key=KEY)
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000/v1", "host.invalid", "http://", "http://[::1", "ftp://host/v1", "http://host:99999/v1"]
+)
+def test_a_url_that_leads_nowhere_is_refused_with_the_remedy(url: str) -> None:
+    with pytest.raises(ConfigError, match="write it in full, as in 'http://localhost:8000/v1'") as caught:
+        OpenAIChatModel("gpt-test", api_key=KEY, base_url=url)
+    assert url in str(caught.value)
+
+
+def test_a_refused_url_is_shown_without_what_is_secret_in_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        OpenAIChatModel("gpt-test", api_key=KEY, base_url="user:canary@host.invalid/v1?token=canary")
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", [" http://host.invalid/v1\n", "  "])
+def test_space_around_a_url_is_no_part_of_it(url: str) -> None:
+    model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=url)
+
+    assert model.base_url == (url.strip() or "https://api.openai.com/v1")
+
+
+async def test_a_header_that_is_no_text_fails_within_the_tree() -> None:
+    model, _ = model_of(error(500, "no"), extra_headers={"x-number": 3})
+    with pytest.raises(ModelError):
+        await answer_of(model)
 
 
 def test_a_model_without_a_name_is_refused() -> None:

@@ -22,7 +22,8 @@ HELLO = [UserMsg("user", "Hello")]
 
 @dataclass
 class Answer:
-    """One HTTP response; an exception among its chunks is raised there, `HANG` hangs, `PINGS` sends pings for ever."""
+    """One HTTP response; an exception among its chunks is raised there, an event waited for, `HANG` hangs, `PINGS`
+    sends pings for ever."""
 
     chunks: Iterable[Any] = ()
     status: int = 200
@@ -73,6 +74,10 @@ class _Body(httpx2.AsyncByteStream):
             await anyio.lowlevel.checkpoint()
             if isinstance(chunk, Exception):
                 raise chunk
+            if isinstance(chunk, anyio.Event):
+                self._server.hanging.set()
+                await chunk.wait()
+                continue
             if chunk is HANG:
                 self._server.hanging.set()
                 await anyio.sleep_forever()
@@ -123,7 +128,7 @@ def json_of(body: Any, status: int = 200, **headers: str) -> Answer:
     return Answer([json.dumps(body).encode()], status, {"content-type": "application/json", **headers})
 
 
-def completion(finish: str = "stop", **message: Any) -> Answer:
+def completion(finish: str | None = "stop", **message: Any) -> Answer:
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
     return json_of({"id": "chatcmpl-1", "choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
 
@@ -139,3 +144,12 @@ async def answer_of(model: OpenAIChatModel, messages: list[Msg] | None = None, *
         return [result] if isinstance(result, ChatResponse) else [piece async for piece in result]
     finally:
         await model.aclose()
+
+
+async def body_of(receive: Any) -> bytes:
+    """Return the body of the request that an ASGI application is given."""
+    body, more = b"", True
+    while more:
+        event = await receive()
+        body, more = body + event["body"], event["more_body"]
+    return body

@@ -1,0 +1,73 @@
+"""The SDK's client that conversations share, and what a server says along with a status that is no success."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+import anyio
+
+__all__ = ["CLOSE", "SharedClient", "Unsuccessful", "raise_for_status"]
+
+CLOSE = 5.0  # seconds for closing a connection
+_MOST_BYTES = 65_536  # of the body of an error
+_MOST_SECONDS = 5.0  # for the body of an error
+
+
+class SharedClient:
+    """An SDK's client and who uses it; one that was given up is closed by the last to leave."""
+
+    def __init__(self, sdk: Any) -> None:
+        self.sdk = sdk
+        self._users: WeakSet[object] = WeakSet()  # a stream that was dropped uses it no more
+        self._is_given_up = False
+
+    def enter(self, user: object) -> None:
+        """Note that `user`, of which nothing but its identity matters, uses the client."""
+        self._users.add(user)
+
+    async def leave(self, user: object) -> None:
+        """Note that `user` is done; closes the client if it was given up and nobody else is left."""
+        self._users.discard(user)
+        await self._close_if_unused()
+
+    async def give_up(self) -> None:
+        """Close the client, at once or with the last of its users."""
+        self._is_given_up = True
+        await self._close_if_unused()
+
+    async def _close_if_unused(self) -> None:
+        if self._is_given_up and not self._users:
+            with anyio.move_on_after(CLOSE, shield=True):
+                await self.sdk.close()
+
+
+class Unsuccessful(Exception):
+    """The server answered with a status that is no success; never leaves the package."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        super().__init__(f"status {status}")  # the SDKs may log it
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+async def raise_for_status(response: Any) -> None:
+    """Raise `Unsuccessful` for a status that is none; a hook for responses of httpx2's clients.
+
+    The SDKs read such a body to its end, and when that fails, or there is no end, its status is lost.
+    """
+    if not response.is_success:
+        raise Unsuccessful(response.status_code, response.headers, await _beginning(response))
+
+
+async def _beginning(response: Any) -> bytes:
+    """Return what comes of the body within the limits; a body that cannot be read says nothing."""
+    body = bytearray()
+    left = anyio.current_effective_deadline() - anyio.current_time()
+    with anyio.move_on_after(min(_MOST_SECONDS, left / 2)) as scope, suppress(Exception):
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) >= _MOST_BYTES:
+                scope.cancel()  # httpx2's generators are left suspended by a `break`
+    return bytes(body[:_MOST_BYTES])
