@@ -20,7 +20,12 @@
     │   ├── Refused                    the model or its filter declined to answer
     │   └── Malformed                  an answer that cannot be used
     ├── ToolError                    a tool failed, or was asked for something it cannot do
-    └── StateError                   a saved state that cannot be used
+    └── StateError                   a state that cannot be saved or loaded
+        ├── SessionConflict            somebody else has saved the session in the meantime
+        ├── SessionCorrupt             what was saved is damaged, or is no state
+        ├── SessionIOError             the disk or the file system
+        ├── SessionUnserializable      the state holds something that JSON cannot hold
+        └── SessionVersion             saved by a version of agentrt that this one does not understand
 
 Control flow of the runtime never derives from `Exception`, so no `except Exception` can eat it.
 """
@@ -41,6 +46,11 @@ __all__ = [
     "Refused",
     "Rejected",
     "ResumeError",
+    "SessionConflict",
+    "SessionCorrupt",
+    "SessionIOError",
+    "SessionUnserializable",
+    "SessionVersion",
     "StateError",
     "Timeout",
     "ToolConfigError",
@@ -149,4 +159,24 @@ class ToolError(AgentRTError):
 
 
 class StateError(AgentRTError):
-    """A saved state cannot be used; it is left as it was."""
+    """A state cannot be saved or loaded; what is saved is left as it was."""
+
+
+class SessionConflict(StateError):
+    """The saved state is not the one that the state to be saved is based on: saving it would undo another's work."""
+
+
+class SessionCorrupt(StateError):
+    """What was saved is damaged, or is no state at all; it is kept for whoever wants to mend it."""
+
+
+class SessionIOError(StateError):
+    """The disk or the file system failed, or did not answer in time."""
+
+
+class SessionUnserializable(StateError, TypeError):
+    """The state holds something that JSON cannot hold, most often in the data of a middleware."""
+
+
+class SessionVersion(StateError):
+    """What was saved is whole, but written by a version of agentrt that this one does not understand."""

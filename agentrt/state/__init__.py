@@ -1,6 +1,17 @@
 """What survives a process, and where it is kept."""
 
-from agentrt.state.state import AgentState, ReplyContext, ReplyOutcome
+from agentrt.state.file import FileStateStore
+from agentrt.state.state import AgentState, CallDecision, ReplyContext, ReplyOutcome, StructuredTask, Waits
 from agentrt.state.store import InMemoryStateStore, StateStore
 
-__all__ = ["AgentState", "InMemoryStateStore", "ReplyContext", "ReplyOutcome", "StateStore"]
+__all__ = [
+    "AgentState",
+    "CallDecision",
+    "FileStateStore",
+    "InMemoryStateStore",
+    "ReplyContext",
+    "ReplyOutcome",
+    "StateStore",
+    "StructuredTask",
+    "Waits",
+]

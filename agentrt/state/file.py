@@ -1,0 +1,352 @@
+"""States in files: one file per session, whole at any moment, whoever dies.
+
+A file is three pieces of JSON: a line with the format, its version and the SHA-256 of all that follows; a line with the
+session's id and revision; the state. `tail -n +2 FILE | sha256sum` checks it by hand.
+"""
+
+import errno
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from json import dumps
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any, TypeVar
+
+import anyio
+from anyio import to_thread
+from anyio.lowlevel import checkpoint_if_cancelled
+from pydantic_core import from_json
+
+from agentrt.errors import SessionCorrupt, SessionIOError, SessionVersion
+from agentrt.state.state import AgentState
+from agentrt.state.store import check_revision, check_session_id, next_revision, state_from_json, state_to_json
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+__all__ = ["FileStateStore"]
+
+_FORMAT = "agentrt-state"
+_VERSION = 1
+_PATIENCE = 10.0  # seconds
+_GRACE = 1.0
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_TEMPORARY = re.compile(r"[0-9a-f]{64}\.tmp")
+_T = TypeVar("_T")
+_Work = Callable[[float], _T]
+
+
+class FileStateStore:
+    """Keeps each session in a file of its own in `directory`, which is made, for its owner alone, at the first save.
+
+    A save is on the disk when it returns, and a crash leaves the old state or the new one. Any number of processes may
+    use one directory: of two that save on the same revision, one gets `SessionConflict`. Files are named by the SHA-256
+    of the session's id. Errors are children of `StateError`, and leave the file as it was.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = Path(os.path.abspath(directory))
+        self._turns: dict[str, _Turn] = {}
+        self._is_ready = False
+
+    async def save(self, state: AgentState) -> None:
+        """Keep the state as it is now, in place of the one that it is based on, and set its `revision`.
+
+        A cancellation waits for the write; one of asyncio's own does not, and the write ends without its caller. Raises
+        `SessionConflict` when the saved state is another one, `SessionUnserializable` for what JSON cannot hold, and
+        `SessionIOError` also when it takes more than ten seconds.
+        """
+        await checkpoint_if_cancelled()
+        file = self._file(state.session_id)
+        work = partial(self._ready_for, partial(file.write, state, state_to_json(state)))
+        await self._in_turn(file, "save", work, shield=True)
+
+    async def load(self, session_id: str) -> AgentState | None:
+        """Return the state last saved for that session, `None` when there is none.
+
+        Raises `SessionCorrupt` for a damaged file, `SessionVersion` for one that this version does not understand.
+        """
+        file = self._file(session_id)
+        return await self._in_turn(file, "load", file.load, shield=False)
+
+    async def delete(self, session_id: str) -> None:
+        """Remove the session's file, damaged or not, if it is there; a state based on it can no longer be saved."""
+        await checkpoint_if_cancelled()
+        file = self._file(session_id)
+        await self._in_turn(file, "delete", partial(self._ready_for, file.remove), shield=True)
+
+    def _file(self, session_id: str) -> "_SessionFile":
+        check_session_id(session_id)
+        return _SessionFile(self._directory, session_id)
+
+    def _ready_for(self, work: _Work[None], deadline: float) -> None:
+        if not self._is_ready:
+            _make_directory(self._directory)
+            _sweep(self._directory)
+            self._is_ready = True
+        work(deadline)
+
+    async def _in_turn(self, file: "_SessionFile", doing: str, work: _Work[_T], *, shield: bool) -> _T:
+        session_id = file.session_id
+        turn = self._turns[session_id] = _Turn(self._turns.get(session_id))
+        run = partial(file.naming_errors, doing, partial(turn.run, work, time.monotonic() + _PATIENCE))
+        try:
+            # The thread's own patience ends first, unless it is the disk that hangs.
+            with anyio.move_on_after(_PATIENCE + _GRACE, shield=shield):
+                return await to_thread.run_sync(run, abandon_on_cancel=True)
+        finally:
+            turn.leave()
+            if turn.is_over() and self._turns.get(session_id) is turn:
+                del self._turns[session_id]
+        raise file.error(doing, f"no answer for {_PATIENCE:g} seconds, so it may or may not have been done")
+
+
+class _Turn:
+    """One operation on a session: runs in a thread when those before it are over, unless its caller left by then.
+
+    A task that `asyncio` itself cancels leaves at once, whatever shields it: its thread then goes on alone, and the
+    next operation must not overtake it.
+    """
+
+    __slots__ = ("_before", "_claim", "_ended", "_never_ran")
+
+    def __init__(self, before: "_Turn | None") -> None:
+        while before is not None and before._never_ran:
+            before = before._before
+        self._before: _Turn | None = before
+        self._claim = Lock()
+        self._ended = Event()
+        self._never_ran: bool = False
+
+    def run(self, work: _Work[_T], deadline: float) -> _T:
+        if self._before is not None and not self._before._wait(deadline):
+            raise TimeoutError(errno.ETIMEDOUT, f"an earlier access to it has not ended for {_PATIENCE:g} seconds")
+        self._before = None
+        if not self._claim.acquire(blocking=False):
+            raise TimeoutError(errno.ECANCELED, "its caller has left")  # and does not see this
+        try:
+            return work(deadline)
+        finally:
+            self._ended.set()
+
+    def leave(self) -> None:
+        if self._claim.acquire(blocking=False):
+            self._never_ran = True
+            self._ended.set()
+
+    def is_over(self) -> bool:
+        return self._wait(0)
+
+    def _wait(self, deadline: float) -> bool:
+        before = self._before
+        if before is not None and not before._wait(deadline):
+            return False
+        return self._ended.wait(max(0, deadline - time.monotonic()))
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionFile:
+    """The file of one session; each method runs in a thread, from start to end."""
+
+    directory: Path
+    session_id: str
+
+    @property
+    def path(self) -> Path:
+        return self.directory / f"{self._name}.state"
+
+    @property
+    def _name(self) -> str:
+        return sha256(self.session_id.encode(errors="surrogatepass")).hexdigest()
+
+    def load(self, deadline: float) -> AgentState | None:
+        found = self._read()
+        return None if found is None else state_from_json(found[1], found[0], f"the file {str(self.path)!r}")
+
+    def write(self, state: AgentState, text: bytes, deadline: float) -> None:
+        with _locked(_lock_of(self.path), deadline):
+            found = self._read()
+            saved = 0 if found is None else found[0]
+            check_revision(state, saved)
+            revision = next_revision(saved)
+            temporary = self.path.with_suffix(".tmp")
+            try:
+                _write_new(temporary, _encode(self.session_id, revision, text))
+                os.replace(temporary, self.path)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+            state.revision = revision
+            _sync_directory(self.directory)
+
+    def remove(self, deadline: float) -> None:
+        with _locked(_lock_of(self.path), deadline):
+            for path in (self.path.with_suffix(".tmp"), self.path):
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+            _sync_directory(self.directory)
+
+    def naming_errors(self, doing: str, work: Callable[[], _T]) -> _T:
+        try:
+            return work()
+        except OSError as exc:
+            raise self.error(doing, exc.strerror or type(exc).__name__) from exc
+
+    def error(self, doing: str, reason: str) -> SessionIOError:
+        return SessionIOError(f"could not {doing} session {self.session_id!r:.100} in {str(self.path)!r}: {reason}")
+
+    def _read(self) -> tuple[int, bytes] | None:
+        try:
+            return _decode(self.session_id, _contents(self.path), self.path)
+        except FileNotFoundError:
+            return None
+
+
+def _encode(session_id: str, revision: int, text: bytes) -> bytes:
+    about = dumps({"session_id": session_id, "revision": revision})
+    rest = b"".join([about.encode(), b"\n", text, b"\n"])
+    head = dumps({"format": _FORMAT, "version": _VERSION, "sha256": sha256(rest).hexdigest()})
+    return b"".join([head.encode(), b"\n", rest])
+
+
+def _decode(session_id: str, data: bytes, path: Path) -> tuple[int, bytes]:
+    first, _, rest = data.partition(b"\n")
+    second, _, text = rest.partition(b"\n")
+    head, about = _object(first), _object(second)
+    kept = f"the file {str(path)!r} is kept as it is"
+    if head.get("format") != _FORMAT or not isinstance(head.get("version"), int):
+        raise SessionCorrupt(f"this is no saved state of agentrt, or its beginning is damaged; {kept}")
+    if head["version"] != _VERSION:
+        raise SessionVersion(
+            f"the state was saved in format {head['version']}, and this version of agentrt knows {_VERSION}; {kept}, "
+            f"so load it with the version that saved it, or a newer one"
+        )
+    if head.get("sha256") != sha256(rest).hexdigest():
+        raise SessionCorrupt(
+            f"the saved state of session {session_id!r:.100} is damaged, its checksum is wrong; {kept}: "
+            f"put a copy in its place, or delete the session to begin it anew"
+        )
+    revision = about.get("revision")
+    if about.get("session_id") != session_id or not isinstance(revision, int):
+        raise SessionCorrupt(f"the saved state is of another session than {session_id!r:.100}; {kept}")
+    return revision, text
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    with suppress(ValueError):
+        if isinstance(found := from_json(line), dict):
+            return found
+    return {}
+
+
+def _contents(path: Path) -> bytes:
+    with open(os.open(path, os.O_RDONLY | _NOFOLLOW), "rb") as file:
+        return file.read()
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    # Under the session's lock: what is here by that name was left by a process that died.
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_directory(directory: Path) -> None:
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+        _sync_directory(each.parent)
+    if not directory.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+
+def _sync_directory(directory: Path) -> None:
+    if sys.platform == "win32":  # which has no such thing
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what was left by processes that died in a save: temporary files whose lock nobody holds."""
+    for path in directory.glob("*.tmp"):
+        if _TEMPORARY.fullmatch(path.name):
+            with suppress(OSError), _locked(_lock_of(path), deadline=0):
+                os.unlink(path)
+
+
+def _lock_of(path: Path) -> Path:
+    # A file to lock for every 256th of the sessions: the session's own file is replaced by each save, and a lock file
+    # per session could never be removed without a race.
+    return path.with_name(f"{path.name[:2]}.lock")
+
+
+@contextmanager
+def _locked(path: Path, deadline: float) -> Iterator[None]:
+    # The lock is the kernel's: it goes with its process, so a dead one leaves none behind.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, 0o600)
+    try:
+        _lock(descriptor, deadline)
+        try:
+            yield
+        finally:
+            _unlock(descriptor)  # and not by closing alone, since a forked process may hold a copy
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, deadline: float) -> None:
+    pause = 0.0005
+    while not _try_lock(descriptor):
+        if time.monotonic() >= deadline:
+            raise TimeoutError(errno.ETIMEDOUT, f"another process has held its lock for {_PATIENCE:g} seconds")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+
+
+if sys.platform == "win32":
+
+    def _try_lock(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError as exc:
+            if exc.errno in (errno.EACCES, errno.EDEADLK):
+                return False
+            raise
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+
+    def _try_lock(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

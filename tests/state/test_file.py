@@ -1,0 +1,435 @@
+"""A session's file: whole at any moment, kept to itself, and clear about what is wrong with it."""
+
+import asyncio
+import errno
+import os
+import stat
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt.errors import SessionCorrupt, SessionIOError, SessionVersion, StateError
+from agentrt.message import UserMsg
+from agentrt.state import AgentState, FileStateStore, file
+
+CHILDREN = Path(__file__).with_name("children.py")
+OPERATIONS = {"open", "write", "fsync", "replace", "unlink"}
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="speaks of locks and modes as POSIX has them")
+
+
+def path_of(directory: Path, session_id: str = "s", suffix: str = "state") -> Path:
+    return directory / f"{sha256(session_id.encode()).hexdigest()}.{suffix}"
+
+
+def lock_of(directory: Path, session_id: str = "s") -> Path:
+    return directory / f"{path_of(directory, session_id).name[:2]}.lock"
+
+
+async def saved(directory: Path, summary: str = "old") -> AgentState:
+    state = AgentState(session_id="s", summary=summary, context=[UserMsg("user", "the content " * 100)])
+    await FileStateStore(directory).save(state)
+    return state
+
+
+class FakeOS:
+    """The module `os`, but what it does goes through `before`, and no write takes more than 500 bytes."""
+
+    def __init__(self, before: Callable[[str], None]) -> None:
+        self._before = before
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(os, name)
+        return self._watched(name, function) if name in OPERATIONS else function
+
+    def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any) -> Any:
+            self._before(name)
+            return function(arguments[0], arguments[1][:500]) if name == "write" else function(*arguments)
+
+        return watched
+
+
+class Gate:
+    """Holds each `fsync` of a file's content until it is opened, and notes each `replace`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+        self.replaced = 0
+        monkeypatch.setattr(file, "os", FakeOS(self._before))
+
+    def _before(self, operation: str) -> None:
+        self.replaced += operation == "replace"
+        if operation == "fsync":
+            self.reached.set()
+            assert self.opened.wait(10)
+
+    async def wait(self) -> None:
+        assert await anyio.to_thread.run_sync(self.reached.wait, 10)
+
+
+def run_child(*arguments: object) -> subprocess.Popen[str]:
+    root = str(CHILDREN.parents[2])
+    return subprocess.Popen(
+        [sys.executable, CHILDREN, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": root},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("times", [15, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_process_killed_while_it_saves_leaves_the_old_state_or_the_new_one(tmp_path, times):
+    out, err = run_child("kill", tmp_path, times).communicate()
+    assert out.startswith(f"whole after {times} kills"), err
+
+
+async def test_four_processes_that_add_to_one_number_lose_nothing(tmp_path):
+    children = [run_child("increment", tmp_path, 50) for _ in range(4)]
+    for child in children:
+        _, err = child.communicate()
+        assert child.returncode == 0, err
+    assert (await FileStateStore(tmp_path).load("s")).summary == "200"
+
+
+async def fail_at(number: int, directory: Path, state: AgentState, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """Save while the nth operation finds the disk full; return the operation that failed."""
+    done: list[str] = []
+
+    def full(operation: str) -> None:
+        done.append(operation)
+        if len(done) == number:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "os", FakeOS(full))
+        try:
+            await FileStateStore(directory).save(state)
+        except SessionIOError as exc:
+            text = str(exc)
+            assert "No space left" in text
+            assert str(path_of(directory)) in text
+            assert "the content" not in text
+            return done[number - 1]
+    return None
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_a_full_disk_at_any_operation_leaves_the_old_state_or_the_new_one(tmp_path, monkeypatch, exists):
+    state = AgentState(session_id="s")
+    if exists:
+        state = await saved(tmp_path)
+    state.summary, number, failed = "new", 0, []
+    old = "old" if exists else None
+    while (operation := await fail_at(number := number + 1, tmp_path, state, monkeypatch)) is not None:
+        failed.append(operation)
+        found = await FileStateStore(tmp_path).load("s")
+        assert (found and found.summary) in (old, "new")
+        if found and found.summary == "new":  # only the directory was not safe yet, and the state knows
+            assert state.revision == found.revision
+            old = "new"
+        assert not [*tmp_path.glob("*.tmp")]
+    assert {"open", "write", "fsync", "replace"} <= set(failed)
+    assert await FileStateStore(tmp_path).load("s") == state
+
+
+async def test_the_content_is_on_the_disk_before_its_name_and_the_name_before_save_returns(tmp_path, monkeypatch):
+    state = await saved(tmp_path)
+    store = FileStateStore(tmp_path)
+    await store.save(state)
+    done: list[str] = []
+    monkeypatch.setattr(file, "os", FakeOS(done.append))
+    await store.save(state)
+    last_write, replace = len(done) - 1 - done[::-1].index("write"), done.index("replace")
+    assert done[last_write:replace] == ["write", "fsync"]
+    assert done[replace:] == ["replace", "open", "fsync"]
+
+
+async def test_files_are_for_their_owner_alone_and_named_by_no_id(tmp_path):
+    directory = tmp_path / "made" / "here"
+    old = os.umask(0)
+    try:
+        await FileStateStore(directory).save(AgentState(session_id="../../alice"))
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(directory.stat().st_mode) == stat.S_IMODE(directory.parent.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(each.stat().st_mode) for each in directory.iterdir()} == {0o600}
+    names = {path_of(directory, "../../alice"), lock_of(directory, "../../alice")}
+    assert {*directory.iterdir()} == names
+    assert [*tmp_path.iterdir()] == [directory.parent]
+
+
+async def test_making_a_store_and_loading_from_it_touch_nothing(tmp_path):
+    assert await FileStateStore(tmp_path / "states").load("s") is None
+    assert [*tmp_path.iterdir()] == []
+
+
+async def test_a_relative_directory_is_the_one_of_the_start(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = FileStateStore("states")
+    monkeypatch.chdir("/")
+    await store.save(AgentState(session_id="s"))
+    assert path_of(tmp_path / "states").exists()
+
+
+async def test_a_person_can_read_the_file_and_check_it(tmp_path):
+    state = await saved(tmp_path)
+    head, about, *text = path_of(tmp_path).read_text().splitlines()
+    rest = subprocess.run(["tail", "-n", "+2", path_of(tmp_path)], capture_output=True, check=True).stdout
+    assert f'{{"format": "agentrt-state", "version": 1, "sha256": "{sha256(rest).hexdigest()}"}}' == head
+    assert about == f'{{"session_id": "s", "revision": {state.revision}}}'
+    assert '  "summary": "old",' in text
+
+
+async def test_a_symbolic_link_in_place_of_the_file_is_followed_neither_to_read_nor_to_write(tmp_path):
+    await saved(tmp_path / "other")
+    target = path_of(tmp_path / "other")
+    before = target.read_bytes()
+    path_of(tmp_path).symlink_to(target)
+    with pytest.raises(SessionIOError, match="symbolic link"):
+        await FileStateStore(tmp_path).load("s")
+    with pytest.raises(SessionIOError, match="symbolic link"):
+        await FileStateStore(tmp_path).save(AgentState(session_id="s"))
+    assert target.read_bytes() == before
+    await FileStateStore(tmp_path).delete("s")
+    assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize("place", [path_of, lock_of])
+async def test_a_symbolic_link_laid_where_a_save_will_write_harms_nothing(tmp_path, place):
+    directory = tmp_path / "states"
+    directory.mkdir()
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (place(directory) if place is lock_of else path_of(directory, suffix="tmp")).symlink_to(victim)
+    if place is lock_of:
+        with pytest.raises(SessionIOError, match="symbolic link"):
+            await FileStateStore(directory).save(AgentState(session_id="s"))
+    else:
+        await FileStateStore(directory).save(AgentState(session_id="s"))
+        assert not path_of(directory).is_symlink()
+    assert victim.read_text() == "precious"
+
+
+def rewritten(data: bytes, old: bytes, new: bytes) -> bytes:
+    """Return the file with a change in its state, and a checksum that is right for it."""
+    _, about, text = data.split(b"\n", 2)
+    assert old in text
+    return file._encode("s", file._object(about)["revision"], text.replace(old, new).removesuffix(b"\n"))
+
+
+def checksummed(data: bytes, about: bytes) -> bytes:
+    rest = about + b"\n" + data.split(b"\n", 2)[2]
+    return b'{"format":"agentrt-state","version":1,"sha256":"%s"}\n%s' % (sha256(rest).hexdigest().encode(), rest)
+
+
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes], type[StateError], str]] = {
+    "empty": (lambda data: b"", SessionCorrupt, "no saved state of agentrt"),
+    "cut in the head": (lambda data: data[:40], SessionCorrupt, "no saved state of agentrt"),
+    "cut in half": (lambda data: data[: len(data) // 2], SessionCorrupt, "checksum"),
+    "one byte short": (lambda data: data[:-1], SessionCorrupt, "checksum"),
+    "longer": (lambda data: data + b"x", SessionCorrupt, "checksum"),
+    "a bit of the state": (lambda data: data.replace(b"content", b"contend", 1), SessionCorrupt, "checksum"),
+    "a bit of the revision": (lambda data: data.replace(b'revision": 1', b'revision": 2'), SessionCorrupt, "checksum"),
+    "zeros": (lambda data: bytes(len(data)), SessionCorrupt, "no saved state of agentrt"),
+    "no state": (lambda data: b"the content", SessionCorrupt, "no saved state of agentrt"),
+    "other JSON": (lambda data: b'["the content"]', SessionCorrupt, "no saved state of agentrt"),
+    "deep": (lambda data: b"[" * 100_000, SessionCorrupt, "no saved state of agentrt"),
+    "another session": (lambda data: checksummed(data, b'{"session_id":"t","revision":1}'), SessionCorrupt, "than 's'"),
+    "no revision": (lambda data: checksummed(data, b'{"session_id":"s"}'), SessionCorrupt, "another session"),
+    "newer format": (lambda data: data.replace(b'version": 1', b'version": 2', 1), SessionVersion, "format 2, and"),
+}
+STATES: dict[str, tuple[bytes, bytes, type[StateError], str]] = {
+    "newer state": (b'"version": 1', b'"new": "the content", "version": 2', SessionVersion, "understand its 'version'"),
+    "unknown field": (b'"version": 1', b'"new": "the content", "version": 1', SessionVersion, "understand its 'new'"),
+    "other type": (b'"summary": "old"', b'"summary": ["the content"]', SessionVersion, "understand its 'summary'"),
+    "no JSON": (b'"version": 1', b'"the content', SessionCorrupt, "holds no JSON"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_damaged_file_is_refused_and_kept(tmp_path, damage):
+    change, error, told = DAMAGES[damage]
+    state = await saved(tmp_path)
+    data = change(path_of(tmp_path).read_bytes())
+    path_of(tmp_path).write_bytes(data)
+    for operation in (FileStateStore(tmp_path).load("s"), FileStateStore(tmp_path).save(state)):
+        with pytest.raises(error, match=told) as caught:
+            await operation
+        shown = "".join(traceback.format_exception(caught.value))
+        assert str(path_of(tmp_path)) in str(caught.value)
+        assert "the content" not in shown
+    assert path_of(tmp_path).read_bytes() == data
+
+
+@pytest.mark.parametrize("change", STATES)
+async def test_a_whole_file_with_a_state_of_another_version_is_refused_and_kept(tmp_path, change):
+    old, new, error, told = STATES[change]
+    await saved(tmp_path)
+    data = rewritten(path_of(tmp_path).read_bytes(), old, new)
+    path_of(tmp_path).write_bytes(data)
+    with pytest.raises(error, match=told) as caught:
+        await FileStateStore(tmp_path).load("s")
+    assert "the content" not in "".join(traceback.format_exception(caught.value))
+    assert caught.value.__context__ is None
+    assert path_of(tmp_path).read_bytes() == data
+
+
+async def test_a_damaged_file_can_be_deleted(tmp_path):
+    path_of(tmp_path).write_text("damaged")
+    store = FileStateStore(tmp_path)
+    await store.delete("s")
+    await store.save(AgentState(session_id="s"))
+
+
+async def test_a_file_where_the_directory_should_be_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "states").write_text("a file")
+    store = FileStateStore(tmp_path / "states")
+    for operation in (store.save(AgentState(session_id="s")), store.load("s"), store.delete("s")):
+        with pytest.raises(SessionIOError, match=r"could not \w+ session 's' in '.*/states/.*': Not a directory"):
+            await operation
+
+
+async def test_what_dead_processes_left_is_swept_and_what_is_in_use_or_foreign_is_not(tmp_path):
+    import fcntl
+
+    left, used, foreign = path_of(tmp_path, "left", "tmp"), path_of(tmp_path, "used", "tmp"), tmp_path / "mine.tmp"
+    for each in (left, used, foreign):
+        each.write_text("half a sta")
+    with lock_of(tmp_path, "used").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        await FileStateStore(tmp_path).save(AgentState(session_id="s"))
+    assert {*tmp_path.glob("*.tmp")} == {used, foreign}
+
+
+async def test_a_lock_that_is_never_given_back_ends_the_wait_with_an_error(tmp_path, monkeypatch):
+    import fcntl
+
+    monkeypatch.setattr(file, "_PATIENCE", 0.05)
+    state = await saved(tmp_path)
+    with lock_of(tmp_path).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(SessionIOError, match="another process has held its lock"):
+            await FileStateStore(tmp_path).save(state)
+        assert await FileStateStore(tmp_path).load("s") == state
+    await FileStateStore(tmp_path).save(state)
+
+
+async def test_a_disk_that_hangs_ends_the_wait_with_an_error_and_is_not_asked_twice(tmp_path, monkeypatch):
+    state = await saved(tmp_path)
+    monkeypatch.setattr(file, "_PATIENCE", 0.05)
+    monkeypatch.setattr(file, "_GRACE", 0.05)
+    gate, store = Gate(monkeypatch), FileStateStore(tmp_path)
+    state.summary = "slow"
+    with pytest.raises(SessionIOError, match=r"no answer .* may or may not"):
+        await store.save(state)
+    for summary in ("never", "never either"):
+        state.summary = summary
+        with pytest.raises(SessionIOError, match=r"an earlier access to it has not ended|no answer"):
+            await store.save(state)
+    monkeypatch.setattr(file, "_PATIENCE", 10)
+    gate.opened.set()
+    assert (await store.load("s")).summary == "slow"
+    state.summary = "fast again"
+    await store.save(state)
+    assert gate.replaced == 2
+    assert await store.load("s") == state
+
+
+async def test_a_cancelled_save_is_whole_when_it_returns(tmp_path, monkeypatch):
+    state = await saved(tmp_path)
+    gate, store = Gate(monkeypatch), FileStateStore(tmp_path)
+    state.summary = "new"
+    returned = []
+
+    async def save() -> None:
+        await store.save(state)
+        returned.append(gate.opened.is_set())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(save)
+        await gate.wait()
+        group.cancel_scope.cancel()
+        gate.opened.set()
+    assert returned == [True]
+    assert await FileStateStore(tmp_path).load("s") == state
+
+
+async def test_what_is_saved_is_the_state_at_the_call(tmp_path, monkeypatch):
+    gate, store = Gate(monkeypatch), FileStateStore(tmp_path)
+    state = AgentState(session_id="s", summary="before")
+    async with anyio.create_task_group() as group:
+        group.start_soon(store.save, state)
+        await gate.wait()
+        state.summary = "after"
+        gate.opened.set()
+    assert (await store.load("s")).summary == "before"
+
+
+async def test_a_save_that_is_cancelled_before_it_begins_writes_nothing(tmp_path):
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await FileStateStore(tmp_path).save(AgentState())
+    assert scope.cancelled_caught
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_save_that_asyncio_cancels_ends_by_itself_before_the_next_begins(tmp_path, monkeypatch, anyio_backend):
+    gate, store = Gate(monkeypatch), FileStateStore(tmp_path)
+    state = AgentState(session_id="s")
+    tasks = []
+    for summary in ("first", "second", "third"):
+        state.summary = summary
+        tasks.append(asyncio.create_task(store.save(state)))
+        await gate.wait()
+        await asyncio.sleep(0.01)  # lets it come to where it waits for the first
+        if summary != "third":
+            tasks[-1].cancel()
+    done = await asyncio.gather(*tasks[:2], return_exceptions=True)
+    assert [type(each) for each in done] == [asyncio.CancelledError] * 2
+    assert gate.replaced == 0
+    assert not path_of(tmp_path).exists()
+    gate.opened.set()
+    await tasks[2]
+    assert gate.replaced == 2  # the second, which had not begun, never was
+    assert (await store.load("s")).summary == "third"
+    assert (await store.load("s")).revision == state.revision
+
+
+def test_any_number_of_saves_may_be_given_up_while_one_hangs():
+    hanging = turn = file._Turn(None)
+    for _ in range(2 * sys.getrecursionlimit()):
+        turn = file._Turn(turn)
+        turn.leave()
+    assert not turn.is_over()
+    hanging.leave()
+    assert turn.is_over()
+
+
+async def test_one_store_serves_one_event_loop_after_another(tmp_path, anyio_backend):
+    store = FileStateStore(tmp_path)
+    state = AgentState(session_id="s")
+    await store.save(state)
+    other = "trio" if anyio_backend == "asyncio" else "asyncio"
+    thread = threading.Thread(target=anyio.run, args=(store.save, state), kwargs={"backend": other})
+    thread.start()
+    thread.join()
+    await store.save(state)
+    assert await store.load("s") == state
+
+
+async def test_a_store_remembers_nothing_of_what_is_over(tmp_path):
+    store = FileStateStore(tmp_path)
+    for number in range(3):
+        await store.save(AgentState(session_id=str(number)))
+        await store.load("nobody")
+    assert store._turns == {}

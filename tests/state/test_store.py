@@ -1,0 +1,178 @@
+"""What every store promises, in memory or in files."""
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentrt import Agent
+from agentrt.errors import SessionConflict, SessionUnserializable, UsageError
+from agentrt.message import ToolResultBlock, ToolResultState, UserMsg
+from agentrt.model import ScriptedChatModel
+from agentrt.state import AgentState, FileStateStore, InMemoryStateStore
+
+Store = InMemoryStateStore | FileStateStore
+ODD_IDS = ["../../x", "/etc/x", "a/b", "CON", ".", "a\0b", "e\u0301", "\u00e9", "A", "a", " ", "x" * 10_000]
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return InMemoryStateStore() if request.param == "memory" else FileStateStore(tmp_path / "states")
+
+
+async def test_what_is_loaded_equals_what_was_saved_and_shares_nothing_with_it(store):
+    state = AgentState(context=[UserMsg("user", "see")], middleware_data={"Count": {"n": [1]}})
+    await store.save(state)
+    loaded = await store.load(state.session_id)
+    assert loaded == state
+    loaded.middleware_data["Count"]["n"].append(2)
+    assert await store.load(state.session_id) == state
+
+
+async def test_a_session_that_was_never_saved_is_none(store):
+    assert await store.load("nobody") is None
+    await store.delete("nobody")
+
+
+async def test_a_state_can_be_saved_again_and_again_and_by_whoever_loaded_it_last(store):
+    state = AgentState()
+    for number in range(3):
+        state.summary = str(number)
+        await store.save(state)
+    loaded = await store.load(state.session_id)
+    assert (loaded.summary, loaded.revision) == ("2", state.revision)
+    await store.save(loaded)
+
+
+async def test_of_two_that_save_on_one_revision_the_second_is_told_and_the_first_stays(store):
+    await store.save(AgentState(session_id="s"))
+    first, second = await store.load("s"), await store.load("s")
+    first.summary, second.summary = "first", "second"
+    await store.save(first)
+    based_on = second.revision
+    with pytest.raises(SessionConflict, match=f"'s' was saved .* as revision {first.revision}, .* {based_on}: load"):
+        await store.save(second)
+    assert second.revision == based_on
+    assert (await store.load("s")).summary == "first"
+
+
+async def test_a_new_state_does_not_overwrite_a_saved_one(store):
+    await store.save(AgentState(session_id="s", summary="old"))
+    with pytest.raises(SessionConflict, match=r"saved already, as revision .* load the saved one"):
+        await store.save(AgentState(session_id="s"))
+    assert (await store.load("s")).summary == "old"
+
+
+async def test_a_deleted_session_is_gone_and_a_state_based_on_it_does_not_bring_it_back(store):
+    state = AgentState()
+    await store.save(state)
+    await store.delete(state.session_id)
+    assert await store.load(state.session_id) is None
+    with pytest.raises(SessionConflict, match=r"not saved here \(any more\).* set state.revision = 0"):
+        await store.save(state)
+    state.revision = 0
+    await store.save(state)
+    assert await store.load(state.session_id) == state
+
+
+async def test_a_state_of_a_deleted_session_never_fits_one_of_the_same_name_begun_later(store):
+    old = AgentState(session_id="s")
+    await store.save(old)
+    await store.delete("s")
+    await store.save(AgentState(session_id="s", summary="new"))
+    with pytest.raises(SessionConflict):
+        await store.save(old)
+    assert (await store.load("s")).summary == "new"
+
+
+@pytest.mark.parametrize("session_id", ["", None, 3])
+@pytest.mark.parametrize("operation", ["save", "load", "delete"])
+async def test_what_names_no_session_is_refused(store, operation, session_id):
+    argument = AgentState(session_id=session_id) if operation == "save" else session_id
+    with pytest.raises(UsageError, match=f"must be a text that is not empty, not {session_id!r}"):
+        await getattr(store, operation)(argument)
+
+
+async def test_odd_session_ids_each_have_a_state_of_their_own(store):
+    for session_id in ODD_IDS:
+        await store.save(AgentState(session_id=session_id, summary=f"of {session_id}"))
+    assert [(await store.load(each)).summary for each in ODD_IDS] == [f"of {each}" for each in ODD_IDS]
+
+
+async def test_a_session_id_that_no_file_could_hold_is_none_to_load_and_refused_to_save(store):
+    assert await store.load("\ud800") is None
+    with pytest.raises(SessionUnserializable, match=r"its session_id holds"):
+        await store.save(AgentState(session_id="\ud800"))
+
+
+def in_a_middlewares_data(value: object) -> AgentState:
+    return AgentState(session_id="s", middleware_data={"Fine": {}, "Cache": {"fine": 1, "broken": value}})
+
+
+def in_a_message(value: object) -> AgentState:
+    return AgentState(session_id="s", context=[UserMsg("user", "a"), UserMsg("user", "b", metadata={"c": value})])
+
+
+def in_a_field(value: object) -> AgentState:
+    return AgentState(session_id="s", summary=value)
+
+
+class Secret:
+    def __repr__(self) -> str:
+        return "the content"
+
+
+cycle: list[object] = ["the content"]
+cycle.append(cycle)
+
+
+@pytest.mark.parametrize("value", [Secret(), {"the content": Secret()}, cycle, "the content \ud800"], ids=repr)
+@pytest.mark.parametrize(
+    ("state_with", "place"),
+    [
+        (in_a_middlewares_data, "the data of the middleware 'Cache'"),
+        (in_a_message, r"its context\[1\]"),
+        (in_a_field, "its summary"),
+    ],
+)
+async def test_what_has_no_json_form_is_refused_by_its_place_and_never_shown(
+    store, state_with: Callable[[object], AgentState], place: str, value: object
+):
+    with pytest.raises(SessionUnserializable, match=f"session 's' cannot be saved: {place} holds") as caught:
+        await store.save(state_with(value))
+    assert "the content" not in "".join(traceback.format_exception(caught.value))
+    assert caught.value.__context__ is None
+    assert await store.load("s") is None
+
+
+async def test_what_could_not_be_loaded_again_is_not_saved(store):
+    with pytest.raises(SessionUnserializable, match=r"its summary holds something that has .* not the type"):
+        await store.save(in_a_field(5))
+
+
+async def test_a_value_that_is_as_good_as_the_one_that_should_be_there_is_saved(store):
+    state = in_a_message(1)
+    state.context[0].content = [ToolResultBlock("1", "add", "3")]
+    state.context[0].content[0].state = "success"
+    await store.save(state)
+    [block] = (await store.load("s")).context[0].content
+    assert block.state is ToolResultState.SUCCESS
+
+
+async def test_a_conversation_continues_in_another_process_by_way_of_the_store(store):
+    first = Agent("first", model=ScriptedChatModel(["I remember 7."]), state_store=store)
+    await first.reply("remember 7")
+    state = await store.load(first.state.session_id)
+    second = Agent("second", model=ScriptedChatModel(["It was 7."]), state=state, state_store=store)
+    await second.reply("what was it?")
+    saved = await store.load(state.session_id)
+    assert [message.get_text_content() for message in saved.context][1::2] == ["I remember 7.", "It was 7."]
+
+
+async def test_a_reply_on_an_old_state_is_refused_before_its_model_is_asked(store):
+    await Agent("first", model=ScriptedChatModel(["a"]), state=AgentState(session_id="s"), state_store=store).reply("x")
+    second = Agent("second", model=ScriptedChatModel(["b"]), state=AgentState(session_id="s"), state_store=store)
+    with pytest.raises(SessionConflict):
+        await second.reply("y")
+    assert second.model.calls == []
