@@ -1,6 +1,7 @@
 """Value types that cross a hook and are neither message nor event, and the unions that are named once."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal
 
 from agentrt.block import ContentBlock, DataBlock, Strict, TextBlock, ToolResultState
@@ -11,6 +12,11 @@ __all__ = [
     "ChatUsage",
     "FinishedReason",
     "JSONSchema",
+    "PermissionBehavior",
+    "PermissionContext",
+    "PermissionDecision",
+    "PermissionMode",
+    "PermissionRule",
     "ReActAgentHookTypes",
     "Role",
     "ToolChoice",
@@ -20,7 +26,15 @@ __all__ = [
 ]
 
 Role = Literal["user", "assistant", "system"]
-FinishedReason = Literal["completed", "interrupted", "exceed_max_iters", "error"]
+FinishedReason = Literal[
+    "completed",
+    "interrupted",
+    "exceed_max_iters",
+    "exceed_max_tool_calls",
+    "exceed_max_seconds",
+    "exceed_max_output",
+    "error",
+]
 JSONSchema = dict[str, Any]
 ToolOutput = list[TextBlock | DataBlock]
 
@@ -101,3 +115,82 @@ class ToolResponse:
     state: ToolResultState = ToolResultState.SUCCESS
     metadata: dict[str, Any] = field(default_factory=dict)
     is_last: bool = True
+
+
+class PermissionBehavior(StrEnum):
+    """What is to become of a tool call; `PASSTHROUGH` is to have no opinion."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    ASK = "ask"
+    PASSTHROUGH = "passthrough"
+
+
+class PermissionMode(StrEnum):
+    """What becomes of a tool call that neither a rule nor the tool itself has settled.
+
+    `DEFAULT` asks. `ACCEPT_EDITS` asks too: tools that edit see the mode and may allow themselves. `EXPLORE` denies
+    whatever is not read-only, and consults neither the tool nor the allow rules. `BYPASS` allows, even where the tool
+    asks and is immune; deny and ask rules hold. `DONT_ASK` denies whatever would be asked.
+    """
+
+    DEFAULT = "default"
+    ACCEPT_EDITS = "accept_edits"
+    EXPLORE = "explore"
+    BYPASS = "bypass"
+    DONT_ASK = "dont_ask"
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionRule(Strict):
+    """What is to become of some tool calls.
+
+    `tool_name` is a name or a pattern, where `*` stands for any characters and `?` for any one. `rule_content` is a
+    pattern for what the call is about (`ToolBase.permission_subject`), `None` for all calls; `[*]` and `[?]` stand for
+    the characters themselves. `source` says where the rule comes from.
+    """
+
+    tool_name: str
+    rule_content: str | None = None
+    behavior: PermissionBehavior = PermissionBehavior.ASK
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        # What is misspelt would match nothing, and nobody would notice.
+        object.__setattr__(self, "behavior", PermissionBehavior(self.behavior))
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionDecision(Strict):
+    """What is to become of one tool call; to change one, make another with `dataclasses.replace`.
+
+    `message` is for the person who is asked, or for the model that is told no; `decision_reason` names the rule, the
+    mode or the tool that decided. `suggested_rules` are what a person may agree to, to be asked less. An ASK that is
+    `bypass_immune` is answered by a person and nobody else.
+    """
+
+    behavior: PermissionBehavior
+    message: str = ""
+    decision_reason: str = ""
+    suggested_rules: list[PermissionRule] = field(default_factory=list)
+    bypass_immune: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "behavior", PermissionBehavior(self.behavior))
+
+
+@dataclass(slots=True)
+class PermissionContext(Strict):
+    """What a conversation permits. The order of the rules does not matter.
+
+    `allow_edited_input` lets the answer to a question change the arguments of the call, `allow_new_rules` lets it bring
+    rules for later calls of that tool.
+    """
+
+    mode: PermissionMode = PermissionMode.DEFAULT
+    rules: list[PermissionRule] = field(default_factory=list)
+    allow_edited_input: bool = False
+    allow_new_rules: bool = False
+
+    def __post_init__(self) -> None:
+        self.mode = PermissionMode(self.mode)

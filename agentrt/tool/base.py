@@ -2,14 +2,16 @@
 
 import copy
 import inspect
+import json
 import re
+from collections.abc import Awaitable
 from typing import Any, Self
 
-from agentrt.errors import ToolConfigError, UsageError
+from agentrt.errors import ToolConfigError, ToolError, UsageError
 from agentrt.tool.docstring import parse_docstring
 from agentrt.tool.plan import Plan, make_plan
 from agentrt.tool.signature import place
-from agentrt.types import JSONSchema
+from agentrt.types import JSONSchema, PermissionBehavior, PermissionContext, PermissionDecision
 
 __all__ = ["MAX_OUTPUT", "ToolBase", "check_name", "check_schema", "check_tool", "place_of", "plan_of"]
 
@@ -39,7 +41,7 @@ class ToolBase:
     """Whether it may run beside other tools of the same round."""
 
     is_read_only: bool = False
-    """Whether it leaves the world as it was."""
+    """Whether it leaves the world as it was; unless a rule or `ask` says otherwise, it then runs in every mode."""
 
     is_external_tool: bool = False
     """Whether somebody outside this program runs it; its `call` is then never entered."""
@@ -63,6 +65,42 @@ class ToolBase:
         """Do the work; the arguments have been checked against `input_schema`."""
         remedy = "it runs outside this program" if self.is_external_tool else "define `async def call`"
         raise UsageError(f"{type(self).__name__} does not say what it does: {remedy}")
+
+    def check_permissions(
+        self, tool_input: dict[str, Any], context: PermissionContext
+    ) -> PermissionDecision | Awaitable[PermissionDecision]:
+        """Say what the tool itself thinks of a call; override it, as a plain or as a coroutine function.
+
+        ALLOW and DENY stand unless a deny or ask rule covers the call. An ASK may be answered by an allow rule or by a
+        layer, unless it is `bypass_immune`; PASSTHROUGH leaves it to the rules and the mode. What raises denies. A tool
+        that is read-only, and does not `ask`, is not consulted. `tool_input` is the model's, before conversion, and not
+        to be changed.
+        """
+        if self.ask:
+            return PermissionDecision(PermissionBehavior.ASK, f"{self.name} asks before each call", f"tool {self.name}")
+        return PermissionDecision(PermissionBehavior.ALLOW, "", f"tool {self.name}")
+
+    def permission_subject(self, tool_input: dict[str, Any]) -> str:
+        """Return what a call is about, for the content of a permission rule to fit; override it to say it better.
+
+        The text of the only argument, if the tool takes one and it is text, else the arguments as JSON: keys sorted, no
+        blanks. What raises makes every deny and ask rule with a content cover the call.
+        """
+        properties = self.input_schema.get("properties") or {}
+        if len(properties) == 1:
+            value = tool_input.get(*properties)
+            if isinstance(value, str):
+                if len(tool_input) > 1:
+                    raise ToolError(f"{self.name} takes one argument, and was given more")
+                return value
+        return json.dumps(tool_input, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether it allows each of its calls, whatever the arguments: it does not `ask`, and overrides no check."""
+        if self.ask or type(self).check_permissions is not ToolBase.check_permissions:
+            return False
+        return "check_permissions" not in self.__dict__
 
     @property
     def is_streaming(self) -> bool:

@@ -151,8 +151,6 @@ class Toolkit:
             return self._unknown(name, active_groups)
         if entry.group != BASIC and entry.group not in (self._active if active_groups is None else active_groups):
             return _inactive(name, entry.group)
-        if entry.tool.is_external_tool or entry.tool.ask:
-            return _unattended(name, entry.tool.is_external_tool)
         try:
             arguments = entry.plan.parse(text)
         except ArgumentsError as error:
@@ -164,6 +162,8 @@ class Toolkit:
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         """Run a call outside of any agent: yields the pieces of output, if it has any, then the `ToolResponse`."""
         prepared = self.prepare(tool_call)
+        if isinstance(prepared, PreparedCall) and (prepared.tool.is_external_tool or prepared.tool.ask):
+            prepared = _unattended(prepared.name, prepared.tool.is_external_tool)
         return _only(prepared) if isinstance(prepared, ToolResponse) else run_call(prepared, context)
 
     def _add_group(self, group: ToolGroup) -> None:
@@ -256,7 +256,7 @@ def _schema(name: str, entry: _Entry) -> JSONSchema:
 
 
 def _unattended(name: str, external: bool) -> ToolResponse:
-    # A reply cannot wait for somebody yet, and a tool that needs that must not run without it.
+    # Only a reply can wait for somebody, and a tool that needs that must not run without it.
     why = "it runs outside of this program" if external else "a person must agree to it first"
     return failure(f"{name} was not run: {why}, and nobody can be asked here.", ToolResultState.DENIED)
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from agentrt.errors import ToolConfigError
+from agentrt.errors import ToolConfigError, ToolError
 from agentrt.message import TextBlock, ToolCallBlock
-from agentrt.tool import ToolBase, ToolContext, Toolkit, ToolResponse
+from agentrt.permission import PermissionBehavior, PermissionContext, PermissionDecision, decide
+from agentrt.tool import FunctionTool, ToolBase, ToolContext, Toolkit, ToolResponse
 from agentrt.tool.base import MAX_OUTPUT, place_of
 
 
@@ -153,3 +154,61 @@ async def test_a_renamed_tool_is_a_copy_that_works_on_its_own() -> None:
     assert (tool.name, other.name) == ("search", "other")
     assert await said(tool, '{"query": "x"}') == "one x 3 True"
     assert await said(other, '{"query": "x"}') == "two x 3 True"
+
+
+async def test_a_tool_allows_its_calls_unless_it_asks() -> None:
+    tool, context = Search(""), PermissionContext()
+    assert tool.is_trusted
+    assert (await decide(tool, {"query": "x"}, context)).behavior is PermissionBehavior.ALLOW
+    tool.ask = True
+    decision = await decide(tool, {"query": "x"}, context)
+    assert not tool.is_trusted
+    assert (decision.behavior, decision.message) == (PermissionBehavior.ASK, "search asks before each call")
+
+
+async def test_a_tool_may_override_what_it_thinks_of_a_call() -> None:
+    class Careful(Search):
+        def check_permissions(self, tool_input: dict[str, Any], context: PermissionContext) -> PermissionDecision:
+            return PermissionDecision(PermissionBehavior.DENY if "secret" in tool_input else PermissionBehavior.ALLOW)
+
+    class Patient(Search):
+        async def check_permissions(self, tool_input: dict[str, Any], context: PermissionContext) -> PermissionDecision:
+            return PermissionDecision(PermissionBehavior.DENY)
+
+    assert not Careful("").is_trusted
+    assert (await decide(Careful(""), {"secret": 1}, PermissionContext())).behavior is PermissionBehavior.DENY
+    assert (await decide(Careful(""), {}, PermissionContext())).behavior is PermissionBehavior.ALLOW
+    assert (await decide(Patient(""), {}, PermissionContext())).behavior is PermissionBehavior.DENY
+
+
+class Fetch(ToolBase):
+    name = "fetch"
+    input_schema = {"type": "object", "properties": {"url": {"type": "string"}}}  # noqa: RUF012
+
+
+@pytest.mark.parametrize(
+    ("tool", "tool_input", "subject"),
+    [
+        (Fetch(), {"url": "http://a/?b=*"}, "http://a/?b=*"),
+        (Fetch(), {"url": ""}, ""),
+        (Fetch(), {}, "{}"),
+        (Fetch(), {"url": ["a"]}, '{"url":["a"]}'),
+        (Search(""), {"query": "x"}, '{"query":"x"}'),
+        (Search(""), {"query": "\u5317", "limit": 2}, '{"limit":2,"query":"\u5317"}'),
+    ],
+)
+def test_a_call_is_about_its_only_text_or_else_about_all_its_arguments(
+    tool: ToolBase, tool_input: dict[str, Any], subject: str
+) -> None:
+    assert tool.permission_subject(tool_input) == subject
+
+
+def test_an_argument_beside_the_only_one_does_not_change_what_the_call_is_about() -> None:
+    with pytest.raises(ToolError, match="fetch takes one argument, and was given more"):
+        Fetch().permission_subject({"url": "http://a", "x": 1})
+
+
+def test_a_renamed_tool_asks_as_the_first_one_does() -> None:
+    tool = FunctionTool(lambda: None, name="one", ask=True, json_schema={"type": "object"})
+    assert tool.renamed("two").ask
+    assert not tool.renamed("two").is_trusted

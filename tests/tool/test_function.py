@@ -436,3 +436,11 @@ def test_options_that_make_no_sense_are_refused() -> None:
     assert "must be a JSON schema of an object" in error_of(
         lambda: FunctionTool(get_weather, json_schema={"type": "string"})
     )
+
+
+async def test_a_permission_rule_sees_what_the_model_sees() -> None:
+    tool = FunctionTool(get_weather, preset_kwargs={"days": 9})
+    assert tool.is_trusted
+    assert not FunctionTool(get_weather, ask=True).is_trusted
+    assert tool.permission_subject({"city": "Oslo"}) == "Oslo"
+    assert FunctionTool(get_weather).permission_subject({"city": "Oslo"}) == '{"city":"Oslo"}'

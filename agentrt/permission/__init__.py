@@ -1,0 +1,26 @@
+"""Permissions: which tool calls may run, which are denied, and which a person is asked about."""
+
+from agentrt.permission.answer import accept_rules, digest
+from agentrt.permission.engine import PermittedTool, combine, covers, decide, needs_no_decision
+from agentrt.types import (
+    PermissionBehavior,
+    PermissionContext,
+    PermissionDecision,
+    PermissionMode,
+    PermissionRule,
+)
+
+__all__ = [
+    "PermissionBehavior",
+    "PermissionContext",
+    "PermissionDecision",
+    "PermissionMode",
+    "PermissionRule",
+    "PermittedTool",
+    "accept_rules",
+    "combine",
+    "covers",
+    "decide",
+    "digest",
+    "needs_no_decision",
+]

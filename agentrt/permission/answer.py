@@ -1,0 +1,63 @@
+"""What binds a person's answer to what was asked, and what an answer may bring along."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from hashlib import sha256
+
+from agentrt.errors import ResumeError
+from agentrt.types import PermissionBehavior, PermissionContext, PermissionRule
+
+__all__ = ["MAX_CONTENT", "accept_rules", "digest"]
+
+MAX_CONTENT = 1_000
+"""The most characters that the content of a rule from outside may have."""
+
+_SHOWN = 100
+
+
+def digest(name: str, input_text: str) -> str:
+    """Return what stands for this tool with exactly this input, and for nothing else."""
+    encoded = name.encode("utf-8", "surrogatepass")
+    # The length says where the name ends, whatever is in it.
+    return sha256(b"%d:%s%s" % (len(encoded), encoded, input_text.encode("utf-8", "surrogatepass"))).hexdigest()
+
+
+def accept_rules(context: PermissionContext, rules: Iterable[PermissionRule], tool_name: str) -> list[PermissionRule]:
+    """Return those rules of an answer that are new, as `context.rules` is to be extended with; changes nothing.
+
+    Their source becomes "user", whatever they say. Raises `ResumeError` unless the context takes new rules and each of
+    them is for the very tool that was asked about.
+    """
+    new: list[PermissionRule] = []
+    for rule in rules:
+        _check(context, rule, tool_name)
+        accepted = replace(rule, source="user")
+        if accepted not in context.rules and accepted not in new:
+            new.append(accepted)
+    return new
+
+
+def _check(context: PermissionContext, rule: PermissionRule, tool_name: str) -> None:
+    if not context.allow_new_rules:
+        raise ResumeError(
+            f"the answer about {tool_name!r} brings a rule, which is not permitted: leave `rules` empty, or set "
+            f"allow_new_rules in the conversation's permission_context",
+            code="mismatch",
+        )
+    if rule.tool_name != tool_name:
+        raise ResumeError(
+            f"the answer about {tool_name!r} brings a rule for {rule.tool_name[:_SHOWN]!r}: a rule must name the tool "
+            f"that was asked about",
+            code="mismatch",
+        )
+    if rule.behavior is PermissionBehavior.PASSTHROUGH:
+        raise ResumeError(
+            f"the answer about {tool_name!r} brings a rule that says nothing: its behavior must be allow, ask or deny",
+            code="invalid",
+        )
+    if rule.rule_content is not None and len(rule.rule_content) > MAX_CONTENT:
+        raise ResumeError(
+            f"the answer about {tool_name!r} brings a rule of {len(rule.rule_content):,} characters, {MAX_CONTENT:,} "
+            f"is the most: use `*`",
+            code="invalid",
+        )

@@ -1,0 +1,118 @@
+"""Patterns with `*` and `?`, matched in time linear in the text, whoever wrote the pattern.
+
+`*` stands for any characters, line breaks and slashes as well, `?` for any one; `[*]` and `[?]` stand for the
+characters themselves, and everything else for itself. Case counts.
+"""
+
+from functools import lru_cache
+from typing import Protocol
+
+__all__ = ["escape", "matches"]
+
+_ANY = None
+
+
+class _Piece(Protocol):
+    """What stands between two `*`; it is looked for only where the text is long enough."""
+
+    size: int
+
+    def is_at(self, text: str, start: int) -> bool: ...
+
+    def find(self, text: str, start: int, end: int) -> int: ...
+
+
+class _Literal:
+    __slots__ = ("_text", "size")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.size = len(text)
+
+    def is_at(self, text: str, start: int) -> bool:
+        return text.startswith(self._text, start)
+
+    def find(self, text: str, start: int, end: int) -> int:
+        return text.find(self._text, start, end)
+
+
+class _Holed:
+    """A piece with `?` in it; `find` keeps one bit for each beginning of the piece that the text has just shown."""
+
+    __slots__ = ("_characters", "_masks", "_others", "size")
+
+    def __init__(self, characters: list[str | None]) -> None:
+        self._characters = characters
+        self.size = len(characters)
+        self._others = sum(1 << place for place, each in enumerate(characters) if each is _ANY)
+        self._masks: dict[str, int] = {}
+        for place, each in enumerate(characters):
+            if each is not _ANY:
+                self._masks[each] = self._masks.get(each, self._others) | 1 << place
+
+    def is_at(self, text: str, start: int) -> bool:
+        part = text[start : start + self.size]
+        return all(each is _ANY or each == found for each, found in zip(self._characters, part, strict=True))
+
+    def find(self, text: str, start: int, end: int) -> int:
+        masks, others, whole, seen = self._masks, self._others, 1 << self.size - 1, 0
+        for place in range(start, end):
+            seen = (seen << 1 | 1) & masks.get(text[place], others)
+            if seen & whole:
+                return place + 1 - self.size
+        return -1
+
+
+class _Glob:
+    __slots__ = ("_first", "_last", "_middle", "_size")
+
+    def __init__(self, pieces: list[_Piece]) -> None:
+        self._first, self._last = pieces[0], pieces[-1] if len(pieces) > 1 else None
+        self._middle = [each for each in pieces[1:-1] if each.size]
+        self._size = sum(each.size for each in pieces)
+
+    def matches(self, text: str) -> bool:
+        if self._last is None:
+            return len(text) == self._size and self._first.is_at(text, 0)
+        end = len(text) - self._last.size
+        if len(text) < self._size or not (self._first.is_at(text, 0) and self._last.is_at(text, end)):
+            return False
+        start = self._first.size
+        for piece in self._middle:  # the first place that fits leaves the most for those after it
+            found = piece.find(text, start, end)
+            if found < 0:
+                return False
+            start = found + piece.size
+        return True
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Say whether the whole text fits the pattern."""
+    return _compiled(pattern).matches(text)
+
+
+def escape(text: str) -> str:
+    """Return the pattern that fits this text and no other."""
+    return "".join(f"[{each}]" if each in "*?" else each for each in text)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> _Glob:
+    pieces: list[list[str | None]] = [[]]
+    place = 0
+    while place < len(pattern):
+        character = pattern[place]
+        if pattern[place : place + 3] in ("[*]", "[?]"):
+            pieces[-1].append(pattern[place + 1])
+            place += 2
+        elif character == "*":
+            pieces.append([])
+        else:
+            pieces[-1].append(_ANY if character == "?" else character)
+        place += 1
+    return _Glob([_piece(each) for each in pieces])
+
+
+def _piece(characters: list[str | None]) -> _Piece:
+    plain = [each for each in characters if each is not _ANY]
+    return _Literal("".join(plain)) if len(plain) == len(characters) else _Holed(characters)
