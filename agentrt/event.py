@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from agentrt.block import Strict, ToolCallBlock, ToolResultBlock, ToolResultState
-from agentrt.types import FinishedReason, Role, ToolOutput
+from agentrt.types import FinishedReason, PermissionDecision, PermissionRule, Role, ToolOutput
 
 __all__ = [
     "AgentEvent",
@@ -96,6 +96,7 @@ class ReplyEndEvent(AgentEvent):
     session_id: str
     finished_reason: FinishedReason = "completed"
     error: str | None = None
+    structured_output: dict[str, Any] | None = None
     type: Literal["REPLY_END"] = "REPLY_END"
 
 
@@ -304,9 +305,10 @@ class ExceedMaxItersEvent(AgentEvent):
 
 @dataclass(slots=True)
 class RequireUserConfirmEvent(AgentEvent):
-    """The reply waits for a person to decide on `tool_calls`."""
+    """The reply waits for a person to decide on `tool_calls`; `questions` says of each, by its id, why it is asked."""
 
     tool_calls: list[ToolCallBlock]
+    questions: dict[str, PermissionDecision] = field(default_factory=dict)
     type: Literal["REQUIRE_USER_CONFIRM"] = "REQUIRE_USER_CONFIRM"
 
 
@@ -320,11 +322,12 @@ class RequireExternalExecutionEvent(AgentEvent):
 
 @dataclass(slots=True)
 class ConfirmResult(Strict):
-    """A person's decision on one tool call; `rules` are to hold for later calls too."""
+    """A person's decision on one tool call; `rules` are to hold for later calls too, `feedback` is for the model."""
 
     confirmed: bool
     tool_call: ToolCallBlock
-    rules: list[dict[str, Any]] = field(default_factory=list)
+    rules: list[PermissionRule] = field(default_factory=list)
+    feedback: str | None = None
 
 
 @dataclass(slots=True)
@@ -332,6 +335,7 @@ class UserConfirmResultEvent(AgentEvent):
     """Input: the answer to `RequireUserConfirmEvent`."""
 
     confirm_results: list[ConfirmResult]
+    session_id: str | None = field(default=None, kw_only=True)
     type: Literal["USER_CONFIRM_RESULT"] = "USER_CONFIRM_RESULT"
 
 
@@ -340,6 +344,7 @@ class ExternalExecutionResultEvent(AgentEvent):
     """Input: the answer to `RequireExternalExecutionEvent`."""
 
     execution_results: list[ToolResultBlock]
+    session_id: str | None = field(default=None, kw_only=True)
     type: Literal["EXTERNAL_EXECUTION_RESULT"] = "EXTERNAL_EXECUTION_RESULT"
 
 
@@ -347,6 +352,7 @@ class ExternalExecutionResultEvent(AgentEvent):
 class UserInterruptEvent(AgentEvent):
     """Input: stop the reply."""
 
+    session_id: str | None = field(default=None, kw_only=True)
     type: Literal["USER_INTERRUPT"] = "USER_INTERRUPT"
 
 

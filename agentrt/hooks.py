@@ -11,14 +11,19 @@ from agentrt.chain import HookSpec
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.model.base import ChatModelBase, ModelResult
-from agentrt.types import ChatResponse, JSONSchema, ToolChoice, ToolChunk, ToolResponse
+from agentrt.tool.base import ToolBase
+from agentrt.types import ChatResponse, JSONSchema, PermissionDecision, ToolChoice, ToolChunk, ToolResponse
 
 __all__ = [
     "HOOKS",
     "ActingValues",
+    "CheckPermissionValues",
+    "CompressContextValues",
     "MiddlewareBase",
     "ModelCallValues",
     "NextActing",
+    "NextCheckPermission",
+    "NextCompressContext",
     "NextModelCall",
     "NextReasoning",
     "NextReply",
@@ -58,6 +63,21 @@ class ActingValues(TypedDict, total=False):
     tool_call: ToolCallBlock
 
 
+class CheckPermissionValues(TypedDict, total=False):
+    """What `on_check_permission` passes on; copies, so what runs is not changed here."""
+
+    tool_call: ToolCallBlock
+    tool: ToolBase
+    tool_input: dict[str, Any]
+
+
+class CompressContextValues(TypedDict, total=False):
+    """What `on_compress_context` passes on; `context_config` is a `ContextConfig`."""
+
+    context_config: Any
+    instructions: str | None
+
+
 class NextReply(Protocol):
     """The next layer of `on_reply`; a key left out keeps the value that reached this layer."""
 
@@ -82,6 +102,18 @@ class NextActing(Protocol):
     def __call__(self, **overrides: Unpack[ActingValues]) -> AsyncGenerator[ToolChunk | ToolResponse, None]: ...
 
 
+class NextCheckPermission(Protocol):
+    """The next layer of `on_check_permission`; a key left out keeps the value that reached this layer."""
+
+    def __call__(self, **overrides: Unpack[CheckPermissionValues]) -> Awaitable[PermissionDecision]: ...
+
+
+class NextCompressContext(Protocol):
+    """The next layer of `on_compress_context`; a key left out keeps the value that reached this layer."""
+
+    def __call__(self, **overrides: Unpack[CompressContextValues]) -> Awaitable[None]: ...
+
+
 HOOKS: tuple[HookSpec, ...] = (
     HookSpec(
         "on_reply", "stream", ("inputs", "structured_schema"), (AgentEvent, Msg), Msg, "one whole reply, to its end"
@@ -104,13 +136,30 @@ HOOKS: tuple[HookSpec, ...] = (
         "one attempt at the model, nearest the wire",
     ),
     HookSpec(
+        "on_check_permission",
+        "call",
+        ("tool_call", "tool", "tool_input"),
+        (),
+        PermissionDecision,
+        "deciding on one tool call",
+        "a call that cannot be run: an unknown tool, invalid arguments",
+    ),
+    HookSpec(
         "on_acting",
         "stream",
         ("tool_call",),
         (ToolChunk, ToolResponse),
         ToolResponse,
         "running one permitted tool call",
-        "a call that is not run: an unknown tool, invalid arguments",
+        "a call that is not run here: an unknown tool, invalid arguments, one that is denied, an external one",
+    ),
+    HookSpec(
+        "on_compress_context",
+        "call",
+        ("context_config", "instructions"),
+        (),
+        None,
+        "shrinking a conversation that fills its model's context",
     ),
 )
 
@@ -173,6 +222,20 @@ class MiddlewareBase:
         self, agent: Any, input_kwargs: Any, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         """Wrap running one permitted tool call. Must end with one `ToolResponse`."""
+        return next_handler(**input_kwargs)
+
+    def on_check_permission(
+        self, agent: Any, input_kwargs: Any, next_handler: NextCheckPermission
+    ) -> Awaitable[PermissionDecision]:
+        """Wrap deciding on one tool call; decisions are replaced, never changed.
+
+        What the rules and the tool say holds where it is stricter, but for an ASK that is not `bypass_immune`, which a
+        layer may answer.
+        """
+        return next_handler(**input_kwargs)
+
+    def on_compress_context(self, agent: Any, input_kwargs: Any, next_handler: NextCompressContext) -> Awaitable[None]:
+        """Wrap shrinking the context. Calls of the model made there have `agent.run.is_internal` set."""
         return next_handler(**input_kwargs)
 
     async def on_system_prompt(self, agent: Any, current_prompt: str) -> str:

@@ -22,6 +22,7 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.message import ToolCallBlock
+from agentrt.types import PermissionRule
 from tests.test_message import anything
 
 CLASSES: tuple[type[AgentEvent], ...] = get_args(get_args(AnyEvent)[0])
@@ -134,7 +135,7 @@ def test_a_numbered_event_has_a_name_of_its_own():
 
 def test_two_events_share_no_list_by_default():
     one, other = ConfirmResult(True, ToolCallBlock("1", "f")), ConfirmResult(True, ToolCallBlock("1", "f"))
-    one.rules.append({})
+    one.rules.append(PermissionRule("f"))
     assert other.rules == []
     retries = [events.ModelCallRetryEvent("cut"), events.ModelCallRetryEvent("cut")]
     retries[0].block_ids.append("b")
@@ -156,7 +157,7 @@ def test_events_are_written_with_their_documented_arguments_in_order():
 
 
 def test_a_nested_block_keeps_its_class():
-    event = UserConfirmResultEvent("r", [ConfirmResult(True, ToolCallBlock("1", "f", "{}"), [{"tool_name": "f"}])])
+    event = UserConfirmResultEvent("r", [ConfirmResult(True, ToolCallBlock("1", "f", "{}"), [PermissionRule("f")])])
     back: Any = AgentEvent.from_json(event.to_json())
     assert isinstance(back.confirm_results[0].tool_call, ToolCallBlock)
     assert back == event

@@ -43,7 +43,6 @@ from agentrt.event import (
     ToolResultEndEvent,
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
-    UserConfirmResultEvent,
     UserInterruptEvent,
 )
 from agentrt.message import (
@@ -576,7 +575,6 @@ PASSED_OVER = [
     ExternalExecutionResultEvent,
     ModelCallStartEvent,
     ToolCallEndEvent,
-    UserConfirmResultEvent,
     UserInterruptEvent,
     DataBlockEndEvent,
 ]

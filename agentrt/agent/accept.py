@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrt.errors import InvalidInputError, ResumeError
+from agentrt.errors import InvalidInputError
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import (
@@ -16,27 +16,28 @@ from agentrt.message import (
     UserMsg,
 )
 
-__all__ = ["as_input", "as_messages"]
+__all__ = ["ANSWERS", "Answer", "as_input", "as_messages"]
 
 _REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking")
 _BLOCKS = (TextBlock, ThinkingBlock, DataBlock, HintBlock, ToolCallBlock, ToolResultBlock)
-_ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
+
+Answer = UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent
+ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
 
 
 def as_input(inputs: Any) -> ReplyInput:
     """Return the input with a plain `str` made a user's message; raises `InvalidInputError` for what no agent takes."""
     if isinstance(inputs, str):
         return UserMsg("user", inputs)
-    as_messages(inputs)
+    if not isinstance(inputs, ANSWERS):
+        as_messages(inputs)
     return inputs  # type: ignore[no-any-return]  # checked above
 
 
 def as_messages(inputs: Any) -> list[Msg]:
-    """Return the messages in the input; raises `InvalidInputError` or, for an answer to nothing, `ResumeError`."""
+    """Return the messages in the input; raises `InvalidInputError` for anything else."""
     if inputs is None:
         return []
-    if isinstance(inputs, _ANSWERS):
-        raise ResumeError(f"{inputs.type} answers a question, but this conversation asks none", code="not_waiting")
     messages = inputs if isinstance(inputs, list) else [inputs]
     for message in messages:
         _check(message)

@@ -5,14 +5,16 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from typing import cast
 
 import anyio
 from pydantic_core import to_json
 
-from agentrt.agent.host import Host
+from agentrt.agent.approval import Ready, decide_call, denial, make_ready, ready_at_once
+from agentrt.agent.host import Host, inside_of
 from agentrt.agent.reasoning import Conversation
 from agentrt.agent.run import Run
-from agentrt.agent.step import Act
+from agentrt.agent.step import STRUCTURED_OUTPUT, Act
 from agentrt.errors import MissingTerminalError
 from agentrt.event import (
     AgentEvent,
@@ -26,24 +28,38 @@ from agentrt.state import ReplyContext
 from agentrt.tool import ToolContext
 from agentrt.tool.base import plan_of
 from agentrt.tool.call import PreparedCall, respond, run_call
-from agentrt.types import ToolChunk, ToolOutput, ToolResponse
+from agentrt.tool.result import failure
+from agentrt.types import PermissionBehavior, ToolChunk, ToolOutput, ToolResponse
 
-__all__ = ["act", "run_calls"]
+__all__ = ["act", "calls_of_round", "result_events", "run_calls"]
 
 _logger = logging.getLogger("agentrt")
 _ANSWERS = ("text", "data", "thinking")
+_DENIED = ToolResultState.DENIED
 _LOST = "Failed: the result of this call was lost on its way. It may have taken effect."
 
 
 async def act(agent: Conversation, tool_call: ToolCallBlock) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
     """The core of on_acting: runs the call. One that a layer put in its place is checked like any other first."""
-    prepared = _prepare(agent, tool_call)
+    prepared = await _prepare(agent, tool_call)
     if isinstance(prepared, ToolResponse):
         yield prepared
         return
+    if not prepared.is_streaming:
+        yield await _respond(agent, prepared)
+        return
     stream = run_call(prepared, _context(agent, prepared))
+    inside = inside_of.get() | {agent.run.id}
     try:
-        async for item in stream:
+        item: ToolChunk | ToolResponse | None
+        while True:
+            token = inside_of.set(inside)  # for one step at a time, since our reader has the same context
+            try:
+                item = await anext(stream, None)
+            finally:
+                inside_of.reset(token)
+            if item is None:
+                return
             yield item
     finally:
         await stream.aclose()
@@ -63,30 +79,96 @@ def _context(agent: Conversation, prepared: PreparedCall) -> ToolContext | None:
 
 
 async def run_calls(agent: Conversation, context: ReplyContext, step: Act) -> AsyncGenerator[AgentEvent | Msg, None]:
-    """Run the calls of one answer, in order; neighbours that may run side by side do.
+    """Decide on the calls of one answer and run those that may, in order; neighbours that may run side by side do.
 
-    Yields the events of the calls and, when a tool ends the reply with an answer of its own, that message.
+    Yields the events of the calls and, when a tool ends the reply with an answer of its own, that message. Stops after
+    neighbours of which one has to wait for somebody. Calls beyond the most that a reply may have are denied.
     """
-    for batch in _batches(agent, step.calls):
-        if len(batch) > 1 or _may_announce(agent, batch[0]):
-            stream = _beside(agent, context, batch)
-        else:
-            yield _start(agent.run, batch[0])
-            prepared = agent.toolkit.prepare(batch[0], agent.state.active_groups)
+    too_many = _beyond_limit(agent, context)
+    calls = [call for call in step.calls if call.id not in too_many] if too_many else step.calls
+    for batch in _batches(agent, calls):
+        ready = ready_at_once(agent, context, batch)
+        if ready is None:
+            ready = []
+            stream = _decide(agent, context, batch, ready)
+            try:
+                async for event in stream:
+                    yield event
+            finally:
+                await stream.aclose()
+        if len(ready) > 1 or (ready and _may_announce(agent, ready[0][0])):
+            stream = _beside(agent, context, ready)
+            try:
+                async for event in stream:
+                    yield event
+            finally:
+                await stream.aclose()
+        elif ready:
+            call, prepared = ready[0]
+            yield _start(agent.run, call)
             response = await _at_once(agent, prepared)
             if response is not None:
-                for event in _result(context, agent.run, batch[0], response, []):
+                for event in result_events(context, agent.run, call, response, []):
                     yield event
-                continue
-            stream = _after_start(agent, context, batch[0], prepared)
-        try:
-            async for event in stream:
-                yield event
-        finally:
-            await stream.aclose()
+            else:
+                stream = _after_start(agent, context, call, prepared)
+                try:
+                    async for event in stream:
+                        yield event
+                finally:
+                    await stream.aclose()
+        if len(ready) < len(batch):
+            return
+    for call in [call for call in step.calls if call.id in too_many]:
+        for event in _denied(agent, context, call):
+            yield event
     if context.response is not None:
+        context.tool_calls += len(calls_of_round(context))
         context.round_start = len(context.blocks)
         yield context.response
+
+
+def calls_of_round(context: ReplyContext) -> list[ToolCallBlock]:
+    """Return the calls that the model made in the current round, but for the one that gives its final answer."""
+    blocks = context.blocks[context.round_start :]
+    calls = cast(list[ToolCallBlock], [block for block in blocks if block.__class__ is ToolCallBlock])
+    return calls if context.structured is None else [call for call in calls if call.name != STRUCTURED_OUTPUT]
+
+
+def _beyond_limit(agent: Conversation, context: ReplyContext) -> set[str]:
+    room = agent.react_config.max_tool_calls - context.tool_calls
+    if len(context.blocks) - context.round_start <= room:
+        return set()
+    return {call.id for call in calls_of_round(context)[max(room, 0) :]}
+
+
+def _denied(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> Iterator[AgentEvent]:
+    most = agent.react_config.max_tool_calls
+    response = failure(f"Not run: {most} tool calls are the most for one reply, and they are used up.", _DENIED)
+    yield _start(agent.run, call)
+    yield from result_events(context, agent.run, call, response, [])
+
+
+async def _decide(
+    agent: Conversation, context: ReplyContext, batch: list[ToolCallBlock], ready: list[tuple[ToolCallBlock, Ready]]
+) -> AsyncGenerator[AgentEvent, None]:
+    """Decide on the calls, and add those that need not wait to `ready`; yields what layers emit meanwhile."""
+
+    async def main() -> None:
+        for call in batch:
+            prepared = await make_ready(agent, context, call)
+            if prepared is not None:
+                ready.append((call, prepared))
+
+    if "on_check_permission" not in agent._announcing:
+        await main()
+        return
+    mailbox = agent.run.mailbox
+    async with Host(agent.run.id, mailbox, main) as host:
+        while await host.running():
+            for event in mailbox.take():
+                yield event
+        await host.outcome()
 
 
 def _batches(agent: Conversation, calls: list[ToolCallBlock]) -> Iterator[list[ToolCallBlock]]:
@@ -99,27 +181,26 @@ def _batches(agent: Conversation, calls: list[ToolCallBlock]) -> Iterator[list[T
 
 
 def _is_safe(agent: Conversation, call: ToolCallBlock) -> bool:
-    tool = agent.toolkit.get(call.name)
+    tool = agent.run.toolkit.get(call.name)
     return tool is None or tool.is_concurrency_safe
 
 
 def _may_announce(agent: Conversation, call: ToolCallBlock) -> bool:
     if "on_acting" in agent._announcing:
         return True
-    tool = agent.toolkit.get(call.name)
+    tool = agent.run.toolkit.get(call.name)
     return tool is not None and plan_of(tool).context_name is not None
 
 
 async def _beside(
-    agent: Conversation, context: ReplyContext, batch: list[ToolCallBlock]
+    agent: Conversation, context: ReplyContext, batch: list[tuple[ToolCallBlock, Ready]]
 ) -> AsyncGenerator[AgentEvent, None]:
     """Run the calls in a host task, and yield their events as they come."""
     mailbox = agent.run.mailbox
     failures: dict[int, Exception] = {}
     finished: set[int] = set()
 
-    async def work(place: int, call: ToolCallBlock) -> None:
-        prepared = agent.toolkit.prepare(call, agent.state.active_groups)
+    async def work(place: int, call: ToolCallBlock, prepared: Ready) -> None:
         stream = _after_start(agent, context, call, prepared)
         try:
             async for event in stream:
@@ -133,21 +214,21 @@ async def _beside(
     async def main() -> None:
         try:
             async with anyio.create_task_group() as group:
-                for place, call in enumerate(batch):
-                    group.start_soon(work, place, call)
+                for place, (call, prepared) in enumerate(batch):
+                    group.start_soon(work, place, call, prepared)
         except BaseExceptionGroup as raised:  # no `Exception`, since those are in `failures`: what stops a program
             raise raised.exceptions[0] from None
 
-    for call in batch:
+    for call, _ in batch:
         yield _start(agent.run, call)
-    async with Host(agent.run.id, mailbox, main if len(batch) > 1 else partial(work, 0, batch[0])) as host:
+    async with Host(agent.run.id, mailbox, main if len(batch) > 1 else partial(work, 0, *batch[0])) as host:
         while await host.running():
             for event in mailbox.take():
                 yield event
         await host.outcome()
     for place in sorted({*range(len(batch))} - finished - failures.keys()):
         # A layer raised a cancellation that nobody asked for, and the task group took it for its own.
-        for event in _result(context, agent.run, batch[place], _lost(), []):
+        for event in result_events(context, agent.run, batch[place][0], _lost(), []):
             yield event
     if failures:
         raise _first_of(failures)
@@ -164,17 +245,25 @@ def _start(run: Run, call: ToolCallBlock) -> ToolResultStartEvent:
     return ToolResultStartEvent(run.id, call.id, call.name)
 
 
-async def _at_once(agent: Conversation, prepared: PreparedCall | ToolResponse) -> ToolResponse | None:
+async def _at_once(agent: Conversation, prepared: Ready) -> ToolResponse | None:
     """Return the response of a call that no layer wraps and that does not stream: what `act` comes to, for less."""
     if isinstance(prepared, ToolResponse):
         return prepared
     if prepared.is_streaming or agent.chains.on_acting is not act:
         return None
-    return await respond(prepared, _context(agent, prepared))
+    return await _respond(agent, prepared)
+
+
+async def _respond(agent: Conversation, prepared: PreparedCall) -> ToolResponse:
+    token = inside_of.set(agent.run.inside)
+    try:
+        return await respond(prepared, _context(agent, prepared))
+    finally:
+        inside_of.reset(token)
 
 
 async def _after_start(
-    agent: Conversation, context: ReplyContext, call: ToolCallBlock, prepared: PreparedCall | ToolResponse
+    agent: Conversation, context: ReplyContext, call: ToolCallBlock, prepared: Ready
 ) -> AsyncGenerator[AgentEvent, None]:
     """Yield the events of one call after its start: pieces of output, then the end."""
     run = agent.run
@@ -198,7 +287,7 @@ async def _after_start(
             _logger.error("%s", error)
         finally:
             await stream.aclose()
-    for event in _result(context, run, call, response or _lost(), streamed):
+    for event in result_events(context, run, call, response or _lost(), streamed):
         yield event
 
 
@@ -206,12 +295,25 @@ def _lost() -> ToolResponse:
     return ToolResponse([TextBlock(_LOST)], ToolResultState.ERROR)
 
 
-def _prepare(agent: Conversation, call: ToolCallBlock) -> PreparedCall | ToolResponse:
-    """Return what was checked before the chain was entered, if the call is still that one; else check it now."""
-    prepared = agent.run.prepared.get(call.id)
-    if prepared is not None and prepared.is_for(call):
+async def _prepare(agent: Conversation, call: ToolCallBlock) -> Ready:
+    """Return what was checked and decided before the chain was entered, if the call is still that one.
+
+    One that a layer put in its place is checked and decided on like any other, but nobody can be asked about it here.
+    """
+    known = agent.run.prepared.get(call.id)
+    if known is not None and known.is_for(call):
+        return known
+    prepared = agent.run.toolkit.prepare(call, agent.state.active_groups)
+    if isinstance(prepared, ToolResponse):
         return prepared
-    return agent.toolkit.prepare(call, agent.state.active_groups)
+    decision = await decide_call(agent, prepared, None)
+    if decision.waits_for:
+        return failure(
+            f"{call.name} was not run: a layer put this call in the place of another one, and nobody can be asked "
+            f"about it any more.",
+            ToolResultState.DENIED,
+        )
+    return prepared if decision.behavior is PermissionBehavior.ALLOW else denial(decision)
 
 
 def _take_metadata(context: ReplyContext, response: ToolResponse) -> None:
@@ -236,7 +338,7 @@ def _fail(response: ToolResponse, why: str) -> None:
     response.content = [TextBlock(f"Failed: {why}.")]
 
 
-def _result(
+def result_events(
     context: ReplyContext, run: Run, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput
 ) -> Iterator[AgentEvent]:
     """Yield the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
@@ -244,13 +346,27 @@ def _result(
         response = replace(response)  # a layer may keep the one it gave, for the next time
         _take_metadata(context, response)
     content = _blocks(response.content)
+    for block in content:
+        if isinstance(block, TextBlock):
+            context.received += len(block.text)
+    note = note_of(context, call)
     output: ToolOutput | None = None
     if not streamed:
-        yield from _pieces(run, call, content)
+        yield from _pieces(run, call, [*content, *note] if note else content)
     elif not _same(streamed, content):
-        output = content
+        output = [*content, *note]
+    elif note:
+        yield from _pieces(run, call, note)
     state = ToolResultState.SUCCESS if response.state is ToolResultState.RUNNING else response.state
     yield ToolResultEndEvent(run.id, call.id, state, output, metadata=response.metadata or None)
+
+
+def note_of(context: ReplyContext, call: ToolCallBlock) -> ToolOutput:
+    """Return what the person who allowed the call had to say with that; it stands at the end of the result."""
+    decision = context.decisions.get(call.id)
+    if decision is None or decision.by == "policy" or decision.behavior is PermissionBehavior.DENY:
+        return []
+    return [TextBlock(f"[The user adds: {decision.message}]")] if decision.message else []
 
 
 def _blocks(content: str | ToolOutput) -> ToolOutput:

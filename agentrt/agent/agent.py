@@ -9,17 +9,22 @@ import shortuuid
 from agentrt.agent.accept import as_input, as_messages
 from agentrt.agent.acting import act
 from agentrt.agent.announce import hooks_that_emit
-from agentrt.agent.config import ReActConfig
+from agentrt.agent.approval import check_permission
+from agentrt.agent.compress import compress, compress_now
+from agentrt.agent.config import ContextConfig, ReActConfig
 from agentrt.agent.drive import drive
+from agentrt.agent.ending import close_unfinished
+from agentrt.agent.fill import Fill
 from agentrt.agent.host import in_event_loop
 from agentrt.agent.reasoning import Prompts, call_model, reason, system_prompt
 from agentrt.agent.reply import reply
 from agentrt.agent.run import Run
 from agentrt.agent.stream import ReplyStream, Ticket, Turns, WhenBusy
+from agentrt.agent.structured import check_form
 from agentrt.block import new_id
 from agentrt.chain import Chains, compile_chains, explain
 from agentrt.chain.explain import ExplainFormat
-from agentrt.errors import ConfigError, MiddlewareConfigError, UsageError
+from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.hooks import HOOKS, MiddlewareBase, ReplyInput
 from agentrt.message import Msg
 from agentrt.model import ChatModelBase
@@ -33,11 +38,17 @@ _CORES: dict[str, Callable[..., Any]] = {
     "on_reasoning": reason,
     "on_system_prompt": system_prompt,
     "on_model_call": call_model,
+    "on_check_permission": check_permission,
     "on_acting": act,
+    "on_compress_context": compress,
 }
 # What a subclass that forgets `super().__init__()` goes without.
 _SET_BY_INIT = {"_announcing", "_contributed", "_model_calls", "_prompts", "_run", "_turns", "chains", "id", "model"}
-_SET_BY_INIT |= {"name", "react_config", "state", "state_store", "system_prompt", "toolkit", "when_busy"}
+_SET_BY_INIT |= {"context_config", "name", "react_config", "state", "state_store", "system_prompt", "toolkit"}
+_SET_BY_INIT |= {"_fill", "when_busy"}
+
+
+_SAVE_SECONDS = 15.0  # the file store gives up by itself before that
 
 
 class Agent:
@@ -60,10 +71,11 @@ class Agent:
         state: AgentState | None = None,
         state_store: StateStore | None = None,
         react_config: ReActConfig | None = None,
+        context_config: ContextConfig | None = None,
         when_busy: WhenBusy = "raise",
     ) -> None:
         _check_parts(name, system_prompt, model, toolkit, when_busy)
-        _check_options(middlewares, state, state_store, react_config)
+        _check_options(middlewares, state, state_store, react_config, context_config)
         self.id = shortuuid.uuid()
         self.name = name
         self.system_prompt = system_prompt
@@ -73,11 +85,13 @@ class Agent:
         own = toolkit if toolkit is not None else Toolkit()
         self.toolkit = own.extended([tool for tools in self._contributed.values() for tool in tools])
         self.react_config = react_config or ReActConfig()
+        self.context_config = context_config or ContextConfig()
         self.when_busy: WhenBusy = when_busy
         self.state_store = state_store
         self.state = state if state is not None else AgentState()
         self._announcing = hooks_that_emit(self.chains)
         self._prompts = Prompts()
+        self._fill = Fill()
         self._turns = Turns()
         self._model_calls = 0
         self._run: Run | None = None
@@ -89,21 +103,49 @@ class Agent:
             raise UsageError(f"agent {self.name!r} has no reply in progress: agent.run is there for hooks and tools")
         return self._run
 
-    def reply_stream(self, inputs: str | ReplyInput = None, *, yield_final_msg: bool = False) -> ReplyStream:
+    def reply_stream(
+        self, inputs: str | ReplyInput = None, structured_schema: Any = None, *, yield_final_msg: bool = False
+    ) -> ReplyStream:
         """Answer, as a stream of events, with the final message after them when asked for.
 
-        Nothing happens before the first item is asked for. Raises `InvalidInputError` for what no agent takes.
+        Nothing happens before the first item is asked for. With a `structured_schema`, a pydantic model class or a JSON
+        schema, the final message carries an answer of that form in `structured_output`.
+
+        A reply that needs somebody's answer stops with `REQUIRE_USER_CONFIRM` or `REQUIRE_EXTERNAL_EXECUTION` and a
+        message that carries the calls; the answering event as `inputs` goes on with it, here or in another process that
+        has the state. Raises `InvalidInputError` for what no agent takes, and `ResumeError`, in the first step, for an
+        answer that does not fit or a message while an answer is due; neither changes anything.
         """
         ticket = Ticket(new_id())
-        return ReplyStream(drive(self, ticket, as_input(inputs), yield_final_msg), ticket)
+        inputs = as_input(inputs)
+        check_form(structured_schema)
+        return ReplyStream(drive(self, ticket, inputs, structured_schema, yield_final_msg), ticket)
 
-    async def reply(self, inputs: str | ReplyInput = None) -> Msg:
-        """Answer with the final message."""
-        return cast(Msg, await self.reply_stream(inputs, yield_final_msg=True).drain())
+    async def reply(self, inputs: str | ReplyInput = None, structured_schema: Any = None) -> Msg:
+        """Answer with the final message; see `reply_stream`."""
+        return cast(Msg, await self.reply_stream(inputs, structured_schema, yield_final_msg=True).drain())
 
-    async def __call__(self, inputs: str | ReplyInput = None) -> Msg:
-        """Answer with the final message."""
-        return await self.reply(inputs)
+    async def __call__(self, inputs: str | ReplyInput = None, structured_schema: Any = None) -> Msg:
+        """Answer with the final message; see `reply_stream`."""
+        return await self.reply(inputs, structured_schema)
+
+    def interrupt(self, reason: str | None = None) -> bool:
+        """End the reply of this conversation tidily: its open tool calls get results, its listener sees the end.
+
+        Callable from any task or thread. A reply in progress stops where it is, and its message is what
+        `handle_interrupt` gives; one that waits for an answer is put to rest at once. Returns whether there was one.
+        """
+        if self._run is not None:
+            self._run.interruption.request("interrupted", reason)
+            return True
+        waiting = self.state.reply_context is not None
+        close_unfinished(self)
+        return waiting
+
+    async def handle_interrupt(self, inputs: ReplyInput = None, *, reason: str | None = None) -> Msg:
+        """Return the message of an interrupted reply; made to be overridden. It does not join the conversation."""
+        told = f" ({reason})" if reason else ""
+        return Msg(self.name, f"I was interrupted{told}. What would you like me to do instead?", "assistant")
 
     def run_sync(self, inputs: str | ReplyInput = None) -> Msg:
         """Answer with the final message, from a program that has no event loop. Raises `UsageError` where one runs."""
@@ -129,9 +171,20 @@ class Agent:
         await self.aclose()
 
     async def observe(self, msgs: str | Msg | list[Msg] | None) -> None:
-        """Take in messages without answering them."""
-        self.state.context.extend(message.copy() for message in as_messages(as_input(msgs)))
+        """Take in messages without answering them; during a reply, or while one waits, they come after it."""
+        current = self.state.reply_context
+        taken = self.state.context if current is None else current.observed
+        taken.extend(message.copy() for message in as_messages(as_input(msgs)))
         await self.save()
+
+    async def compress_context(self, instructions: str | None = None) -> None:
+        """Have the older part of the conversation summarised now, however little of the model's context it fills.
+
+        The runtime does so by itself when `context_config` says so; what that reserves is kept here too. Takes the
+        conversation's turn as a reply does: raises `AgentBusyError` during one, but not while one waits for an answer.
+        `instructions` are for the model that writes the summary. An interrupt leaves everything as it was.
+        """
+        await compress_now(self, instructions)
 
     def with_state(self, state: AgentState) -> "Agent":
         """Return another conversation over the same model, tools and chains, for the price of an object."""
@@ -140,6 +193,7 @@ class Agent:
         other.__dict__.update(self.__dict__)
         other.state = state
         other._turns = Turns()
+        other._fill = Fill()
         other._model_calls = 0
         other._begin(None)
         return other
@@ -154,11 +208,27 @@ class Agent:
         return explain(self.chains, self.name, _CORES, tools, format)
 
     async def save(self) -> None:
-        """Save the state now, if there is a store; the runtime does so by itself at every point that matters."""
-        if self.state_store is not None:
-            if self._run is not None:
-                self.state.sequence = self._run.last_number
-            await self.state_store.save(self.state)
+        """Save the state now, if there is a store; the runtime does so by itself at every point that matters.
+
+        Raises `StateError`: `SessionConflict` when another process has saved this session meanwhile, and then this
+        conversation is out of date: `agent.with_state(await store.load(session_id))` is the one to go on with.
+        """
+        run, store = self._run, self.state_store
+        if store is None or (run is not None and run.is_out_of_date):
+            return
+        if run is not None:
+            self.state.sequence = run.last_number
+            if self.state.reply_context is not None:
+                self.state.reply_context.ids = run.ids
+        with anyio.move_on_after(_SAVE_SECONDS) as scope:
+            try:
+                await store.save(self.state)
+            except SessionConflict:
+                if run is not None:
+                    run.is_out_of_date = True
+                raise
+        if scope.cancelled_caught:
+            raise SessionIOError(f"{type(store).__name__} took longer than {_SAVE_SECONDS:g} seconds to save the state")
 
     def _begin(self, run: Run | None) -> None:
         """Note which reply is in progress; called by that reply alone."""
@@ -184,15 +254,19 @@ def _tool_name(tool: Any) -> str:
     return str(getattr(tool, "name", None) or getattr(tool, "__name__", tool))
 
 
-def _check_options(middlewares: object, state: object, state_store: object, react_config: object) -> None:
+def _check_options(
+    middlewares: object, state: object, state_store: object, react_config: object, context_config: object
+) -> None:
     if not isinstance(middlewares, (list, tuple)):
         raise ConfigError(f"Agent(middlewares=...) must be a list of middlewares, not {middlewares!r:.200}")
     if state is not None:
         _check_state(state)
-    if state_store is not None and not hasattr(state_store, "save"):
+    if state_store is not None and not (hasattr(state_store, "save") and hasattr(state_store, "load")):
         raise ConfigError(f"Agent(state_store=...) must have `save` and `load`, which {state_store!r:.200} has not")
     if react_config is not None and not isinstance(react_config, ReActConfig):
         raise ConfigError(f"Agent(react_config=...) must be a ReActConfig, not {react_config!r:.200}")
+    if context_config is not None and not isinstance(context_config, ContextConfig):
+        raise ConfigError(f"Agent(context_config=...) must be a ContextConfig, not {context_config!r:.200}")
 
 
 def _check_state(state: object) -> None:

@@ -1,18 +1,72 @@
 """What can be set on an agent, beyond its parts."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from agentrt.errors import ConfigError
 
-__all__ = ["ReActConfig"]
+__all__ = ["ContextConfig", "ReActConfig"]
+
+_DAY = 24 * 60 * 60
 
 
 @dataclass(frozen=True, slots=True)
 class ReActConfig:
-    """How long one reply may go on: `max_iters` rounds, and then one more request for a text answer without tools."""
+    """How far one reply may go; each limit ends it tidily, with a `finished_reason` of its own.
+
+    `max_iters` rounds, and then one more request for a text answer without tools; `max_tool_calls` in all rounds
+    together; `max_seconds` of work, not counting what it waits for somebody's answer; `max_output` characters that the
+    model may write; `max_depth` replies inside of each other. A person's yes counts for `answer_within` seconds.
+    """
 
     max_iters: int = 50
+    max_tool_calls: int = 1_000
+    max_seconds: float = 6 * 60 * 60
+    max_output: int = 10_000_000
+    max_depth: int = 8
+    answer_within: float = 30 * _DAY
 
     def __post_init__(self) -> None:
-        if type(self.max_iters) is not int or self.max_iters < 1:
-            raise ConfigError(f"ReActConfig(max_iters=...) must be a whole number from 1 up, not {self.max_iters!r}")
+        for name in ("max_iters", "max_tool_calls", "max_output", "max_depth"):
+            _check_count(type(self).__name__, name, getattr(self, name))
+        for name in ("max_seconds", "answer_within"):
+            _check_seconds(type(self).__name__, name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class ContextConfig:
+    """When a conversation that grows too long for its model is summarised, and how much of it stays.
+
+    Both ratios are of the model's `context_size`: it is summarised when it fills more than `trigger_ratio`, and the
+    newest part that fits into `reserve_ratio` is kept as it is. `instructions` are for the model that writes the
+    summary, in place of the runtime's own.
+    """
+
+    trigger_ratio: float = 0.8
+    reserve_ratio: float = 0.1
+    instructions: str | None = None
+
+    def __post_init__(self) -> None:
+        if not (_is_number(self.trigger_ratio) and _is_number(self.reserve_ratio)):
+            raise ConfigError(f"the ratios of a ContextConfig must be numbers, not {self!r}")
+        if not (self.instructions is None or isinstance(self.instructions, str)):
+            raise ConfigError(f"ContextConfig(instructions=...) must be a text, not {self.instructions!r:.200}")
+        if not 0 <= self.reserve_ratio < self.trigger_ratio <= 1:
+            raise ConfigError(
+                f"ContextConfig needs 0 <= reserve_ratio < trigger_ratio <= 1, not reserve_ratio="
+                f"{self.reserve_ratio!r} and trigger_ratio={self.trigger_ratio!r}"
+            )
+
+
+def _check_count(owner: str, name: str, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{owner}({name}=...) must be a whole number from 1 up, not {value!r}")
+
+
+def _check_seconds(owner: str, name: str, value: Any) -> None:
+    if not _is_number(value) or not value > 0:
+        raise ConfigError(f"{owner}({name}=...) must be a number of seconds above 0, not {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -32,7 +32,7 @@ class Decoder:
     """Turns one attempt at a model call into events.
 
     What was streamed is what was said; of the last response only what no piece delivered is added. Tool calls keep the
-    ids that the provider gave them unless the reply has used that id before.
+    ids that the provider gave them unless the reply has used that id before. `written` counts characters.
     """
 
     __slots__ = (
@@ -49,6 +49,7 @@ class Decoder:
         "_signature",
         "_streamed",
         "_taken",
+        "written",
     )
 
     def __init__(self, reply_id: str, new_id: Callable[[], str], taken: set[str], by: str) -> None:
@@ -57,6 +58,7 @@ class Decoder:
         self._taken = taken
         self._by = by
         self._last: ChatResponse | None = None
+        self.written = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -122,6 +124,7 @@ class Decoder:
 
     def _one_text(self, text: str) -> Events:
         """What most whole answers are, in a third of the time."""
+        self.written += len(text)
         block_id = self._new_id()
         self._blocks.append(block_id)
         return [
@@ -200,11 +203,13 @@ class Decoder:
 
     def _more_text(self, text: str) -> Events:
         """What nearly every response of a stream is: more of the text that is open."""
+        self.written += len(text)
         return [TextBlockDeltaEvent(self._reply_id, self._block_id, _whole_characters(text))] if text else []
 
     def _text(self, block: TextBlock, events: Events) -> None:
         if not block.text:
             return
+        self.written += len(block.text)
         if self._open is not TextBlock:
             self._streamed.add(TextBlock)
             self._begin(TextBlock, events)
@@ -218,6 +223,7 @@ class Decoder:
             events.append(ThinkingBlockStartEvent(self._reply_id, self._block_id))
         self._signature = block.signature or self._signature
         if block.thinking:
+            self.written += len(block.thinking)
             events.append(ThinkingBlockDeltaEvent(self._reply_id, self._block_id, _whole_characters(block.thinking)))
 
     def _begin(self, kind: type, events: Events) -> None:
@@ -240,10 +246,12 @@ class Decoder:
         if call_id is None or block.name not in ("", self._names[call_id]):
             call_id = self._start_call(block, events)
         if block.input:
+            self.written += len(block.input)
             events.append(ToolCallDeltaEvent(self._reply_id, call_id, _whole_characters(block.input)))
 
     def _whole_call(self, block: ToolCallBlock, events: Events) -> None:
         call_id = self._start_call(block, events)
+        self.written += len(block.input)
         events.append(ToolCallDeltaEvent(self._reply_id, call_id, _whole_characters(block.input)))
 
     def _start_call(self, block: ToolCallBlock, events: Events) -> str:

@@ -8,8 +8,7 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import anyio
-
+from agentrt.agent.accept import ANSWERS
 from agentrt.agent.ending import (
     ReplyingConversation,
     close_unfinished,
@@ -20,39 +19,71 @@ from agentrt.agent.ending import (
     settle,
     start,
 )
-from agentrt.agent.run import Run
+from agentrt.agent.host import inside_of, shielded
+from agentrt.agent.resume import answered_before, going_on
+from agentrt.agent.run import PLAIN, Run
 from agentrt.agent.stream import Ticket
+from agentrt.agent.structured import toolkit_for
 from agentrt.errors import ChainContractError, ChainError, UsageError
-from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent
+from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
-from agentrt.message import Msg
+from agentrt.message import AssistantMsg, Msg
+from agentrt.state import ReplyContext
 
 __all__ = ["drive"]
 
 _logger = logging.getLogger("agentrt")
-_SAVE_SECONDS = 10.0
+_SAVE_SECONDS = 15.0
 
 
 async def drive(  # noqa: C901  # in one piece, since another generator would cost every event another frame
-    agent: ReplyingConversation, ticket: Ticket, inputs: ReplyInput, yield_final_msg: bool
+    agent: ReplyingConversation, ticket: Ticket, inputs: ReplyInput, structured_schema: Any, yield_final_msg: bool
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
-    """Run one reply through on_reply and yield its events, then its final message when asked for."""
+    """Run one reply through on_reply and yield its events, then its final message when asked for.
+
+    A reply that waits goes on with the right answer; anything else is refused before any layer sees it.
+    """
+    current = agent._run
+    if isinstance(inputs, UserInterruptEvent) and current is not None and current.id == inputs.reply_id:
+        current.interruption.request("interrupted")
+        if yield_final_msg:
+            yield AssistantMsg(agent.name, [], finished_reason="interrupted")
+        return
+    if inside_of.get():
+        _check_depth(agent)
     if not agent._turns.take_free(ticket, agent.when_busy):
         await agent._turns.take(ticket, agent.when_busy)
-    run = Run(ticket.reply_id, agent.state.sequence)
-    agent._begin(run)
-    stream = agent.chains.on_reply(agent, inputs=inputs, structured_schema=None)
+    try:
+        left = nothing_to_do = None
+        if agent.state.reply_context is not None or isinstance(inputs, ANSWERS):
+            nothing_to_do = _nothing_to_do(agent, inputs)
+            left = None if nothing_to_do else going_on(agent, inputs)
+        run = _begin(agent, ticket, left)
+    except BaseException:
+        agent._turns.give_back(ticket)
+        raise
+    if nothing_to_do is not None:
+        agent._begin(None)
+        agent._turns.give_back(ticket)
+        if yield_final_msg:
+            yield nothing_to_do
+        return
+    stream = agent.chains.on_reply(agent, inputs=inputs, structured_schema=structured_schema)
     final: Msg | None = None
     failure: Exception | None = None
-    started = ended = False
+    started = left is not None
+    ended = False
     try:
-        close_unfinished(agent)
         try:
             async for item in stream:
+                if item.__class__ in PLAIN and started and not item.seq:
+                    item.seq = run.sequence = run.sequence + 1  # what `let_out` comes to, without the call
+                    yield item
+                    continue
                 if not started:
                     started = True
                     if item.__class__ is not ReplyStartEvent:
-                        yield run.let_out(start(agent, run))
+                        yield run.let_out(run.admit(start(agent, run)))
                 if isinstance(item, Msg):
                     final = item
                     continue
@@ -67,9 +98,11 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                 yield run.let_out(item)
         except Exception as raised:  # noqa: BLE001  # raised again below, once the listener has seen the end
             failure = raised
+        if failure is not None and _is_still_waiting(agent, run):
+            raise failure  # an answer that was refused, or a layer that failed before it was taken: nothing has changed
         if not started:
-            yield run.let_out(start(agent, run))
-        if not ended:
+            yield run.let_out(run.admit(start(agent, run)))
+        if not ended and not _is_still_waiting(agent, run):
             for event in run.completed(leftovers(agent, run)):
                 yield run.let_out(event)
             yield run.let_out(await _missing_end(agent, run, failure))
@@ -81,6 +114,42 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
             yield final
     finally:
         await _leave(agent, run, ticket, stream)
+
+
+def _check_depth(agent: ReplyingConversation) -> None:
+    depth, most = len(inside_of.get()), agent.react_config.max_depth
+    if depth >= most:
+        raise UsageError(
+            f"agent {agent.name!r} was asked inside of {depth} other replies, each from a tool of the one before, and "
+            f"{most} is the most: does an agent call itself? If it is meant, set ReActConfig(max_depth=...)"
+        )
+
+
+def _begin(agent: ReplyingConversation, ticket: Ticket, left: ReplyContext | None) -> Run:
+    if left is None:
+        run = Run(ticket, agent.state.sequence, agent.toolkit)
+        agent._begin(run)
+        close_unfinished(agent)
+        return run
+    ticket.reply_id = left.reply_id
+    run = Run(ticket, agent.state.sequence, toolkit_for(agent, left))
+    run.go_on(left)
+    agent._begin(run)
+    return run
+
+
+def _nothing_to_do(agent: ReplyingConversation, inputs: ReplyInput) -> Msg | None:
+    """Return the message that answers an input which changes nothing any more."""
+    before = answered_before(agent, inputs)
+    if before is None and isinstance(inputs, UserInterruptEvent) and agent.state.reply_context is None:
+        return AssistantMsg(agent.name, [], finished_reason="interrupted")
+    return before
+
+
+def _is_still_waiting(agent: ReplyingConversation, run: Run) -> bool:
+    """Say whether the reply waits for an answer: it was parked just now, or before, and is still."""
+    context = agent.state.reply_context
+    return context is not None and context.parked and context.reply_id == run.id
 
 
 def _told(failure: Exception) -> str:
@@ -111,7 +180,8 @@ async def _leave(agent: ReplyingConversation, run: Run, ticket: Ticket, stream: 
         await stream.aclose()
     finally:
         try:
-            if not run.ended or not run.end_is_saved or run.last_number > agent.state.sequence:
+            run.interruption.end()
+            if not run.end_is_saved or run.parked or run.last_number > agent.state.sequence:
                 await _make_good(agent, run)
         finally:
             agent._begin(None)
@@ -120,13 +190,19 @@ async def _leave(agent: ReplyingConversation, run: Run, ticket: Ticket, stream: 
 
 async def _make_good(agent: ReplyingConversation, run: Run) -> None:
     """Record that the reply was cancelled or left, if it did not end, and save what is not saved yet."""
-    if not run.ended:
+    context = agent.state.reply_context
+    if context is not None and run.parked and run.interruption.why is not None:
+        context.parked = run.end_is_saved = False  # asked to stop while it was being parked
+    is_untouched = _is_still_waiting(agent, run) and not run.parked
+    if run.last_number <= agent.state.sequence and (run.end_is_saved or is_untouched):
+        return
+    if not run.ended and not _is_still_waiting(agent, run):
         for _ in settle(agent, run):  # nobody is listening, so no event is sent
             pass
         record(agent, run, end_event(agent, run, "interrupted"))
     agent.state.sequence = run.last_number
-    with anyio.move_on_after(_SAVE_SECONDS, shield=True):
-        try:
-            await agent.save()
-        except Exception:  # what made us leave matters more, and is on its way
-            _logger.exception("the state of a reply that did not end could not be saved")
+    try:
+        if not await shielded(_SAVE_SECONDS, agent.save):
+            _logger.error("the state of a reply that did not end could not be saved within %s seconds", _SAVE_SECONDS)
+    except Exception:  # what made us leave matters more, and is on its way
+        _logger.exception("the state of a reply that did not end could not be saved")

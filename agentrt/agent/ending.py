@@ -1,65 +1,91 @@
 """How a reply begins and ends on record: exactly one end, and every tool call with its result."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
-from agentrt.agent.config import ReActConfig
 from agentrt.agent.reasoning import Conversation
 from agentrt.agent.run import Run
 from agentrt.agent.stream import Turns, WhenBusy
+from agentrt.block import new_id
 from agentrt.event import (
     AgentEvent,
+    ModelCallEndEvent,
     ReplyEndEvent,
     ReplyStartEvent,
+    TextBlockDeltaEvent,
+    TextBlockEndEvent,
+    TextBlockStartEvent,
+    ThinkingBlockDeltaEvent,
+    ThinkingBlockEndEvent,
+    ThinkingBlockStartEvent,
+    ToolCallDeltaEvent,
+    ToolCallEndEvent,
+    ToolCallStartEvent,
     ToolResultEndEvent,
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
 )
-from agentrt.message import (
-    ToolCallBlock,
-    ToolCallState,
-    ToolResultBlock,
-    ToolResultState,
-)
+from agentrt.hooks import ReplyInput
+from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
 from agentrt.state import ReplyContext, ReplyOutcome, StateStore
 from agentrt.tool.base import plan_of
-from agentrt.types import FinishedReason
+from agentrt.types import FinishedReason, PermissionBehavior
 
 __all__ = [
     "ReplyingConversation",
     "close_unfinished",
+    "cut_off",
     "end",
     "end_event",
+    "is_begun",
     "leftovers",
     "record",
     "settle",
+    "settle_doubtful",
     "start",
 ]
 
-_INTERRUPTED = "Interrupted: the reply ended before this call was done."
-_ABANDONED = "Unknown: the reply ended before this call was done. Its thread cannot be stopped, so it may take effect."
-_UNKNOWN = "Unknown: the process ended before this call was known to be done. It may have taken effect."
+_Told = tuple[str, ToolResultState]
+
+_INTERRUPTED: _Told = "Interrupted: the reply ended before this call was done.", ToolResultState.INTERRUPTED
+_NOT_RUN: _Told = (
+    "Interrupted: the reply ended before anybody had answered for this call. It was not run.",
+    ToolResultState.INTERRUPTED,
+)
+_ABANDONED: _Told = (
+    "Unknown: the reply ended before this call was done. Its thread cannot be stopped, so it may take effect.",
+    ToolResultState.UNKNOWN,
+)
+_UNKNOWN: _Told = (
+    "Unknown: the process ended before this call was known to be done. It may have taken effect.",
+    ToolResultState.UNKNOWN,
+)
 
 
 class ReplyingConversation(Conversation, Protocol):
     """What a reply needs of an agent."""
 
-    react_config: ReActConfig
+    _run: Run | None
     _turns: Turns
     when_busy: WhenBusy
     state_store: StateStore | None
 
     def _begin(self, run: Run | None) -> None: ...
     async def save(self) -> None: ...
+    async def handle_interrupt(self, inputs: ReplyInput, *, reason: str | None) -> Msg: ...
 
 
 def start(agent: Conversation, run: Run) -> ReplyStartEvent:
-    run.start = run.admit(ReplyStartEvent(run.id, agent.state.session_id, agent.name))
+    run.start = ReplyStartEvent(run.id, agent.state.session_id, agent.name)
     return run.start
 
 
 def end_event(agent: Conversation, run: Run, reason: FinishedReason, error: str | None = None) -> ReplyEndEvent:
-    return ReplyEndEvent(run.id, agent.state.session_id, reason, error)
+    context = agent.state.reply_context
+    task = context.structured if context is not None else None
+    output = task.output if task is not None and reason == "completed" else None
+    return ReplyEndEvent(run.id, agent.state.session_id, reason, error, output)
 
 
 async def end(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> ReplyEndEvent:
@@ -76,27 +102,56 @@ def record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
     run.ended = True
     state = agent.state
     state.sequence = run.last_number
-    state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error)
-    if state.reply_context is not None:
-        _keep(agent, state.reply_context)
+    context = state.reply_context
+    decisions = context.decisions if context is not None else {}
+    state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error, decisions)
+    if context is not None:
+        _keep(agent, context)
 
 
 def _keep(agent: ReplyingConversation, context: ReplyContext) -> None:
     """Put the message of a reply that is over into the history; an empty one would be refused from then on."""
+    if context.summarised:
+        context.message.content = context.blocks[context.summarised :]
     if context.blocks:
         agent.state.context.append(context.message)
+    agent.state.context += context.observed
     agent.state.reply_context = None
 
 
 def close_unfinished(agent: ReplyingConversation) -> None:
-    """Put a reply to rest that a process before this one did not finish."""
+    """Put a reply to rest that nobody goes on with: a process before this one left it, or it was told to stop."""
     left = agent.state.reply_context
     if left is None:
         return
-    for event in _results_for_open_calls(agent, left, agent.run, _UNKNOWN):
+    for event in _results(agent, left, new_id, _if_left):
         left.message.append_event(event)
     left.message.append_event(ReplyEndEvent(left.reply_id, agent.state.session_id, "interrupted"))
+    agent.state.last_reply = ReplyOutcome(left.reply_id, "interrupted", None, left.decisions)
     _keep(agent, left)
+
+
+def settle_doubtful(agent: Conversation, run: Run, context: ReplyContext) -> Iterator[AgentEvent]:
+    """Yield results for the calls that may have been running when a process before this one ended."""
+    if context.parked:
+        return
+    doubtful = [call for call in _open_calls(context) if not _waits(context, call)]
+    for call in doubtful:
+        yield from _result(context, call, run.new_id, _if_left(agent, context, call))
+
+
+def cut_off(context: ReplyContext, last: AgentEvent | None, why: str) -> Iterator[AgentEvent]:
+    """Yield the events that end a model's answer which was stopped after `last`."""
+    reply_id = context.reply_id
+    if isinstance(last, (TextBlockStartEvent, TextBlockDeltaEvent)):
+        yield TextBlockEndEvent(reply_id, last.block_id)
+    elif isinstance(last, (ThinkingBlockStartEvent, ThinkingBlockDeltaEvent)):
+        yield ThinkingBlockEndEvent(reply_id, last.block_id)
+    elif isinstance(last, (ToolCallStartEvent, ToolCallDeltaEvent)):
+        for call in _open_calls(context):
+            yield ToolCallEndEvent(reply_id, call.id)
+    if not isinstance(last, ModelCallEndEvent):
+        yield ModelCallEndEvent(reply_id, finished_reason=why)
 
 
 def leftovers(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
@@ -110,24 +165,58 @@ def settle(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
     """Yield the events that give each open call its result."""
     context = agent.state.reply_context
     if context is not None:
-        for event in _results_for_open_calls(agent, context, run):
+        for event in _results(agent, context, run.new_id, _if_stopped):
             yield run.admit(event)
 
 
-def _results_for_open_calls(
-    agent: Conversation, context: ReplyContext, run: Run, told: str = ""
+def _results(
+    agent: Conversation, context: ReplyContext, new_id: Callable[[], str], told: Callable[..., _Told]
 ) -> Iterator[AgentEvent]:
-    begun = {block.id for block in context.blocks if isinstance(block, ToolResultBlock)}
-    for call in list(context.blocks):
-        if not isinstance(call, ToolCallBlock) or call.state is ToolCallState.FINISHED:
-            continue
-        reply_id = context.reply_id
-        text = told or (_ABANDONED if call.id in begun and _runs_in_a_thread(agent, call) else _INTERRUPTED)
-        if call.id not in begun:
-            yield ToolResultStartEvent(reply_id, call.id, call.name)
-        yield ToolResultTextDeltaEvent(reply_id, call.id, text, run.new_id())
-        state = ToolResultState.INTERRUPTED if text is _INTERRUPTED else ToolResultState.UNKNOWN
-        yield ToolResultEndEvent(reply_id, call.id, state)
+    calls = sorted(_open_calls(context), key=partial(_waits, context))  # those that ran, then those that waited
+    for call in calls:
+        yield from _result(context, call, new_id, told(agent, context, call))
+
+
+def _result(context: ReplyContext, call: ToolCallBlock, new_id: Callable[[], str], told: _Told) -> Iterator[AgentEvent]:
+    text, state = told
+    if not is_begun(context, call):
+        yield ToolResultStartEvent(context.reply_id, call.id, call.name)
+    yield ToolResultTextDeltaEvent(context.reply_id, call.id, text, new_id())
+    yield ToolResultEndEvent(context.reply_id, call.id, state)
+
+
+def _if_stopped(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> _Told:
+    """What is said of a call that this process has stopped."""
+    if _waits(context, call):
+        return _NOT_RUN
+    runs = is_begun(context, call) and _behavior(context, call) is PermissionBehavior.ALLOW
+    return _ABANDONED if runs and _runs_in_a_thread(agent, call) else _INTERRUPTED
+
+
+def _if_left(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> _Told:
+    """What is said of a call of a reply that this process has found."""
+    if context.parked or _waits(context, call):
+        return _NOT_RUN
+    return _INTERRUPTED if _behavior(context, call) is PermissionBehavior.DENY else _UNKNOWN
+
+
+def _open_calls(context: ReplyContext) -> list[ToolCallBlock]:
+    calls = [block for block in context.blocks if isinstance(block, ToolCallBlock)]
+    return [call for call in calls if call.state is not ToolCallState.FINISHED]
+
+
+def _waits(context: ReplyContext, call: ToolCallBlock) -> bool:
+    decision = context.decisions.get(call.id)
+    return decision is not None and decision.waits_for is not None
+
+
+def _behavior(context: ReplyContext, call: ToolCallBlock) -> PermissionBehavior | None:
+    decision = context.decisions.get(call.id)
+    return None if decision is None else decision.behavior
+
+
+def is_begun(context: ReplyContext, call: ToolCallBlock) -> bool:
+    return any(isinstance(block, ToolResultBlock) and block.id == call.id for block in context.blocks)
 
 
 def _runs_in_a_thread(agent: Conversation, call: ToolCallBlock) -> bool:

@@ -17,7 +17,7 @@ import anyio
 
 from agentrt.errors import AgentRTError, UsageError
 
-__all__ = ["Host", "Mailbox", "Reaper", "checkpoint", "in_event_loop", "inside_of"]
+__all__ = ["Host", "Mailbox", "Reaper", "checkpoint", "in_event_loop", "inside_of", "running_trio", "shielded"]
 
 inside_of: ContextVar[frozenset[str]] = ContextVar("agentrt_inside_of", default=frozenset())
 """The ids of the replies that the current task is working for."""
@@ -122,9 +122,7 @@ class Host:
             return
         self._stopped = anyio.Event()
         self._scope.cancel()
-        with anyio.move_on_after(_STOP_SECONDS, shield=True):
-            await self._stopped.wait()
-        if not self._over:
+        if not await shielded(_STOP_SECONDS, self._stopped.wait):
             _logger.error("a tool or middleware did not stop within %s s of being cancelled", _STOP_SECONDS)
 
     async def running(self) -> bool:
@@ -168,11 +166,11 @@ class Host:
 class Reaper:
     """Closes a generator in a task of its own, on the event loop where the reaper was made; callable in any thread."""
 
-    __slots__ = ("_soon",)
+    __slots__ = ("_soon", "loop")
 
     def __init__(self) -> None:
-        trio = _running_trio()
-        loop = asyncio.get_running_loop() if trio is None else None
+        trio = running_trio()
+        self.loop = loop = asyncio.get_running_loop() if trio is None else None
         self._soon = loop.call_soon_threadsafe if loop else trio.lowlevel.current_trio_token().run_sync_soon
 
     def reap(self, generator: AsyncGenerator[Any, None]) -> None:
@@ -197,7 +195,7 @@ class Reaper:
 
 def _spawn(main: Callable[[], Any], end: Callable[[], None]) -> None:
     """Start a task; `end` is called when it is over, also when somebody cancelled it before it began."""
-    trio = _running_trio()
+    trio = running_trio()
     if trio is not None:
         trio.lowlevel.spawn_system_task(main, context=copy_context())
         return
@@ -211,20 +209,42 @@ def _nothing() -> None:
     pass
 
 
-def _running_trio() -> Any:
+def running_trio() -> Any:
+    """Return the module trio where it runs the current code, `None` elsewhere."""
     trio = sys.modules.get("trio")
     return trio if trio is not None and trio.lowlevel.in_trio_run() else None
 
 
 async def checkpoint() -> None:
     """Let the event loop do its other work, and a cancellation come through, for half of what anyio takes for it."""
-    trio = _running_trio()
+    trio = running_trio()
     await (asyncio.sleep(0) if trio is None else trio.lowlevel.checkpoint())
+
+
+async def shielded(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
+    """Await `work()` for at most so long, whatever is cancelled meanwhile, and say whether it was done.
+
+    A `task.cancel()` of asyncio's own goes through every shield: the work then begins again, and the cancellation is
+    raised after it.
+    """
+    pierced: BaseException | None = None
+    with anyio.move_on_after(seconds, shield=True) as scope:
+        while True:
+            try:
+                await work()
+                break
+            except anyio.get_cancelled_exc_class() as error:
+                if scope.cancel_called:
+                    raise
+                pierced = error
+    if pierced is not None:
+        raise pierced
+    return not scope.cancelled_caught
 
 
 def in_event_loop() -> bool:
     """Say whether this is called inside a running event loop."""
-    if _running_trio() is not None:
+    if running_trio() is not None:
         return True
     try:
         asyncio.get_running_loop()

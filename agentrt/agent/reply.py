@@ -1,32 +1,64 @@
 """The core of a reply, inside every layer: rounds of asking the model and running its tools, until it answers."""
 
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from copy import deepcopy
 from typing import Any
 
-from agentrt.agent.accept import as_messages
-from agentrt.agent.acting import run_calls
-from agentrt.agent.ending import ReplyingConversation, end, end_event, leftovers, start
-from agentrt.agent.run import Run
-from agentrt.agent.step import Act, Finish, Reason, Step, next_step
-from agentrt.errors import ChainContractError, ChainError, Malformed
+from anyio.lowlevel import checkpoint_if_cancelled
+from pydantic_core import to_json
+
+from agentrt.agent.accept import ANSWERS, as_messages
+from agentrt.agent.acting import calls_of_round, run_calls
+from agentrt.agent.compress import learn, may_be_full, reason_in_less
+from agentrt.agent.ending import ReplyingConversation, cut_off, end, end_event, leftovers, settle_doubtful, start
+from agentrt.agent.interrupt import Interrupted, said_when_interrupted
+from agentrt.agent.reasoning import forget_attempt
+from agentrt.agent.resume import apply_answer, going_on, named
+from agentrt.agent.run import PLAIN, Run
+from agentrt.agent.step import Act, Finish, Reason, Step, Wait, next_step
+from agentrt.agent.structured import demand
+from agentrt.errors import ChainContractError, ChainError, ContextOverflow, Malformed
 from agentrt.event import (
     AgentEvent,
     ExceedMaxItersEvent,
     HintBlockEvent,
+    ModelCallEndEvent,
     ModelCallRetryEvent,
     ReplyEndEvent,
-    ReplyStartEvent,
+    RequireExternalExecutionEvent,
+    RequireUserConfirmEvent,
     ToolResultEndEvent,
+    ToolResultStartEvent,
+    UserInterruptEvent,
 )
 from agentrt.hooks import ReplyInput
-from agentrt.message import AssistantMsg, ContentBlock, DataBlock, Msg, TextBlock, ToolCallBlock, copy_block
+from agentrt.message import (
+    APPLY,
+    AssistantMsg,
+    ContentBlock,
+    DataBlock,
+    Msg,
+    TextBlock,
+    ToolCallBlock,
+    ToolCallState,
+    copy_block,
+)
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
 
 __all__ = ["reply"]
 
+_logger = logging.getLogger("agentrt")
+
+_ASKING, _SUBMITTED = ToolCallState.ASKING, ToolCallState.SUBMITTED
 _MOST_EMPTY_ROUNDS = 1
-_EXCEEDED = "I used up the rounds that I have for one reply and could not finish."
+_LAST_WORDS: dict[FinishedReason, str] = {
+    "exceed_max_iters": "I used up the rounds that I have for one reply and could not finish.",
+    "exceed_max_tool_calls": "I used up the tool calls that I have for one reply and could not finish.",
+    "exceed_max_seconds": "I used up the time that I have for one reply and could not finish.",
+    "exceed_max_output": "I wrote more than I may in one reply and was stopped.",
+}
 
 
 async def reply(  # noqa: C901  # in one piece, since another generator would cost every event another frame
@@ -37,91 +69,221 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     The message is built from what leaves on_reasoning, and each result is saved before the event that tells of it.
     """
     run = agent.run
-    mailbox = run.mailbox
-    context, opening = await _open(agent, run, inputs)
-    if opening is not None:
-        yield opening
-    step = next_step(context)
+    mailbox, interruption, fill = run.mailbox, run.interruption, agent._fill
+    worker = interruption.worker
+    context, opening = await _open(agent, run, inputs, structured_schema)
+    for event in opening:
+        yield event
+    message = context.message
+    reason: FinishedReason = "completed"
+    interruption.begin(agent.react_config.max_seconds - context.worked)
     try:
+        step = next_step(context)
         while True:
             if run.ended:
                 raise ChainContractError("a layer of on_reply ended the reply itself, but read on: stop there")
+            if interruption.why is not None:
+                raise Interrupted
+            if isinstance(step, Wait):
+                break
             if isinstance(step, Finish):
                 if context.cur_iter > context.max_iters or not run.hinted(step):
+                    reason = step.reason
                     break
                 yield _take_hint(run, context)
                 step = next_step(context)
-            stream = _perform(agent, context, step)
+            inner = _perform(agent, context, step)
+            stream = interruption.steps(inner)
             try:
                 async for item in stream:
+                    interruption.task = None
                     if mailbox.items and not mailbox.is_read:  # if it is, this item came out of it
                         for event in mailbox.take():
                             yield run.admit(event)
-                    if isinstance(item, Msg):
+                    if item.__class__ in PLAIN:  # what `admit` comes to, without the call
+                        run.admitted += 1
+                        apply = APPLY.get(item.__class__)
+                        if apply is not None and item.reply_id == run.id:
+                            apply(message, item)
+                        run.last = item
+                        yield item
+                    elif isinstance(item, Msg):
                         for event in run.spoken(item):
                             yield run.admit(event)
-                        continue
-                    if item.__class__ is ReplyEndEvent and item.reply_id == run.id:
-                        raise ChainContractError("REPLY_END came from inside the reply: only on_reply may end it")
-                    run.admit(item)
-                    if item.__class__ is ToolResultEndEvent:
-                        await agent.save()
-                    yield item
+                    else:
+                        if isinstance(item, ReplyEndEvent) and item.reply_id == run.id:
+                            raise ChainContractError("REPLY_END came from inside the reply: only on_reply may end it")
+                        run.last = run.admit(item)
+                        if isinstance(item, ToolResultEndEvent):
+                            await agent.save()
+                            if interruption.has_missed():
+                                await interruption.raise_missed()
+                        yield item
+                    if interruption.why is not None:
+                        raise Interrupted
+                    interruption.task = worker()
+            except ContextOverflow:
+                if not (isinstance(step, Reason) and fill.overflow()):
+                    raise
             finally:
-                await stream.aclose()
+                interruption.task = None
+                if stream is not inner:
+                    await stream.aclose()
+                await inner.aclose()
+            if fill.wanted:  # the same step once more, with less to send
+                for event in _take_back(run):
+                    yield event
+                continue
+            if run.last.__class__ is ModelCallEndEvent:
+                learn(agent, run.last)
+                if run.last.finished_reason == "length":
+                    run.cut_call = _cut_call(context)
+            if interruption.has_missed():
+                await interruption.raise_missed()
+            if run.attempt is not None:
+                context.written += run.attempt.written
+                run.attempt = None
             step = next_step(context)
             if isinstance(step, Act):
                 await agent.save()
-            else:
-                _count_round(agent, context)
-                step = next_step(context)
+            elif not isinstance(step, Wait):
+                step = _after_round(agent, context)
     except Exception:
+        interruption.end()
         for event in leftovers(agent, run):
             yield event
         raise
-    final = _final(context, step.reason)
-    if step.reason == "exceed_max_iters":
-        yield run.admit(ExceedMaxItersEvent(run.id, agent.name))
+    except BaseException as error:
+        if not interruption.is_own(error):
+            raise
+        reason = interruption.why or "interrupted"
+        await checkpoint_if_cancelled()  # the caller's scope may have been cancelled in the same moment
+        if interruption.has_missed():
+            await interruption.raise_missed()
+    interruption.end()
+    if reason != "completed":
+        for event in _cut_short(agent, run, reason):
+            yield event
     if mailbox.items:
         for event in mailbox.take():
             yield run.admit(event)
-    yield await end(agent, run, end_event(agent, run, step.reason))
+    if reason == "completed" and isinstance(step, Wait):
+        for event in await _park(agent, run, context, step):
+            yield event
+        yield _asking(context, step)
+        return
+    final = _final(context, reason)
+    yield await end(agent, run, end_event(agent, run, reason))
+    if reason == "interrupted":
+        final = await said_when_interrupted(agent, inputs, interruption.message)
     yield final
 
 
+def _cut_short(agent: ReplyingConversation, run: Run, reason: FinishedReason) -> Iterator[AgentEvent]:
+    """Yield what ends everything that is still open when a reply is stopped."""
+    if reason == "exceed_max_iters":
+        yield run.admit(ExceedMaxItersEvent(run.id, agent.name))
+        return
+    context = agent.state.reply_context
+    if context is not None and run.attempt is not None:
+        for event in cut_off(context, run.last, reason):
+            yield run.admit(event)
+    yield from leftovers(agent, run)
+
+
+def _cut_call(context: ReplyContext) -> str | None:
+    """Return the id of the call that the model was writing when it came to its limit, if that is where it stopped."""
+    last = context.blocks[-1] if context.blocks else None
+    return last.id if isinstance(last, ToolCallBlock) and not last.input.strip() else None
+
+
 async def _open(
-    agent: ReplyingConversation, run: Run, inputs: ReplyInput
-) -> tuple[ReplyContext, ReplyStartEvent | ModelCallRetryEvent | None]:
-    """Take in the input and begin the reply, or begin it again when a layer of on_reply does so."""
+    agent: ReplyingConversation, run: Run, inputs: ReplyInput, structured_schema: Any
+) -> tuple[ReplyContext, list[AgentEvent]]:
+    """Take in the input and begin the reply, go on with it, or begin it again when a layer of on_reply does so.
+
+    Returns the events to begin with, admitted: what they tell is saved with the input.
+    """
     if run.ended:
         raise ChainError(
             "on_reply called next_handler() again after the reply had ended: to have another round, call "
             "agent.run.continue_with(hint) before that"
         )
+    context = agent.state.reply_context
+    if context is None:
+        context, opening = _begin(agent, run, inputs, structured_schema)
+        if agent.state_store is not None:
+            await _save_input(agent, run, len(as_messages(inputs)))
+        return context, opening
+    if run.goes_on:
+        return context, []  # what a person answered stands, and so does what was done about it
+    if run.opened:
+        return context, [run.admit(_begin_again(run, context))]
+    if structured_schema is not None:
+        _logger.warning("structured_schema is ignored: the reply %r goes on, with the form it began with", run.id)
+    return context, await _go_on(agent, run, context, inputs)
+
+
+def _begin(
+    agent: ReplyingConversation, run: Run, inputs: ReplyInput, structured_schema: Any
+) -> tuple[ReplyContext, list[AgentEvent]]:
     state = agent.state
-    if state.reply_context is not None:
-        return state.reply_context, _begin_again(run, state.reply_context)
-    state.context.extend(message.copy() for message in as_messages(inputs))
+    messages = as_messages(inputs)
+    run.opened = True
     message = AssistantMsg(agent.name, [], id=run.id)
-    state.reply_context = ReplyContext(run.id, message, agent.react_config.max_iters)
+    context = ReplyContext(run.id, message, agent.react_config.max_iters)
+    demand(agent, context, structured_schema)
+    state.context.extend(message.copy() for message in messages)
+    state.reply_context = context
     run.message = message
+    opening: list[AgentEvent] = []
     if run.start is None:
-        opening: ReplyStartEvent | None = start(agent, run)
+        opening.append(run.admit(start(agent, run)))
     else:  # it is out already, since a layer spoke before us
-        opening = None
         message.append_event(run.start)
-    if agent.state_store is not None:
+    return context, opening
+
+
+async def _save_input(agent: ReplyingConversation, run: Run, messages: int) -> None:
+    state = agent.state
+    try:
         await agent.save()
-    return state.reply_context, opening
+    except Exception:  # raised again: the input is not taken, so that it can be given again
+        del state.context[len(state.context) - messages :]
+        state.reply_context = run.message = None
+        raise
+
+
+async def _go_on(agent: ReplyingConversation, run: Run, context: ReplyContext, inputs: ReplyInput) -> list[AgentEvent]:
+    going_on(agent, inputs)  # a layer may have put something else in the place of the answer
+    permissions = agent.state.permission_context
+    before = deepcopy((context, permissions.rules)) if agent.state_store is not None else None
+    opening = [run.admit(event) for event in settle_doubtful(agent, run, context)]
+    if isinstance(inputs, ANSWERS):
+        opening += [run.admit(event) for event in apply_answer(agent, context, inputs)]
+    run.opened = run.goes_on = True
+    context.parked = False
+    if isinstance(inputs, UserInterruptEvent):
+        run.interruption.request("interrupted")
+    if before is not None:
+        try:
+            await agent.save()
+        except Exception:  # raised again: the answer is not taken, so that it can be given again
+            agent.state.reply_context, permissions.rules = before
+            raise
+    return opening
 
 
 def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
     dropped = [block.id for block in context.blocks]
     run.call_ids.clear()
     run.attempt = None
-    context.cur_iter = context.round_start = context.empty_rounds = 0
+    context.cur_iter = context.round_start = context.empty_rounds = context.summarised = 0
     context.response = None
-    return run.admit(ModelCallRetryEvent("the reply was started again", block_ids=dropped, reply_id=run.id))
+    context.decisions.clear()
+    if context.structured is not None:
+        context.structured.output = None
+    return ModelCallRetryEvent("the reply was started again", block_ids=dropped, reply_id=run.id)
 
 
 def _perform(agent: ReplyingConversation, context: ReplyContext, step: Step) -> AsyncGenerator[AgentEvent | Msg, None]:
@@ -129,18 +291,40 @@ def _perform(agent: ReplyingConversation, context: ReplyContext, step: Step) -> 
     if isinstance(step, Act):
         return run_calls(agent, context, step)
     assert isinstance(step, Reason)  # a hint makes another round, so the step after it is no end either
-    agent.run.attempt = None
     context.round_start = len(context.blocks)
+    if not agent._fill.has_plenty(agent.state, context, agent.model) and may_be_full(agent):
+        return reason_in_less(agent, step.tool_choice)
     stream: AsyncGenerator[AgentEvent | Msg, None] = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)
     return stream
 
 
-def _count_round(agent: ReplyingConversation, context: ReplyContext) -> None:
-    """Count a round whose calls, if it has any, all have results; raises `Malformed` for a model that says nothing."""
+def _take_back(run: Run) -> Iterator[AgentEvent]:
+    """Yield what announces that what the model has said in this round does not count."""
+    if run.attempt is not None:
+        for event in forget_attempt(run.id, run.attempt):
+            run.last = run.admit(event)
+            yield event
+
+
+def _after_round(agent: ReplyingConversation, context: ReplyContext) -> Step:
+    """Count a round whose calls, if it has any, all have results, and return what comes after it.
+
+    Raises `Malformed` for a model that says nothing.
+    """
     context.cur_iter += 1
     context.empty_rounds = 0 if len(context.blocks) > context.round_start else context.empty_rounds + 1
     if context.empty_rounds > _MOST_EMPTY_ROUNDS:
         raise Malformed(f"model {agent.model.model!r} answered with nothing, {context.empty_rounds} times in a row")
+    if len(context.blocks) - context.round_start > 1:  # a call has its result by now
+        context.tool_calls += len(calls_of_round(context))
+    step = next_step(context)
+    if isinstance(step, Reason):
+        limits = agent.react_config
+        if context.tool_calls > limits.max_tool_calls:
+            return Finish("exceed_max_tool_calls")
+        if context.written > limits.max_output:
+            return Finish("exceed_max_output")
+    return step
 
 
 def _take_hint(run: Run, context: ReplyContext) -> AgentEvent:
@@ -150,12 +334,53 @@ def _take_hint(run: Run, context: ReplyContext) -> AgentEvent:
     return event
 
 
+async def _park(agent: ReplyingConversation, run: Run, context: ReplyContext, step: Wait) -> list[AgentEvent]:
+    """Leave the reply as it is, saved, for somebody's answer; returns the events that ask for what is not asked yet."""
+    events = [run.admit(event) for event in _requests(context, step)]
+    context.parked = run.parked = True
+    context.ids = run.ids
+    if events or run.last is not None:  # an answer that came before leaves everything as it was
+        context.worked = agent.react_config.max_seconds - run.interruption.left()
+    agent.state.sequence = run.last_number
+    await agent.save()
+    run.end_is_saved = True
+    return events
+
+
+def _requests(context: ReplyContext, step: Wait) -> list[AgentEvent]:
+    reply_id, decisions = context.reply_id, context.decisions
+    asking = [call for call in step.calls if decisions[call.id].waits_for == "user" and call.state is not _ASKING]
+    given = [call for call in step.calls if decisions[call.id].waits_for == "external" and call.state is not _SUBMITTED]
+    events: list[AgentEvent] = [ToolResultStartEvent(reply_id, call.id, call.name) for call in given]
+    if given:
+        events.append(RequireExternalExecutionEvent(reply_id, [_asked(call, _SUBMITTED) for call in given]))
+    if asking:
+        why = {call.id: decisions[call.id].question() for call in asking}
+        events.append(RequireUserConfirmEvent(reply_id, [_asked(call, _ASKING) for call in asking], why))
+    return events
+
+
+def _asked(call: ToolCallBlock, state: ToolCallState) -> ToolCallBlock:
+    return ToolCallBlock(call.id, call.name, call.input, state)
+
+
+def _asking(context: ReplyContext, step: Wait) -> Msg:
+    """Return the message of a parked reply: it carries the calls that wait."""
+    calls = [copy_block(call) for call in step.calls]
+    text = TextBlock(f"Waiting for an answer about {named(step.calls)}.")
+    message = context.message
+    return Msg(message.name, [text, *calls], "assistant", id=message.id, created_at=message.created_at)
+
+
 def _final(context: ReplyContext, reason: FinishedReason) -> Msg:
     """Return the message that answers the input: what the last round said."""
     message = context.message
     answer = [copy_block(block) for block in context.blocks[context.round_start :]]
-    if reason == "exceed_max_iters" and not _is_answer(answer):
-        answer = [TextBlock(_EXCEEDED)]
+    if reason in _LAST_WORDS and not _is_answer(answer):
+        answer = [TextBlock(_LAST_WORDS[reason])]
+    output = context.structured.output if context.structured is not None else None
+    if output is not None:
+        answer = [block for block in answer if isinstance(block, TextBlock)] or [TextBlock(to_json(output).decode())]
     return Msg(
         message.name,
         answer,
@@ -163,6 +388,7 @@ def _final(context: ReplyContext, reason: FinishedReason) -> Msg:
         id=message.id,
         metadata=dict(context.response.metadata) if context.response else {},
         usage=message.usage,
+        structured_output=output,
         finished_reason=reason,
         created_at=message.created_at,
     )

@@ -4,14 +4,16 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from threading import get_ident
 from time import time_ns
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import anyio
 import anyio.from_thread
 
 from agentrt.agent.decode import Decoder
-from agentrt.agent.host import Mailbox
+from agentrt.agent.host import Mailbox, inside_of
+from agentrt.agent.interrupt import Interrupted, interruption
 from agentrt.agent.step import Finish, Step
+from agentrt.agent.stream import Ticket
 from agentrt.errors import UsageError
 from agentrt.event import (
     AgentEvent,
@@ -23,12 +25,18 @@ from agentrt.event import (
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
 )
-from agentrt.message import Msg
+from agentrt.message import APPLY, Msg, ToolCallBlock, ToolResultBlock
+from agentrt.state import ReplyContext
+from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.call import PreparedCall
+from agentrt.types import FinishedReason, PermissionDecision
 
-__all__ = ["Run"]
+__all__ = ["PLAIN", "Run"]
 
-_STARTS = {ToolCallStartEvent, ToolResultStartEvent}
+STARTS = {ToolCallStartEvent, ToolResultStartEvent}
+PLAIN = frozenset(AgentEvent.__subclasses__()) - {ReplyStartEvent, ReplyEndEvent, *STARTS, ToolResultEndEvent}
+"""The events on their way through a reply of which nothing has to be noted: nearly all."""
+_START_OF: dict[type, type] = {ToolCallBlock: ToolCallStartEvent, ToolResultBlock: ToolResultStartEvent}
 _OF_A_RESULT = (ToolResultStartEvent, ToolResultTextDeltaEvent, ToolResultEndEvent)
 _Event = TypeVar("_Event", bound=AgentEvent)
 
@@ -36,40 +44,27 @@ _Event = TypeVar("_Event", bound=AgentEvent)
 class Run:
     """One reply in progress: `agent.run` in a hook, and behind `ToolContext` in a tool."""
 
-    __slots__ = (
-        "_first",
-        "_hints",
-        "_ids",
-        "_scratch",
-        "_thread",
-        "admitted",
-        "attempt",
-        "call_ids",
-        "end_is_saved",
-        "ended",
-        "id",
-        "mailbox",
-        "message",
-        "prepared",
-        "sequence",
-        "start",
-        "starts_out",
-    )
+    # Defaults of the class, since most of these are never set in a short reply.
+    is_internal = is_out_of_date = opened = goes_on = parked = ended = end_is_saved = False
+    admitted = ids = 0
+    start: ReplyStartEvent | None = None
+    message: Msg | None = None
+    attempt: Decoder | None = None
+    last: AgentEvent | None = None
+    cut_call: str | None = None
+    checked: tuple[ToolBase, dict[str, Any], PermissionDecision] | None = None
 
-    def __init__(self, reply_id: str, sequence: int) -> None:
-        self.id = reply_id
+    def __init__(self, ticket: Ticket, sequence: int, toolkit: Toolkit) -> None:
+        assert ticket.reaper is not None  # it has the conversation
+        self.id = ticket.reply_id
         self.sequence = self._first = sequence
-        self.admitted = 0
+        self.toolkit = toolkit
+        self.interruption = interruption(ticket.reaper.loop)
+        self.inside = inside_of.get() | {self.id}
         self.starts_out: set[tuple[type, str]] = set()
-        self.start: ReplyStartEvent | None = None
-        self.end_is_saved = False
         self.mailbox = Mailbox()
-        self.message: Msg | None = None
-        self.attempt: Decoder | None = None
         self.call_ids: set[str] = set()
         self.prepared: dict[str, PreparedCall] = {}
-        self.ended = False
-        self._ids = 0
         self._hints: list[str] = []
         self._scratch: dict[int, dict[str, Any]] = {}
         self._thread = get_ident()
@@ -84,8 +79,8 @@ class Run:
 
     def new_id(self) -> str:
         """Return an id that nothing else in this reply has."""
-        self._ids += 1
-        return f"{self.id}-{self._ids}"
+        self.ids += 1
+        return f"{self.id}-{self.ids}"
 
     def next_seq(self) -> int:
         """Take the next sequence number of the conversation."""
@@ -120,6 +115,14 @@ class Run:
         if isinstance(event, ModelCallRetryEvent) and event.reply_id == self.id and self.attempt is not None:
             event.block_ids = self.attempt.discard()
 
+    def go_on(self, context: ReplyContext) -> None:
+        """Take up a reply where it was left."""
+        self.message = context.message
+        self.ids = context.ids
+        calls = [block for block in context.blocks if isinstance(block, (ToolCallBlock, ToolResultBlock))]
+        self.call_ids = {call.id for call in calls}
+        self.starts_out = {(_START_OF[call.__class__], call.id) for call in calls}
+
     def continue_with(self, hint: str) -> None:
         """Ask for another round, with `hint` for the model, where the reply would otherwise be complete.
 
@@ -137,6 +140,11 @@ class Run:
         """Take the oldest hint."""
         return self._hints.pop(0)
 
+    def stop(self, why: FinishedReason) -> NoReturn:
+        """End the reply for that reason, from inside of its core."""
+        self.interruption.why = self.interruption.why or why
+        raise Interrupted
+
     def spoken(self, message: Msg) -> list[AgentEvent]:
         """Return the events of a message that stands for the model's answer."""
         decoder = Decoder(self.id, self.new_id, self.call_ids, message.name)
@@ -146,7 +154,9 @@ class Run:
         """Apply an event to the reply's message, as it enters the stream."""
         self.admitted += 1
         if event.reply_id == self.id and self.message is not None:
-            self.message.append_event(event)
+            apply = APPLY.get(event.__class__)  # what `append_event` does, which is a call more for each event
+            if apply is not None:
+                apply(self.message, event)
         return event
 
     def let_out(self, event: _Event) -> _Event:
@@ -155,7 +165,7 @@ class Run:
             event = copy(event)
         self.sequence += 1
         event.seq = self.sequence
-        if event.__class__ in _STARTS:
+        if event.__class__ in STARTS:
             self.starts_out.add((event.__class__, event.tool_call_id))  # type: ignore[attr-defined]  # these have it
         return event
 

@@ -2,14 +2,17 @@
 
 A reply is a sequence of rounds. A round asks the model once, and then runs the tool calls of its answer, if it has any.
 
-    what the current round holds          what comes next
-    tool calls without a result           run them
-    an answer and no tool calls           finish; the reply is complete (after the last call: used up)
-    neither, or only finished calls       ask the model again, while there are rounds left
-    the same, with no rounds left         ask once more, for a text answer without tools
-    the same, after that                  finish; the rounds are used up
+    what the current round holds              what comes next
+    calls that may go ahead                   act on them
+    only calls that wait for somebody         wait; the reply is parked
+    an answer and no tool calls               finish; the reply is complete (after the last call: used up)
+    neither, or only finished calls           ask the model again, while there are rounds left
+    the same, with no rounds left             ask once more, for a text answer without tools
+    the same, after that                      finish; the rounds are used up
 
-A tool's own final answer finishes the reply at once.
+A call may go ahead when it was decided on, and otherwise when no call waits. A tool's own final answer finishes the
+reply at once. A reply whose answer must have a form is complete when that is there, and never by a text; its last
+requests, of which there are a few more, ask for it and nothing else.
 """
 
 from dataclasses import dataclass
@@ -18,7 +21,12 @@ from agentrt.message import DataBlock, TextBlock, ToolCallBlock, ToolCallState
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason, ToolChoice
 
-__all__ = ["Act", "Finish", "Reason", "Step", "last_call_hint", "next_step"]
+__all__ = ["STRUCTURED_OUTPUT", "Act", "Finish", "Reason", "Step", "Wait", "hint", "next_step"]
+
+STRUCTURED_OUTPUT = "GenerateStructuredOutput"
+"""The name of the tool through which the model gives an answer that must have a form."""
+
+_GRACE_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,14 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Run these tool calls."""
+    """Decide on these tool calls, and run those that may run."""
+
+    calls: list[ToolCallBlock]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Park the reply until somebody has answered for these tool calls."""
 
     calls: list[ToolCallBlock]
 
@@ -42,10 +57,11 @@ class Finish:
     reason: FinishedReason
 
 
-Step = Reason | Act | Finish
+Step = Reason | Act | Wait | Finish
 
 _REASON = Reason()
 _LAST_CALL = Reason(ToolChoice("none"))
+_LAST_CALL_FOR_A_FORM = Reason(ToolChoice(STRUCTURED_OUTPUT))
 _COMPLETED = Finish("completed")
 _EXCEEDED = Finish("exceed_max_iters")
 
@@ -62,9 +78,11 @@ def next_step(reply: ReplyContext) -> Step:
         elif isinstance(block, (TextBlock, DataBlock)):
             answered = True
     if calls:
-        return Act(calls)
+        return _act_or_wait(reply, calls)
     if reply.response is not None:
         return _COMPLETED
+    if reply.structured is not None:
+        return _for_a_form(reply)
     if answered and not called:
         return _COMPLETED if reply.cur_iter <= reply.max_iters else _EXCEEDED
     if reply.cur_iter < reply.max_iters:
@@ -72,8 +90,34 @@ def next_step(reply: ReplyContext) -> Step:
     return _LAST_CALL if reply.cur_iter == reply.max_iters else _EXCEEDED
 
 
-def last_call_hint(reply: ReplyContext) -> str | None:
-    """Return what the model is told in the one request after its last round, `None` in any other."""
+def _act_or_wait(reply: ReplyContext, calls: list[ToolCallBlock]) -> Step:
+    decisions = reply.decisions
+    for call in calls:
+        if call.id in decisions:
+            break
+    else:
+        return Act(calls)
+    decided = {call.id: decisions.get(call.id) for call in calls}
+    waiting = [call for call in calls if (decision := decided[call.id]) is not None and decision.waits_for]
+    if not waiting:
+        return Act(calls)
+    ready = [call for call in calls if (decision := decided[call.id]) is not None and not decision.waits_for]
+    return Act(ready) if ready else Wait(waiting)
+
+
+def _for_a_form(reply: ReplyContext) -> Step:
+    assert reply.structured is not None
+    if reply.structured.output is not None:
+        return _COMPLETED
+    if reply.cur_iter < reply.max_iters:
+        return _REASON
+    return _LAST_CALL_FOR_A_FORM if reply.cur_iter < reply.max_iters + _GRACE_ROUNDS else _EXCEEDED
+
+
+def hint(reply: ReplyContext) -> str | None:
+    """Return what the model is told in this request and never again, `None` when there is nothing."""
+    if reply.structured is not None:
+        return f"Give your final answer by calling the tool {STRUCTURED_OUTPUT}: an answer in words does not count."
     if reply.cur_iter < reply.max_iters:
         return None
     return (

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from agentrt import Agent
 from agentrt.message import ToolResultState
 from agentrt.tool import ToolContext
-from tests.agent.helpers import agent_of, call
+from tests.agent.helpers import agent_of, call, short
 
 pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
@@ -104,3 +105,33 @@ async def test_a_plain_function_runs_in_another_thread_while_the_loop_goes_on():
         await agent.reply("go")
     assert agent.state.context[-1].get_content_blocks("tool_result")[0].output[0].text == "the loop ticked"
     assert threads != [threading.get_ident()]
+
+
+async def read(agent: Agent, names: list[str]) -> None:
+    async with agent.reply_stream("go") as events:
+        async for event in events:
+            names.append(short(event))
+
+
+@pytest.mark.parametrize("where", ["a model", "a tool"])
+async def test_a_task_of_asyncio_is_cancelled_whoever_swallows_that(where):
+    names, running = [], asyncio.Event()
+
+    async def model(messages, tools):
+        running.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "still here"
+
+    async def stubborn() -> str:
+        """Never give up."""
+        return await model([], [])
+
+    agent = agent_of([model if where == "a model" else [call("1", "stubborn")], "next"], stubborn)
+    task = asyncio.create_task(read(agent, names))
+    await running.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "RE(completed)" not in names
+    assert (await agent.reply("and now?")).get_text_content() == "next"

@@ -4,14 +4,24 @@ import asyncio
 import subprocess
 import sys
 
+import anyio
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
-from agentrt.errors import ChainContractError, ConfigError, MiddlewareConfigError, Rejected, ToolConfigError
-from agentrt.message import AssistantMsg, TextBlock, ToolResultState
+from agentrt.errors import (
+    ChainContractError,
+    ConfigError,
+    Malformed,
+    MiddlewareConfigError,
+    Rejected,
+    ToolConfigError,
+    ToolError,
+)
+from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
+from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
-from agentrt.state import ReplyContext
-from agentrt.tool import FunctionTool, ToolResponse
+from agentrt.state import InMemoryStateStore, ReplyContext
+from agentrt.tool import FunctionTool, ToolBase, ToolResponse
 from tests.agent.helpers import add, agent_of, call
 
 
@@ -76,22 +86,6 @@ for _ in range(20):
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-async def test_a_tool_that_needs_somebody_does_not_run_without_him():
-    ran = []
-
-    async def remove() -> str:
-        """Remove everything."""
-        ran.append(1)
-        return "gone"
-
-    agent = agent_of([[call("1", "remove")], "done"], FunctionTool(remove, ask=True))
-    await agent.reply("go")
-    assert ran == []
-    [result] = agent.state.context[-1].get_content_blocks("tool_result")
-    assert result.state is ToolResultState.DENIED
-    assert result.output[0].text == "remove was not run: a person must agree to it first, and nobody can be asked here."
 
 
 async def test_what_a_provider_says_of_a_key_goes_into_no_state():
@@ -186,3 +180,135 @@ async def test_a_response_that_a_layer_keeps_may_end_every_reply_that_it_answers
 
     agent = agent_of([[call("1", "add", a=1, b=2)], [call("2", "add", a=1, b=2)]], add, middlewares=[Cache()])
     assert [(await agent.reply("go")).get_text_content() for _ in range(2)] == ["the end", "the end"]
+
+
+async def test_a_model_that_says_nothing_twice_is_malformed_and_once_is_asked_again():
+    agent = agent_of([ChatResponse([]), "hello", ChatResponse([]), ChatResponse([]), "never said"])
+    assert (await agent.reply("go")).get_text_content() == "hello"
+    with pytest.raises(Malformed, match="answered with nothing, 2 times in a row"):
+        await agent.reply("go")
+    assert agent.state.last_reply.finished_reason == "error"
+
+
+async def test_of_calls_side_by_side_one_that_fails_leaves_the_others_and_their_order_alone():
+    async def fail() -> str:
+        """Fail."""
+        raise ToolError("no")
+
+    agent = agent_of([[call("1", "add", a=1, b=2), call("2", "fail"), call("3", "add", a=3, b=4)], "done"], add, fail)
+    assert (await agent.reply("go")).get_text_content() == "done"
+    succeeded, failed = ToolResultState.SUCCESS, ToolResultState.ERROR
+    assert results(agent) == [("1", succeeded), ("2", failed), ("3", succeeded)]
+
+
+async def test_an_error_after_the_last_event_is_raised_and_the_answer_stands_saved():
+    class Late(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            async for item in next_handler():
+                yield item
+            raise OSError("too late")
+
+    store = InMemoryStateStore()
+    agent = agent_of(["hello"], middlewares=[Late()], state_store=store)
+    with pytest.raises(OSError, match="too late"):
+        await agent.reply("go")
+    saved = await store.load(agent.state.session_id)
+    assert saved.last_reply.finished_reason == "completed"
+    assert saved.context[-1].get_text_content() == "hello"
+
+
+async def test_a_prompt_that_cannot_be_made_keeps_the_model_from_being_asked():
+    class Broken(MiddlewareBase):
+        async def on_system_prompt(self, agent, current_prompt):
+            raise OSError("no prompt")
+
+    agent = agent_of(["hello"], middlewares=[Broken()])
+    with pytest.raises(OSError, match="no prompt"):
+        await agent.reply("go")
+    assert not agent.model.calls
+
+
+class CancelledSave(InMemoryStateStore):
+    """Cancels a scope as soon as it has saved, once, and keeps what another process would find then."""
+
+    scope = found = None
+
+    async def save(self, state):
+        await super().save(state)
+        if self.scope is not None:
+            self.found = await self.load(state.session_id)
+            self.scope.cancel()
+            self.scope = None
+            await anyio.lowlevel.checkpoint()
+
+
+class Elsewhere(ToolBase):
+    """Somebody else does it."""
+
+    name = "elsewhere"
+    is_external_tool = True
+    input_schema = {"type": "object", "properties": {}}  # noqa: RUF012
+
+    def __init__(self, *, ask=False):
+        self.ask = ask
+
+
+async def test_a_result_from_outside_is_on_record_from_the_first_save_on():
+    store = CancelledSave()
+    agent = agent_of([[call("1", "elsewhere")], "done"], Elsewhere(), state_store=store)
+    await agent.reply("go")
+    answer = ExternalExecutionResultEvent(agent.state.reply_context.reply_id, [ToolResultBlock("1", "elsewhere", "42")])
+    with anyio.CancelScope() as scope:
+        store.scope = scope
+        await agent.reply(answer)
+    assert scope.cancelled_caught
+    another = agent_of(["done"], Elsewhere(), state=store.found)
+    assert (await another.reply()).get_text_content() == "done"
+    for each in (agent, another):
+        assert results(each) == [("1", ToolResultState.SUCCESS)]
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+async def test_a_call_that_was_cut_before_its_arguments_does_not_run_with_defaults(streamed):
+    ran = []
+
+    async def wipe(path: str = "/") -> str:
+        """Wipe a folder."""
+        ran.append(path)
+        return "gone"
+
+    cut = ChatResponse([ToolCallBlock("1", "wipe", "")], finished_reason="length")
+    agent = agent_of([[cut] if streamed else cut, "done"], wipe)
+    await agent.reply("go")
+    assert ran == []
+    [result] = agent.state.context[-1].get_content_blocks("tool_result")
+    assert result.state is ToolResultState.ERROR
+    assert "cut off before its arguments were complete" in result.output[0].text
+
+
+async def test_a_call_without_arguments_runs_where_nothing_was_cut():
+    ran = []
+
+    async def wipe(path: str = "/tmp") -> str:
+        """Wipe a folder."""
+        ran.append(path)
+        return "gone"
+
+    agent = agent_of([ChatResponse([ToolCallBlock("1", "wipe", "")], finished_reason="tool_calls"), "done"], wipe)
+    await agent.reply("go")
+    assert ran == ["/tmp"]
+
+
+@pytest.mark.parametrize("tool", ["plain", "elsewhere"])
+async def test_a_denied_call_is_never_said_to_have_run_perhaps(tool):
+    def plain() -> str:
+        """Run in a thread."""
+        return "never"
+
+    agent = agent_of([[call("1", tool)]], FunctionTool(plain, ask=True), Elsewhere(ask=True))
+    await agent.reply("go")
+    asked = agent.state.reply_context.message.get_content_blocks("tool_call")
+    answer = UserConfirmResultEvent(agent.state.reply_context.reply_id, [ConfirmResult(False, asked[0])])
+    async with agent.reply_stream(answer) as events:
+        await anext(events)  # the denied call has begun
+    assert results(agent) == [("1", ToolResultState.INTERRUPTED)]

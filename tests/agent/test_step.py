@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrt.agent.step import Act, Finish, Reason, Step, last_call_hint, next_step
+from agentrt.agent.step import Act, Finish, Reason, Step, hint, next_step
 from agentrt.message import (
     AssistantMsg,
     Base64Source,
@@ -140,12 +140,12 @@ def test_only_the_last_request_is_made_without_tools_and_with_a_hint(reply):
     step = next_step(reply)
     if isinstance(step, Reason):
         assert (step.tool_choice is None) == (reply.cur_iter < reply.max_iters)
-        assert (last_call_hint(reply) is None) == (step.tool_choice is None)
+        assert (hint(reply) is None) == (step.tool_choice is None)
 
 
 def test_the_hint_of_the_last_request_says_what_is_used_up_and_what_to_do():
-    assert last_call_hint(reply_of(done=2)) is None
-    assert last_call_hint(reply_of(done=3)) == (
+    assert hint(reply_of(done=2)) is None
+    assert hint(reply_of(done=3)) == (
         "All 3 rounds of this reply are used up. Do not call any more tools: say in words what you found, and give "
         "the best answer you can now."
     )

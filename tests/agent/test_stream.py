@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, UserMsg
-from agentrt.errors import AgentBusyError, InvalidInputError, ResumeError, UsageError
-from agentrt.event import CustomEvent, UserConfirmResultEvent
+from agentrt.errors import AgentBusyError, InvalidInputError, UsageError
+from agentrt.event import CustomEvent
 from agentrt.message import Msg, SystemMsg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultState
 from agentrt.model import ChatResponse
 from agentrt.tool import ToolContext
@@ -289,7 +289,6 @@ def test_a_missing_super_init_is_told_at_first_use():
         (7, InvalidInputError, "takes a str, a Msg or a list of Msg, not 7"),
         (["text"], InvalidInputError, "not 'text'"),
         (CustomEvent("a"), InvalidInputError, "not an event"),
-        (UserConfirmResultEvent("r", []), ResumeError, "answers a question, but this conversation asks none"),
     ],
 )
 async def test_input_that_no_agent_takes_is_refused_before_anything_happens(inputs, error, words):

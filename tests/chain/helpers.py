@@ -11,7 +11,7 @@ from agentrt.chain import Chains, compile_chains
 from agentrt.event import AgentEvent, CustomEvent
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import AssistantMsg, Msg, TextBlock, ToolCallBlock
-from agentrt.types import ChatResponse, ToolChunk, ToolResponse
+from agentrt.types import ChatResponse, PermissionBehavior, PermissionDecision, ToolChunk, ToolResponse
 
 MODEL = object()
 CALL = ToolCallBlock("1", "add", "{}")
@@ -21,6 +21,8 @@ VALUES: dict[str, dict[str, Any]] = {
     "on_acting": {"tool_call": CALL},
     "on_model_call": {"messages": [], "tools": [], "tool_choice": None, "current_model": MODEL},
     "on_system_prompt": {"current_prompt": "prompt"},
+    "on_check_permission": {"tool_call": CALL, "tool": None, "tool_input": {}},
+    "on_compress_context": {"context_config": None, "instructions": None},
 }
 STREAMS = ("on_reply", "on_reasoning", "on_acting")
 
@@ -109,12 +111,23 @@ async def prompt(agent: Log, current_prompt: str) -> str:
     return current_prompt
 
 
+async def check(agent: Log, tool_call: ToolCallBlock, tool: Any, tool_input: Any) -> PermissionDecision:
+    agent.append("core")
+    return PermissionDecision(PermissionBehavior.ALLOW)
+
+
+async def compress(agent: Log, context_config: Any, instructions: Any) -> None:
+    agent.append("core")
+
+
 CORES: dict[str, Callable[..., Any]] = {
     "on_reply": reply,
     "on_reasoning": reason,
     "on_acting": act,
     "on_model_call": call_model,
     "on_system_prompt": prompt,
+    "on_check_permission": check,
+    "on_compress_context": compress,
 }
 
 

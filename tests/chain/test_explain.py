@@ -25,6 +25,12 @@ class Tools(MiddlewareBase):
         async for item in next_handler():
             yield item
 
+    async def on_check_permission(self, agent, input_kwargs, next_handler):
+        return await next_handler()
+
+    async def on_compress_context(self, agent, input_kwargs, next_handler):
+        await next_handler()
+
 
 def place_of(function: Any) -> str:
     return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"

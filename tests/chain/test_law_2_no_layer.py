@@ -37,12 +37,24 @@ class SystemPrompt(MiddlewareBase):
         return current_prompt
 
 
+class Permission(MiddlewareBase):
+    async def on_check_permission(self, agent, input_kwargs, next_handler):
+        return await next_handler()
+
+
+class Compression(MiddlewareBase):
+    async def on_compress_context(self, agent, input_kwargs, next_handler):
+        await next_handler()
+
+
 ONE_EACH = {
     "on_reply": Reply,
     "on_reasoning": Reasoning,
     "on_system_prompt": SystemPrompt,
     "on_model_call": ModelCall,
+    "on_check_permission": Permission,
     "on_acting": Acting,
+    "on_compress_context": Compression,
 }
 
 

@@ -1,0 +1,117 @@
+"""How much of its model's context a conversation fills, known before each request without reading it all again."""
+
+from pydantic_core import to_json
+
+from agentrt.event import ModelCallEndEvent
+from agentrt.message import Msg
+from agentrt.model.estimate import characters_of
+from agentrt.state import AgentState, ReplyContext
+from agentrt.tool import Toolkit
+
+__all__ = ["CHARACTERS_PER_TOKEN", "Fill", "characters_in"]
+
+CHARACTERS_PER_TOKEN = 4
+
+
+def characters_in(message: Msg) -> int:
+    """Return how many characters of text the message holds."""
+    content = message.content
+    return len(content) if isinstance(content, str) else sum(map(characters_of, content))
+
+
+class Fill:
+    """What one conversation holds, in characters and in tokens.
+
+    Each message is counted once, when it has joined the history, and the blocks of the reply in progress as they come.
+    From the numbers of a provider that counts tokens on, only what came since is estimated.
+
+    `wanted` says that the next request is to be shortened whatever the numbers say, `tried` that it was.
+    """
+
+    # Defaults of the class: most conversations are made long before they are counted, and many never are.
+    wanted = tried = False
+    _plenty = -1
+    _reply_id = _newest = ""
+    _messages = _characters = _blocks = _block_characters = _schema_characters = _known_at = 0
+    _known: int | None = None
+    _model: object = None
+    _toolkit: Toolkit | None = None
+    _groups: list[str] | None = None
+
+    def overflow(self) -> bool:
+        """Have the next request shortened, since this one was too long; says whether that was not tried yet."""
+        self.wanted = not self.tried
+        self._plenty = -1
+        return self.wanted
+
+    def forget(self) -> None:
+        """Count everything anew: the history has changed."""
+        self._messages = self._characters = 0
+        self._plenty = -1
+        self._known = None
+        self._reply_id = self._newest = ""
+
+    def has_plenty(self, state: AgentState, reply: ReplyContext, model: object) -> bool:
+        """Say whether there is so much room, as far as the totals of the reply tell, that no closer look is needed."""
+        context = state.context
+        if len(context) != self._messages or (context and context[-1].id != self._newest):
+            self._count_messages(context)
+        return self._characters + reply.written + reply.received <= self._plenty and model is self._model
+
+    def tokens(self, state: AgentState, toolkit: Toolkit, prompt: str) -> int:
+        """Return about how many tokens the next request has."""
+        characters = self._count_all(state, toolkit, prompt)
+        if self._known is None:
+            return characters // CHARACTERS_PER_TOKEN
+        return self._known + (characters - self._known_at) // CHARACTERS_PER_TOKEN
+
+    def shorten(self) -> None:
+        """Note that the request of this round is being shortened."""
+        self.wanted, self.tried = False, True
+        self._plenty = -1
+
+    def expect(self, model: object, tokens: int) -> None:
+        """Note how many tokens may come before a closer look is needed."""
+        self._model = model
+        self._plenty = self._characters + self._block_characters + tokens * CHARACTERS_PER_TOKEN
+
+    def learn(self, event: ModelCallEndEvent, state: AgentState, toolkit: Toolkit, prompt: str) -> None:
+        """Take the provider's numbers of the request that was answered just now."""
+        self._known_at = self._count_all(state, toolkit, prompt)
+        self._known = event.input_tokens + event.output_tokens
+        self._plenty = -1
+
+    def _count_all(self, state: AgentState, toolkit: Toolkit, prompt: str) -> int:
+        counted = self._count(state.context, state.reply_context)
+        if toolkit is not self._toolkit or state.active_groups is not self._groups:
+            self._toolkit, self._groups = toolkit, state.active_groups
+            self._schema_characters = len(to_json(toolkit.get_json_schemas(state.active_groups)))
+        return counted + self._schema_characters + len(state.summary) + len(prompt)
+
+    def _count(self, context: list[Msg], reply: ReplyContext | None) -> int:
+        count = len(context)
+        if count != self._messages or (count and context[-1].id != self._newest):
+            self._count_messages(context)
+        if reply is None:
+            return self._characters
+        blocks = reply.message.content
+        if reply.reply_id != self._reply_id or len(blocks) < self._blocks:
+            self._reply_id = reply.reply_id
+            self._blocks = reply.summarised
+            self._block_characters = 0
+        if len(blocks) > self._blocks:
+            self._block_characters += sum(map(characters_of, blocks[self._blocks :]))
+            self._blocks = len(blocks)
+        return self._characters + self._block_characters
+
+    def _count_messages(self, context: list[Msg]) -> None:
+        known = self._messages
+        if len(context) < known or (known and context[known - 1].id != self._newest):
+            # The history was rewritten, so what a provider has said of it does not hold any more.
+            self._characters = known = 0
+            self._known = None
+        for message in context[known:]:
+            content = message.content
+            self._characters += len(content) if content.__class__ is str else sum(map(characters_of, content))
+        self._messages = len(context)
+        self._newest = context[-1].id if context else ""

@@ -1,0 +1,280 @@
+"""Going on with a reply that waits: whose answer is taken, and what it changes.
+
+An answer is checked whole before anything of it is applied, so one that is refused leaves the state as it was. It must
+name the reply and the call that asked, and repeat the tool and its input to the byte; other input is taken only where
+the conversation's permissions say so, and rules likewise.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+from pydantic import TypeAdapter, ValidationError
+
+from agentrt.agent.accept import ANSWERS, Answer
+from agentrt.agent.acting import note_of, result_events
+from agentrt.agent.ending import ReplyingConversation, is_begun
+from agentrt.agent.run import Run
+from agentrt.errors import ResumeError
+from agentrt.event import (
+    AgentEvent,
+    ConfirmResult,
+    ExternalExecutionResultEvent,
+    ToolResultStartEvent,
+    UserConfirmResultEvent,
+)
+from agentrt.hooks import ReplyInput
+from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
+from agentrt.permission import accept_rules, digest
+from agentrt.state import CallDecision, ReplyContext
+from agentrt.tool.base import MAX_OUTPUT
+from agentrt.types import PermissionBehavior, ToolOutput, ToolResponse
+
+__all__ = ["answered_before", "apply_answer", "check_answer", "going_on", "waiting_calls"]
+
+_SHOWN = 200
+
+
+def going_on(agent: ReplyingConversation, inputs: ReplyInput) -> ReplyContext | None:
+    """Return the reply that the input goes on with, `None` when the input begins a new one; changes nothing.
+
+    Raises `ResumeError` for an answer that does not fit, and for anything else while the reply waits for an answer.
+    """
+    left = agent.state.reply_context
+    if left is None:
+        if isinstance(inputs, ANSWERS):
+            raise ResumeError(f"{inputs.type} answers a question, but this conversation asks none", code="not_waiting")
+        return None
+    if isinstance(inputs, ANSWERS):
+        check_answer(agent, left, inputs)
+        return left
+    waiting = waiting_calls(left)
+    if waiting:
+        raise ResumeError(
+            f"the reply {left.reply_id!r} waits for an answer about {named(waiting)}: send a UserConfirmResultEvent or "
+            f"an ExternalExecutionResultEvent first, or UserInterruptEvent({left.reply_id!r}) to end it",
+            code="pending",
+        )
+    return left if inputs is None else None
+
+
+def answered_before(agent: ReplyingConversation, inputs: ReplyInput) -> Msg | None:
+    """Return the reply's message when the answer has nothing left to do: it came before, and the reply is over.
+
+    Raises `ResumeError` for one that says otherwise than what was answered before.
+    """
+    state = agent.state
+    outcome = state.last_reply
+    if state.reply_context is not None or outcome is None or not isinstance(inputs, ANSWERS):
+        return None
+    if outcome.reply_id != inputs.reply_id:
+        return None
+    message = next((each for each in reversed(state.context) if each.id == outcome.reply_id), None)
+    if message is None:
+        return None
+    # What is over is checked as if it still went on: every call has its answer, and so no other is taken.
+    check_answer(agent, ReplyContext(outcome.reply_id, message, 0, decisions=outcome.decisions), inputs)
+    return message.copy()
+
+
+def waiting_calls(context: ReplyContext) -> list[ToolCallBlock]:
+    """Return the calls that wait for somebody, in order."""
+    decisions = context.decisions
+    calls = [block for block in context.blocks if isinstance(block, ToolCallBlock) and block.id in decisions]
+    return [call for call in calls if decisions[call.id].waits_for and call.state is not ToolCallState.FINISHED]
+
+
+def named(calls: list[ToolCallBlock]) -> str:
+    """Name the calls to a person."""
+    return ", ".join(f"{call.name!r} ({call.id})" for call in calls)
+
+
+def check_answer(agent: ReplyingConversation, context: ReplyContext, answer: Answer) -> Answer:
+    """Return a copy of the answer; raises `ResumeError` unless every part of it fits what the reply asked."""
+    answer = _as_sent(answer)
+    if answer.reply_id != context.reply_id:
+        raise ResumeError(
+            f"the answer is for the reply {answer.reply_id!r}, but {context.reply_id!r} is the one that waits",
+            code="mismatch",
+        )
+    if answer.session_id not in (None, agent.state.session_id):
+        raise ResumeError(
+            f"the answer is for the session {answer.session_id!r}, not for {agent.state.session_id!r}", code="mismatch"
+        )
+    if isinstance(answer, UserConfirmResultEvent):
+        _check_each_once([each.tool_call.id for each in answer.confirm_results])
+        for result in answer.confirm_results:
+            _check_confirmation(agent, context, result)
+    elif isinstance(answer, ExternalExecutionResultEvent):
+        _check_each_once([each.id for each in answer.execution_results])
+        for execution in answer.execution_results:
+            _check_execution(agent, context, execution)
+    return answer
+
+
+def apply_answer(agent: ReplyingConversation, context: ReplyContext, answer: Answer) -> Iterator[AgentEvent]:
+    """Take the answer in; yields the events of the results that came with it."""
+    answer = check_answer(agent, context, answer)
+    if isinstance(answer, UserConfirmResultEvent):
+        for result in answer.confirm_results:
+            _confirm(agent, context, result)
+        context.message.append_event(answer)
+    elif isinstance(answer, ExternalExecutionResultEvent):
+        for execution in answer.execution_results:
+            call = _call(context, execution.id)
+            if context.decisions[call.id].waits_for:
+                context.decisions[call.id].waits_for = None
+                if not is_begun(context, call):  # the process ended before this call was given out
+                    yield ToolResultStartEvent(context.reply_id, call.id, call.name)
+                # Only a tool of this program may end the reply with an answer of its own.
+                metadata = {key: value for key, value in execution.metadata.items() if key != "response_msg"}
+                response = ToolResponse(_output(execution), execution.state, metadata)
+                yield from result_events(context, agent.run, call, response, [])
+
+
+def _as_sent(answer: Answer) -> Answer:
+    """Return the answer as it comes out of its JSON: what is in memory may be of any type, or hold a live message."""
+    why = "it holds something that has no JSON form"
+    adapter = _adapter(type(answer))  # type: ignore[arg-type]  # a class is hashable
+    try:
+        return adapter.validate_json(adapter.dump_json(answer, warnings="none"), strict=True)
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors(include_input=False, include_url=False)[0]["loc"])
+        why = f"its {place:.{_SHOWN}} has the wrong type"
+    except ValueError:
+        pass
+    # Raised here, since pydantic's error, which quotes what it refused, would go along as the context.
+    raise ResumeError(f"the answer {answer.type} cannot be used: {why}", code="invalid")
+
+
+@cache
+def _adapter(kind: type[Answer]) -> TypeAdapter[Answer]:
+    return TypeAdapter(kind)
+
+
+def _check_each_once(ids: list[str]) -> None:
+    if not ids:
+        raise ResumeError("the answer is empty: give one result for each call that it answers", code="invalid")
+    twice = next((each for each in ids if ids.count(each) > 1), None)
+    if twice is not None:
+        raise ResumeError(f"the answer holds two results for the call {twice!r:.{_SHOWN}}", code="conflict")
+
+
+def _call(context: ReplyContext, call_id: str) -> ToolCallBlock:
+    found = [block for block in context.blocks if isinstance(block, ToolCallBlock) and block.id == call_id]
+    if not found:
+        raise ResumeError(f"the reply {context.reply_id!r} has no call {call_id!r:.{_SHOWN}}", code="unknown_call")
+    return found[0]
+
+
+def _check_confirmation(agent: ReplyingConversation, context: ReplyContext, result: ConfirmResult) -> None:
+    given = result.tool_call
+    call = _call(context, given.id)
+    decision = context.decisions.get(call.id)
+    waits = decision is not None and decision.waits_for == "user" and call.state is not ToolCallState.FINISHED
+    if decision is None or not (waits or _said(decision) is not None):
+        raise ResumeError(f"the call {call.id!r} of {call.name!r} does not ask for a person's yes", code="not_waiting")
+    if not waits:
+        if (_said(decision), decision.digest) != (result.confirmed, digest(given.name, given.input)):
+            raise ResumeError(f"the call {call.id!r} of {call.name!r} was answered otherwise before", code="conflict")
+        return
+    if given.name != call.name:
+        raise ResumeError(
+            f"the answer names the tool {given.name!r:.{_SHOWN}}, but the call {call.id!r} is of {call.name!r}",
+            code="mismatch",
+        )
+    if result.confirmed:
+        _check_in_time(agent, call, decision)
+    if given.input != call.input:
+        _check_edited(agent, call, given)
+    accept_rules(agent.state.permission_context, result.rules, call.name)
+
+
+def _said(decision: CallDecision) -> bool | None:
+    """Return what a person said about the call, `None` if nobody said anything."""
+    if decision.by == "user":
+        return decision.behavior is PermissionBehavior.ALLOW
+    # The digest of a denial is that of the yes which it overruled.
+    return True if decision.behavior is PermissionBehavior.DENY and decision.digest else None
+
+
+def _check_in_time(agent: ReplyingConversation, call: ToolCallBlock, decision: CallDecision) -> None:
+    seconds = agent.react_config.answer_within
+    if Run.now() - decision.asked_at > seconds * 1e9:
+        raise ResumeError(
+            f"{call.name!r} was asked about more than {seconds:g} seconds ago, which is too long to allow it: deny it, "
+            f"or set ReActConfig(answer_within=...)",
+            code="expired",
+        )
+
+
+def _check_edited(agent: ReplyingConversation, call: ToolCallBlock, given: ToolCallBlock) -> None:
+    if not agent.state.permission_context.allow_edited_input:
+        raise ResumeError(
+            f"the answer gives the call {call.id!r} of {call.name!r} another input, which is not permitted: send it "
+            f"back as it was asked, or set allow_edited_input in the conversation's permission_context",
+            code="mismatch",
+        )
+    prepared = agent.toolkit.prepare(given, agent.state.active_groups)
+    if isinstance(prepared, ToolResponse):
+        why = "".join(block.text for block in prepared.content if isinstance(block, TextBlock))
+        raise ResumeError(f"the edited input cannot be used: {why:.{_SHOWN}}", code="invalid")
+
+
+def _confirm(agent: ReplyingConversation, context: ReplyContext, result: ConfirmResult) -> None:
+    given = result.tool_call
+    call = _call(context, given.id)
+    if context.decisions[call.id].waits_for != "user":
+        return
+    context.decisions[call.id] = CallDecision(
+        PermissionBehavior.ALLOW if result.confirmed else PermissionBehavior.DENY,
+        "user",
+        result.feedback or "",
+        digest(given.name, given.input),
+        original_input=call.input if result.confirmed and given.input != call.input else None,
+    )
+    permissions = agent.state.permission_context
+    permissions.rules.extend(accept_rules(permissions, result.rules, call.name))
+
+
+def _check_execution(agent: ReplyingConversation, context: ReplyContext, execution: ToolResultBlock) -> None:
+    call = _call(context, execution.id)
+    decision = context.decisions.get(call.id)
+    if call.state is ToolCallState.FINISHED:
+        _check_repeated(context, execution, call)
+        return
+    if decision is None or decision.waits_for != "external":
+        raise ResumeError(
+            f"the call {call.id!r} of {call.name!r} does not run outside of the agent", code="not_waiting"
+        )
+    if execution.name != call.name:
+        raise ResumeError(
+            f"the result names the tool {execution.name!r:.{_SHOWN}}, but the call {call.id!r} is of {call.name!r}",
+            code="mismatch",
+        )
+    if execution.state is ToolResultState.RUNNING:
+        raise ResumeError(f"the result of {call.name!r} is not final: its state is RUNNING", code="invalid")
+    tool = agent.toolkit.get(call.name)
+    most = MAX_OUTPUT if tool is None else tool.max_output
+    size = sum(len(block.text) for block in _output(execution) if isinstance(block, TextBlock))
+    if size > most:
+        raise ResumeError(
+            f"the result of {call.name!r} has {size:,} characters, {most:,} is the most: send less, or set its "
+            f"max_output",
+            code="invalid",
+        )
+
+
+def _check_repeated(context: ReplyContext, execution: ToolResultBlock, call: ToolCallBlock) -> None:
+    known = next(block for block in context.blocks if isinstance(block, ToolResultBlock) and block.id == call.id)
+    output = [*_output(execution), *note_of(context, call)]
+    if known.state is not execution.state or _content(_output(known)) != _content(output):
+        raise ResumeError(f"the call {execution.id!r} has another result already", code="conflict")
+
+
+def _content(output: ToolOutput) -> tuple[str, list[object]]:
+    text = "".join(block.text for block in output if isinstance(block, TextBlock))
+    return text, [block.source for block in output if not isinstance(block, TextBlock)]
+
+
+def _output(result: ToolResultBlock) -> ToolOutput:
+    return [TextBlock(result.output)] if isinstance(result.output, str) else list(result.output)
