@@ -10,7 +10,8 @@ import pytest
 from agentrt.hooks import HOOKS
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "middleware/README.md"]
+HOOK_TABLES = ["README.md", "middleware/README.md"]
+PAGES = [*HOOK_TABLES, "docs/waiting-and-stopping.md"]
 
 
 def programs():
@@ -39,7 +40,7 @@ def test_the_first_program_of_the_readme_prints_its_chains_and_the_answer():
     assert "5" in printed.splitlines()[-1]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", HOOK_TABLES)
 def test_the_hook_tables_of_the_documentation_are_those_of_the_runtime(page):
     rows = re.findall(r"^\| `(on_\w+)` \|(.*)\|$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     assert [name for name, _ in rows] == [spec.name for spec in HOOKS]
@@ -48,7 +49,7 @@ def test_the_hook_tables_of_the_documentation_are_those_of_the_runtime(page):
         assert all(f"`{key}`" in row for key in wanted)
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "middleware/README.md", "benchmarks/README.md"])
+@pytest.mark.parametrize("page", [*PAGES, "ARCHITECTURE.md", "benchmarks/README.md"])
 def test_links_between_pages_lead_somewhere(page):
     source = ROOT / page
     for target in re.findall(r"\]\(([^)#:]+)\)", source.read_text(encoding="utf-8")):

@@ -21,7 +21,9 @@ QUICKSTART = EXAMPLES / "quickstart.py"
 CALLS_FOR_A_MODEL = {"AGENTRT_MODEL", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"}
 
 SAYS = {
+    "approval.py": r"delete {\"path\": \"draft\.txt\"}\? \[.*\] The tool said: Deleted draft\.txt\.\n",
     "dynamic_system_prompt.py": r"Time: \d{4}-\d\d-\d\dT.*\nTime: \d{4}-\d\d-\d\dT.*\n",
+    "external_tool.py": r"\(somebody in Oslo looks out of the window\)\nIt is snowing in Oslo\.\n",
     "full_observability.py": (
         r"\[reply\] start for assistant\n"
         r"(\[reasoning\] start\n\[system_prompt\] length=28\n\[model_call\] rules\n\[model_call\] done\n"
@@ -36,6 +38,11 @@ SAYS = {
         r"> What does LICENSE say about trademarks\?.*LICENSE, line \d+: .*> What is 17 \* 23\?.*17 \* 23 = 391\n"
     ),
     "rate_limit.py": r"\d+\.\d s: task 1: Done\.\n\d+\.\d s: task 2: Done\.\n\d+\.\d s: task 3: Done\.\n",
+    "resume_in_another_process.py": (
+        r"first process: Waiting for an answer about 'get_weather' \(\w+\)\.\n"
+        r"second process: It is foggy in London\.\n"
+    ),
+    "structured_output.py": r".* argument 'days' should be more than 0, not -3\. .*\n3 days in Kyoto, by train\n",
     "timing.py": (
         r"\[timing\] assistantscripted: \d+\.\d\ds\nGood things take time\.\n"
         r"\[timing\] assistantscripted: \d+\.\d\ds\nThis one was quick\.\n"
@@ -43,12 +50,15 @@ SAYS = {
 }
 
 
-def run(script: Path, *arguments: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    script: Path, *arguments: str | Path, cwd: Path = ROOT, told: str = "y\n", **environment: str
+) -> subprocess.CompletedProcess[str]:
     offline = {name: value for name, value in os.environ.items() if name not in CALLS_FOR_A_MODEL}
     return subprocess.run(
         [sys.executable, "-W", "error", str(script), *map(str, arguments)],
         cwd=cwd,
         env={**offline, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "middleware")]), **environment},
+        input=told,
         capture_output=True,
         encoding="utf-8",
         timeout=120,
@@ -269,3 +279,18 @@ def test_the_quickstart_says_in_one_line_why_there_is_no_model(
     assert finished.returncode == 1
     assert re.fullmatch(r"error: .+\n", finished.stderr), finished.stderr
     assert said in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("y", "Deleted draft.txt."),
+        ("n", "A person denied this call."),
+        ("other.txt", "Deleted other.txt."),
+    ],
+)
+def test_the_approval_example_does_what_the_person_says(told: str, said: str, tmp_path: Path) -> None:
+    finished = run(EXAMPLES / "approval.py", cwd=tmp_path, told=f"{told}\n")
+
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.endswith(f"The tool said: {said}\n")

@@ -1,0 +1,58 @@
+"""Ask in one process and go on in another: all that they share is a folder."""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+
+from agentrt import Agent, Toolkit
+from agentrt.event import ConfirmResult, UserConfirmResultEvent
+from agentrt.model import RulesChatModel
+from agentrt.state import AgentState, FileStateStore
+from agentrt.tool import FunctionTool
+
+
+async def get_weather(city: str) -> str:
+    """Tell the weather in a city."""
+    return f"It is foggy in {city}."
+
+
+def make_agent(store: FileStateStore, state: AgentState) -> Agent:
+    return Agent(
+        name="assistant",
+        model=RulesChatModel(),
+        toolkit=Toolkit(tools=[FunctionTool(get_weather, ask=True)]),
+        state=state,
+        state_store=store,
+    )
+
+
+async def ask(folder: str) -> None:
+    agent = make_agent(FileStateStore(folder), AgentState(session_id="weather"))
+    msg = await agent.reply("What is the weather in London?")
+    print(f"first process: {msg.get_text_content()}")
+
+
+async def go_on(folder: str) -> None:
+    store = FileStateStore(folder)
+    state = await store.load("weather")
+    assert state is not None
+    waiting = state.reply_context
+    assert waiting is not None
+    calls = waiting.message.get_content_blocks("tool_call")
+    answer = UserConfirmResultEvent(waiting.reply_id, [ConfirmResult(True, call) for call in calls])
+    msg = await make_agent(store, state).reply(answer)
+    print(f"second process: {msg.get_text_content()}")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for step in ("ask", "go_on"):
+            subprocess.run([sys.executable, __file__, step, folder], check=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        main()
+    else:
+        asyncio.run({"ask": ask, "go_on": go_on}[sys.argv[1]](sys.argv[2]))
