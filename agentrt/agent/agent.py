@@ -133,7 +133,8 @@ class Agent:
         """End the reply of this conversation tidily: its open tool calls get results, its listener sees the end.
 
         Callable from any task or thread. A reply in progress stops where it is, and its message is what
-        `handle_interrupt` gives; one that waits for an answer is put to rest at once. Returns whether there was one.
+        `handle_interrupt` gives; one that waits for an answer is put to rest at once, which the next save puts on
+        record (`UserInterruptEvent` does the same with its events, and saved). Returns whether there was one.
         """
         if self._run is not None:
             self._run.interruption.request("interrupted", reason)

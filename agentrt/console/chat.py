@@ -10,6 +10,7 @@ from anyio.from_thread import BlockingPortal
 
 from agentrt.agent import Agent
 from agentrt.console.plain import PlainView
+from agentrt.console.question import question_of
 from agentrt.console.show import show
 from agentrt.console.text import escaped, one_line
 from agentrt.console.turn import Turn
@@ -21,7 +22,8 @@ _HELP = """/new      begin a new conversation
 /explain  print the compiled chains, outermost first
 /help     print this
 /quit     leave; so does Ctrl-D
-Ctrl-C stops a reply. Everything else is said to the agent."""
+Ctrl-C stops a reply. A question of the agent's is answered by the next line: y, n, or what to do instead. Everything
+else is said to the agent."""
 
 
 class Chat:
@@ -40,6 +42,7 @@ class Chat:
 
     def run(self) -> bool:
         """Talk until the end, and return whether the last reply was a whole one."""
+        self._ask()
         for line in _lines():
             if line == "/quit":
                 break
@@ -59,9 +62,16 @@ class Chat:
         if line.startswith("/"):
             self._commands.get(line, partial(self._unknown, line))()
         elif line:
-            stream = self._agent.reply_stream(line, yield_final_msg=True)
+            question = question_of(self._agent.state)
+            stream = self._agent.reply_stream(question.answer(line) if question else line, yield_final_msg=True)
             Turn(self._portal, partial(show, stream, color=self._color)).run()
             self._failed = False
+            self._ask()
+
+    def _ask(self) -> None:
+        question = question_of(self._agent.state)
+        if question is not None:
+            _tell("question", question.text)  # whole: what is cut off could be what matters
 
     def _new(self) -> None:
         self._agent = self._agent.with_state(AgentState())
