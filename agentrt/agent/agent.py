@@ -175,8 +175,13 @@ class Agent:
         """Take in messages without answering them; during a reply, or while one waits, they come after it."""
         current = self.state.reply_context
         taken = self.state.context if current is None else current.observed
-        taken.extend(message.copy() for message in as_messages(as_input(msgs)))
-        await self.save()
+        messages = [message.copy() for message in as_messages(as_input(msgs))]
+        taken.extend(messages)
+        try:
+            await self.save()
+        except Exception:  # raised again: they are not taken in, so that they can be given again
+            taken[:] = [message for message in taken if not any(message is each for each in messages)]
+            raise
 
     async def compress_context(self, instructions: str | None = None) -> None:
         """Have the older part of the conversation summarised now, however little of the model's context it fills.

@@ -44,7 +44,7 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
     A reply that waits goes on with the right answer; anything else is refused before any layer sees it.
     """
     current = agent._run
-    if isinstance(inputs, UserInterruptEvent) and current is not None and current.id == inputs.reply_id:
+    if isinstance(inputs, UserInterruptEvent) and current is not None and _is_about(agent, current, inputs):
         current.interruption.request("interrupted")
         if yield_final_msg:
             yield AssistantMsg(agent.name, [], finished_reason="interrupted")
@@ -68,6 +68,7 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
         if yield_final_msg:
             yield nothing_to_do
         return
+    run.interruption.reads()
     stream = agent.chains.on_reply(agent, inputs=inputs, structured_schema=structured_schema)
     final: Msg | None = None
     failure: Exception | None = None
@@ -96,6 +97,8 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                             yield run.let_out(event)
                         await end(agent, run, item)
                 yield run.let_out(item)
+            if run.interruption.has_missed():  # a layer of on_reply has swallowed the caller's cancellation
+                await run.interruption.raise_missed()
         except Exception as raised:  # noqa: BLE001  # raised again below, once the listener has seen the end
             failure = raised
         if failure is not None and _is_still_waiting(agent, run):
@@ -114,6 +117,10 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
             yield final
     finally:
         await _leave(agent, run, ticket, stream)
+
+
+def _is_about(agent: ReplyingConversation, run: Run, event: UserInterruptEvent) -> bool:
+    return event.reply_id == run.id and event.session_id in (None, agent.state.session_id)
 
 
 def _check_depth(agent: ReplyingConversation) -> None:
@@ -163,14 +170,17 @@ async def _missing_end(agent: ReplyingConversation, run: Run, failure: Exception
     """Return the end that no layer let through: the one on record, or a new one."""
     outcome = agent.state.last_reply
     if run.ended and outcome is not None:
+        if failure is not None and not run.end_is_saved:  # it could not be saved, and nobody was told of it
+            outcome.finished_reason, outcome.error = "error", _told(failure)
         return end_event(agent, run, outcome.finished_reason, outcome.error)
     if failure is None:
         return await end(agent, run, end_event(agent, run, "completed"))
     event = end_event(agent, run, "error", _told(failure))
     try:
         return await end(agent, run, event)
-    except Exception:  # the failure itself is what the caller is to know of
-        _logger.exception("the state of a failed reply could not be saved")
+    except Exception as error:  # noqa: BLE001  # the failure itself is what the caller is to know of
+        # The name alone: the failure that this one came on top of may quote a provider.
+        _logger.error("the state of a failed reply could not be saved: %s", type(error).__name__)
         return event
 
 
@@ -204,5 +214,5 @@ async def _make_good(agent: ReplyingConversation, run: Run) -> None:
     try:
         if not await shielded(_SAVE_SECONDS, agent.save):
             _logger.error("the state of a reply that did not end could not be saved within %s seconds", _SAVE_SECONDS)
-    except Exception:  # what made us leave matters more, and is on its way
-        _logger.exception("the state of a reply that did not end could not be saved")
+    except Exception as error:  # noqa: BLE001  # what made us leave matters more, and is on its way
+        _logger.error("the state of a reply that did not end could not be saved: %s", type(error).__name__)

@@ -179,8 +179,8 @@ class Reaper:
         async def close() -> None:
             try:
                 await generator.aclose()
-            except Exception:  # nobody is left to raise it to
-                _logger.exception("closing an abandoned reply failed")
+            except Exception as error:  # noqa: BLE001  # nobody is left to raise it to
+                _logger.error("closing an abandoned reply failed: %s", type(error).__name__)
 
         def start() -> None:
             try:

@@ -48,6 +48,7 @@ class Interruption:
     why: FinishedReason | None = None
     message: str | None = None
     deadline = float("inf")
+    _begun = 0.0
     _watch: "_Watch | None" = None
     _reader: asyncio.Task[Any] | None = None
     _cancelled: asyncio.Task[Any] | None = None
@@ -84,12 +85,13 @@ class Interruption:
 
     def begin(self, seconds: float) -> None:
         """Have the reply stopped when that many seconds of it have gone by."""
+        self._begun = self._loop.time()
         self._watch = watch = _watch_of(self._loop)
         watch.add(self, seconds)
 
-    def left(self) -> float:
-        """Return how many seconds the reply has left."""
-        return self.deadline - float(self._loop.time())
+    def worked(self) -> float:
+        """Return how many seconds have gone by since the reply, or this part of it, began."""
+        return float(self._loop.time()) - self._begun
 
     def end(self) -> None:
         """Forget it all: the reply is over."""
@@ -102,9 +104,16 @@ class Interruption:
 
     def steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
         """Return what to read in place of the stream, so that a step of it can be interrupted."""
-        self.task = self._reader = reader = self.worker()
-        self._baseline = 0 if reader is None else reader.cancelling()
+        self.task = self.worker()
+        self.reads()
         return stream
+
+    def reads(self) -> None:
+        """Note which task reads the reply, and how often it had been cancelled before it did."""
+        reader = self.worker()
+        if reader is not self._reader:
+            self._reader = reader
+            self._baseline = 0 if reader is None else reader.cancelling()
 
     def has_missed(self) -> bool:
         """Say whether a tool or a layer has swallowed the caller's cancellation in this round."""
@@ -203,10 +212,14 @@ class _TrioInterruption(Interruption):
             self._scope.cancel()
 
     def begin(self, seconds: float) -> None:
-        self.deadline = self._now() + seconds
+        self._begun = self._now()
+        self.deadline = self._begun + seconds
 
-    def left(self) -> float:
-        return self.deadline - float(self._now())
+    def worked(self) -> float:
+        return float(self._now()) - self._begun
+
+    def reads(self) -> None:
+        pass
 
     def has_missed(self) -> bool:
         return True  # whoever waits next is told anyway

@@ -76,6 +76,8 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
         yield event
     message = context.message
     reason: FinishedReason = "completed"
+    if interruption.has_missed():  # a layer of on_reply has swallowed it before this
+        await interruption.raise_missed()
     interruption.begin(agent.react_config.max_seconds - context.worked)
     try:
         step = next_step(context)
@@ -170,8 +172,13 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     if reason == "completed" and isinstance(step, Wait):
         for event in await _park(agent, run, context, step):
             yield event
-        yield _asking(context, step)
-        return
+        if interruption.why is None:
+            yield _asking(context, step)
+            return
+        context.parked = run.parked = run.end_is_saved = False  # asked to stop while the question was on its way
+        reason = interruption.why
+        for event in _cut_short(agent, run, reason):
+            yield event
     final = _final(context, reason)
     yield await end(agent, run, end_event(agent, run, reason))
     if reason == "interrupted":
@@ -340,7 +347,7 @@ async def _park(agent: ReplyingConversation, run: Run, context: ReplyContext, st
     context.parked = run.parked = True
     context.ids = run.ids
     if events or run.last is not None:  # an answer that came before leaves everything as it was
-        context.worked = agent.react_config.max_seconds - run.interruption.left()
+        context.worked += run.interruption.worked()
     agent.state.sequence = run.last_number
     await agent.save()
     run.end_is_saved = True

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from agentrt.agent.accept import ANSWERS, Answer
 from agentrt.agent.acting import note_of, result_events
@@ -23,7 +24,16 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.hooks import ReplyInput
-from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
+from agentrt.message import (
+    Base64Source,
+    DataBlock,
+    Msg,
+    TextBlock,
+    ToolCallBlock,
+    ToolCallState,
+    ToolResultBlock,
+    ToolResultState,
+)
 from agentrt.permission import accept_rules, digest
 from agentrt.state import CallDecision, ReplyContext
 from agentrt.tool.base import MAX_OUTPUT
@@ -32,6 +42,13 @@ from agentrt.types import PermissionBehavior, ToolOutput, ToolResponse
 __all__ = ["answered_before", "apply_answer", "check_answer", "going_on", "waiting_calls"]
 
 _SHOWN = 200
+
+# An answer comes from outside, and joins what is saved and sent to the model.
+_MOST_RESULTS = 1_000
+_MOST_RULES = 100
+_MOST_FEEDBACK = 10_000
+_MOST_METADATA = 1_000_000
+_MOST_DATA = 50_000_000
 
 
 def going_on(agent: ReplyingConversation, inputs: ReplyInput) -> ReplyContext | None:
@@ -48,7 +65,7 @@ def going_on(agent: ReplyingConversation, inputs: ReplyInput) -> ReplyContext | 
         check_answer(agent, left, inputs)
         return left
     waiting = waiting_calls(left)
-    if waiting:
+    if waiting and (inputs is not None or left.parked):
         raise ResumeError(
             f"the reply {left.reply_id!r} waits for an answer about {named(waiting)}: send a UserConfirmResultEvent or "
             f"an ExternalExecutionResultEvent first, or UserInterruptEvent({left.reply_id!r}) to end it",
@@ -154,8 +171,13 @@ def _adapter(kind: type[Answer]) -> TypeAdapter[Answer]:
 def _check_each_once(ids: list[str]) -> None:
     if not ids:
         raise ResumeError("the answer is empty: give one result for each call that it answers", code="invalid")
-    twice = next((each for each in ids if ids.count(each) > 1), None)
-    if twice is not None:
+    if len(ids) > _MOST_RESULTS:
+        raise ResumeError(f"the answer holds {len(ids):,} results, {_MOST_RESULTS:,} is the most", code="invalid")
+    seen: set[str] = set()
+    for twice in ids:
+        if twice not in seen:
+            seen.add(twice)
+            continue
         raise ResumeError(f"the answer holds two results for the call {twice!r:.{_SHOWN}}", code="conflict")
 
 
@@ -184,6 +206,11 @@ def _check_confirmation(agent: ReplyingConversation, context: ReplyContext, resu
         )
     if result.confirmed:
         _check_in_time(agent, call, decision)
+    elif any(rule.behavior is PermissionBehavior.ALLOW for rule in result.rules):
+        raise ResumeError(f"the answer denies {call.name!r} and brings a rule that allows it", code="invalid")
+    _check_size(f"the feedback about {call.name!r}", len(result.feedback or ""), _MOST_FEEDBACK)
+    if len(result.rules) > _MOST_RULES:
+        raise ResumeError(f"the answer brings {len(result.rules):,} rules, {_MOST_RULES} is the most", code="invalid")
     if given.input != call.input:
         _check_edited(agent, call, given)
     accept_rules(agent.state.permission_context, result.rules, call.name)
@@ -254,14 +281,18 @@ def _check_execution(agent: ReplyingConversation, context: ReplyContext, executi
     if execution.state is ToolResultState.RUNNING:
         raise ResumeError(f"the result of {call.name!r} is not final: its state is RUNNING", code="invalid")
     tool = agent.toolkit.get(call.name)
-    most = MAX_OUTPUT if tool is None else tool.max_output
-    size = sum(len(block.text) for block in _output(execution) if isinstance(block, TextBlock))
+    output = _output(execution)
+    text = sum(len(block.text) for block in output if isinstance(block, TextBlock))
+    _check_size(f"the result of {call.name!r}", text, MAX_OUTPUT if tool is None else tool.max_output)
+    sources = [block.source for block in output if isinstance(block, DataBlock)]
+    data = sum(len(source.data) for source in sources if isinstance(source, Base64Source))
+    _check_size(f"the data in the result of {call.name!r}", data, _MOST_DATA)
+    _check_size(f"the metadata of the result of {call.name!r}", len(to_json(execution.metadata)), _MOST_METADATA)
+
+
+def _check_size(what: str, size: int, most: int) -> None:
     if size > most:
-        raise ResumeError(
-            f"the result of {call.name!r} has {size:,} characters, {most:,} is the most: send less, or set its "
-            f"max_output",
-            code="invalid",
-        )
+        raise ResumeError(f"{what} has {size:,} characters, {most:,} is the most: send less", code="invalid")
 
 
 def _check_repeated(context: ReplyContext, execution: ToolResultBlock, call: ToolCallBlock) -> None:

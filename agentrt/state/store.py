@@ -6,6 +6,7 @@ from time import time_ns
 from typing import Any, Protocol
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from agentrt.errors import SessionConflict, SessionCorrupt, SessionUnserializable, SessionVersion, UsageError
 from agentrt.state.state import AgentState, _adapter
@@ -161,7 +162,9 @@ def _only(path: tuple[Any, ...]) -> Any:
 def _dumped(state: AgentState, **what: Any) -> bytes | None:
     # Pydantic's errors, which are ValueErrors, may quote the state: none goes on from here.
     with suppress(ValueError):
-        return _adapter().dump_json(state, indent=2, warnings="error", **what)
+        text = _adapter().dump_json(state, indent=2, warnings="error", **what)
+        from_json(text, cache_strings="none")  # what is nested deeper than a parser goes could never be loaded
+        return text
     with suppress(ValueError):  # a text in place of an enum, say, is as good, if it can be loaded
         text = _adapter().dump_json(state, indent=2, warnings="none", **what)
         _adapter().validate_json(text)

@@ -336,7 +336,7 @@ async def answered(agent: Agent, answers: Any) -> Agent:
             answer = edited(agent, **{first: f'{{"path": "{path}"}}'})
         else:
             answer = confirm(agent, confirmed, first)
-        if with_rule:
+        if with_rule and confirmed:
             asked_about = answer.confirm_results[0]
             asked_about.rules = list(agent.state.reply_context.decisions[first].suggested_rules)
         await agent.reply(answer)
