@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import cast
 
 import anyio
 from pydantic_core import to_json
@@ -25,8 +24,7 @@ from agentrt.event import (
 )
 from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultState, copy_block
 from agentrt.state import ReplyContext
-from agentrt.tool import ToolContext
-from agentrt.tool.base import plan_of
+from agentrt.tool import ToolContext, Toolkit
 from agentrt.tool.call import PreparedCall, respond, run_call
 from agentrt.tool.result import failure
 from agentrt.types import PermissionBehavior, ToolChunk, ToolOutput, ToolResponse
@@ -46,7 +44,7 @@ async def act(agent: Conversation, tool_call: ToolCallBlock) -> AsyncGenerator[T
         yield prepared
         return
     if not prepared.is_streaming:
-        yield await _respond(agent, prepared)
+        yield await _respond(agent, agent.run, prepared)
         return
     stream = run_call(prepared, _context(agent, prepared))
     inside = inside_of.get() | {agent.run.id}
@@ -84,10 +82,11 @@ async def run_calls(agent: Conversation, context: ReplyContext, step: Act) -> As
     Yields the events of the calls and, when a tool ends the reply with an answer of its own, that message. Stops after
     neighbours of which one has to wait for somebody. Calls beyond the most that a reply may have are denied.
     """
+    run = agent.run
     too_many = _beyond_limit(agent, context)
     calls = [call for call in step.calls if call.id not in too_many] if too_many else step.calls
-    for batch in _batches(agent, calls):
-        ready = ready_at_once(agent, context, batch)
+    for batch in [calls] if len(calls) == 1 else _batches(run.toolkit, calls):
+        ready = ready_at_once(agent, run, context, batch)
         if ready is None:
             ready = []
             stream = _decide(agent, context, batch, ready)
@@ -96,7 +95,7 @@ async def run_calls(agent: Conversation, context: ReplyContext, step: Act) -> As
                     yield event
             finally:
                 await stream.aclose()
-        if len(ready) > 1 or (ready and _may_announce(agent, ready[0][0])):
+        if len(ready) > 1 or (ready and _may_announce(agent, ready[0][1])):
             stream = _beside(agent, context, ready)
             try:
                 async for event in stream:
@@ -105,10 +104,10 @@ async def run_calls(agent: Conversation, context: ReplyContext, step: Act) -> As
                 await stream.aclose()
         elif ready:
             call, prepared = ready[0]
-            yield _start(agent.run, call)
-            response = await _at_once(agent, prepared)
-            if response is not None:
-                for event in result_events(context, agent.run, call, response, []):
+            yield _start(run, call)
+            if _is_at_once(agent, prepared):
+                response = await _respond(agent, run, prepared)
+                for event in result_events(context, run, call, response, []):
                     yield event
             else:
                 stream = _after_start(agent, context, call, prepared)
@@ -119,7 +118,8 @@ async def run_calls(agent: Conversation, context: ReplyContext, step: Act) -> As
                     await stream.aclose()
         if len(ready) < len(batch):
             return
-    for call in [call for call in step.calls if call.id in too_many]:
+    denied = [call for call in step.calls if call.id in too_many] if too_many else []
+    for call in denied:
         for event in _denied(agent, context, call):
             yield event
     if context.response is not None:
@@ -130,8 +130,7 @@ async def run_calls(agent: Conversation, context: ReplyContext, step: Act) -> As
 
 def calls_of_round(context: ReplyContext) -> list[ToolCallBlock]:
     """Return the calls that the model made in the current round, but for the one that gives its final answer."""
-    blocks = context.blocks[context.round_start :]
-    calls = cast(list[ToolCallBlock], [block for block in blocks if block.__class__ is ToolCallBlock])
+    calls = [block for block in context.blocks[context.round_start :] if isinstance(block, ToolCallBlock)]
     return calls if context.structured is None else [call for call in calls if call.name != STRUCTURED_OUTPUT]
 
 
@@ -142,11 +141,10 @@ def _beyond_limit(agent: Conversation, context: ReplyContext) -> set[str]:
     return {call.id for call in calls_of_round(context)[max(room, 0) :]}
 
 
-def _denied(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> Iterator[AgentEvent]:
+def _denied(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> list[AgentEvent]:
     most = agent.react_config.max_tool_calls
     response = failure(f"Not run: {most} tool calls are the most for one reply, and they are used up.", _DENIED)
-    yield _start(agent.run, call)
-    yield from result_events(context, agent.run, call, response, [])
+    return [_start(agent.run, call), *result_events(context, agent.run, call, response, [])]
 
 
 async def _decide(
@@ -171,25 +169,24 @@ async def _decide(
         await host.outcome()
 
 
-def _batches(agent: Conversation, calls: list[ToolCallBlock]) -> Iterator[list[ToolCallBlock]]:
+def _batches(toolkit: Toolkit, calls: list[ToolCallBlock]) -> Iterator[list[ToolCallBlock]]:
     """Yield runs of calls that may run side by side, and the other calls one by one."""
-    for safe, group in groupby(calls, partial(_is_safe, agent)):
+    for safe, group in groupby(calls, partial(_is_safe, toolkit)):
         if safe:
             yield list(group)
         else:
             yield from ([call] for call in group)
 
 
-def _is_safe(agent: Conversation, call: ToolCallBlock) -> bool:
-    tool = agent.run.toolkit.get(call.name)
+def _is_safe(toolkit: Toolkit, call: ToolCallBlock) -> bool:
+    tool = toolkit.get(call.name)
     return tool is None or tool.is_concurrency_safe
 
 
-def _may_announce(agent: Conversation, call: ToolCallBlock) -> bool:
+def _may_announce(agent: Conversation, prepared: Ready) -> bool:
     if "on_acting" in agent._announcing:
         return True
-    tool = agent.run.toolkit.get(call.name)
-    return tool is not None and plan_of(tool).context_name is not None
+    return isinstance(prepared, PreparedCall) and prepared.plan.context_name is not None
 
 
 async def _beside(
@@ -245,17 +242,15 @@ def _start(run: Run, call: ToolCallBlock) -> ToolResultStartEvent:
     return ToolResultStartEvent(run.id, call.id, call.name)
 
 
-async def _at_once(agent: Conversation, prepared: Ready) -> ToolResponse | None:
-    """Return the response of a call that no layer wraps and that does not stream: what `act` comes to, for less."""
+def _is_at_once(agent: Conversation, prepared: Ready) -> bool:
+    """Say whether no layer wraps the call and it does not stream: then `_respond` is what `act` comes to, for less."""
+    return isinstance(prepared, ToolResponse) or (agent.chains.on_acting is act and not prepared.plan.is_streaming)
+
+
+async def _respond(agent: Conversation, run: Run, prepared: Ready) -> ToolResponse:
     if isinstance(prepared, ToolResponse):
         return prepared
-    if prepared.is_streaming or agent.chains.on_acting is not act:
-        return None
-    return await _respond(agent, prepared)
-
-
-async def _respond(agent: Conversation, prepared: PreparedCall) -> ToolResponse:
-    token = inside_of.set(agent.run.inside)
+    token = inside_of.set(run.inside)
     try:
         return await respond(prepared, _context(agent, prepared))
     finally:
@@ -267,7 +262,7 @@ async def _after_start(
 ) -> AsyncGenerator[AgentEvent, None]:
     """Yield the events of one call after its start: pieces of output, then the end."""
     run = agent.run
-    response = await _at_once(agent, prepared)
+    response = await _respond(agent, run, prepared) if _is_at_once(agent, prepared) else None
     streamed: ToolOutput = []
     if response is None and isinstance(prepared, PreparedCall):
         run.prepared[call.id] = prepared
@@ -340,8 +335,8 @@ def _fail(response: ToolResponse, why: str) -> None:
 
 def result_events(
     context: ReplyContext, run: Run, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput
-) -> Iterator[AgentEvent]:
-    """Yield the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
+) -> list[AgentEvent]:
+    """Return the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
     if response.metadata:
         response = replace(response)  # a layer may keep the one it gave, for the next time
         _take_metadata(context, response)
@@ -352,13 +347,14 @@ def result_events(
     note = note_of(context, call)
     output: ToolOutput | None = None
     if not streamed:
-        yield from _pieces(run, call, [*content, *note] if note else content)
-    elif not _same(streamed, content):
-        output = [*content, *note]
-    elif note:
-        yield from _pieces(run, call, note)
+        events = _pieces(run, call, [*content, *note] if note else content)
+    elif _same(streamed, content):
+        events = _pieces(run, call, note)
+    else:
+        events, output = [], [*content, *note]
     state = ToolResultState.SUCCESS if response.state is ToolResultState.RUNNING else response.state
-    yield ToolResultEndEvent(run.id, call.id, state, output, metadata=response.metadata or None)
+    events.append(ToolResultEndEvent(run.id, call.id, state, output, metadata=response.metadata or None))
+    return events
 
 
 def note_of(context: ReplyContext, call: ToolCallBlock) -> ToolOutput:
@@ -374,12 +370,13 @@ def _blocks(content: str | ToolOutput) -> ToolOutput:
     return [TextBlock(content)] if isinstance(content, str) else content
 
 
-def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> Iterator[AgentEvent]:
-    for block in content:
-        if isinstance(block, DataBlock):
-            yield _data(run, call, block)
-        else:
-            yield ToolResultTextDeltaEvent(run.id, call.id, block.text, block.id)
+def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> list[AgentEvent]:
+    return [
+        _data(run, call, block)
+        if isinstance(block, DataBlock)
+        else ToolResultTextDeltaEvent(run.id, call.id, block.text, block.id)
+        for block in content
+    ]
 
 
 def _data(run: Run, call: ToolCallBlock, block: DataBlock) -> ToolResultDataDeltaEvent:

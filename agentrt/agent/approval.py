@@ -3,6 +3,7 @@
 from typing import Any
 
 from agentrt.agent.reasoning import Conversation
+from agentrt.agent.run import Run
 from agentrt.message import ToolCallBlock, ToolResultState, copy_block
 from agentrt.permission import combine, covers, decide, digest
 from agentrt.state import CallDecision, ReplyContext
@@ -32,7 +33,7 @@ async def check_permission(
 
 
 def ready_at_once(
-    agent: Conversation, context: ReplyContext, calls: list[ToolCallBlock]
+    agent: Conversation, run: Run, context: ReplyContext, calls: list[ToolCallBlock]
 ) -> list[tuple[ToolCallBlock, Ready]] | None:
     """Check the calls and decide on them, if nothing has to be asked about any of them: what most come to."""
     if agent.chains.on_check_permission is not check_permission:
@@ -41,31 +42,31 @@ def ready_at_once(
     if permissions.rules or permissions.mode is not PermissionMode.DEFAULT:
         return None
     ready: list[tuple[ToolCallBlock, Ready]] = []
+    allowed: dict[str, CallDecision] = {}
     for call in calls:
-        prepared = _checked(agent, call)
+        prepared = _checked(agent, run, call)
         if isinstance(prepared, PreparedCall):
             tool = prepared.tool
             if tool.is_external_tool or call.id in context.decisions or not tool.is_trusted:
                 return None
+            allowed[call.id] = _ALLOWED
         ready.append((call, prepared))
-    for call, prepared in ready:
-        if isinstance(prepared, PreparedCall):
-            context.decisions[call.id] = _ALLOWED
+    context.decisions.update(allowed)
     return ready
 
 
-def _checked(agent: Conversation, call: ToolCallBlock) -> Ready:
-    if call.id == agent.run.cut_call:
+def _checked(agent: Conversation, run: Run, call: ToolCallBlock) -> Ready:
+    if call.id == run.cut_call:
         # What is left of its arguments may well fit: nothing at all fits a tool that has a default for everything.
         return failure(
             f"{call.name} was not run: the answer was cut off before its arguments were complete. Call it again."
         )
-    return agent.run.toolkit.prepare(call, agent.state.active_groups)
+    return run.toolkit.prepare(call, agent.state.active_groups)
 
 
 async def make_ready(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> Ready | None:
     """Check the call and decide on it; returns `None` for one that waits for somebody."""
-    prepared = _checked(agent, call)
+    prepared = _checked(agent, agent.run, call)
     if isinstance(prepared, ToolResponse):
         return prepared
     decision = await decide_call(agent, prepared, context.decisions.get(call.id))

@@ -21,7 +21,7 @@ from agentrt.agent.ending import (
 )
 from agentrt.agent.host import inside_of, shielded
 from agentrt.agent.resume import answered_before, going_on
-from agentrt.agent.run import PLAIN, Run
+from agentrt.agent.run import PLAIN_OUTSIDE, Run
 from agentrt.agent.stream import Ticket
 from agentrt.agent.structured import toolkit_for
 from agentrt.errors import ChainContractError, ChainError, UsageError
@@ -77,7 +77,7 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
     try:
         try:
             async for item in stream:
-                if item.__class__ in PLAIN and started and not item.seq:
+                if item.__class__ in PLAIN_OUTSIDE and started and not item.seq:
                     item.seq = run.sequence = run.sequence + 1  # what `let_out` comes to, without the call
                     yield item
                     continue

@@ -27,7 +27,6 @@ from agentrt.types import FinishedReason
 __all__ = ["Interrupted", "Interruption", "interruption", "said_when_interrupted"]
 
 _T = TypeVar("_T")
-_END: Any = object()
 _TICK_SECONDS = 1.0
 _STUBBORN_SECONDS = 10.0
 
@@ -40,7 +39,8 @@ class Interruption:
     """Whether one reply was asked to stop, and the means to make it, on asyncio.
 
     `why` is how the reply is to end once somebody asked. `task` is the task that works for the reply, `None` while its
-    reader has the word; whoever takes the word sets it to what `worker` gives.
+    reader has the word; whoever takes the word sets it to what `worker` gives. A reply that `stays` is read by one task
+    which waits for nothing else meanwhile, so that it need not be told when the reader has the word.
     """
 
     # Defaults of the class: hardly any reply is interrupted.
@@ -48,7 +48,8 @@ class Interruption:
     why: FinishedReason | None = None
     message: str | None = None
     deadline = float("inf")
-    _begun = 0.0
+    begun = 0.0
+    stays = False
     _watch: "_Watch | None" = None
     _reader: asyncio.Task[Any] | None = None
     _cancelled: asyncio.Task[Any] | None = None
@@ -83,15 +84,18 @@ class Interruption:
         # Whoever swallowed that and waits on is told again, but not before a clean-up has had its time.
         self._again = self._loop.call_later(_STUBBORN_SECONDS, self._deliver)
 
-    def begin(self, seconds: float) -> None:
+    def begin(self, seconds: float, *, stays: bool = False) -> None:
         """Have the reply stopped when that many seconds of it have gone by."""
-        self._begun = self._loop.time()
-        self._watch = watch = _watch_of(self._loop)
+        self.stays = stays
+        watch = _here.watch
+        if watch is None or watch.loop is not self._loop:
+            watch = _here.watch = _Watch(self._loop)
+        self._watch = watch
         watch.add(self, seconds)
 
     def worked(self) -> float:
         """Return how many seconds have gone by since the reply, or this part of it, began."""
-        return float(self._loop.time()) - self._begun
+        return float(self._loop.time()) - self.begun
 
     def end(self) -> None:
         """Forget it all: the reply is over."""
@@ -104,8 +108,9 @@ class Interruption:
 
     def steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
         """Return what to read in place of the stream, so that a step of it can be interrupted."""
-        self.task = self.worker()
-        self.reads()
+        if not self.stays or self._reader is None:
+            self.reads()
+        self.task = self._reader
         return stream
 
     def reads(self) -> None:
@@ -159,7 +164,8 @@ class _Watch:
         self._next: asyncio.TimerHandle | None = None
 
     def add(self, reply: Interruption, seconds: float) -> None:
-        reply.deadline = self.loop.time() + seconds
+        reply.begun = now = self.loop.time()
+        reply.deadline = now + seconds
         self.running.add(reply)
         if seconds < _TICK_SECONDS:
             self.loop.call_later(seconds, self._look)
@@ -183,20 +189,13 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def _watch_of(loop: asyncio.AbstractEventLoop) -> _Watch:
-    watch = _here.watch
-    if watch is None or watch.loop is not loop:
-        watch = _here.watch = _Watch(loop)
-    return watch
-
-
 class _TrioInterruption(Interruption):
     """The same on trio."""
 
     def __init__(self) -> None:
         trio = running_trio()
         self._new_scope = trio.CancelScope  # anyio's costs twice as much, and there is one for each event
-        self._now = trio.current_time
+        self._now = trio.lowlevel.current_clock().current_time
         self.worker = _nobody
         self._loop = trio.lowlevel.current_trio_token()
         self._scope: Any = None
@@ -211,12 +210,12 @@ class _TrioInterruption(Interruption):
         if self._scope is not None:
             self._scope.cancel()
 
-    def begin(self, seconds: float) -> None:
-        self._begun = self._now()
-        self.deadline = self._begun + seconds
+    def begin(self, seconds: float, *, stays: bool = False) -> None:
+        self.begun = self._now()
+        self.deadline = self.begun + seconds
 
     def worked(self) -> float:
-        return float(self._now()) - self._begun
+        return float(self._now()) - self.begun
 
     def reads(self) -> None:
         pass
@@ -228,20 +227,21 @@ class _TrioInterruption(Interruption):
         await checkpoint_if_cancelled()
 
     async def steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
-        item: Any = None
-        new_scope, deadline = self._new_scope, self.deadline
-        while item is not _END:
+        new_scope, now, deadline, take_step = self._new_scope, self._now, self.deadline, stream.__anext__
+        while now() < deadline:  # which a step that never waits would not notice
             self._scope = scope = new_scope(deadline=deadline)
-            is_late = self._now() >= deadline  # which a step that never waits would not notice
-            if not is_late:
+            try:
                 with scope:
-                    item = await anext(stream, _END)
-            self._scope = None
-            if is_late or scope.cancelled_caught:
-                self.why = self.why or "exceed_max_seconds"
-                raise Interrupted
-            if item is not _END:
-                yield item
+                    item = await take_step()
+            except StopAsyncIteration:
+                return
+            finally:
+                self._scope = None
+            if scope.cancelled_caught:
+                break
+            yield item
+        self.why = self.why or "exceed_max_seconds"
+        raise Interrupted
 
 
 def _nobody() -> None:

@@ -15,8 +15,8 @@ from agentrt.agent.ending import ReplyingConversation, cut_off, end, end_event, 
 from agentrt.agent.interrupt import Interrupted, said_when_interrupted
 from agentrt.agent.reasoning import forget_attempt
 from agentrt.agent.resume import apply_answer, going_on, named
-from agentrt.agent.run import PLAIN, Run
-from agentrt.agent.step import Act, Finish, Reason, Step, Wait, next_step
+from agentrt.agent.run import PLAIN_INSIDE, Run
+from agentrt.agent.step import Act, Finish, Reason, Step, Wait, next_step, step_between_rounds, step_of_calls
 from agentrt.agent.structured import demand
 from agentrt.errors import ChainContractError, ChainError, ContextOverflow, Malformed
 from agentrt.event import (
@@ -35,7 +35,6 @@ from agentrt.event import (
 from agentrt.hooks import ReplyInput
 from agentrt.message import (
     APPLY,
-    AssistantMsg,
     ContentBlock,
     DataBlock,
     Msg,
@@ -43,6 +42,7 @@ from agentrt.message import (
     ToolCallBlock,
     ToolCallState,
     copy_block,
+    headed_like,
 )
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
@@ -70,7 +70,8 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     """
     run = agent.run
     mailbox, interruption, fill = run.mailbox, run.interruption, agent._fill
-    worker = interruption.worker
+    # What is looked at for each event.
+    reply_id, posted, worker = run.id, mailbox.items, interruption.worker
     context, opening = await _open(agent, run, inputs, structured_schema)
     for event in opening:
         yield event
@@ -78,7 +79,9 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     reason: FinishedReason = "completed"
     if interruption.has_missed():  # a layer of on_reply has swallowed it before this
         await interruption.raise_missed()
-    interruption.begin(agent.react_config.max_seconds - context.worked)
+    # Where one task reads to the end and no layer is in between, nobody waits while the reader has the word.
+    stays = run.drained and agent.chains.on_reply is reply
+    interruption.begin(agent.react_config.max_seconds - context.worked, stays=stays)
     try:
         step = next_step(context)
         while True:
@@ -98,14 +101,15 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
             stream = interruption.steps(inner)
             try:
                 async for item in stream:
-                    interruption.task = None
-                    if mailbox.items and not mailbox.is_read:  # if it is, this item came out of it
+                    if not stays:
+                        interruption.task = None
+                    if posted and not mailbox.is_read:  # if it is, this item came out of it
                         for event in mailbox.take():
                             yield run.admit(event)
-                    if item.__class__ in PLAIN:  # what `admit` comes to, without the call
+                    if item.__class__ in PLAIN_INSIDE:  # what `admit` comes to, without the call
                         run.admitted += 1
                         apply = APPLY.get(item.__class__)
-                        if apply is not None and item.reply_id == run.id:
+                        if apply is not None and item.reply_id == reply_id:
                             apply(message, item)
                         run.last = item
                         yield item
@@ -117,13 +121,18 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                             raise ChainContractError("REPLY_END came from inside the reply: only on_reply may end it")
                         run.last = run.admit(item)
                         if isinstance(item, ToolResultEndEvent):
-                            await agent.save()
+                            interruption.task = None  # what is being saved is not to be interrupted
+                            if agent.state_store is not None:
+                                await agent.save()
                             if interruption.has_missed():
                                 await interruption.raise_missed()
+                            if stays:
+                                interruption.task = worker()
                         yield item
                     if interruption.why is not None:
                         raise Interrupted
-                    interruption.task = worker()
+                    if not stays:
+                        interruption.task = worker()
             except ContextOverflow:
                 if not (isinstance(step, Reason) and fill.overflow()):
                     raise
@@ -145,11 +154,9 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
             if run.attempt is not None:
                 context.written += run.attempt.written
                 run.attempt = None
-            step = next_step(context)
-            if isinstance(step, Act):
+            step = step_of_calls(context) or _after_round(agent, context)
+            if agent.state_store is not None and isinstance(step, Act):
                 await agent.save()
-            elif not isinstance(step, Wait):
-                step = _after_round(agent, context)
     except Exception:
         interruption.end()
         for event in leftovers(agent, run):
@@ -237,10 +244,10 @@ def _begin(
     state = agent.state
     messages = as_messages(inputs)
     run.opened = True
-    message = AssistantMsg(agent.name, [], id=run.id)
+    message = Msg(agent.name, [], "assistant", id=run.id)
     context = ReplyContext(run.id, message, agent.react_config.max_iters)
     demand(agent, context, structured_schema)
-    state.context.extend(message.copy() for message in messages)
+    state.context += [message.copy() for message in messages]
     state.reply_context = context
     run.message = message
     opening: list[AgentEvent] = []
@@ -319,12 +326,13 @@ def _after_round(agent: ReplyingConversation, context: ReplyContext) -> Step:
     Raises `Malformed` for a model that says nothing.
     """
     context.cur_iter += 1
-    context.empty_rounds = 0 if len(context.blocks) > context.round_start else context.empty_rounds + 1
+    added = len(context.blocks) - context.round_start
+    context.empty_rounds = 0 if added > 0 else context.empty_rounds + 1
     if context.empty_rounds > _MOST_EMPTY_ROUNDS:
         raise Malformed(f"model {agent.model.model!r} answered with nothing, {context.empty_rounds} times in a row")
-    if len(context.blocks) - context.round_start > 1:  # a call has its result by now
+    if added > 1:  # a call has its result by now
         context.tool_calls += len(calls_of_round(context))
-    step = next_step(context)
+    step = step_between_rounds(context)
     if isinstance(step, Reason):
         limits = agent.react_config
         if context.tool_calls > limits.max_tool_calls:
@@ -388,17 +396,12 @@ def _final(context: ReplyContext, reason: FinishedReason) -> Msg:
     output = context.structured.output if context.structured is not None else None
     if output is not None:
         answer = [block for block in answer if isinstance(block, TextBlock)] or [TextBlock(to_json(output).decode())]
-    return Msg(
-        message.name,
-        answer,
-        "assistant",
-        id=message.id,
-        metadata=dict(context.response.metadata) if context.response else {},
-        usage=message.usage,
-        structured_output=output,
-        finished_reason=reason,
-        created_at=message.created_at,
-    )
+    final = headed_like(message, answer)
+    final.role = "assistant"
+    final.usage, final.structured_output, final.finished_reason = message.usage, output, reason
+    if context.response is not None:
+        final.metadata = dict(context.response.metadata)
+    return final
 
 
 def _is_answer(blocks: list[ContentBlock]) -> bool:

@@ -206,14 +206,14 @@ def _check_confirmation(agent: ReplyingConversation, context: ReplyContext, resu
         )
     if result.confirmed:
         _check_in_time(agent, call, decision)
-    elif any(rule.behavior is PermissionBehavior.ALLOW for rule in result.rules):
-        raise ResumeError(f"the answer denies {call.name!r} and brings a rule that allows it", code="invalid")
     _check_size(f"the feedback about {call.name!r}", len(result.feedback or ""), _MOST_FEEDBACK)
     if len(result.rules) > _MOST_RULES:
         raise ResumeError(f"the answer brings {len(result.rules):,} rules, {_MOST_RULES} is the most", code="invalid")
     if given.input != call.input:
         _check_edited(agent, call, given)
     accept_rules(agent.state.permission_context, result.rules, call.name)
+    if not result.confirmed and any(rule.behavior is PermissionBehavior.ALLOW for rule in result.rules):
+        raise ResumeError(f"the answer denies {call.name!r} and brings a rule that allows it", code="invalid")
 
 
 def _said(decision: CallDecision) -> bool | None:

@@ -31,11 +31,14 @@ from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.call import PreparedCall
 from agentrt.types import FinishedReason, PermissionDecision
 
-__all__ = ["PLAIN", "Run"]
+__all__ = ["PLAIN_INSIDE", "PLAIN_OUTSIDE", "Run"]
 
 STARTS = {ToolCallStartEvent, ToolResultStartEvent}
-PLAIN = frozenset(AgentEvent.__subclasses__()) - {ReplyStartEvent, ReplyEndEvent, *STARTS, ToolResultEndEvent}
-"""The events on their way through a reply of which nothing has to be noted: nearly all."""
+_EVENTS = frozenset(AgentEvent.__subclasses__())
+PLAIN_INSIDE = _EVENTS - {ReplyEndEvent, ToolResultEndEvent}
+"""The events of which nothing has to be noted as they enter the stream of a reply: nearly all."""
+PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyEndEvent, *STARTS}
+"""The events of which nothing has to be noted as they leave it."""
 _START_OF: dict[type, type] = {ToolCallBlock: ToolCallStartEvent, ToolResultBlock: ToolResultStartEvent}
 _OF_A_RESULT = (ToolResultStartEvent, ToolResultTextDeltaEvent, ToolResultEndEvent)
 _Event = TypeVar("_Event", bound=AgentEvent)
@@ -59,6 +62,7 @@ class Run:
         self.id = ticket.reply_id
         self.sequence = self._first = sequence
         self.toolkit = toolkit
+        self.drained = ticket.drained
         self.interruption = interruption(ticket.reaper.loop)
         self.inside = inside_of.get() | {self.id}
         self.starts_out: set[tuple[type, str]] = set()

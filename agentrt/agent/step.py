@@ -21,11 +21,23 @@ from agentrt.message import DataBlock, TextBlock, ToolCallBlock, ToolCallState
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason, ToolChoice
 
-__all__ = ["STRUCTURED_OUTPUT", "Act", "Finish", "Reason", "Step", "Wait", "hint", "next_step"]
+__all__ = [
+    "STRUCTURED_OUTPUT",
+    "Act",
+    "Finish",
+    "Reason",
+    "Step",
+    "Wait",
+    "hint",
+    "next_step",
+    "step_between_rounds",
+    "step_of_calls",
+]
 
 STRUCTURED_OUTPUT = "GenerateStructuredOutput"
 """The name of the tool through which the model gives an answer that must have a form."""
 
+_FINISHED = ToolCallState.FINISHED
 _GRACE_ROUNDS = 5
 
 
@@ -68,21 +80,30 @@ _EXCEEDED = Finish("exceed_max_iters")
 
 def next_step(reply: ReplyContext) -> Step:
     """Return the next step of the reply; changes nothing."""
-    answered = called = False
+    return step_of_calls(reply) or step_between_rounds(reply)
+
+
+def step_of_calls(reply: ReplyContext) -> Act | Wait | None:
+    """Return the next step of a round that has calls without results, `None` when it has none."""
     calls: list[ToolCallBlock] = []
     for block in reply.blocks[reply.round_start :]:
-        if isinstance(block, ToolCallBlock):
-            called = True
-            if block.state is not ToolCallState.FINISHED:
-                calls.append(block)
-        elif isinstance(block, (TextBlock, DataBlock)):
-            answered = True
-    if calls:
-        return _act_or_wait(reply, calls)
+        if isinstance(block, ToolCallBlock) and block.state is not _FINISHED:
+            calls.append(block)
+    return _act_or_wait(reply, calls) if calls else None
+
+
+def step_between_rounds(reply: ReplyContext) -> Reason | Finish:
+    """Return what comes after a round whose calls, if it has any, all have results."""
     if reply.response is not None:
         return _COMPLETED
     if reply.structured is not None:
         return _for_a_form(reply)
+    answered = called = False
+    for block in reply.blocks[reply.round_start :]:
+        if isinstance(block, ToolCallBlock):
+            called = True
+        elif isinstance(block, (TextBlock, DataBlock)):
+            answered = True
     if answered and not called:
         return _COMPLETED if reply.cur_iter <= reply.max_iters else _EXCEEDED
     if reply.cur_iter < reply.max_iters:
@@ -90,7 +111,7 @@ def next_step(reply: ReplyContext) -> Step:
     return _LAST_CALL if reply.cur_iter == reply.max_iters else _EXCEEDED
 
 
-def _act_or_wait(reply: ReplyContext, calls: list[ToolCallBlock]) -> Step:
+def _act_or_wait(reply: ReplyContext, calls: list[ToolCallBlock]) -> Act | Wait:
     decisions = reply.decisions
     for call in calls:
         if call.id in decisions:
@@ -105,7 +126,7 @@ def _act_or_wait(reply: ReplyContext, calls: list[ToolCallBlock]) -> Step:
     return Act(ready) if ready else Wait(waiting)
 
 
-def _for_a_form(reply: ReplyContext) -> Step:
+def _for_a_form(reply: ReplyContext) -> Reason | Finish:
     assert reply.structured is not None
     if reply.structured.output is not None:
         return _COMPLETED

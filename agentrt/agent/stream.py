@@ -19,13 +19,16 @@ _REAP_SECONDS = 15.0
 
 
 class Ticket:
-    """One reply's claim on its conversation. `dropped` says that nobody holds its stream any more."""
+    """One reply's claim on its conversation.
 
-    __slots__ = ("dropped", "reaper", "reply_id", "task")
+    `drained` says that one task reads it from start to end, `dropped` that nobody holds its stream any more.
+    """
+
+    __slots__ = ("drained", "dropped", "reaper", "reply_id", "task")
 
     def __init__(self, reply_id: str) -> None:
         self.reply_id = reply_id
-        self.dropped = False
+        self.drained = self.dropped = False
         self.reaper: Reaper | None = None
         self.task: int | None = None
 
@@ -129,6 +132,7 @@ class ReplyStream:
 
     async def drain(self) -> AgentEvent | Msg | None:
         """Read the reply to its end and return its last item."""
+        self._ticket.drained = True
         item: AgentEvent | Msg | None = None
         try:
             async for item in self._items:  # noqa: B007  # the last one is returned

@@ -417,6 +417,42 @@ async def test_the_reason_reaches_the_message_of_a_subclass():
     await assert_well(agent)
 
 
+@pytest.mark.parametrize("place", ["model", "wait", "wait_in_context", "stream"])
+async def test_a_reply_that_is_awaited_stops_like_one_that_is_read(place):
+    stage = Stage()
+    calls = stage.model if place == "model" else [call("1", place)]
+    agent = agent_of([calls, "next"], stage.wait, stage.wait_in_context, stage.stream)
+    async with anyio.create_task_group() as group:
+        group.start_soon(interrupt_at, agent, stage)
+        answer = await agent.reply("go")
+    assert answer.finished_reason == "interrupted"
+    await assert_well(agent)
+
+
+async def test_a_save_is_not_interrupted():
+    begun, saved = anyio.Event(), []
+
+    class Slow(InMemoryStateStore):
+        async def save(self, state):
+            last = state.reply_context.blocks[-1:] if state.reply_context else []
+            if last and last[0].type == "tool_result":
+                begun.set()
+                for _ in range(5):
+                    await anyio.lowlevel.checkpoint()
+                saved.append(agent.run.interruption.why)
+            await super().save(state)
+
+    async def interrupt() -> None:
+        await begun.wait()
+        agent.interrupt()
+
+    agent = agent_of([[call("1", "add", a=1, b=2)], "never said", "next"], add, state_store=Slow())
+    async with anyio.create_task_group() as group:
+        group.start_soon(interrupt)
+        assert (await agent.reply("go")).finished_reason == "interrupted"
+    assert saved == ["interrupted"]
+
+
 KEPT = AssistantMsg("a", "kept")
 
 
