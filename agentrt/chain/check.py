@@ -9,7 +9,7 @@ from typing import Any
 from agentrt.chain.spec import HookSpec
 from agentrt.errors import MiddlewareConfigError
 
-__all__ = ["MAX_LAYERS", "check_middlewares", "overrides", "where"]
+__all__ = ["MAX_LAYERS", "check_middlewares", "must_wrap", "overrides", "where"]
 
 MAX_LAYERS = 64
 
@@ -187,6 +187,13 @@ def _check_position(place: int, middleware: Any, middlewares: Sequence[Any]) -> 
                 f"{name} must be {position}, but {type(other).__name__} stands {side} it: "
                 f"put {name} {move} {type(other).__name__}"
             )
+
+
+def must_wrap(outer: Any, inner: Any) -> bool:
+    """Say whether one of the two middlewares states that the first stands outside of the second."""
+    if outer is inner:  # which may be of a class that it names
+        return False
+    return any(_matches(inner, each) for each in outer.wraps) or any(_matches(outer, each) for each in inner.wrapped_by)
 
 
 def _matches(middleware: Any, wanted: type | str) -> bool:

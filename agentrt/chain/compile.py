@@ -7,6 +7,7 @@ handed from step to step.
 
 import inspect
 import weakref
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain, count
@@ -159,7 +160,11 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
                 self.owner.left.append((self.place, opened[self.place]))
 
     def step(agent: Any, values: Values, owner: Owner) -> AsyncIterator[Any]:
-        return hook(agent, values, NextHandler(agent, values, owner))  # type: ignore[no-any-return]  # checked at construction
+        next_handler = NextHandler(agent, values, owner)
+        stream: AsyncIterator[Any] = hook(agent, values, next_handler)
+        if stream is next_handler.handed:  # passed on as it is, by a wrapper around the hook: nobody has left it
+            next_handler.handed = None
+        return stream
 
     return step
 
@@ -189,8 +194,8 @@ def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, .
 
     step: CallStep = innermost
     by: Layer | None = None
-    for layer in reversed(layers):
-        step = _call_layer(spec, layer, step, partial(check, by))
+    for place, layer in reversed(list(enumerate(layers))):
+        step = _call_layer(spec, layer, place, step, partial(check, by, place + 1))
         by = layer
     codes = _codes(core, layers)
 
@@ -198,7 +203,7 @@ def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, .
         owner = Owner()
         try:
             result = await step(agent, values, owner)
-            check(by, result, owner)
+            check(by, 0, result, owner)
         except BaseException as error:  # whatever it is, what was opened is closed before it leaves
             if isinstance(error, Exception):
                 name_the_layer(error, spec.name, codes | owner.makers, layers)
@@ -214,12 +219,14 @@ def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, .
     return entry
 
 
-def _call_layer(spec: HookSpec, layer: Layer, inner: CallStep, check: Callable[[Any, Owner], None]) -> CallStep:
+def _call_layer(
+    spec: HookSpec, layer: Layer, place: int, inner: CallStep, check: Callable[[Any, Owner], None]
+) -> CallStep:
     hook = layer.hook
     keys = frozenset(spec.keys)
 
     def step(agent: Any, values: Values, owner: Owner) -> Awaitable[Any]:
-        running = False
+        running: bool | None = None  # until the first call
 
         async def next_handler(**overrides: Any) -> Any:
             nonlocal running
@@ -232,8 +239,10 @@ def _call_layer(spec: HookSpec, layer: Layer, inner: CallStep, check: Callable[[
                     f"{layer.name}.{spec.name} called next_handler() while its last call is running: "
                     f"await that one first"
                 )
-            running = True
+            is_further, running = running is not None, True
             try:
+                if is_further:
+                    await _close_handed(spec, layer, place, owner)
                 result = await inner(agent, overrides, owner)
             finally:
                 running = False
@@ -245,17 +254,31 @@ def _call_layer(spec: HookSpec, layer: Layer, inner: CallStep, check: Callable[[
     return step
 
 
-def _result_check(spec: HookSpec) -> Callable[[Layer | None, Any, Owner], None]:
-    """Return the check of one layer's result, which also hands a stream to the owner."""
+async def _close_handed(spec: HookSpec, layer: Layer, place: int, owner: Owner) -> None:
+    """Close the streams that the layer's last call handed out, and everything under them."""
+    first = bisect_right(owner.places, place)
+    if any(getattr(stream, "ag_running", False) for stream in owner.opened[first:]):
+        raise still_running(layer, spec)
+    del owner.places[first:]
+    await owner.close_from(first)
+
+
+def _result_check(spec: HookSpec) -> Callable[[Layer | None, int, Any, Owner], None]:
+    """Return the check of what the layer at a place returned, which also hands a stream to the owner.
+
+    The core's is the last place. A place has one stream at most: a further call first closes all that are further in.
+    """
     terminal = spec.terminal
 
-    def check(by: Layer | None, result: Any, owner: Owner) -> None:
+    def check(by: Layer | None, place: int, result: Any, owner: Owner) -> None:
         if result.__class__ is terminal or (terminal is None and result is None):
             return
         if spec.item_types and _is_stream(result):
-            # Innermost first is the order in which streams are returned; the owner keeps the outermost first.
-            if not (owner.opened and owner.opened[0] is result):
-                owner.opened.insert(0, result)
+            if not any(stream is result for stream in owner.opened):  # one that is only handed on is there already
+                # An outer layer's stream may be there as well, if its reader makes a further call.
+                first = bisect_right(owner.places, place)
+                owner.places.insert(first, place)
+                owner.opened.insert(first, result)
                 owner.makers[getattr(result, "ag_code", None)] = by
         elif terminal is None or not isinstance(result, terminal):
             raise wrong_result(spec, by, result)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from agentrt.chain.chains import Chains, Layer
-from agentrt.chain.check import where
+from agentrt.chain.check import must_wrap, where
 
 __all__ = ["ExplainFormat", "explain"]
 
@@ -61,7 +61,7 @@ def _describe(
                 "shape": spec.shape,
                 "wraps": spec.wraps,
                 "never": spec.never,
-                "layers": [_layer(layer) for layer in chains.layers[spec.name]],
+                "layers": [_layer(layer, chains.layers[spec.name]) for layer in chains.layers[spec.name]],
                 "core": where(cores[spec.name]),
             }
             for spec in chains.table
@@ -79,8 +79,29 @@ def _describe(
     }
 
 
-def _layer(layer: Layer) -> dict[str, str]:
-    return {"class": type(layer.middleware).__name__, "key": layer.key, "where": layer.where}
+def _layer(layer: Layer, layers: Sequence[Layer]) -> dict[str, Any]:
+    found: dict[str, Any] = {"class": type(layer.middleware).__name__, "key": layer.key, "where": layer.where}
+    because = _reasons(layer.middleware, [each.middleware for each in layers])
+    return {**found, "because": because} if because else found
+
+
+def _reasons(middleware: Any, others: Sequence[Any]) -> list[str]:
+    """Return why a layer stands where it does, as far as any of them says."""
+    outer = [each for each in others if must_wrap(each, middleware)]
+    inner = [each for each in others if must_wrap(middleware, each)]
+    # What another one implies is left out.
+    outer = [each for each in outer if not any(must_wrap(each, other) for other in outer)]
+    inner = [each for each in inner if not any(must_wrap(other, each) for other in inner)]
+    reasons = [] if middleware.position is None else [middleware.position]
+    if outer:
+        reasons.append(f"inside {_classes(outer)}")
+    if inner:
+        reasons.append(f"wraps {_classes(inner)}")
+    return reasons
+
+
+def _classes(middlewares: Sequence[Any]) -> str:
+    return ", ".join(dict.fromkeys(type(each).__name__ for each in middlewares))
 
 
 def _constraints(middleware: Any) -> dict[str, Any]:
@@ -105,7 +126,10 @@ def _text(description: dict[str, Any]) -> str:
             continue
         never = f"; never for {hook['never']}" if hook["never"] else ""
         lines.append(f"\n{hook['hook']} ({hook['shape']}): {hook['wraps']}{never}")
-        lines += [f"  {depth}. {_titled(layer)}  {layer['where']}" for depth, layer in enumerate(hook["layers"], 1)]
+        for depth, layer in enumerate(hook["layers"], 1):
+            lines.append(f"  {depth}. {_titled(layer)}  {layer['where']}")
+            if "because" in layer:
+                lines.append(f"     {'; '.join(layer['because'])}")
         lines.append(f"  core  {hook['core']}")
     if empty:
         lines.append(f"\nNo layer, the core is called directly: {', '.join(empty)}")
@@ -124,10 +148,10 @@ def _mermaid(description: dict[str, Any]) -> str:
     lines = ["flowchart LR"]
     for hook in description["hooks"]:
         name = hook["hook"]
-        nodes = [(f"{name}_{depth}", _titled(each), each["where"]) for depth, each in enumerate(hook["layers"], 1)]
-        nodes.append((f"{name}_core", "core", hook["core"]))
+        nodes = [(f"{name}_{depth}", _label(each)) for depth, each in enumerate(hook["layers"], 1)]
+        nodes.append((f"{name}_core", f"core<br/>{_escaped(hook['core'])}"))
         lines.append(f'  subgraph {name}["{name}"]')
-        lines += [f'    {node}["{_escaped(title)}<br/>{_escaped(where)}"]' for node, title, where in nodes]
+        lines += [f'    {node}["{label}"]' for node, label in nodes]
         lines += [f"    {outer[0]} --> {inner[0]}" for outer, inner in pairwise(nodes)]
         lines.append("  end")
     for number, each in enumerate(description["middlewares"], 1):
@@ -135,6 +159,10 @@ def _mermaid(description: dict[str, Any]) -> str:
             label = _escaped(f"Tools of {_titled(each)}: {', '.join(each['tools'])}")
             lines.append(f'  tools_{number}["{label}"]')
     return "\n".join(lines)
+
+
+def _label(layer: dict[str, Any]) -> str:
+    return "<br/>".join(_escaped(each) for each in (_titled(layer), layer["where"], *layer.get("because", ())))
 
 
 def _escaped(title: str) -> str:

@@ -17,17 +17,18 @@ class Owner:
     """The streams that one entry into a chain has opened, outermost first.
 
     `core` is the last stream of the core, which may have been made elsewhere. `left` holds the streams of layers that
-    have stopped without finishing them, with their places. `makers` says which layer made a stream that a call
-    returned, by the stream's code; `None` is the core.
+    have stopped without finishing them, with their places. Of streams that calls returned, `places` says how far in the
+    layers stand that returned them, and `makers` which layer made one, by the stream's code; `None` is the core.
     """
 
-    __slots__ = ("core", "left", "makers", "opened")
+    __slots__ = ("core", "left", "makers", "opened", "places")
 
     def __init__(self) -> None:
         self.core: Any = None
         self.opened: list[Any] = []
         self.left: list[tuple[int, Any]] = []
         self.makers: dict[CodeType | None, Any] = {}
+        self.places: list[int] = []
 
     async def close_left(self) -> None:
         """Close the streams of layers that stopped early, and everything under them."""

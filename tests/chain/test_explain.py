@@ -143,6 +143,66 @@ def test_the_mermaid_escapes_what_would_be_markup() -> None:
     assert '["Prompt [prompts &amp; &lt;more>]<br/>' in explained("mermaid")
 
 
+class Outer(Guard):
+    position = "outermost"
+    wraps = ("Middle", "Inner")
+
+
+class Middle(Guard):
+    wraps = ("Inner",)
+
+
+class Inner(Guard):
+    wrapped_by = ("Outer", "Missing")
+
+
+ORDERED = compiled(Outer("1"), Middle("2"), Guard("3"), Inner("4"))
+
+
+def test_the_text_says_why_each_layer_stands_where_it_does() -> None:
+    text = explain(ORDERED, "assistant", CORES, {})
+    [acting] = [part for part in text.split("\n\n") if part.startswith("on_acting (stream): ")]
+    place = place_of(Guard.on_acting)
+    assert acting.splitlines()[1:-1] == [
+        f"  1. Outer  {place}",
+        "     outermost; wraps Middle",
+        f"  2. Middle  {place}",
+        "     inside Outer; wraps Inner",
+        f"  3. Guard  {place}",
+        f"  4. Inner  {place}",
+        "     inside Middle",
+    ]
+
+
+def test_the_json_says_why_only_for_layers_that_say_where_they_must_stand() -> None:
+    hooks = json.loads(explain(ORDERED, "assistant", CORES, {}, "json"))["hooks"]
+    [acting] = [hook for hook in hooks if hook["hook"] == "on_acting"]
+    assert [layer.get("because") for layer in acting["layers"]] == [
+        ["outermost", "wraps Middle"],
+        ["inside Outer", "wraps Inner"],
+        None,
+        ["inside Middle"],
+    ]
+
+
+def test_the_mermaid_says_why_in_the_layers_box() -> None:
+    text = explain(compiled(Outer("1"), Inner("2")), "assistant", CORES, {}, "mermaid")
+    place = place_of(Guard.on_acting)
+    assert f'on_acting_1["Outer<br/>{place}<br/>outermost<br/>wraps Inner"]' in text
+    assert f'on_acting_2["Inner<br/>{place}<br/>inside Outer"]' in text
+
+
+def test_a_layer_that_is_only_in_other_chains_is_no_reason() -> None:
+    class Elsewhere(MiddlewareBase):
+        wraps = ("Inner",)
+
+        async def on_system_prompt(self, agent, current_prompt):
+            return current_prompt
+
+    hooks = json.loads(explain(compiled(Elsewhere(), Inner("1")), "assistant", CORES, {}, "json"))["hooks"]
+    assert not any("because" in layer for hook in hooks for layer in hook["layers"])
+
+
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"explain\(\) writes 'text', 'json', 'mermaid', not 'yaml'"):
         explained("yaml")

@@ -292,6 +292,32 @@ async def test_a_hook_decorated_with_wraps_is_accepted_and_runs() -> None:
     assert agent.count("decorated") == 3
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_a_decorator_may_hand_over_what_the_next_layer_gives_and_the_stream_is_closed_all_the_same(place) -> None:
+    def stepping_aside(hook):
+        @functools.wraps(hook)
+        def wrapper(self, agent, input_kwargs, next_handler):
+            return next_handler(**input_kwargs)
+
+        return wrapper
+
+    class Aside(MiddlewareBase):
+        @stepping_aside
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            yield
+
+    layers = [Guard("one"), Guard("two")]
+    logs = []
+    for chains in (compiled(*layers), compiled(*layers[:place], Aside(), *layers[place:])):
+        agent = Log()
+        logs.append(agent)
+        assert await texts(enter(chains, "on_reasoning", agent)) == ["a", "b", "c"]
+        stream = enter(chains, "on_reasoning", agent)
+        await anext(stream)
+        await stream.aclose()
+    assert logs[0] == logs[1]
+
+
 def test_a_decorated_hook_is_judged_by_the_function_inside() -> None:
     class Decorated(MiddlewareBase):
         @logged
