@@ -1,4 +1,4 @@
-'''Doubles and a fault harness for those who build agents.
+'''Doubles, a fault harness and a middleware kit, for those who build agents and middlewares.
 
 `check_every_suspension` runs a conversation over and over, and each time something goes wrong at one place later: it is
 cancelled, interrupted or left, or its store or its model fails. Whatever happened, the conversation must be whole
@@ -23,12 +23,46 @@ afterwards and go on. In a test of one's own it looks like this:
     ...     return await check_every_suspension(make_agent, ["What is 1 + 2?"], at_least=10)
     >>> anyio.run(test_my_agent_is_whole_whatever_happens).suspensions >= 10
     True
+
+`check_middleware` tries a middleware in everything that can happen to it, on both event loops if one wants, and says in
+words what broke:
+
+    >>> from agentrt import MiddlewareBase
+    >>> from agentrt.testing import check_middleware_on_both_loops
+    >>> class Shout(MiddlewareBase):
+    ...     async def on_system_prompt(self, agent, current_prompt):
+    ...         return current_prompt + " Answer in capitals."
+    >>> for report in check_middleware_on_both_loops(Shout, faults=["cancel"]).values():
+    ...     assert "nothing found" in str(report)
+
+`lint` has every layer of an agent watched, and a broken contract names its layer:
+
+    >>> from agentrt.errors import ChainContractError
+    >>> from agentrt.testing import lint
+    >>> class Forgets(MiddlewareBase):
+    ...     async def on_reply(self, agent, input_kwargs, next_handler):
+    ...         async for item in next_handler():
+    ...             if item.__class__.__name__ != "Msg":
+    ...                 yield item
+    >>> agent = Agent("poet", model=ScriptedChatModel(["Hello."]), middlewares=lint([Shout(), Forgets()]))
+    >>> try:
+    ...     agent.run_sync("Hello?")
+    ... except ChainContractError as error:
+    ...     print(str(error).partition("(")[0])
+    Forgets.on_reply ended with ReplyEndEvent
 '''
 
 from agentrt.model.scripted import ScriptedCall, ScriptedChatModel
 from agentrt.state.store import InMemoryStateStore
 from agentrt.testing.answer import approve
+from agentrt.testing.conformance import (
+    MiddlewareProblems,
+    MiddlewareReport,
+    check_middleware,
+    check_middleware_on_both_loops,
+)
 from agentrt.testing.faults import FAULTS
+from agentrt.testing.lint_layer import Lint, lint
 from agentrt.testing.parts import Checkable
 from agentrt.testing.suspensions import SuspensionReport, check_every_suspension
 from agentrt.testing.tool_log import ToolLog, ToolRun
@@ -37,6 +71,9 @@ __all__ = [
     "FAULTS",
     "Checkable",
     "InMemoryStateStore",
+    "Lint",
+    "MiddlewareProblems",
+    "MiddlewareReport",
     "ScriptedCall",
     "ScriptedChatModel",
     "SuspensionReport",
@@ -44,4 +81,7 @@ __all__ = [
     "ToolRun",
     "approve",
     "check_every_suspension",
+    "check_middleware",
+    "check_middleware_on_both_loops",
+    "lint",
 ]

@@ -15,7 +15,7 @@ from agentrt.testing.parts import Checkable
 from agentrt.testing.tool_log import ToolLog
 from agentrt.testing.trial import Scenario, Trial
 
-__all__ = ["SuspensionReport", "check_every_suspension"]
+__all__ = ["SuspensionReport", "check_every_suspension", "try_every_suspension"]
 
 _MOST_TOLD = 5
 
@@ -56,8 +56,12 @@ async def check_every_suspension(
     suspensions than `at_least`. Suspensions are counted in the task that reads the reply and in every task that starts
     meanwhile; what threads do is not seen. On trio the order of tasks varies, so places may differ from run to run.
     """
+    return await try_every_suspension(Scenario(make, inputs, structured_schema, answer), faults, at_least)
+
+
+async def try_every_suspension(scenario: Scenario, faults: Iterable[str], at_least: int = 1) -> SuspensionReport:
+    """Do what `check_every_suspension` promises."""
     chosen = faults_named(set(faults), "asyncio" if running_trio() is None else "trio")
-    scenario = Scenario(make, inputs, structured_schema, answer)
     undisturbed = Trial(scenario)
     _tell([await undisturbed.run()])
     suspensions = undisturbed.reached["suspension"]

@@ -1,0 +1,219 @@
+"""A layer that watches the layer inside of it, and names it when it breaks the contract of a hook."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from contextvars import Context, copy_context
+from typing import Any
+
+import anyio
+
+from agentrt.chain import HookSpec
+from agentrt.errors import ChainContractError
+from agentrt.hooks import HOOKS, MiddlewareBase
+from agentrt.message import ToolCallBlock
+
+__all__ = ["Lint", "lint"]
+
+_END: Any = object()
+_SPECS = {spec.name: spec for spec in HOOKS}
+
+
+def lint(middlewares: Sequence[MiddlewareBase]) -> list[MiddlewareBase]:
+    """Return the middlewares with a `Lint` around each, and one around what lies inside of them all.
+
+    For tests and for finding a fault: `Agent(..., middlewares=lint([A(), B()]))`. The runtime tells which hook had its
+    contract broken; this tells by which layer, and notices some things that the runtime does not look at.
+    """
+    watched: list[MiddlewareBase] = []
+    for each in middlewares:
+        watched += [Lint(each), each]
+    core = Lint("the core")
+    if watched and watched[-1].position == "innermost":
+        core.position = "innermost"
+    return [*watched, core]
+
+
+def _stream_hook(name: str) -> Any:
+    spec = _SPECS[name]
+
+    async def hook(
+        self: "Lint", agent: Any, input_kwargs: dict[str, Any], next_handler: Any
+    ) -> AsyncGenerator[Any, None]:
+        look = _Look(self, spec, input_kwargs)
+        items = look.items(next_handler(**input_kwargs), spec.terminal)
+        try:
+            async for item in items:
+                yield item
+        finally:
+            await items.aclose()
+
+    return _told_apart(hook, name)
+
+
+def _call_hook(name: str) -> Any:
+    spec = _SPECS[name]
+
+    async def hook(self: "Lint", agent: Any, input_kwargs: dict[str, Any], next_handler: Any) -> Any:
+        look = _Look(self, spec, input_kwargs)
+        before = copy_context()
+        result = await next_handler(**input_kwargs)
+        look.check_context(before)
+        look.check_values()
+        return look.items(aiter(result), None) if hasattr(result, "__anext__") else result
+
+    return _told_apart(hook, name)
+
+
+def _told_apart(hook: Any, name: str) -> Any:
+    # The runtime tells by the code which hook an error comes from, and these would share theirs.
+    hook.__code__ = hook.__code__.replace(co_name=name)
+    return hook
+
+
+class Lint(MiddlewareBase):
+    """Watches the one layer that stands next inside of it, and raises `ChainContractError` that names it.
+
+    It is told of: an item of a wrong type, a missing last item, anything after the last item, a model's stream without
+    a response that has `is_last`, a change of the lists and messages that the layer was given, a `yield` inside an open
+    cancel scope or task group, and a `ContextVar` left changed while its reader runs. `problems` has the same in words,
+    also where the error went no further. What the runtime itself blames on a layer it does not say again.
+    """
+
+    def __init__(self, watched: MiddlewareBase | str) -> None:
+        self.problems: list[str] = []
+        self.watched = watched
+        if isinstance(watched, MiddlewareBase):
+            self.position = watched.position  # it may stand wherever the layer may
+
+    def __repr__(self) -> str:
+        name = self.watched if isinstance(self.watched, str) else type(self.watched).__name__
+        return f"Lint({name})"
+
+    on_reply = _stream_hook("on_reply")
+    on_reasoning = _stream_hook("on_reasoning")
+    on_acting = _stream_hook("on_acting")
+    on_model_call = _call_hook("on_model_call")
+    on_check_permission = _call_hook("on_check_permission")
+    on_compress_context = _call_hook("on_compress_context")
+    # Of on_system_prompt the runtime names the layer itself.
+
+    def _watches(self, hook: str) -> bool:
+        watched = self.watched
+        return isinstance(watched, str) or getattr(type(watched), hook) is not getattr(MiddlewareBase, hook)
+
+
+class _Look:
+    """What one `Lint` sees of one call of the layer inside."""
+
+    def __init__(self, layer: Lint, spec: HookSpec, given: Mapping[str, Any]) -> None:
+        self._layer = layer
+        self._spec = spec
+        self._is_blaming = layer._watches(spec.name)
+        self._given = dict(given) if self._is_blaming else {}
+        self._were = self._told()
+        self._who = f"{layer.watched} of {spec.name}"
+        if isinstance(layer.watched, MiddlewareBase):
+            self._who = f"{type(layer.watched).__name__}.{spec.name}"
+
+    def _told(self) -> dict[str, Any]:
+        return {key: _told(key, value) for key, value in self._given.items()}
+
+    async def items(self, stream: AsyncIterator[Any], terminal: type | None) -> AsyncGenerator[Any, None]:
+        last: Any = None
+        self._were = self._told()  # what has changed since the call returned was changed further out
+        while True:
+            item = await self._step(stream)
+            if item is _END:
+                break
+            self._check_item(item, last, terminal)
+            last = item
+            yield item
+        self._check_end(last, terminal)
+        self.check_values()
+
+    async def _step(self, stream: AsyncIterator[Any]) -> Any:
+        """Ask for one item, inside a scope of our own: it cannot be left when another one is still open inside."""
+        before = copy_context()
+        has_come = False
+        scope = anyio.CancelScope()
+        try:
+            with scope:
+                item = await anext(stream, _END)
+                has_come = True
+        except RuntimeError:
+            if not has_come or not self._is_blaming:
+                raise
+            with suppress(RuntimeError, BaseExceptionGroup):
+                await stream.aclose()  # type: ignore[attr-defined]  # only a generator can do so
+            with suppress(RuntimeError):
+                scope.__exit__(None, None, None)  # the scopes outside of it are in order again
+            raise self._blame(
+                "yields inside an open cancel scope or task group, whose deadline and failures then hit its reader: "
+                "have none open at a `yield`"
+            ) from None
+        self.check_context(before)
+        return item
+
+    def _check_item(self, item: Any, last: Any, terminal: type | None) -> None:
+        spec = self._spec
+        if not self._is_blaming:
+            return
+        if not isinstance(item, spec.item_types):
+            wanted = " or ".join(each.__name__ for each in spec.item_types)
+            raise self._blame(f"yielded {item!r:.200}, but what passes there is {wanted}")
+        ended = isinstance(last, terminal) if terminal is not None else getattr(last, "is_last", None) is True
+        if ended and last is not None and (terminal is not None or spec.shape == "call"):
+            raise self._blame(
+                f"yielded {item!r:.200} after its {type(last).__name__}, which must come last: "
+                f"pass on one stream of next_handler(), and close what you leave"
+            )
+
+    def _check_end(self, last: Any, terminal: type | None) -> None:
+        if not self._is_blaming:
+            return
+        if terminal is not None and not isinstance(last, terminal):
+            came = "nothing" if last is None else f"{last!r:.200}"
+            raise self._blame(
+                f"ended with {came}, but its last item must be a {terminal.__name__}: "
+                f"pass on what next_handler() gives, or yield one in its place"
+            )
+        if self._spec.shape == "call" and getattr(last, "is_last", None) is not True:
+            raise self._blame(
+                "returned a stream that ended without a response that has is_last=True: "
+                "pass on all that next_handler() gives, or end it with the whole content"
+            )
+
+    def check_values(self) -> None:
+        """Raise when a value that was given to the layer is not what it was."""
+        for key, was in self._were.items():
+            if _told(key, self._given[key]) != was:
+                raise self._blame(
+                    f"changed the {key} that it was given, which others share: replace what you change, as in "
+                    f"next_handler({key}=...)"
+                )
+
+    def check_context(self, before: Context) -> None:
+        """Raise when a context variable is not what it was."""
+        if not self._is_blaming:
+            return
+        now = copy_context()
+        for variable, value in now.items():
+            if before.get(variable, _END) is not value:
+                raise self._blame(
+                    f"leaves the ContextVar {variable.name!r} changed while its reader runs: keep what belongs to the "
+                    f"reply in agent.run.scratch(self), or set it around each single step of next_handler()"
+                )
+
+    def _blame(self, words: str) -> ChainContractError:
+        told = f"{self._who} {words}"
+        self._layer.problems.append(told)
+        return ChainContractError(told)
+
+
+def _told(key: str, value: Any) -> Any:
+    """Return what must not change about a value, in a form that is compared."""
+    if isinstance(value, ToolCallBlock):  # its state is the runtime's
+        return (value.id, value.name, value.input)
+    if key in ("inputs", "messages", "tools", "tool_choice", "tool_input"):
+        return repr(value)
+    return None

@@ -1,0 +1,345 @@
+"""Everything that the kit does to a middleware, one function each."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from agentrt.agent import Agent
+from agentrt.errors import Transient
+from agentrt.hooks import MiddlewareBase
+from agentrt.state import AgentState, InMemoryStateStore
+from agentrt.testing.answer import approve
+from agentrt.testing.around import Fails, HoldsBack, Outcomes
+from agentrt.testing.rehearsal import GivenUp, Rehearsal, Talk, between_lints, told
+from agentrt.testing.stage import FORM, QUESTIONS, OnPoint, agent_on_stage
+from agentrt.testing.suspensions import try_every_suspension
+from agentrt.testing.tool_log import ToolLog
+from agentrt.testing.trial import Scenario
+
+__all__ = ["ORDEALS", "try_suspensions"]
+
+_PLAIN = QUESTIONS["a plain question"]
+_TOOL = QUESTIONS["a tool"]
+_TOOLS = QUESTIONS["tools side by side"]
+_EVERY_TOOL = "Please add and subtract."
+_POINTS = ("before", "midway", "after", "tool")
+_STEPS_TO_MEET = 30
+_SIMPLE = (bool, int, float, str, bytes, type(None))
+
+
+class _MadeToFail(Exception):
+    """An error that nobody knows."""
+
+
+async def _alone(rehearsal: Rehearsal) -> None:
+    for kind, question in QUESTIONS.items():
+        rehearsal.doing = f"left alone, with {kind}"
+        streamed, whole, again = [
+            await rehearsal.talk(stream=stream).ask_without_errors(question) for stream in (True, False, True)
+        ]
+        if streamed == again != whole:
+            rehearsal.tell(f"the answer is {streamed!r} when it streams, and {whole!r} when it does not")
+        if rehearsal.problems:
+            return
+    rehearsal.doing = "left alone, with structured output"
+    for stream in (True, False):
+        await rehearsal.talk(stream=stream).ask_without_errors(_PLAIN, FORM)
+    rehearsal.doing = "left alone, with compression"
+    talk = rehearsal.talk()
+    await talk.ask_without_errors(_TOOL)
+    await talk.agent.compress_context()
+    await talk.ask_without_errors(_PLAIN)
+
+
+async def _left(rehearsal: Rehearsal) -> None:
+    middleware = rehearsal.factory()
+    began = _simple_values(middleware)
+    meanwhile = await _read(agent_on_stage([middleware]), middleware)
+    ended = _simple_values(middleware)
+    for place in range(1, len(meanwhile)):
+        middleware = rehearsal.factory()
+        talk = rehearsal.talk(between_lints([middleware]))
+        await _leave(rehearsal, talk.agent, middleware, place)
+        for name, stuck in _simple_values(middleware).items():
+            if stuck == meanwhile[place - 1].get(name) != began.get(name) == ended.get(name):
+                rehearsal.tell(
+                    f"its `{name}` is {stuck} after a reply that its reader left, and {ended[name]} after one that "
+                    f"came to its end: what brings it back belongs in a `finally`"
+                )
+        try:
+            await Talk(rehearsal, talk.agent.with_state(AgentState())).ask_without_errors(_PLAIN)
+        except GivenUp as error:
+            raise GivenUp(
+                f"{error}: it came after one whose reader had left, so give back in a `finally` what you take"
+            ) from None
+        if rehearsal.problems:
+            break
+
+
+async def _leave(rehearsal: Rehearsal, agent: Agent, middleware: MiddlewareBase, place: int) -> None:
+    with anyio.move_on_after(rehearsal.patience) as limit:
+        try:
+            await _read(agent, middleware, place)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is what is wrong
+            rehearsal.tell(told(error))
+    if limit.cancelled_caught:
+        raise GivenUp(f"closing the reply took longer than {rehearsal.patience:g} seconds")
+
+
+async def _read(agent: Agent, middleware: MiddlewareBase, most: int | None = None) -> list[dict[str, str]]:
+    """Read that many items of a reply, and return what the middleware held after each."""
+    held: list[dict[str, str]] = []
+    async with agent.reply_stream(_TOOLS) as stream:
+        async for _ in stream:
+            held.append(_simple_values(middleware))
+            if len(held) == most:
+                break
+    return held
+
+
+def _simple_values(middleware: MiddlewareBase) -> dict[str, str]:
+    return {name: repr(value) for name, value in getattr(middleware, "__dict__", {}).items() if _is_simple(value)}
+
+
+def _is_simple(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_simple(each) for pair in value.items() for each in pair)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_is_simple, value))
+    return isinstance(value, _SIMPLE)
+
+
+async def _cancelled(rehearsal: Rehearsal) -> None:
+    doing = rehearsal.doing
+    for point, stream in product(_POINTS, (True, False)):
+        where = "while a tool runs" if point == "tool" else f"{point} the model's answer"
+        rehearsal.doing = f"{doing} {where}"
+        await _cancelled_at(rehearsal, point, stream)
+
+
+async def _cancelled_at(rehearsal: Rehearsal, point: str, stream: bool) -> None:
+    reached = anyio.Event()
+    scope = anyio.CancelScope()
+
+    async def hang(at: str) -> None:
+        if at == point and not reached.is_set():
+            reached.set()
+            await anyio.sleep_forever()
+
+    async def read() -> None:
+        try:
+            with scope:
+                await talk.ask(_TOOL)
+        except GivenUp as error:
+            rehearsal.tell(str(error))
+        finally:
+            reached.set()
+
+    core = Outcomes()
+    outcomes = Outcomes(core)
+    layers = between_lints([rehearsal.factory()], [outcomes], [core])
+    talk = rehearsal.talk(layers, stream=stream, on_point=hang)
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await reached.wait()
+        outcomes.strike()
+        scope.cancel()
+    allowed = (anyio.get_cancelled_exc_class(), GeneratorExit)
+    for hook, error in outcomes.seen:
+        if not isinstance(error, allowed):
+            became = "went on" if error is None else f"raised {type(error).__name__} in its place"
+            rehearsal.tell(f"its {hook} swallowed the cancellation and {became}: let it through, with a bare `raise`")
+            return
+
+
+async def _failing(rehearsal: Rehearsal) -> None:
+    doing = rehearsal.doing
+    for point, stream, kind in product((*_POINTS, "strict tool"), (True, False), (_MadeToFail, Transient)):
+        error = kind("made to fail")
+        where = f"the model raises {point} its answer" if point in _POINTS[:3] else f"a {point} raises"
+        rehearsal.doing = f"{doing}: {where}"
+        await _fails_once(rehearsal, error, (), stream=stream, on_point=_raising(point, error))
+    for hook, midway in product(("on_reply", "on_reasoning", "on_acting", "on_model_call"), (False, True)):
+        error = _MadeToFail("made to fail")
+        rehearsal.doing = f"{doing}: a layer inside of it raises in {hook}, {'midway' if midway else 'at once'}"
+        await _fails_once(rehearsal, error, [Fails(hook, error, midway=midway)])
+
+
+def _raising(point: str, error: Exception) -> OnPoint:
+    left = [error]
+
+    async def on_point(at: str) -> None:
+        await anyio.lowlevel.checkpoint()
+        if at == point and left:
+            raise left.pop()
+
+    return on_point
+
+
+async def _fails_once(
+    rehearsal: Rehearsal, injected: Exception, inside: Sequence[MiddlewareBase], **options: Any
+) -> None:
+    talk = rehearsal.talk(between_lints([rehearsal.factory()], inside=inside), **options)
+    await talk.ask(_EVERY_TOOL)
+    error = talk.error
+    if error is not None and type(error) is not type(injected):
+        rehearsal.tell(
+            f"{type(injected).__name__} came from inside of it, and {type(error).__name__} out of it "
+            f"({error}): let errors leave as they are, or deal with them"
+        )
+    await talk.ask(_PLAIN)  # which may be refused, but must be over
+
+
+async def _held_back(rehearsal: Rehearsal) -> None:
+    for question, stream in product(QUESTIONS.values(), (True, False)):
+        held = rehearsal.talk(between_lints([rehearsal.factory()], inside=[HoldsBack()]), stream=stream)
+        alone, again = (rehearsal.talk(stream=stream) for _ in range(2))
+        text = await held.ask_without_errors(question)
+        wanted = await alone.ask(question)
+        if text != wanted == await again.ask(question):
+            rehearsal.tell(f"the answer is {text!r} when items come later, and {wanted!r} when they do not")
+
+
+async def _two_instances(rehearsal: Rehearsal) -> None:
+    pair = [rehearsal.factory(), rehearsal.factory()]
+    for each, key in zip(pair, ("first", "second"), strict=True):
+        each.key = key
+    for stream in (True, False):
+        talk = rehearsal.talk(between_lints(pair), stream=stream)
+        for question in (_TOOLS, _PLAIN):
+            await talk.ask_without_errors(question)
+        for key in talk.agent.state.middleware_data.keys() - {"first", "second"}:
+            rehearsal.tell(
+                f"two instances share the data {key!r} of the conversation: keep it in agent.state_of(self), "
+                f"which has a place for each"
+            )
+
+
+async def _shared(rehearsal: Rehearsal) -> None:
+    doing = rehearsal.doing
+    questions = ["Is it a fine day?", "Please add, or is it a red, green or blue day?"]
+    wanted = [[await rehearsal.talk().ask(each) for each in questions] for _ in range(2)]
+    for how in ("two conversations of one agent", "two agents"):
+        rehearsal.doing = f"{doing} {how}"
+        middleware, together = rehearsal.factory(), _Together(len(questions))
+        agents = [
+            agent_on_stage(between_lints([middleware]), name=name, on_point=together.on_point)
+            for name in ("one", "two")
+        ]
+        if how != "two agents":
+            agents = [agents[0], agents[0].with_state(AgentState())]
+        rehearsal.trials += 2
+        texts = await _ask_at_once([Talk(rehearsal, each) for each in agents], questions)
+        for question, text, alone, again in zip(questions, texts, *wanted, strict=True):
+            if text != alone == again:
+                rehearsal.tell(
+                    f"the answer to {question!r} is {text!r} while another one is given, and {alone!r} otherwise: "
+                    f"keep what belongs to a reply in agent.run.scratch(self), and to a conversation in "
+                    f"agent.state_of(self), not in self"
+                )
+
+
+class _Together:
+    """Has the models wait for each other at their first point, for a while: one may wait for the other's end."""
+
+    def __init__(self, number: int) -> None:
+        self._missing = number
+
+    async def on_point(self, point: str) -> None:
+        await anyio.lowlevel.checkpoint()
+        if point == "before":
+            self._missing -= 1
+            for _ in range(_STEPS_TO_MEET):
+                if self._missing <= 0:
+                    break
+                await anyio.lowlevel.checkpoint()
+
+
+async def _ask_at_once(talks: Sequence[Talk], questions: Sequence[str]) -> list[str | None]:
+    texts: list[str | None] = [None] * len(talks)
+
+    async def ask(place: int) -> None:
+        try:
+            texts[place] = await talks[place].ask_without_errors(questions[place])
+        except GivenUp as error:
+            talks[place].rehearsal.tell(str(error))
+
+    async with anyio.create_task_group() as group:
+        for place in range(len(talks)):
+            group.start_soon(ask, place)
+    return texts
+
+
+async def _saved(rehearsal: Rehearsal) -> None:
+    texts: list[list[str | None]] = []
+    for is_saved in (False, True, False):
+        talk = rehearsal.talk()
+        first = await talk.ask_without_errors(_TOOL)
+        talk = await _elsewhere(rehearsal, talk) if is_saved else talk
+        texts.append([first, await talk.ask_without_errors(_PLAIN)])
+    _compare(rehearsal, texts, "between two replies")
+    texts.clear()
+    for is_saved in (False, True, False):
+        talk = rehearsal.talk()
+        with anyio.move_on_after(rehearsal.patience):
+            await talk.agent.reply(QUESTIONS["a call to confirm"])
+        if talk.agent.state.reply_context is not None:
+            talk = await _elsewhere(rehearsal, talk) if is_saved else talk
+            texts.append([await talk.ask_without_errors(approve(talk.agent.state))])
+    _compare(rehearsal, texts, "while a call waited")
+
+
+def _compare(rehearsal: Rehearsal, texts: Sequence[list[str | None]], when: str) -> None:
+    if len(texts) == 3 and texts[0] == texts[2] != texts[1]:
+        rehearsal.tell(
+            f"saved and loaded {when}, the last answer is {texts[1][-1]!r}, and {texts[0][-1]!r} without that: keep "
+            f"what belongs to the conversation in agent.state_of(self)"
+        )
+
+
+async def _elsewhere(rehearsal: Rehearsal, talk: Talk) -> Talk:
+    """Return the conversation as another process would go on with it."""
+    try:
+        state = AgentState.model_validate_json(talk.agent.state.model_dump_json())
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is what is wrong
+        rehearsal.tell(f"the state cannot be saved: {told(error)}")
+        return talk
+    other = rehearsal.talk()
+    other.agent = other.agent.with_state(state)
+    return other
+
+
+ORDEALS: dict[str, Callable[[Rehearsal], Awaitable[None]]] = {
+    "left alone": _alone,
+    "left by its reader": _left,
+    "cancelled": _cancelled,
+    "something fails": _failing,
+    "items come later": _held_back,
+    "two instances in one agent": _two_instances,
+    "one instance in": _shared,
+    "saved and loaded": _saved,
+}
+"""What is done to a middleware; the first leaves it alone."""
+
+
+async def try_suspensions(rehearsal: Rehearsal, faults: Iterable[str]) -> None:
+    """Try the faults at every suspension of some conversations."""
+    faults = tuple(faults)
+    plain, tools, waiting = _PLAIN, _TOOLS, QUESTIONS["calls to confirm and to execute outside"]
+    for inputs, schema, stream in (((plain, tools), None, True), ((waiting,), None, False), ((plain,), FORM, True)):
+        rehearsal.doing = f"a fault at every suspension of {' '.join(inputs)!r}"
+        make = partial(_with_a_store, rehearsal, stream)
+        try:
+            report = await try_every_suspension(Scenario(make, inputs, schema, approve, any_answer=True), faults)
+        except AssertionError as error:
+            rehearsal.tell(*str(error).splitlines())
+            return
+        rehearsal.trials += sum(report.runs.values())
+
+
+def _with_a_store(rehearsal: Rehearsal, stream: bool, log: ToolLog) -> Agent:
+    return agent_on_stage([rehearsal.factory()], stream=stream, state_store=InMemoryStateStore())

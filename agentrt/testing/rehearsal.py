@@ -1,0 +1,161 @@
+"""One conversation with a middleware, and what must hold of it whatever the middleware does."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from agentrt.agent import Agent
+from agentrt.event import AgentEvent, ReplyStartEvent
+from agentrt.hooks import MiddlewareBase, ReplyInput
+from agentrt.message import AssistantMsg, Msg
+from agentrt.state import AgentState
+from agentrt.testing.answer import approve
+from agentrt.testing.lint_layer import Lint
+from agentrt.testing.promises import problems_of_events, problems_of_state
+from agentrt.testing.stage import agent_on_stage
+
+__all__ = ["GivenUp", "Rehearsal", "Talk", "between_lints", "told"]
+
+_MOST_ANSWERS = 5
+_IGNORED_EXIT = "async generator ignored GeneratorExit"
+
+
+class GivenUp(Exception):
+    """Something is not over in time; what is tried next would most likely wait as long."""
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """The trying of one middleware: what makes it, how long a conversation may take, and what was found so far.
+
+    `problems` maps what was done to what was wrong then, in words; `trials` counts the conversations.
+    """
+
+    factory: Callable[[], MiddlewareBase]
+    patience: float
+    name: str = "the middleware"
+    trials: int = 0
+    doing: str = ""
+    problems: dict[str, list[str]] = field(default_factory=dict)
+
+    def tell(self, *words: str) -> None:
+        """Note what is wrong, where it was found first."""
+        for each in words:
+            if not any(each in found for found in self.problems.values()):
+                self.problems.setdefault(self.doing, []).append(each)
+
+    def talk(self, layers: Sequence[MiddlewareBase] | None = None, **options: Any) -> "Talk":
+        """Return a conversation with these layers, or else with a new instance of the middleware alone."""
+        self.trials += 1
+        layers = between_lints([self.factory()]) if layers is None else layers
+        return Talk(self, agent_on_stage(layers, **options))
+
+
+def between_lints(
+    layers: Sequence[MiddlewareBase], outside: Sequence[MiddlewareBase] = (), inside: Sequence[MiddlewareBase] = ()
+) -> list[MiddlewareBase]:
+    """Return the layers, each inside a `Lint`, between others that may stand outermost and innermost as these may."""
+    for each in outside:
+        each.position = "outermost" if layers[0].position == "outermost" else None
+    core = Lint("the core, or a layer of this check,")
+    for each in (*inside, core):
+        each.position = "innermost" if layers[-1].position == "innermost" else None
+    return [*outside, *(each for layer in layers for each in (Lint(layer), layer)), core, *inside]
+
+
+class Talk:
+    """One conversation; what is wrong in it is told to the rehearsal."""
+
+    def __init__(self, rehearsal: Rehearsal, agent: Agent) -> None:
+        self.rehearsal = rehearsal
+        self.agent = agent
+        self.error: BaseException | None = None
+        self._items: list[Any] = []
+
+    async def ask(self, inputs: str | ReplyInput, schema: Any = None) -> str | None:
+        """Say something, answer what is asked in return, check it all, and return the text of the final message.
+
+        An error that leaves the reply is kept in `error`, and nothing is returned. Raises `GivenUp`.
+        """
+        self.error = None
+        self._items = []
+        with anyio.move_on_after(self.rehearsal.patience) as limit:
+            try:
+                await self._hear(inputs, schema)
+                for _ in range(_MOST_ANSWERS):
+                    if self.agent.state.reply_context is None:
+                        break
+                    await self._hear(approve(self.agent.state))
+            except Exception as error:  # noqa: BLE001  # judged by who asked
+                self.error = error
+        if limit.cancelled_caught:
+            raise GivenUp(f"the reply was not over after {self.rehearsal.patience:g} seconds")
+        self.rehearsal.tell(*self._lints(), *self._problems())
+        return None if self.error is not None else self._text()
+
+    async def ask_without_errors(self, inputs: str | ReplyInput, schema: Any = None) -> str | None:
+        """Do what `ask` does; an error that leaves the reply is told as well."""
+        text = await self.ask(inputs, schema)
+        if self.error is not None and not any(self._lints()):
+            self.rehearsal.tell(told(self.error))
+        return text
+
+    @property
+    def message(self) -> Msg | None:
+        """The final message."""
+        return next((item for item in reversed(self._items) if isinstance(item, Msg)), None)
+
+    async def _hear(self, inputs: str | ReplyInput, schema: Any = None) -> None:
+        if isinstance(inputs, AgentEvent):
+            self._items.append(inputs)
+        async with self.agent.reply_stream(inputs, schema, yield_final_msg=True) as stream:
+            async for item in stream:
+                self._items.append(item)
+                await anyio.lowlevel.checkpoint()
+
+    def _text(self) -> str | None:
+        return None if self.message is None else self.message.get_text_content("")
+
+    def _lints(self) -> list[str]:
+        return [words for each in self.agent.chains.middlewares if isinstance(each, Lint) for words in each.problems]
+
+    def _problems(self) -> Iterator[str]:
+        state = self.agent.state
+        events = [item for item in self._items if isinstance(item, AgentEvent)]
+        last = events[-1].reply_id if events else ""
+        yield from problems_of_state(state)
+        yield from problems_of_events(events, last, state)
+        starts = [event.reply_id for event in events if isinstance(event, ReplyStartEvent)]
+        if len(starts) > len(set(starts)):
+            yield f"REPLY_START of the reply {starts[0]!r} was emitted more than once"
+        try:
+            AgentState.model_validate_json(state.model_dump_json())
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is what is wrong
+            yield f"the state cannot be saved: {told(error)}"
+        if self.error is None and starts:
+            yield from self._rebuilding(events, last)
+
+    def _rebuilding(self, events: Sequence[AgentEvent], last: str) -> Iterator[str]:
+        kept = next((message for message in self.agent.state.context if message.id == last), None)
+        if kept is None:
+            return
+        message = AssistantMsg("", [])
+        for event in events:
+            message.append_event(event)
+        if message.content != kept.content:
+            yield (
+                f"the events do not rebuild the message that is kept: they say {message.content!r:.300}, and kept is "
+                f"{kept.content!r:.300}"
+            )
+
+
+def told(error: BaseException) -> str:
+    """Return in words what was raised."""
+    if _IGNORED_EXIT in str(error):
+        return "it yields after its reader has left, in a `finally` or an `except`: nothing may be yielded there"
+    if str(error):
+        return f"{type(error).__name__} was raised: {error}"
+    return f"{type(error).__name__} was raised"

@@ -1,0 +1,148 @@
+"""The agents that a middleware is tried in; their model answers by what it is asked, and may be stopped anywhere."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio.lowlevel
+
+from agentrt.agent import Agent, ReActConfig
+from agentrt.hooks import MiddlewareBase
+from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolResultBlock
+from agentrt.model import ChatModelBase, ChatResponse, ModelResult
+from agentrt.model.scripted import stream_response, whole_response
+from agentrt.state import StateStore
+from agentrt.tool import FunctionTool, ToolBase, Toolkit
+from agentrt.types import JSONSchema, ToolChoice
+
+__all__ = ["FORM", "QUESTIONS", "OnPoint", "StageModel", "agent_on_stage"]
+
+OnPoint = Callable[[str], Awaitable[None]]
+
+QUESTIONS = {
+    "a plain question": "Is it a fine day?",
+    "a tool": "Please add.",
+    "tools side by side": "Please add and count.",
+    "a call to confirm": "Please write.",
+    "calls to confirm and to execute outside": "Please add, write and send.",
+}
+"""What is asked in each kind of conversation, by what happens then."""
+
+FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_FORM_TOOL = "GenerateStructuredOutput"
+_INPUTS = {
+    "add": '{"a": 1, "b": 2}',
+    "subtract": "{}",
+    "count": '{"to": 3}',
+    "write": '{"text": "note"}',
+    "send": '{"text": "note"}',
+}
+
+
+async def _nothing(point: str) -> None:
+    await anyio.lowlevel.checkpoint()
+
+
+class StageModel(ChatModelBase):
+    """A model that answers by what it is asked alone; `on_point` is awaited "before", "midway" and "after" that."""
+
+    def __init__(self, *, stream: bool = True, on_point: OnPoint = _nothing) -> None:
+        super().__init__(model="stage", stream=stream)
+        self._on_point = on_point
+
+    async def _call(
+        self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> ModelResult:
+        await self._on_point("before")
+        whole = whole_response(_content(messages, tools or []), messages)
+        if self.stream:
+            return self._pieces(whole)
+        await self._on_point("midway")
+        await self._on_point("after")
+        return whole
+
+    async def _pieces(self, whole: ChatResponse) -> AsyncGenerator[ChatResponse, None]:
+        pieces = stream_response(whole)
+        try:
+            place = 0
+            async for piece in pieces:
+                await (_nothing if place != 1 else self._on_point)("midway")
+                yield piece
+                place += 1
+        finally:
+            await pieces.aclose()
+        await self._on_point("after")
+
+
+def _content(messages: Sequence[Msg], tools: Sequence[JSONSchema]) -> list[Any]:
+    names = [tool["function"]["name"] for tool in tools]
+    if _FORM_TOOL in names:
+        return [ToolCallBlock("form", _FORM_TOOL, '{"city": "Beijing"}')]
+    asked, since = _last_question(messages)
+    if any(isinstance(block, ToolResultBlock) for message in since for block in message.get_content_blocks()):
+        return [TextBlock("That is done, all of it.")]
+    wanted = [name for name in _INPUTS if name in asked.lower() and name in names] if "Please" in asked else []
+    if wanted:
+        return [TextBlock("Let me see."), *(ToolCallBlock(name, name, _INPUTS[name]) for name in wanted)]
+    return [TextBlock(f"You asked {asked!r}, and the answer is yes.")]
+
+
+def _last_question(messages: Sequence[Msg]) -> tuple[str, Sequence[Msg]]:
+    for place in range(len(messages) - 1, -1, -1):
+        if messages[place].role == "user" and messages[place].name != "runtime":
+            return messages[place].get_text_content() or "", messages[place:]
+    return "", messages
+
+
+class _Send(ToolBase):
+    """A tool that somebody else runs."""
+
+    name = "send"
+    description = "Send a text."
+    input_schema = {"type": "object", "properties": {"text": {"type": "string"}}}  # noqa: RUF012
+    is_external_tool = True
+
+
+def _tools(on_point: OnPoint) -> list[Any]:
+    async def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        await on_point("tool")
+        return a + b
+
+    async def subtract() -> str:
+        """Subtract."""
+        await on_point("strict tool")
+        return "less"
+
+    async def count(to: int) -> AsyncIterator[str]:
+        """Count."""
+        for number in range(to):
+            await anyio.lowlevel.checkpoint()
+            yield f"{number} "
+
+    async def write(text: str) -> str:
+        """Write a text down."""
+        await anyio.lowlevel.checkpoint()
+        return f"wrote {text!r}"
+
+    strict = FunctionTool(subtract, raise_tool_errors=True)
+    return [add, strict, FunctionTool(count, is_read_only=True), FunctionTool(write, ask=True), _Send()]
+
+
+def agent_on_stage(
+    middlewares: Sequence[MiddlewareBase],
+    *,
+    stream: bool = True,
+    on_point: OnPoint = _nothing,
+    name: str = "tester",
+    state_store: StateStore | None = None,
+) -> Agent:
+    """Return an agent with these layers; `on_point` is awaited at the model's points, at "tool" and "strict tool"."""
+    return Agent(
+        name,
+        "You are tested.",
+        StageModel(stream=stream, on_point=on_point),
+        Toolkit(tools=_tools(on_point)),
+        middlewares,
+        state_store=state_store,
+        react_config=ReActConfig(max_iters=4),  # a layer that lets no tool run would have it asked for again and again
+    )

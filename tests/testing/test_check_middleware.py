@@ -1,0 +1,419 @@
+"""The kit finds what a middleware must not do, says so in words, and leaves alone what a middleware may do."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+from agentrt import MiddlewareBase
+from agentrt.event import CustomEvent
+from agentrt.message import Msg, TextBlock
+from agentrt.model import ChatResponse
+from agentrt.testing import MiddlewareProblems, check_middleware, check_middleware_on_both_loops
+from agentrt.tool import ToolResponse
+
+WHO: ContextVar[str] = ContextVar("who")
+WHO.set("nobody")
+
+
+class NeverCallsNext(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        for event in ():
+            yield event
+
+
+class CallsWithoutIterating(MiddlewareBase):
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        next_handler()
+        for event in ():
+            yield event
+
+
+class HasNoEvents(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            if isinstance(item, str):
+                yield item
+
+
+class PassesTwoStreamsOn(MiddlewareBase):
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        for _ in range(2):
+            async for item in next_handler():
+                yield item
+
+
+class RepliesTwice(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        for _ in range(2):
+            async for item in next_handler():
+                yield item
+
+
+class CallsConcurrently(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        results: list[Any] = []
+
+        async def call() -> None:
+            results.append(await next_handler())
+
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(call)
+                group.start_soon(call)
+        except BaseExceptionGroup as raised:
+            raise raised.exceptions[0] from None
+        return results[0]
+
+
+class YieldsAText(MiddlewareBase):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+        yield "done"
+
+
+class ReturnsAText(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        await next_handler()
+        return "done"
+
+
+class IsACoroutine(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        return next_handler()
+
+
+class IsASyncGenerator(MiddlewareBase):
+    def on_acting(self, agent, input_kwargs, next_handler):
+        yield from ()
+
+
+class AddsToTheMessages(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        input_kwargs["messages"].append(Msg("user", "Hurry.", "user"))
+        return await next_handler()
+
+
+class ChangesTheInput(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        inputs = input_kwargs["inputs"]
+        for message in inputs if isinstance(inputs, list) else [inputs]:
+            if isinstance(message, Msg):
+                message.content = "Hurry."
+        async for item in next_handler():
+            yield item
+
+
+class GivesBackAfterItsLoop(MiddlewareBase):
+    def __init__(self):
+        self.lock = anyio.Semaphore(1)
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        await self.lock.acquire()
+        async for item in next_handler():
+            yield item
+        self.lock.release()
+
+
+class CountsAfterItsLoop(MiddlewareBase):
+    def __init__(self):
+        self.active = 0
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        self.active += 1
+        async for item in next_handler():
+            yield item
+        self.active -= 1
+
+
+class YieldsInAScope(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        with anyio.move_on_after(30):
+            async for item in next_handler():
+                yield item
+
+
+class YieldsPiecesInAScope(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        result = await next_handler()
+        return result if isinstance(result, ChatResponse) else self.pieces(result)
+
+    async def pieces(self, stream):
+        with anyio.fail_after(30):
+            async for piece in stream:
+                yield piece
+
+
+class YieldsInATaskGroup(MiddlewareBase):
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        async with anyio.create_task_group():
+            async for item in next_handler():
+                yield item
+
+
+class YieldsWhenLeft(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        try:
+            async for item in next_handler():
+                yield item
+        except GeneratorExit:
+            yield CustomEvent("left", None)
+
+
+class LeavesItsSpanCurrent(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        from opentelemetry.sdk.trace import TracerProvider
+
+        with TracerProvider().get_tracer("tests").start_as_current_span("reply"):
+            async for item in next_handler():
+                yield item
+
+
+class ResetsAToken(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        token = WHO.set("somebody")
+        try:
+            async for item in next_handler():
+                yield item
+        finally:
+            with suppress(ValueError):
+                WHO.reset(token)
+
+
+class SwallowsACancellation(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        try:
+            return await next_handler()
+        except anyio.get_cancelled_exc_class():
+            return ChatResponse([TextBlock("I was cancelled.")])
+
+
+class SwallowsItInAStream(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        try:
+            async for item in next_handler():
+                yield item
+        except anyio.get_cancelled_exc_class():
+            yield CustomEvent("cancelled", None)
+
+
+class TurnsErrors(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        try:
+            return await next_handler()
+        except Exception as error:
+            raise RuntimeError("it failed") from error
+
+
+class KeepsTextInItself(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        self.asked = input_kwargs["messages"]
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        return await next_handler(messages=self.asked)
+
+
+class KeepsDataUnderItsOwnName(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        agent.state.middleware_data.setdefault("mine", {})["calls"] = 1
+        async for item in next_handler():
+            yield item
+
+
+class ForgetsWhenSaved(MiddlewareBase):
+    def __init__(self):
+        self.replies = 0
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        self.replies += 1
+        return ChatResponse([TextBlock(f"This is answer {self.replies}.")])
+
+
+class CannotBeSaved(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        agent.state_of(self)["model"] = input_kwargs["current_model"]
+        return await next_handler()
+
+
+class AnswersOnlyStreams(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        result = await next_handler()
+        return ChatResponse([TextBlock("No.")]) if isinstance(result, ChatResponse) else result
+
+
+class LeavesATask(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        start_a_task(anyio.Event().wait)
+        return await next_handler()
+
+
+def start_a_task(main: Callable[[], Any]) -> None:
+    try:
+        asyncio.get_running_loop().create_task(main())
+    except RuntimeError:
+        trio.lowlevel.spawn_system_task(main)
+
+
+SCOPE = "yields inside an open cancel scope or task group, whose deadline and failures then hit its reader"
+BAD = [
+    (
+        NeverCallsNext,
+        r"left alone, with a plain question:\n.*NeverCallsNext\.on_reply ended with nothing, but its last item must be",
+    ),
+    (CallsWithoutIterating, r"CallsWithoutIterating\.on_acting ended with nothing, .* must be a ToolResponse"),
+    (HasNoEvents, r"HasNoEvents\.on_reply ended with nothing, but its last item must be a Msg"),
+    (PassesTwoStreamsOn, r"PassesTwoStreamsOn\.on_acting yielded .* after its ToolResponse, which must come last"),
+    (RepliesTwice, r"on_reply called next_handler\(\) again after the reply had ended: to have another round, call"),
+    (CallsConcurrently, r"CallsConcurrently\.on_model_call called next_handler\(\) while its last call is running"),
+    (YieldsAText, r"YieldsAText\.on_reasoning yielded 'done', but what passes there is AgentEvent or Msg"),
+    (ReturnsAText, r"on_model_call must return ChatResponse or .*, but ReturnsAText returned 'done'"),
+    (IsACoroutine, r"it is refused, before anything runs: IsACoroutine\.on_reply must be an async generator"),
+    (IsASyncGenerator, r"it is refused, .*: IsASyncGenerator\.on_acting must be .* but it is a sync generator"),
+    (AddsToTheMessages, r"AddsToTheMessages\.on_model_call changed the messages that it was given, which others"),
+    (ChangesTheInput, r"ChangesTheInput\.on_reply changed the inputs that it was given, which others share"),
+    (
+        GivesBackAfterItsLoop,
+        r"left by its reader:\n.*not over after .*: it came after one whose reader had left, so give back in a `fin",
+    ),
+    (CountsAfterItsLoop, r"its `active` is 1 after a reply that its reader left, and 0 after one .* in a `finally`"),
+    (YieldsInAScope, rf"YieldsInAScope\.on_reply {SCOPE}"),
+    (YieldsPiecesInAScope, rf"YieldsPiecesInAScope\.on_model_call {SCOPE}"),
+    (YieldsInATaskGroup, rf"YieldsInATaskGroup\.on_acting {SCOPE}"),
+    (YieldsWhenLeft, r"left by its reader:\n.*it yields after its reader has left, in a `finally` or an `except`"),
+    (LeavesItsSpanCurrent, r"LeavesItsSpanCurrent\.on_reply leaves the ContextVar 'current_context' changed while"),
+    (ResetsAToken, r"ResetsAToken\.on_reply leaves the ContextVar 'who' changed while its reader runs"),
+    (
+        SwallowsACancellation,
+        r"cancelled .*\n.*its on_model_call swallowed the cancellation and went on: let it through",
+    ),
+    (SwallowsItInAStream, r"cancelled .*\n.*its on_reply swallowed the cancellation and went on"),
+    (
+        TurnsErrors,
+        r"the model raises before its answer:\n.*_MadeToFail came from inside of it, and RuntimeError out of",
+    ),
+    (KeepsTextInItself, r"one instance in two .*\n.*while another one is given, .*: keep what belongs to a reply in"),
+    (KeepsDataUnderItsOwnName, r"two instances share the data 'mine' of the conversation: keep it in agent\.state_of"),
+    (ForgetsWhenSaved, r"saved and loaded between two replies, the last answer is 'This is answer 1\.', and 'This is "),
+    (CannotBeSaved, r"the state cannot be saved: "),
+    (AnswersOnlyStreams, r"the answer is \"You asked .*\" when it streams, and 'No\.' when it does not"),
+    (
+        LeavesATask,
+        r"a fault at every suspension of .*\n.*left alone: the task Event\.wait was not over when the reply was",
+    ),
+]
+
+
+@pytest.mark.parametrize(("middleware", "words"), BAD, ids=[each.__name__ for each, _ in BAD])
+@pytest.mark.filterwarnings("ignore:Async generator .* was garbage collected:ResourceWarning")  # theirs, on trio
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])  # a loop of its own, since some leave things behind in it
+def test_a_bad_middleware_is_found_and_told_in_words(loop, middleware, words):
+    with pytest.raises(MiddlewareProblems, match=words) as caught:
+        anyio.run(check, middleware, backend=loop)
+    assert str(caught.value).startswith(f"{middleware.__name__} does not keep what a middleware must keep:\n- ")
+    assert caught.value.report.problems
+
+
+async def check(middleware):
+    await check_middleware(middleware, faults=["cancel"], patience=0.4)
+
+
+class AnswersItself(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        return ChatResponse([TextBlock("I know that without a model.")])
+
+
+class Remembers(MiddlewareBase):
+    """Gives the answers that were given before."""
+
+    def __init__(self):
+        self.known = {}
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        asked = repr([(message.role, message.content) for message in input_kwargs["messages"]])
+        if asked not in self.known:
+            result = await next_handler()
+            if not isinstance(result, ChatResponse):
+                result = [piece async for piece in result][-1]
+            self.known[asked] = result
+        return self.known[asked]
+
+
+class AsksTwice(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        with suppress(ValueError):
+            await next_handler()
+        return await next_handler()
+
+
+class SaysNo(MiddlewareBase):
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        yield ToolResponse([TextBlock("No tools today.")])
+
+
+class EndsTheReply(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        yield Msg(agent.name, "We are closed.", "assistant")
+
+
+class OneAtATime(MiddlewareBase):
+    def __init__(self):
+        self.lock = anyio.Semaphore(1)
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        await self.lock.acquire()
+        try:
+            async for item in next_handler():
+                yield item
+        finally:
+            self.lock.release()
+
+
+class CountsThoseWhoLeave(MiddlewareBase):
+    def __init__(self):
+        self.left = 0
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        is_over = False
+        try:
+            async for item in next_handler():
+                yield item
+            is_over = True
+        finally:
+            self.left += not is_over
+
+
+@pytest.mark.parametrize("faults", [[], pytest.param(["cancel", "drop"], marks=pytest.mark.slow)], ids=["none", "some"])
+@pytest.mark.parametrize(
+    "middleware", [AnswersItself, Remembers, AsksTwice, SaysNo, EndsTheReply, OneAtATime, CountsThoseWhoLeave]
+)
+async def test_what_a_middleware_may_do_is_left_alone(middleware, faults):
+    report = await check_middleware(middleware, faults=faults)
+    assert not report.problems
+    assert str(report).startswith(f"{middleware.__name__}: nothing found in ")
+
+
+def test_both_loops_are_tried_from_a_test_that_is_no_coroutine():
+    reports = check_middleware_on_both_loops(MiddlewareBase, faults=[])
+    assert set(reports) == {"asyncio", "trio"}
+    assert all(report.conversations > 100 for report in reports.values())
+
+
+KEPT = AnswersItself()
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        (lambda: "text", "the factory must return a middleware, such as MyMiddleware"),
+        (lambda: KEPT, "the factory returned one AnswersItself twice: make a new one each time"),
+    ],
+)
+async def test_a_factory_that_makes_no_new_middleware_is_told(factory, words):
+    with pytest.raises(MiddlewareProblems, match=words):
+        await check_middleware(factory)

@@ -1,0 +1,180 @@
+"""`lint` names the one layer that breaks the contract of a hook, and changes nothing where none does."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt import Agent, MiddlewareBase, Msg, Toolkit
+from agentrt.errors import ChainContractError
+from agentrt.event import CustomEvent
+from agentrt.message import TextBlock
+from agentrt.model import ChatResponse
+from agentrt.testing import Lint, ScriptedChatModel, lint
+from agentrt.tool import ToolResponse
+from tests.agent.helpers import add, call, order_of
+
+
+class Innocent(MiddlewareBase):
+    """Passes everything on."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        return await next_handler()
+
+    async def on_check_permission(self, agent, input_kwargs, next_handler):
+        return await next_handler()
+
+
+class Outside(Innocent):
+    pass
+
+
+class Inside(Innocent):
+    pass
+
+
+class WrongType(Innocent):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        yield "text"
+
+
+class NoEnd(Innocent):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            if not isinstance(item, Msg):
+                yield item
+
+
+class LosesTheResponse(Innocent):
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            if not isinstance(item, ToolResponse):
+                yield item
+
+
+class GoesOn(Innocent):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+        yield CustomEvent("too late", None)
+
+
+class ChangesMessages(Innocent):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        input_kwargs["messages"].pop(0)
+        return await next_handler()
+
+
+class ChangesTools(Innocent):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        result = await next_handler()
+        for tool in input_kwargs["tools"]:
+            tool["function"]["description"] = ""
+        return result
+
+
+class ChangesTheCall(Innocent):
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        input_kwargs["tool_call"].input = '{"a": 1, "b": 1}'
+        async for item in next_handler():
+            yield item
+
+
+class CutsTheStream(Innocent):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        result = await next_handler()
+        return result if isinstance(result, ChatResponse) else self.pieces(result)
+
+    async def pieces(self, stream):
+        async for piece in stream:
+            if not piece.is_last:
+                yield piece
+
+
+class InAScope(Innocent):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        with anyio.CancelScope():
+            async for item in next_handler():
+                yield item
+
+
+def agent(*layers: MiddlewareBase, script: Any = None) -> Agent:
+    script = script or [[call("1", "add", a=1, b=2)], "It is three."]
+    return Agent(
+        "tester", "You are tested.", ScriptedChatModel(script, stream=True), Toolkit(tools=[add]), list(layers)
+    )
+
+
+@pytest.mark.parametrize(
+    ("middleware", "words"),
+    [
+        (WrongType, r"WrongType\.on_reasoning yielded 'text', but what passes there is AgentEvent or Msg"),
+        (NoEnd, r"NoEnd\.on_reply ended with ReplyEndEvent\(.*, but its last item must be a Msg: pass on what"),
+        (LosesTheResponse, r"LosesTheResponse\.on_acting ended with .*, but its last item must be a ToolResponse"),
+        (GoesOn, r"GoesOn\.on_reply yielded CustomEvent\(.* after its Msg, which must come last"),
+        (
+            ChangesMessages,
+            r"ChangesMessages\.on_model_call changed the messages that it was given, .*\(messages=\.\.\.\)",
+        ),
+        (ChangesTools, r"ChangesTools\.on_model_call changed the tools that it was given"),
+        (ChangesTheCall, r"ChangesTheCall\.on_acting changed the tool_call that it was given"),
+        (CutsTheStream, r"CutsTheStream\.on_model_call returned a stream that ended without .* is_last=True"),
+        (InAScope, r"InAScope\.on_reasoning yields inside an open cancel scope or task group"),
+    ],
+)
+async def test_the_one_layer_of_three_that_breaks_a_contract_is_named(middleware, words):
+    layers = lint([Outside(), middleware(), Inside()])
+    with pytest.raises(ChainContractError, match=f"^{words}"):
+        await agent(*layers).reply("go")
+    told = {repr(each): each.problems for each in layers if isinstance(each, Lint)}
+    assert [name for name, problems in told.items() if problems] == [f"Lint({middleware.__name__})"]
+
+
+async def test_layers_that_keep_the_contract_give_the_same_events_with_and_without_lint():
+    plain = await order_of(agent(Outside(), Inside()))
+    layers = lint([Outside(), Inside()])
+    assert await order_of(agent(*layers)) == plain
+    assert [repr(each) for each in layers if isinstance(each, Lint)] == [
+        "Lint(Outside)",
+        "Lint(Inside)",
+        "Lint(the core)",
+    ]
+
+
+async def test_a_model_that_breaks_the_contract_is_not_blamed_on_a_layer():
+    stream = [ChatResponse([TextBlock("a")], False), ChatResponse([TextBlock("a")]), ChatResponse([TextBlock("b")])]
+    layers = lint([Outside()])
+
+    class Model(ScriptedChatModel):
+        async def _call(self, messages, tools, tool_choice):
+            return self.pieces()
+
+        async def pieces(self):
+            for piece in stream:
+                yield piece
+
+    with pytest.raises(ChainContractError, match=r"^the core of on_model_call yielded ChatResponse\(.* after its Chat"):
+        await Agent("tester", model=Model([]), middlewares=layers).reply("go")
+
+
+async def test_a_lint_stands_wherever_the_layer_may_that_it_watches():
+    class First(Innocent):
+        position = "outermost"
+
+    class Last(Innocent):
+        position = "innermost"
+
+    linted = agent(*lint([First(), Outside(), Last()]))
+    assert (await linted.reply("go")).get_text_content() == "It is three."
