@@ -13,8 +13,10 @@
     │   └── MissingTerminalError       a stream ended without the item that it must end with
     ├── ModelError                   the provider
     │   ├── RateLimited                asked to slow down (`retry_after` in seconds, when it said so)
+    │   │   └── RateLimitTimeout           our own rate limit: the call would have waited too long
     │   ├── Timeout                    too slow
     │   ├── Transient                  a fault that may pass: connection, 5xx, a cut stream
+    │   │   └── CircuitOpen                our own circuit breaker: the model has failed too often of late
     │   ├── Rejected                   the request is wrong: 4xx, authentication, quota
     │   ├── ContextOverflow            the request is too long for the model
     │   ├── Refused                    the model or its filter declined to answer
@@ -35,6 +37,7 @@ __all__ = [
     "AgentRTError",
     "ChainContractError",
     "ChainError",
+    "CircuitOpen",
     "ConfigError",
     "ContextOverflow",
     "InvalidInputError",
@@ -42,6 +45,7 @@ __all__ = [
     "MiddlewareConfigError",
     "MissingTerminalError",
     "ModelError",
+    "RateLimitTimeout",
     "RateLimited",
     "Refused",
     "Rejected",
@@ -130,12 +134,20 @@ class RateLimited(ModelError):
         self.retry_after = retry_after
 
 
+class RateLimitTimeout(RateLimited):
+    """A rate limit of our own did not let the call begin in time; the provider was not asked."""
+
+
 class Timeout(ModelError):
     """The provider was too slow."""
 
 
 class Transient(ModelError):
     """A fault that may pass by itself: a refused connection, a 5xx, a stream cut short."""
+
+
+class CircuitOpen(Transient):
+    """A circuit breaker of our own holds the calls back, for `retry_after` seconds; the provider was not asked."""
 
 
 class Rejected(ModelError):

@@ -23,6 +23,12 @@ class ChatModelBase:
     stream: bool
     context_size: int
 
+    account: str | None = None
+    """Names whose limits a call counts to, the same in every process and never the key itself; `None`: not known."""
+
+    capabilities: frozenset[str] | None = None
+    """What it takes besides text: "tools", "image", "audio", "video", "application"; `None`: not known."""
+
     def __init__(self, *, model: str, stream: bool = True, context_size: int = 128_000) -> None:
         self.model = model
         self.stream = stream

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from types import ModuleType
 from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
@@ -140,6 +141,7 @@ class RemoteChatModel(ChatModelBase):
         self._clients: WeakKeyDictionary[object, SharedClient] = WeakKeyDictionary()
         secrets = (self._key.get_secret_value(), *(str(value) for value in self._headers().values()))
         self._provider = Provider(model, self.base_url, key_variable, secrets)
+        self.account = f"{self._provider.shown_url()}#{sha256(secrets[0].encode()).hexdigest()[:16]}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, base_url={self._provider.shown_url()!r})"

@@ -1,3 +1,34 @@
 """The middlewares that ship with agentrt, one file each; import them from `agentrt.middleware`."""
 
-__all__: list[str] = []
+from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
+from agentrt_middleware.dynamic_context import DynamicContextMiddleware
+from agentrt_middleware.fallback import ModelFallbackMiddleware
+from agentrt_middleware.logging import LoggingMiddleware
+from agentrt_middleware.otlp import SpanDelivery, setup_tracing
+from agentrt_middleware.rate_limit import RateLimitMiddleware
+from agentrt_middleware.redis_store import RedisStore
+from agentrt_middleware.retry import RetryMiddleware
+from agentrt_middleware.timeout import TimeoutMiddleware
+from agentrt_middleware.timing import Timing, TimingMiddleware
+from agentrt_middleware.tool_retry import ToolRetryMiddleware
+from agentrt_middleware.tracing import TracingMiddleware
+from agentrt_middleware.usage import UsageMiddleware, UsageReport
+
+__all__ = [
+    "CircuitBreakerMiddleware",
+    "DynamicContextMiddleware",
+    "LoggingMiddleware",
+    "ModelFallbackMiddleware",
+    "RateLimitMiddleware",
+    "RedisStore",
+    "RetryMiddleware",
+    "SpanDelivery",
+    "TimeoutMiddleware",
+    "Timing",
+    "TimingMiddleware",
+    "ToolRetryMiddleware",
+    "TracingMiddleware",
+    "UsageMiddleware",
+    "UsageReport",
+    "setup_tracing",
+]

@@ -1,0 +1,42 @@
+"""Tell the model what is so at the moment."""
+
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Any
+
+from agentrt.errors import ChainContractError, MiddlewareConfigError
+from agentrt.hooks import MiddlewareBase
+
+__all__ = ["DynamicContextMiddleware"]
+
+ContextProvider = str | Callable[[], Awaitable[str | None] | str | None]
+
+
+class DynamicContextMiddleware(MiddlewareBase):
+    """Adds a section to the system prompt each time it is assembled: `provider`, or what that function returns.
+
+    The function takes nothing, and may be a coroutine function. An empty text or `None` adds nothing. `title` is the
+    section's heading, `None` for none. Several of them add their sections in list order.
+    """
+
+    def __init__(self, provider: ContextProvider, *, title: str | None = "Current Context") -> None:
+        if not isinstance(provider, str) and not callable(provider):
+            raise MiddlewareConfigError(
+                f"DynamicContextMiddleware takes a text or a function that returns one, not {provider!r:.200}"
+            )
+        self._provider = provider
+        self._title = title
+
+    async def on_system_prompt(self, agent: Any, current_prompt: str) -> str:
+        context = self._provider if isinstance(self._provider, str) else self._provider()
+        if isawaitable(context):
+            context = await context
+        if not context:
+            return current_prompt
+        if not isinstance(context, str):
+            raise ChainContractError(
+                f"the function given to DynamicContextMiddleware must return a str or None, but it returned a "
+                f"{type(context).__name__}"
+            )
+        section = f"## {self._title}\n{context}" if self._title else context
+        return f"{current_prompt}\n\n{section}" if current_prompt else section

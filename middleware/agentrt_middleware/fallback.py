@@ -1,0 +1,167 @@
+"""Ask another model when one fails."""
+
+from collections.abc import Callable, Iterator, Sequence
+from time import time
+from typing import Any, ClassVar
+
+from agentrt.errors import Malformed, MiddlewareConfigError, RateLimited, Rejected, Timeout, Transient
+from agentrt.event import ModelCallRetryEvent
+from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.model import ChatModelBase, ModelResult
+from agentrt_middleware.model_calls import make_attempts
+from agentrt_middleware.options import ErrorChoice, check_number, choose_errors
+
+__all__ = ["ModelFallbackMiddleware"]
+
+
+class ModelFallbackMiddleware(MiddlewareBase):
+    """Asks `models`, one after the other, when the agent's own model fails with an error of `on`.
+
+    That holds for a stream that breaks off as well: what it said is withdrawn, and the next model's answer goes on in
+    the same stream. Each change of model is announced by a `ModelCallRetryEvent`. If all fail, the last error leaves
+    with a note of the others. An answer that was refused, or is too long for the model, is no failure unless `on` says
+    so: another model might say what this one must not, and the runtime shortens what is too long. `on` may be a
+    function of the error.
+
+    With `sticky=True` a conversation stays with the model that answered, and with a number for so many seconds; the
+    others come after it. `needs` names what each model must be capable of; one that is known (by its `capabilities`) to
+    lack it raises `MiddlewareConfigError`. One that is known not to take a call's tools or images is passed over.
+
+    The models belong to whoever made them, who closes them with `aclose()` if need be. `clock` is in seconds since the
+    epoch: a conversation may be saved and go on elsewhere.
+    """
+
+    emits = True
+    wrapped_by: ClassVar = ("TracingMiddleware",)
+    wraps: ClassVar = (
+        "RetryMiddleware",
+        "CircuitBreakerMiddleware",
+        "RateLimitMiddleware",
+        "TimeoutMiddleware",
+        "UsageMiddleware",
+    )
+
+    def __init__(
+        self,
+        models: ChatModelBase | Sequence[ChatModelBase],
+        *,
+        on: ErrorChoice = (RateLimited, Timeout, Transient, Rejected, Malformed),
+        sticky: bool | float = False,
+        needs: Sequence[str] = (),
+        clock: Callable[[], float] = time,
+    ) -> None:
+        self.models = (models,) if isinstance(models, ChatModelBase) else tuple(models)
+        _check_models(self.models, {needs} if isinstance(needs, str) else set(needs))
+        if not isinstance(sticky, bool):
+            check_number("ModelFallbackMiddleware(sticky=...)", sticky)
+        self.sticky = sticky
+        self._falls_back = choose_errors("ModelFallbackMiddleware(on=...)", on, our_own=True)
+        self._clock = clock
+
+    async def on_model_call(
+        self, agent: Any, input_kwargs: ModelCallValues, next_handler: NextModelCall
+    ) -> ModelResult:
+        return await make_attempts(_Call(self, agent, input_kwargs, next_handler))
+
+    def _kept(self, agent: Any) -> ChatModelBase | None:
+        """Return the model that the conversation stays with."""
+        if self.sticky is False:
+            return None
+        data = agent.state_of(self)
+        place, until = data.get("place", -1), data.get("until")
+        if not 0 <= place < len(self.models) or self.models[place].model != data["model"]:
+            return None  # the list has changed since the conversation was saved
+        return self.models[place] if until is None or self._clock() < until else None
+
+    def _keep(self, agent: Any, model: ChatModelBase) -> None:
+        """Have the conversation stay with a model, from the time when it changed to it."""
+        if self.sticky is False or model is self._kept(agent):
+            return
+        data = agent.state_of(self)
+        data.clear()
+        place = next((place for place, each in enumerate(self.models) if each is model), None)
+        if place is not None:
+            until = None if self.sticky is True else self._clock() + self.sticky
+            data.update(place=place, model=model.model, until=until)
+
+
+class _Call:
+    """The attempts at one model call, each with another model."""
+
+    def __init__(
+        self, layer: ModelFallbackMiddleware, agent: Any, values: ModelCallValues, next_handler: NextModelCall
+    ) -> None:
+        self._layer = layer
+        self._agent = agent
+        self._values = values
+        self._next_handler = next_handler
+        self._failed: list[str] = []
+        self._models = self._in_order()
+        self._model = next(self._models)
+
+    async def start(self) -> ModelResult:
+        return await self._next_handler(current_model=self._model)
+
+    def wait_after(self, error: Exception) -> float | None:
+        following = next(self._models, None) if self._layer._falls_back(error) else None
+        if following is None:
+            self._note(error)
+            return None
+        failed = type(error).__name__
+        self._failed.append(f"{self._model.model!r} with {failed}")
+        self._model = following
+        reason = f"{failed}, going on with {following.model!r}"
+        self._agent.run.emit(ModelCallRetryEvent(reason, len(self._failed)))
+        return 0.0
+
+    def answered(self) -> None:
+        self._layer._keep(self._agent, self._model)
+
+    def _in_order(self) -> Iterator[ChatModelBase]:
+        own = self._values["current_model"]
+        kept = self._layer._kept(self._agent)
+        first = own if kept is None or not self._suits(kept) else kept
+        yield first
+        for model in (own, *self._layer.models):
+            if model is not first and (model is own or self._suits(model)):
+                yield model
+
+    def _suits(self, model: ChatModelBase) -> bool:
+        return model is not self._values["current_model"] and (
+            model.capabilities is None or _needs(self._values) <= model.capabilities
+        )
+
+    def _note(self, error: Exception) -> None:
+        if self._failed:
+            note = f"agentrt: this is from model {self._model.model!r}; before it failed {', '.join(self._failed)}"
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
+
+
+def _needs(values: ModelCallValues) -> set[str]:
+    """Return what a model must take besides text, to take this call."""
+    needed = {"tools"} if values["tools"] else set()
+    for message in values["messages"]:
+        needed |= {block.source.media_type.partition("/")[0] for block in message.get_content_blocks("data")}
+    return needed
+
+
+def _check_models(models: Sequence[ChatModelBase], needs: set[str]) -> None:
+    if not models:
+        raise MiddlewareConfigError("ModelFallbackMiddleware has no models: give those to ask when the agent's fails")
+    for place, model in enumerate(models):
+        if not isinstance(model, ChatModelBase):
+            raise MiddlewareConfigError(
+                f"ModelFallbackMiddleware(models=...) takes chat models, such as OpenAIChatModel('...'), "
+                f"not {model!r:.200}"
+            )
+        if any(model is other for other in models[:place]):
+            raise MiddlewareConfigError(
+                f"ModelFallbackMiddleware has the model {model.model!r} twice: the second time it would fail as well"
+            )
+        missing = set() if model.capabilities is None else needs - model.capabilities
+        if missing:
+            raise MiddlewareConfigError(
+                f"ModelFallbackMiddleware needs models that take {', '.join(sorted(missing))}, which {model.model!r} "
+                f"does not: leave it out, or the need"
+            )

@@ -1,0 +1,142 @@
+"""The names of OpenTelemetry's conventions for generative AI, which are still moving, and ours beside them.
+
+Written out here since the packages that hold them mark them as moved; nothing else in agentrt spells such a name.
+"""
+
+from typing import Final
+
+__all__ = [
+    "AGENT_FINISHED_REASON",
+    "AGENT_INCOMING_EVENT",
+    "AGENT_IS_EXTERNAL",
+    "AGENT_NAME",
+    "AGENT_PENDING_CONFIRMATION",
+    "AGENT_PENDING_EXTERNAL",
+    "AGENT_REPLY_ID",
+    "CACHE_READ_TOKENS",
+    "CACHE_WRITE_TOKENS",
+    "CAPTURE_VALUES",
+    "CAPTURE_VARIABLE",
+    "CHAT",
+    "CHAT_IS_INTERNAL",
+    "CONVERSATION_ID",
+    "DURATION_BUCKETS",
+    "ERROR_TYPE",
+    "EXECUTE_TOOL",
+    "FINISH_REASONS",
+    "INPUT_MESSAGES",
+    "INPUT_TOKENS",
+    "INPUT_VALUE",
+    "INVOKE_AGENT",
+    "METRIC_AGENT_DURATION",
+    "METRIC_AGENT_INFERENCE_CALLS",
+    "METRIC_AGENT_TOOL_CALLS",
+    "METRIC_INFERENCE_DURATION",
+    "METRIC_INFERENCE_INPUT_TOKENS",
+    "METRIC_INFERENCE_OUTPUT_TOKENS",
+    "METRIC_OPERATION_DURATION",
+    "METRIC_TOKEN_USAGE",
+    "METRIC_TOOL_DURATION",
+    "OPERATION",
+    "OTHER",
+    "OUTPUT_MESSAGES",
+    "OUTPUT_TOKENS",
+    "OUTPUT_VALUE",
+    "PROVIDER",
+    "REQUEST_MODEL",
+    "REQUEST_STREAM",
+    "RESPONSE_ID",
+    "RETRY_ATTEMPT",
+    "RETRY_EVENT",
+    "RETRY_REASON",
+    "RETRY_WAIT",
+    "SERVER_ADDRESS",
+    "SERVER_PORT",
+    "SYSTEM_INSTRUCTIONS",
+    "TIME_TO_FIRST_CHUNK",
+    "TOKEN_BUCKETS",
+    "TOKEN_TYPE",
+    "TOOL_ARGUMENTS",
+    "TOOL_CALL_ID",
+    "TOOL_DEFINITIONS",
+    "TOOL_DESCRIPTION",
+    "TOOL_NAME",
+    "TOOL_RESULT",
+    "TOOL_STATE",
+    "TOOL_TYPE",
+    "USAGE_ESTIMATED",
+]
+
+CAPTURE_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+CAPTURE_VALUES: Final = {"": False, "NO_CONTENT": False, "SPAN_ONLY": True, "EVENT_ONLY": False, "SPAN_AND_EVENT": True}
+"""What the variable may say, and whether spans hold content then."""
+OTHER: Final = "_OTHER"
+"""Stands for a value that is not among the known ones."""
+
+INVOKE_AGENT: Final = "invoke_agent"
+CHAT: Final = "chat"
+EXECUTE_TOOL: Final = "execute_tool"
+
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
+CONVERSATION_ID: Final = "gen_ai.conversation.id"
+ERROR_TYPE: Final = "error.type"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+
+AGENT_NAME: Final = "gen_ai.agent.name"
+AGENT_REPLY_ID: Final = "agentrt.agent.reply_id"
+AGENT_FINISHED_REASON: Final = "agentrt.agent.finished_reason"
+AGENT_INCOMING_EVENT: Final = "agentrt.agent.incoming_event_type"
+AGENT_PENDING_CONFIRMATION: Final = "agentrt.agent.hitl_pending_tools"
+AGENT_PENDING_EXTERNAL: Final = "agentrt.agent.external_execution_pending_tools"
+AGENT_IS_EXTERNAL: Final = "agentrt.agent.is_external_execution"
+
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_STREAM: Final = "gen_ai.request.stream"
+RESPONSE_ID: Final = "gen_ai.response.id"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+CACHE_READ_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+CACHE_WRITE_TOKENS: Final = "gen_ai.usage.cache_write.input_tokens"
+USAGE_ESTIMATED: Final = "agentrt.usage.estimated"
+
+CHAT_IS_INTERNAL: Final = "agentrt.model_call.is_internal"
+RETRY_EVENT: Final = "agentrt.model_call.retry"
+RETRY_ATTEMPT: Final = "agentrt.model_call.attempt"
+RETRY_WAIT: Final = "agentrt.model_call.wait_seconds"
+RETRY_REASON: Final = "agentrt.model_call.reason"
+
+TOOL_NAME: Final = "gen_ai.tool.name"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
+TOOL_STATE: Final = "agentrt.tool.result.state"
+
+# What follows holds what people, models and tools say: only set when it is to be captured.
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
+TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
+TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_RESULT: Final = "gen_ai.tool.call.result"
+INPUT_VALUE: Final = "input.value"
+"""OpenInference's name, which Phoenix shows in the row of an agent."""
+OUTPUT_VALUE: Final = "output.value"
+
+# The first two are what dashboards know today; the conventions replace them by the three after them.
+METRIC_TOKEN_USAGE: Final = "gen_ai.client.token.usage"
+METRIC_OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
+METRIC_INFERENCE_DURATION: Final = "gen_ai.client.inference.duration"
+METRIC_INFERENCE_INPUT_TOKENS: Final = "gen_ai.client.inference.operation.input_tokens"
+METRIC_INFERENCE_OUTPUT_TOKENS: Final = "gen_ai.client.inference.operation.output_tokens"
+METRIC_AGENT_DURATION: Final = "gen_ai.invoke_agent.duration"
+METRIC_AGENT_INFERENCE_CALLS: Final = "gen_ai.invoke_agent.inference_calls"
+METRIC_AGENT_TOOL_CALLS: Final = "gen_ai.invoke_agent.tool_calls"
+METRIC_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
+TOKEN_TYPE: Final = "gen_ai.token.type"
+
+DURATION_BUCKETS: Final = tuple(0.01 * 2**power for power in range(14))
+TOKEN_BUCKETS: Final = tuple(float(4**power) for power in range(14))

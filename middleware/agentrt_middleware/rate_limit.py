@@ -1,0 +1,239 @@
+"""Call the model no faster than is allowed."""
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable
+from typing import Any
+
+from pydantic_core import to_json
+
+from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout
+from agentrt.event import CustomEvent
+from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult
+from agentrt.model.estimate import estimated_usage
+from agentrt_middleware.limiter import Lease, Limiter, Listener, loop_time
+from agentrt_middleware.limits import Limits, Refusal
+from agentrt_middleware.model_calls import close
+from agentrt_middleware.options import check_number
+from agentrt_middleware.shared_limiter import LimitStore, SharedLimiter, StorePolicy
+
+__all__ = ["RateLimitMiddleware"]
+
+_CHARACTERS_PER_TOKEN = 4
+_FIRST_GUESS = 256  # tokens of an answer, as long as none has been seen
+_REMEMBERED = 32  # answers, whose lengths say what to expect of the next
+_MOST_KEPT = 1_000  # limiters of keys, before those that are at rest are dropped
+
+_logger = logging.getLogger("agentrt")
+_limiters: dict[Hashable, Limiter] = {}
+
+
+class RateLimitMiddleware(MiddlewareBase):
+    """Lets a call of the model wait until the limits allow it: first come, first served.
+
+    `requests_per_minute` and `tokens_per_minute` may be used at once and then come back evenly; `min_interval` is in
+    seconds from one start to the next, and 1.0 if no limit is given. A call counts with an estimate of its tokens until
+    it is over, and from then on with those it took, if the model says so. It holds its place of `max_concurrency` until
+    its stream is closed. When the provider asks to slow down (`RateLimited.retry_after`), all calls wait for so long.
+
+    A call that waits is announced by a `CustomEvent` "rate_limit_wait". With `max_wait`, in seconds, one that would
+    have to wait longer raises `RateLimitTimeout` as soon as that is known.
+
+    Limits are shared by all middlewares of the process that have the same `key`; the newest of them says what they are.
+    Without a key they are shared by those with equal limits that call the same model of the same account, or where the
+    model does not know its account, by the users of this one middleware.
+
+    `store`, a `RedisStore` say, shares them with other processes. When it fails, `on_store_error` decides: "local" goes
+    on with the limits for each process by itself, "open" without any, "closed" raises `RateLimitTimeout`; a
+    `CustomEvent` "rate_limit_store" tells of it once.
+
+    `clock` is in seconds and must never go back; by default it is that of the event loop.
+    """
+
+    emits = True
+    wrapped_by = ("TracingMiddleware", "ModelFallbackMiddleware", "RetryMiddleware", "CircuitBreakerMiddleware")
+
+    def __init__(
+        self,
+        min_interval: float | None = None,
+        *,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        max_concurrency: int | None = None,
+        max_wait: float | None = None,
+        key: str | None = None,
+        store: LimitStore | None = None,
+        on_store_error: StorePolicy = "local",
+        clock: Callable[[], float] = loop_time,
+    ) -> None:
+        if min_interval is None:
+            given = (requests_per_minute, tokens_per_minute, max_concurrency)
+            min_interval = 1.0 if given == (None, None, None) else 0.0
+        check_number("RateLimitMiddleware(min_interval=...)", min_interval, least=0)
+        if requests_per_minute is not None:
+            check_number("RateLimitMiddleware(requests_per_minute=...)", requests_per_minute)
+        if tokens_per_minute is not None:
+            check_number("RateLimitMiddleware(tokens_per_minute=...)", tokens_per_minute)
+        if max_concurrency is not None:
+            check_number("RateLimitMiddleware(max_concurrency=...)", max_concurrency, least=1, whole=True)
+        if max_wait is not None:
+            check_number("RateLimitMiddleware(max_wait=...)", max_wait, least=0)
+        if on_store_error not in ("local", "open", "closed"):
+            raise MiddlewareConfigError(
+                f'RateLimitMiddleware(on_store_error=...) is "local", "open" or "closed", not {on_store_error!r}'
+            )
+        self._limits = Limits(min_interval, requests_per_minute, tokens_per_minute, max_concurrency)
+        self._max_wait = max_wait
+        self._name = key
+        self._store = store
+        self._policy = on_store_error
+        self._clock = clock
+        self._own: dict[Hashable, Limiter] = {}
+        self._outputs = _Outputs()
+        if key is not None:
+            self._adopt(key)
+
+    async def on_model_call(
+        self, agent: Any, input_kwargs: ModelCallValues, next_handler: NextModelCall
+    ) -> ModelResult:
+        limiter = self._limiter_for(input_kwargs["current_model"])
+        tokens = self._estimate(input_kwargs)
+        lease = await limiter.acquire(tokens, max_wait=self._max_wait, listener=_Announcer(agent))
+        call = _Call(limiter, lease, self._outputs)
+        try:
+            result = await next_handler(**input_kwargs)
+        except BaseException as error:  # whatever it is, the next one may begin
+            await call.end(error)
+            raise
+        if isinstance(result, ChatResponse):
+            call.usage = result.usage
+            await call.end()
+            return result
+        return _LeasedStream(result, call)  # type: ignore[return-value]  # as good as an async generator
+
+    def _estimate(self, values: ModelCallValues) -> float:
+        if self._limits.tokens_per_minute is None:
+            return 0.0
+        asked = estimated_usage(values["messages"], ()).input_tokens
+        schemas = len(to_json(values["tools"])) // _CHARACTERS_PER_TOKEN if values["tools"] else 0
+        return asked + schemas + self._outputs.expected
+
+    def _limiter_for(self, model: ChatModelBase) -> Limiter:
+        if self._name is not None:
+            return _limiters.get((self._name, self._store)) or self._adopt(self._name)
+        kept = self._own if model.account is None else _limiters
+        key = (model.account, model.model, self._limits, self._store)
+        return kept.get(key) or self._keep(kept, key, _name_of(model, self._limits))
+
+    def _adopt(self, name: str) -> Limiter:
+        """Return the limiter of this name, with this middleware's limits."""
+        found = _limiters.get((name, self._store))
+        if found is None:
+            return self._keep(_limiters, (name, self._store), name)
+        if found.limits != self._limits:
+            _logger.warning("the rate limit %r is now %r, no longer %r", name, self._limits, found.limits)
+            found.limits = self._limits
+        return found
+
+    def _keep(self, kept: dict[Hashable, Limiter], key: Hashable, name: str) -> Limiter:
+        if len(kept) >= _MOST_KEPT:
+            _drop_those_at_rest(kept)
+        if self._store is None:
+            return kept.setdefault(key, Limiter(self._limits, self._clock))
+        return kept.setdefault(key, SharedLimiter(self._limits, self._store, name, self._policy, self._clock))
+
+
+class _Outputs:
+    """How many tokens an answer is likely to have: nine in ten of the last ones had no more."""
+
+    __slots__ = ("_last", "expected")
+
+    def __init__(self) -> None:
+        self._last: deque[int] = deque(maxlen=_REMEMBERED)
+        self.expected = _FIRST_GUESS
+
+    def learn(self, tokens: int) -> None:
+        self._last.append(tokens)
+        self.expected = sorted(self._last)[len(self._last) * 9 // 10]
+
+
+class _Call:
+    """One call of the model, from its admission to its end."""
+
+    __slots__ = ("_lease", "_limiter", "_outputs", "usage")
+
+    def __init__(self, limiter: Limiter, lease: Lease, outputs: _Outputs) -> None:
+        self._limiter = limiter
+        self._lease = lease
+        self._outputs = outputs
+        self.usage: ChatUsage | None = None
+
+    async def end(self, error: BaseException | None = None) -> None:
+        """Settle with what is known; only the first time counts."""
+        try:
+            if isinstance(error, RateLimited) and not isinstance(error, RateLimitTimeout) and error.retry_after:
+                await self._limiter.block(error.retry_after)
+        finally:
+            usage, self.usage = self.usage, None
+            if usage is None:
+                await self._lease.settle()
+            else:
+                self._outputs.learn(usage.output_tokens)
+                await self._lease.settle(usage.input_tokens + usage.output_tokens)
+
+
+class _LeasedStream:
+    """A stream that ends its call when it is exhausted, fails or is closed, also if it was never iterated."""
+
+    __slots__ = ("_call", "_stream")
+
+    def __init__(self, stream: AsyncIterator[ChatResponse], call: _Call) -> None:
+        self._stream = stream
+        self._call = call
+
+    def __aiter__(self) -> "_LeasedStream":
+        return self
+
+    async def __anext__(self) -> ChatResponse:
+        try:
+            response = await anext(self._stream)
+        except BaseException as error:  # the end of the stream included
+            await self._call.end(error)
+            raise
+        if response.usage is not None:
+            self._call.usage = response.usage
+        return response
+
+    async def aclose(self) -> None:
+        try:
+            await close(self._stream)
+        finally:
+            await self._call.end()
+
+
+class _Announcer(Listener):
+    """Tells the user why a call waits."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+
+    def waits(self, refusal: Refusal, ahead: int) -> None:
+        value = {"wait_seconds": refusal.seconds, "reason": refusal.reason, "ahead": ahead}
+        self._agent.run.emit(CustomEvent("rate_limit_wait", value))
+
+    def store_changed(self, is_up: bool, policy: str) -> None:
+        value = {"state": "up"} if is_up else {"state": "down", "policy": policy}
+        self._agent.run.emit(CustomEvent("rate_limit_store", value))
+
+
+def _name_of(model: ChatModelBase, limits: Limits) -> str:
+    # The same in every process.
+    most = (limits.min_interval, limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
+    return f"{model.account or type(model).__name__}/{model.model}/{'-'.join(map(str, most))}"
+
+
+def _drop_those_at_rest(kept: dict[Hashable, Limiter]) -> None:
+    # One that is at rest is no different from a new one.
+    for name in [name for name, limiter in kept.items() if limiter.is_at_rest()]:
+        del kept[name]

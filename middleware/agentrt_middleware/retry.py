@@ -1,0 +1,148 @@
+"""Call the model again when it fails in a way that may pass."""
+
+from collections.abc import Callable
+from random import Random
+from time import monotonic
+from typing import Any, ClassVar
+
+from agentrt.errors import RateLimited, Timeout, Transient
+from agentrt.event import ModelCallRetryEvent
+from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.model import ModelResult
+from agentrt_middleware.model_calls import make_attempts
+from agentrt_middleware.options import Backoff, ErrorChoice, check_number, choose_errors
+
+__all__ = ["RetryMiddleware"]
+
+_MOST_SAVED = 10.0  # retries that a quiet time leaves for a bad one
+_EACH_SECOND = 10.0 / 60.0  # retries, however few calls there are
+
+
+class RetryMiddleware(MiddlewareBase):
+    """Calls the model again, up to `max_retries` times, when it fails with an error of `retry_on`.
+
+    That holds for a stream that breaks off as well: what it said is withdrawn, and the next attempt goes on in the same
+    stream. Each retry is announced by a `ModelCallRetryEvent`, before the wait for it. The refusals of our own layers,
+    `CircuitOpen` and `RateLimitTimeout`, are retried only if `retry_on` names them; it may be a function of the error.
+
+    Waits, in seconds, are random up to `base`, twice that, four times that, up to `cap`; what the provider asks for
+    (`retry_after`) is always waited. Where the waits of one call would add up to more than `max_wait`, the error leaves
+    at once. `budget` is the share of calls that may be retried in the long run, by all users of this middleware
+    together, so that retries do not keep a provider down that is struggling to its feet; ten, and ten more per minute,
+    are always granted. `None` leaves the waits or the retries unlimited.
+
+    The error of the last attempt leaves as it is, with a note of how many there were.
+    """
+
+    emits = True
+    wrapped_by: ClassVar = ("TracingMiddleware", "ModelFallbackMiddleware")
+    wraps: ClassVar = ("CircuitBreakerMiddleware", "RateLimitMiddleware", "TimeoutMiddleware")
+
+    def __init__(
+        self,
+        max_retries: int = 3,
+        *,
+        base: float = 0.5,
+        cap: float = 30.0,
+        max_wait: float | None = 120.0,
+        retry_on: ErrorChoice = (RateLimited, Timeout, Transient),
+        budget: float | None = 0.2,
+        clock: Callable[[], float] = monotonic,
+        random: Random | None = None,
+    ) -> None:
+        check_number("RetryMiddleware(max_retries=...)", max_retries, least=0, whole=True)
+        if max_wait is not None:
+            check_number("RetryMiddleware(max_wait=...)", max_wait, least=0)
+        if budget is not None:
+            check_number("RetryMiddleware(budget=...)", budget, least=0)
+        self.max_retries = max_retries
+        self.max_wait = max_wait
+        self._backoff = Backoff("RetryMiddleware", base, cap, random)
+        self._is_retried = choose_errors("RetryMiddleware(retry_on=...)", retry_on, our_own=False)
+        self._budget = None if budget is None else _Budget(budget, clock)
+
+    async def on_model_call(
+        self, agent: Any, input_kwargs: ModelCallValues, next_handler: NextModelCall
+    ) -> ModelResult:
+        if self._budget is not None:
+            self._budget.earn()
+        return await make_attempts(_Call(self, agent, input_kwargs, next_handler))
+
+
+class _Call:
+    """The attempts at one model call."""
+
+    def __init__(
+        self, layer: RetryMiddleware, agent: Any, values: ModelCallValues, next_handler: NextModelCall
+    ) -> None:
+        self._layer = layer
+        self._agent = agent
+        self._values = values
+        self._next_handler = next_handler
+        self._failures = 0
+        self._waited = 0.0
+
+    async def start(self) -> ModelResult:
+        return await self._next_handler(**self._values)
+
+    def wait_after(self, error: Exception) -> float | None:
+        self._failures += 1
+        wait = self._layer._backoff.after(self._failures, getattr(error, "retry_after", None))
+        refusal = self._refusal(error, wait)
+        if refusal is not None:
+            self._note(error, refusal)
+            return None
+        self._waited += wait
+        # Of the error only its type: its text is the provider's, and may hold anything.
+        self._agent.run.emit(ModelCallRetryEvent(type(error).__name__, self._failures, wait))
+        return wait
+
+    def answered(self) -> None:
+        pass
+
+    def _refusal(self, error: Exception, wait: float) -> str | None:
+        """Return why there is no further attempt, `None` when there is one; the budget is asked last, as that takes."""
+        layer = self._layer
+        if not layer._is_retried(error):
+            return f"{type(error).__name__} is not retried"
+        if self._failures > layer.max_retries:
+            return f"max_retries={layer.max_retries}"
+        if layer.max_wait is not None and self._waited + wait > layer.max_wait:
+            return f"it would have waited for {self._waited + wait:.1f} s in all, and max_wait={layer.max_wait:g}"
+        if layer._budget is not None and not layer._budget.spend():
+            return "the retry budget is used up"
+        return None
+
+    def _note(self, error: Exception, refusal: str) -> None:
+        if self._failures == 1 and (self._layer.max_retries == 0 or not self._layer._is_retried(error)):
+            return  # nothing was retried, and nothing was going to be
+        attempts = "1 attempt" if self._failures == 1 else f"{self._failures} attempts"
+        note = f"agentrt: RetryMiddleware gave up after {attempts}: {refusal}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+
+
+class _Budget:
+    """Retries that may be made: a share of the calls, and a few per minute."""
+
+    __slots__ = ("_clock", "_saved", "_share", "_when")
+
+    def __init__(self, share: float, clock: Callable[[], float]) -> None:
+        self._share = share
+        self._clock = clock
+        self._saved = _MOST_SAVED
+        self._when = clock()
+
+    def earn(self) -> None:
+        """Count a call."""
+        self._saved = min(_MOST_SAVED, self._saved + self._share)
+
+    def spend(self) -> bool:
+        """Take one retry, if there is one."""
+        now = self._clock()
+        self._saved = min(_MOST_SAVED, self._saved + (now - self._when) * _EACH_SECOND)
+        self._when = now
+        if self._saved < 1.0:
+            return False
+        self._saved -= 1.0
+        return True

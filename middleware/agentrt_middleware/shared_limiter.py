@@ -1,0 +1,152 @@
+"""A limiter whose limits are shared with other processes through a store, and what it does when the store fails."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from math import inf
+from secrets import token_hex
+from typing import Literal, Protocol, TypeVar
+
+import anyio
+
+from agentrt.errors import RateLimitTimeout
+from agentrt_middleware.limiter import Lease, Limiter, Listener, Waiter, loop_time
+from agentrt_middleware.limits import Limits, Refusal
+
+__all__ = ["LimitStore", "SharedLimiter", "StorePolicy"]
+
+StorePolicy = Literal["local", "open", "closed"]
+
+_T = TypeVar("_T")
+_logger = logging.getLogger("agentrt")
+_PATIENCE = 0.2  # seconds for an answer of the store; what to do without it is decided within a quarter of a second
+_REST = 2.0  # seconds for which a store that has failed is left alone
+_WITHOUT = {
+    "local": "until it is back, each process keeps the limits by itself",
+    "open": "until it is back, calls are not limited",
+    "closed": "until it is back, calls are refused",
+}
+
+
+class LimitStore(Protocol):
+    """Where the usage of a key is counted for all processes. Any error, or no answer in time, counts as a failure."""
+
+    async def take(self, key: str, limits: Limits, tokens: float, lease: str) -> Refusal | None:
+        """Count a call that begins now under the name `lease`, or say why it must not."""
+
+    async def end(self, key: str, limits: Limits, lease: str, difference: float) -> None:
+        """Count the end of that call, which took that many tokens more than it was counted with."""
+
+    async def block(self, key: str, limits: Limits, seconds: float) -> None:
+        """Let nothing begin for so long."""
+
+
+class SharedLimiter(Limiter):
+    """Asks the store for every call, one call at a time, and counts along for the time when the store fails."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        store: LimitStore,
+        key: str,
+        policy: StorePolicy = "local",
+        clock: Callable[[], float] = loop_time,
+    ) -> None:
+        super().__init__(limits, clock)
+        self.store = store
+        self.key = key
+        self.policy = policy
+        self._down_until = -inf
+        self._is_down = self._is_told_down = False
+
+    async def block(self, seconds: float) -> None:
+        """Let nothing begin for so long, in any process."""
+        await super().block(seconds)
+        await self.ask(lambda: self.store.block(self.key, self.limits, seconds))
+
+    async def ask(self, question: Callable[[], Awaitable[_T]]) -> tuple[_T] | None:
+        """Return the store's answer in a tuple, or `None` when there is none."""
+        if self.clock() < self._down_until:
+            return None
+        why = "no answer in time"
+        # Whoever is cancelled meanwhile has to know what was taken, to give it back.
+        with anyio.move_on_after(_PATIENCE, shield=True):
+            try:
+                answer = await question()
+            except Exception as error:  # noqa: BLE001  # the boundary to the store: what to do then is our policy
+                why = type(error).__name__
+            else:
+                self._note_up()
+                return (answer,)
+        self._note_down(why)
+        return None
+
+    def _enter(self, waiter: Waiter) -> Lease | Refusal | None:
+        with self._lock:
+            waiter.ahead = len(self._queue)
+            refusal = self._in_turn(waiter, self._queued_tokens) if self._queue else None
+            self._join(waiter)
+            return refusal
+
+    async def _look(self, waiter: Waiter, listener: Listener) -> Lease | Refusal:
+        if self._queue[0] is not waiter:
+            return await super()._look(waiter, listener)
+        name = token_hex(8)
+        answer = await self.ask(lambda: self.store.take(self.key, self.limits, waiter.tokens, name))
+        self._tell(listener)
+        if answer is None:
+            return await self._without_store(waiter, listener)
+        return answer[0] or self._counted(_SharedLease(self, waiter.tokens, name), waiter.tokens)
+
+    def _is_full(self) -> bool:
+        return False
+
+    async def _without_store(self, waiter: Waiter, listener: Listener) -> Lease | Refusal:
+        if self.policy == "closed":
+            raise RateLimitTimeout(
+                f"the store of the rate limit {self.key!r} does not answer, and on_store_error='closed' refuses calls "
+                f"without it",
+                retry_after=max(0.0, self._down_until - self.clock()),
+            )
+        if self.policy == "open":
+            return self._counted(Lease(self, waiter.tokens), waiter.tokens)
+        return await super()._look(waiter, listener)
+
+    def _counted(self, lease: Lease, tokens: float) -> Lease:
+        with self._lock:
+            self.usage.charge(self.limits, self.clock(), tokens)
+        return lease
+
+    def _note_down(self, why: str) -> None:
+        self._down_until = self.clock() + _REST
+        if not self._is_down:
+            self._is_down = True
+            _logger.warning("the store of the rate limit %r failed (%s): %s", self.key, why, _WITHOUT[self.policy])
+
+    def _note_up(self) -> None:
+        if self._is_down:
+            self._is_down = False
+            _logger.warning("the store of the rate limit %r is back", self.key)
+
+    def _tell(self, listener: Listener) -> None:
+        if self._is_told_down is not self._is_down:
+            self._is_told_down = self._is_down
+            listener.store_changed(not self._is_down, self.policy)
+
+
+class _SharedLease(Lease):
+    __slots__ = ("_name", "_shared")
+
+    def __init__(self, limiter: SharedLimiter, tokens: float, name: str) -> None:
+        super().__init__(limiter, tokens)
+        self._shared = limiter
+        self._name = name
+
+    async def settle(self, tokens: float | None = None) -> None:
+        if self._is_settled:
+            return
+        self._is_settled = True
+        shared, difference = self._shared, 0.0 if tokens is None else tokens - self._tokens
+        try:
+            await shared.ask(lambda: shared.store.end(shared.key, shared.limits, self._name, difference))
+        finally:
+            shared.end(difference)

@@ -1,0 +1,104 @@
+"""Limit how long a model may take."""
+
+from collections.abc import AsyncGenerator, Awaitable
+from math import inf
+from typing import Any, ClassVar, TypeVar
+
+import anyio
+
+from agentrt.errors import MiddlewareConfigError, Timeout
+from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.model import ChatModelBase, ChatResponse, ModelResult
+from agentrt_middleware.model_calls import close
+from agentrt_middleware.options import check_number
+
+__all__ = ["TimeoutMiddleware"]
+
+_T = TypeVar("_T")
+
+
+class TimeoutMiddleware(MiddlewareBase):
+    """Raises `Timeout` when a model takes too long, in seconds: at least one limit must be given.
+
+    `first_chunk` is for the wait until a streamed answer begins, `between_chunks` for the wait for each further piece,
+    `total` for all the waiting of one call; a slow reader takes nothing from it. A model that does not stream
+    (`stream=False`) knows only `total`. The caller's own deadlines and cancellations are not touched.
+    """
+
+    wrapped_by: ClassVar = (
+        "TracingMiddleware",
+        "ModelFallbackMiddleware",
+        "RetryMiddleware",
+        "CircuitBreakerMiddleware",
+        "RateLimitMiddleware",
+    )
+
+    def __init__(
+        self,
+        *,
+        first_chunk: float | None = None,
+        between_chunks: float | None = None,
+        total: float | None = None,
+    ) -> None:
+        limits = {"first_chunk": first_chunk, "between_chunks": between_chunks, "total": total}
+        self.limits = {name: limit for name, limit in limits.items() if limit is not None}
+        if not self.limits:
+            raise MiddlewareConfigError(
+                f"TimeoutMiddleware limits nothing: give it {', '.join(limits)}, or one of them"
+            )
+        for name, limit in self.limits.items():
+            check_number(f"TimeoutMiddleware({name}=...)", limit)
+
+    async def on_model_call(
+        self, agent: Any, input_kwargs: ModelCallValues, next_handler: NextModelCall
+    ) -> ModelResult:
+        patience = _Patience(self.limits, input_kwargs["current_model"])
+        result = await patience.wait(next_handler(**input_kwargs))
+        return result if isinstance(result, ChatResponse) else self._pieces(result, patience)
+
+    async def _pieces(self, stream: Any, patience: "_Patience") -> AsyncGenerator[ChatResponse, None]:
+        try:
+            steps = aiter(stream)
+            while True:
+                try:
+                    response = await patience.wait(anext(steps))
+                except StopAsyncIteration:
+                    return
+                patience.renew()
+                yield response
+        finally:
+            await close(stream)
+
+
+class _Patience:
+    """What is left of the limits of one call; counted down step by step, as no scope may be open across a `yield`."""
+
+    def __init__(self, limits: dict[str, float], model: ChatModelBase) -> None:
+        self._limits = limits
+        self._model = model.model
+        self._name = "first_chunk"
+        self._step = limits.get("first_chunk", inf) if model.stream else inf
+        self._total = limits.get("total", inf)
+
+    def renew(self) -> None:
+        """Begin to wait for the next piece."""
+        self._name = "between_chunks"
+        self._step = self._limits.get("between_chunks", inf)
+
+    async def wait(self, work: Awaitable[_T]) -> _T:
+        """Return what the work gives, unless it takes longer than is left."""
+        started = anyio.current_time()
+        with anyio.move_on_after(min(self._step, self._total)):
+            result = await work
+            spent = anyio.current_time() - started
+            self._step -= spent
+            self._total -= spent
+            return result
+        raise self._over()
+
+    def _over(self) -> Timeout:
+        name = self._name if self._step <= self._total else "total"
+        words = {"first_chunk": "did not begin to answer for", "between_chunks": "said nothing more for"}
+        told = words.get(name, "kept us waiting for more than")
+        limit = self._limits[name]
+        return Timeout(f"model {self._model!r} {told} {limit:g} s (TimeoutMiddleware({name}={limit:g}))")

@@ -1,0 +1,104 @@
+"""Run a tool again when it fails."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from random import Random
+from typing import Any, ClassVar
+
+import anyio
+
+from agentrt.errors import AgentRTError, MiddlewareConfigError, ToolError
+from agentrt.event import CustomEvent
+from agentrt.hooks import ActingValues, MiddlewareBase, NextActing
+from agentrt.message import ToolCallBlock, ToolResultState
+from agentrt.permission.glob import matches
+from agentrt.types import ToolChunk, ToolResponse
+from agentrt_middleware.options import Backoff, check_number
+
+__all__ = ["ToolRetryMiddleware"]
+
+_FAILED = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
+
+ToolChoiceForRetry = Sequence[str] | Callable[[ToolCallBlock], bool]
+
+
+class ToolRetryMiddleware(MiddlewareBase):
+    """Runs a tool call again, up to `max_retries` times, when it ends in an error or exceeds its time.
+
+    Only tools that may be run twice: those that are `is_read_only`, or `tools`, which are names and patterns (`*`, `?`)
+    or a function of the call. A call that was denied or interrupted, or of which nobody knows how it ended (`unknown`),
+    is never run again. Exceptions of a tool with `raise_tool_errors` are treated like an error result.
+
+    Each retry is announced by a `CustomEvent` "tool_retry", before the wait for it, which is random up to `base`
+    seconds, twice that, up to `cap`. What a tool streams is shown at once; what a failed attempt streamed is taken back
+    by the end of the result, whose output is the last attempt's alone.
+    """
+
+    emits = True
+    wrapped_by: ClassVar = ("TracingMiddleware",)
+
+    def __init__(
+        self,
+        tools: ToolChoiceForRetry | None = None,
+        *,
+        max_retries: int = 2,
+        base: float = 0.5,
+        cap: float = 10.0,
+        random: Random | None = None,
+    ) -> None:
+        is_list = isinstance(tools, (list, tuple)) and all(isinstance(each, str) for each in tools)
+        if tools is not None and not is_list and not callable(tools):
+            raise MiddlewareConfigError(
+                f"ToolRetryMiddleware(tools=...) is a list of names, or a function of a call, not {tools!r:.200}"
+            )
+        check_number("ToolRetryMiddleware(max_retries=...)", max_retries, least=0, whole=True)
+        self.max_retries = max_retries
+        self._tools = tools
+        self._backoff = Backoff("ToolRetryMiddleware", base, cap, random)
+
+    async def on_acting(
+        self, agent: Any, input_kwargs: ActingValues, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        call = input_kwargs["tool_call"]
+        most = self.max_retries if self._may_run_twice(agent, call) else 0
+        for failures in range(1, most + 1):
+            response = None
+            try:
+                async for item in next_handler(**input_kwargs):
+                    if isinstance(item, ToolResponse):
+                        response = item
+                    else:
+                        yield item
+                if response is None:  # lost further in; whoever checks the chain says so
+                    return
+                if response.state not in _FAILED:
+                    yield response
+                    return
+                reason = str(response.state)
+            except Exception as error:
+                if isinstance(error, AgentRTError) and not isinstance(error, ToolError):
+                    raise  # no fault of the tool
+                reason = type(error).__name__
+            wait = self._backoff.after(failures)
+            agent.run.emit(_announcement(call, reason, failures, wait))
+            await anyio.sleep(wait)
+        async for item in next_handler(**input_kwargs):
+            yield item
+
+    def _may_run_twice(self, agent: Any, call: ToolCallBlock) -> bool:
+        if self._tools is None:
+            tool = agent.toolkit.get(call.name)
+            return tool is not None and tool.is_read_only
+        if callable(self._tools):
+            return self._tools(call)
+        return any(matches(pattern, call.name) for pattern in self._tools)
+
+
+def _announcement(call: ToolCallBlock, reason: str, failures: int, wait: float) -> CustomEvent:
+    value = {
+        "tool_call_id": call.id,
+        "tool_name": call.name,
+        "reason": reason,
+        "attempt": failures,
+        "wait_seconds": wait,
+    }
+    return CustomEvent("tool_retry", value)

@@ -1,0 +1,188 @@
+"""Refusing calls of a model that keeps failing."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt import Agent, AgentState
+from agentrt.errors import CircuitOpen, MiddlewareConfigError, RateLimited, Rejected, Timeout, Transient
+from agentrt.middleware import CircuitBreakerMiddleware, ModelFallbackMiddleware, RetryMiddleware
+from agentrt.model import ScriptedChatModel
+from tests.middleware.played import Clock, Least
+
+
+class Scene:
+    """A breaker, and agents that use it; each asks in a conversation of its own."""
+
+    def __init__(self, *responses: Any, **options: Any) -> None:
+        self.clock = Clock()
+        self.layer = CircuitBreakerMiddleware(**{"failure_threshold": 2, "clock": self.clock, **options})
+        self.model = ScriptedChatModel(responses)
+        self.agent = Agent("tester", model=self.model, middlewares=[self.layer])
+
+    async def ask(self) -> str | None:
+        """Return the answer, or the name of the error."""
+        try:
+            answer = await self.agent.with_state(AgentState()).reply("go")
+        except Exception as error:  # noqa: BLE001  # its name is what is compared
+            return type(error).__name__
+        return answer.get_text_content()
+
+    async def ask_times(self, times: int) -> list[str | None]:
+        return [await self.ask() for _ in range(times)]
+
+
+@pytest.mark.parametrize("failure", [Transient("503"), Timeout("slow"), ["half ", Transient("cut")]])
+async def test_a_model_that_failed_often_enough_is_not_called_until_it_had_time_to_recover(failure: Any) -> None:
+    scene = Scene(failure, failure, "back", "again")
+    kind = type(failure if isinstance(failure, Exception) else failure[-1]).__name__
+    assert await scene.ask_times(4) == [kind, kind, "CircuitOpen", "CircuitOpen"]
+    scene.clock.now += 29.9
+    assert await scene.ask() == "CircuitOpen"
+    scene.clock.now += 0.2
+    assert await scene.ask_times(2) == ["back", "again"]
+    assert len(scene.model.calls) == 4
+
+
+async def test_the_refusal_says_when_to_come_back_and_is_a_fault_that_passes() -> None:
+    scene = Scene(*[Transient("503")] * 2, recovery_seconds=40)
+    await scene.ask_times(2)
+    scene.clock.now += 15
+    with pytest.raises(CircuitOpen, match=r"'scripted' was not called.* 2 times.* 25\.0 s") as raised:
+        await scene.agent.reply("go")
+    assert raised.value.retry_after == 25
+    assert isinstance(raised.value, Transient)
+
+
+async def test_an_answer_in_between_begins_the_count_again() -> None:
+    scene = Scene(Transient("1"), "hello", Transient("2"), ["hel", "lo"], Transient("3"), "hello")
+    assert "CircuitOpen" not in await scene.ask_times(6)
+
+
+async def test_a_first_call_that_fails_begins_the_refusing_again() -> None:
+    scene = Scene(*[Transient("503")] * 3, "back")
+    await scene.ask_times(2)
+    scene.clock.now += 31
+    assert await scene.ask_times(2) == ["Transient", "CircuitOpen"]
+    scene.clock.now += 31
+    assert await scene.ask() == "back"
+
+
+async def test_a_provider_that_asks_for_more_time_gets_it() -> None:
+    failure = RateLimited(retry_after=100)
+    scene = Scene(failure, failure, "back", trip_on=RateLimited)
+    await scene.ask_times(2)
+    scene.clock.now += 99
+    assert await scene.ask() == "CircuitOpen"
+    scene.clock.now += 2
+    assert await scene.ask() == "back"
+
+
+@pytest.mark.parametrize("error", [Rejected("401"), RateLimited(), ValueError("a bug")])
+async def test_errors_that_say_nothing_about_its_health_do_not_count(error: Exception) -> None:
+    scene = Scene(*[error] * 5, "hello")
+    assert await scene.ask_times(6) == [type(error).__name__] * 5 + ["hello"]
+
+
+@pytest.mark.parametrize("probes", [1, 2])
+async def test_so_many_calls_at_a_time_find_out_whether_it_is_back(probes: int) -> None:
+    gate = anyio.Event()
+
+    async def slow(messages: Any, tools: Any) -> str:
+        await gate.wait()
+        return "back"
+
+    scene = Scene(Transient("1"), Transient("2"), slow, slow, "hello", half_open_probes=probes)
+    await scene.ask_times(2)
+    scene.clock.now += 31
+    found: list[str | None] = []
+
+    async def ask() -> None:
+        found.append(await scene.ask())
+
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(ask)
+        await anyio.wait_all_tasks_blocked()
+        assert found == ["CircuitOpen"] * (4 - probes)
+        gate.set()
+    assert found[-probes:] == ["back"] * probes
+
+
+async def test_a_first_call_that_is_cancelled_or_left_makes_room_for_another() -> None:
+    async def never(messages: Any, tools: Any) -> str:
+        await anyio.sleep_forever()
+        return ""
+
+    scene = Scene(Transient("1"), Transient("2"), never, ["half ", "of ", "it"], "back")
+    await scene.ask_times(2)
+    scene.clock.now += 31
+    with anyio.move_on_after(0.01):
+        await scene.ask()
+    async with scene.agent.with_state(AgentState()).reply_stream("go") as events:
+        async for event in events:
+            if event.type == "TEXT_BLOCK_DELTA":
+                break
+    assert await scene.ask() == "back"
+
+
+async def test_what_comes_of_a_call_from_before_the_refusing_does_not_count() -> None:
+    gate = anyio.Event()
+
+    async def late(messages: Any, tools: Any) -> Any:
+        await gate.wait()
+        return "late"
+
+    scene = Scene(late, Transient("1"), Transient("2"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(scene.ask)
+        await anyio.wait_all_tasks_blocked()
+        await scene.ask_times(2)
+        gate.set()
+    assert await scene.ask() == "CircuitOpen"
+
+
+async def test_models_have_a_circuit_each_and_agents_share_it() -> None:
+    scene = Scene(Transient("1"))
+    same = Agent("b", model=ScriptedChatModel([Transient("2"), "hello"]), middlewares=[scene.layer])
+    other = Agent("c", model=ScriptedChatModel(["hello"], model="other"), middlewares=[scene.layer])
+    await scene.ask()
+    with pytest.raises(Transient, match="2"):
+        await same.reply("go")
+    with pytest.raises(CircuitOpen):
+        await same.reply("go")
+    assert (await other.reply("go")).get_text_content() == "hello"
+
+
+async def test_a_fallback_answers_for_it_at_once_and_no_retry_waits_for_it() -> None:
+    clock = Clock()
+    second = ScriptedChatModel(["second"] * 3, model="second")
+    layers = [
+        ModelFallbackMiddleware(second),
+        RetryMiddleware(1, random=Least()),
+        CircuitBreakerMiddleware(2, clock=clock),
+    ]
+    first = ScriptedChatModel([Transient("1"), Transient("2")])
+    agent = Agent("tester", model=first, middlewares=layers)
+    for _ in range(3):
+        assert (await agent.with_state(AgentState()).reply("go")).get_text_content() == "second"
+    assert len(first.calls) == 2
+
+
+async def test_openings_and_closings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene(Transient("secret"), Transient("secret"), "back")
+    await scene.ask_times(2)
+    scene.clock.now += 31
+    await scene.ask()
+    told = [record.getMessage() for record in caplog.records if record.name == "agentrt"]
+    assert told == [
+        "model 'scripted' has failed 2 times: no calls for 30 s",
+        "model 'scripted' answers again: calls are let through",
+    ]
+
+
+@pytest.mark.parametrize("option", ["failure_threshold", "recovery_seconds", "half_open_probes", "trip_on"])
+def test_options_that_make_no_sense_are_refused(option: str) -> None:
+    with pytest.raises(MiddlewareConfigError, match=option):
+        CircuitBreakerMiddleware(**{option: 0})

@@ -1,0 +1,81 @@
+"""Every middleware that ships keeps what a middleware must keep, whatever happens to it."""
+
+import logging
+from collections.abc import Callable
+from itertools import repeat
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import agentrt.middleware
+from agentrt.middleware import (
+    CircuitBreakerMiddleware,
+    DynamicContextMiddleware,
+    LoggingMiddleware,
+    MiddlewareBase,
+    ModelFallbackMiddleware,
+    RateLimitMiddleware,
+    RetryMiddleware,
+    TimeoutMiddleware,
+    TimingMiddleware,
+    ToolRetryMiddleware,
+    TracingMiddleware,
+    UsageMiddleware,
+)
+from agentrt.testing import ScriptedChatModel, check_middleware
+
+
+def tracing() -> MiddlewareBase:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+    return TracingMiddleware(tracer_provider=provider, meter_provider=MeterProvider([InMemoryMetricReader()]))
+
+
+def fallback() -> MiddlewareBase:
+    return ModelFallbackMiddleware(ScriptedChatModel(repeat("spare"), model="second"), sticky=True)
+
+
+def rate_limit() -> MiddlewareBase:
+    return RateLimitMiddleware(requests_per_minute=1e9, tokens_per_minute=1e12, max_concurrency=8)
+
+
+SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
+    CircuitBreakerMiddleware: lambda: CircuitBreakerMiddleware(3),
+    DynamicContextMiddleware: lambda: DynamicContextMiddleware("It rains."),
+    LoggingMiddleware: lambda: LoggingMiddleware(logging.getLogger("agentrt.tests"), content=True),
+    ModelFallbackMiddleware: fallback,
+    RateLimitMiddleware: rate_limit,
+    RetryMiddleware: lambda: RetryMiddleware(base=0),
+    TimeoutMiddleware: lambda: TimeoutMiddleware(first_chunk=30, between_chunks=30, total=60),
+    TimingMiddleware: TimingMiddleware,
+    ToolRetryMiddleware: lambda: ToolRetryMiddleware(["*"], base=0),
+    TracingMiddleware: tracing,
+    UsageMiddleware: lambda: UsageMiddleware({"stage": (1, 2)}),
+}
+EACH = pytest.mark.parametrize("make", SHIPPED.values(), ids=[cls.__name__ for cls in SHIPPED])
+
+
+@EACH
+async def test_it_keeps_what_a_middleware_must_keep(make):
+    await check_middleware(make, faults=[])
+
+
+@EACH
+@pytest.mark.slow
+async def test_it_keeps_that_after_a_fault_at_any_place(make):
+    # All ten kinds take six minutes; these three leave from three sides: outside, the listener, inside.
+    await check_middleware(make, faults=["cancel", "leave", "fail_model"])
+
+
+async def test_one_call_at_a_time_is_enough_for_the_kit():
+    await check_middleware(lambda: RateLimitMiddleware(max_concurrency=1), faults=[])
+
+
+def test_all_that_ship_are_tried():
+    shipped = (getattr(agentrt.middleware, name) for name in agentrt.middleware.__all__)
+    layers = {each for each in shipped if isinstance(each, type) and issubclass(each, MiddlewareBase)}
+    assert layers - {MiddlewareBase} == set(SHIPPED)

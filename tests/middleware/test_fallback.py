@@ -1,0 +1,197 @@
+"""Asking another model: FAULTS 3, 4, 8, 16 and 18."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt import Agent, AgentState, UserMsg
+from agentrt.errors import (
+    CircuitOpen,
+    Malformed,
+    MiddlewareConfigError,
+    ModelError,
+    RateLimited,
+    Refused,
+    Rejected,
+    Timeout,
+    Transient,
+)
+from agentrt.message import Base64Source, DataBlock, TextBlock
+from agentrt.middleware import ModelFallbackMiddleware
+from agentrt.model import ScriptedChatModel
+from tests.agent.helpers import add, agent_of, items_of
+from tests.middleware.played import Clock, rebuilt, retries, text_of
+
+
+def model_of(
+    name: str, *responses: Any, capabilities: Sequence[str] | None = None, **options: Any
+) -> ScriptedChatModel:
+    model = ScriptedChatModel(responses, model=name, **options)
+    model.capabilities = None if capabilities is None else frozenset(capabilities)
+    return model
+
+
+def calls_of(*models: ScriptedChatModel) -> list[int]:
+    return [len(model.calls) for model in models]
+
+
+@pytest.mark.parametrize("stream", [True, False, None])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Transient("503"),
+        RateLimited(),
+        Timeout("slow"),
+        Rejected("quota"),
+        Malformed("what"),
+        CircuitOpen("held back"),
+        ["half an ", Transient("cut")],
+        [Timeout("nothing came")],
+    ],
+)
+async def test_the_next_model_answers_when_one_fails_and_no_text_is_shown_twice(
+    failure: Any, stream: bool | None
+) -> None:
+    second, third = model_of("second", failure, stream=stream), model_of("third", "the answer", stream=stream)
+    agent = Agent("tester", model=model_of("first", failure), middlewares=[ModelFallbackMiddleware([second, third])])
+    items = await items_of(agent)
+    kind = type(failure if isinstance(failure, Exception) else failure[-1]).__name__
+    assert retries(items) == [(f"{kind}, going on with 'second'", 1, 0), (f"{kind}, going on with 'third'", 2, 0)]
+    assert text_of(agent) == rebuilt(items).get_text_content() == "the answer"
+
+
+async def test_a_single_model_may_be_given_as_it_is() -> None:
+    agent = agent_of([Transient("503")], middlewares=[ModelFallbackMiddleware(model_of("second", "hello"))])
+    assert (await agent.reply("go")).get_text_content() == "hello"
+
+
+@pytest.mark.parametrize("error", [Refused("filtered"), ValueError("a bug")])
+async def test_a_refusal_goes_to_no_other_model_unless_that_is_wanted(error: Exception) -> None:
+    second = model_of("second", "I will say it")
+    with pytest.raises(type(error)) as raised:
+        await agent_of([error], middlewares=[ModelFallbackMiddleware(second)]).reply("go")
+    assert raised.value is error
+    assert not any("it is from model" in note for note in getattr(error, "__notes__", ()))
+    for wanted in (type(error), lambda error: True):
+        second = model_of("second", "I will say it")
+        agent = agent_of([error], middlewares=[ModelFallbackMiddleware(second, on=wanted)])
+        assert (await agent.reply("go")).get_text_content() == "I will say it"
+
+
+async def test_if_all_fail_the_last_error_leaves_as_it_is_with_a_note_of_the_others() -> None:
+    last = Rejected("no such model")
+    layer = ModelFallbackMiddleware([model_of("second", Timeout("secret text")), model_of("third", last)])
+    with pytest.raises(Rejected) as raised:
+        await agent_of([RateLimited()], middlewares=[layer]).reply("go")
+    assert raised.value is last
+    expected = "this is from model 'third'; before it failed 'scripted' with RateLimited, 'second' with Timeout"
+    assert f"agentrt: {expected}" in last.__notes__
+
+
+@pytest.mark.parametrize(
+    ("sticky", "passed", "expected"),
+    [(False, 0, [2, 2]), (True, 1e9, [1, 2]), (60, 59, [1, 2]), (60, 61, [2, 1])],
+)
+async def test_a_sticky_conversation_stays_with_the_model_that_answered(
+    sticky: bool | float, passed: float, expected: list[int]
+) -> None:
+    clock = Clock()
+    first, second = (
+        model_of("first", Transient("503"), "back" if sticky else Transient("503")),
+        model_of("second", "a", "b"),
+    )
+    layer = ModelFallbackMiddleware(second, sticky=sticky, clock=clock)
+    agent = Agent("tester", model=first, middlewares=[layer])
+    await agent.reply("go")
+    clock.now += passed
+    # The state is all that the conversation takes along.
+    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    await agent.reply("go on")
+    assert calls_of(first, second) == expected
+
+
+async def test_each_conversation_stays_with_its_own_model() -> None:
+    first, second = model_of("first", Transient("503"), "hello", "hello"), model_of("second", "a", "b")
+    agent = Agent("tester", model=first, middlewares=[ModelFallbackMiddleware(second, sticky=True)])
+    other = agent.with_state(AgentState())
+    for each in (agent, other, agent, other):
+        await each.reply("go")
+    assert calls_of(first, second) == [3, 2]
+
+
+async def test_when_the_model_that_a_conversation_stays_with_fails_the_others_are_asked_in_order() -> None:
+    first, second = model_of("first", Transient("1"), "back"), model_of("second", "a", ["half ", Transient("2")])
+    agent = Agent("tester", model=first, middlewares=[ModelFallbackMiddleware(second, sticky=True)])
+    await agent.reply("go")
+    await agent.reply("go on")
+    assert text_of(agent) == "back"
+    assert calls_of(first, second) == [2, 2]
+    assert agent.state_of(agent.chains.middlewares[0]) == {}
+
+
+async def test_what_was_saved_with_another_list_of_models_does_not_count() -> None:
+    layer = ModelFallbackMiddleware(model_of("second", "hello"), sticky=True)
+    first = model_of("first", "mine")
+    agent = Agent("tester", model=first, middlewares=[layer])
+    agent.state_of(layer).update(place=0, model="another", until=None)
+    assert (await agent.reply("go")).get_text_content() == "mine"
+
+
+async def test_a_model_that_is_known_not_to_take_a_call_is_passed_over() -> None:
+    plain = model_of("plain", "no", "no", capabilities=[])
+    sees = model_of("sees", "a cat", capabilities=["image"])
+    unknown = model_of("unknown", "hello")
+    layer = ModelFallbackMiddleware([plain, sees, unknown])
+    image = DataBlock(Base64Source("aGk=", "image/png"))
+    asked = UserMsg("user", [TextBlock("what is this?"), image])
+    answer = await agent_of([Transient("503")], middlewares=[layer]).reply(asked)
+    assert answer.get_text_content() == "a cat"
+    answer = await agent_of([Transient("503")], add, middlewares=[layer]).reply("go")
+    assert answer.get_text_content() == "hello"
+    assert calls_of(plain, sees, unknown) == [0, 1, 1]
+
+
+async def test_the_agents_own_model_in_the_list_is_not_asked_again() -> None:
+    own = model_of("own", Transient("503"))
+    agent = Agent("tester", model=own, middlewares=[ModelFallbackMiddleware([own, model_of("second", "hello")])])
+    assert (await agent.reply("go")).get_text_content() == "hello"
+    assert calls_of(own) == [1]
+
+
+async def test_concurrent_replies_fall_back_each_by_itself() -> None:
+    second = model_of("second", "from the second", "from the second")
+    layer = ModelFallbackMiddleware(second)
+    agents = [agent_of([each], middlewares=[layer]) for each in (Transient("x"), "mine", ["half ", Transient("y")])]
+    async with anyio.create_task_group() as group:
+        for agent in agents:
+            group.start_soon(agent.reply, "go")
+    assert [text_of(agent) for agent in agents] == ["from the second", "mine", "from the second"]
+
+
+TWICE = model_of("twice")
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "words"),
+    [
+        ([], {}, "no models"),
+        (["gpt-5"], {}, "takes chat models.*'gpt-5'"),
+        ([TWICE, TWICE], {}, "'twice' twice"),
+        ([model_of("blind", capabilities=["tools"])], {"needs": ["tools", "image"]}, "take image, which 'blind'"),
+        ([model_of("mute", capabilities=[])], {"needs": "tools"}, "take tools, which 'mute'"),
+        ([TWICE], {"sticky": -1}, "sticky"),
+        ([TWICE], {"on": ModelError("x")}, "on="),
+    ],
+)
+def test_models_that_could_not_stand_in_are_refused_at_construction(
+    models: Any, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(MiddlewareConfigError, match=words):
+        ModelFallbackMiddleware(models, **options)
+
+
+def test_a_model_that_takes_what_is_needed_or_does_not_say_is_accepted() -> None:
+    able = model_of("able", capabilities=["tools", "image"])
+    assert ModelFallbackMiddleware([able, model_of("unknown")], needs=["tools"]).models[0] is able

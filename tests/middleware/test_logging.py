@@ -1,0 +1,193 @@
+"""One line for each thing of interest."""
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt import Agent
+from agentrt.errors import MiddlewareConfigError, Transient
+from agentrt.event import CustomEvent, ModelCallRetryEvent
+from agentrt.message import TextBlock
+from agentrt.middleware import LoggingMiddleware, MiddlewareBase, RetryMiddleware
+from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
+from agentrt.tool import FunctionTool, ToolContext
+from tests.agent.helpers import add, agent_of, call, items_of
+from tests.middleware.played import Clock, Least
+
+CANARY = "canary-0123456789"
+
+
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def records(caplog: pytest.LogCaptureFixture) -> Iterator[list[logging.LogRecord]]:
+    caplog.set_level(logging.INFO, "agentrt")
+    kept = Kept()
+    logging.getLogger("agentrt").addHandler(kept)
+    yield kept.records
+    logging.getLogger("agentrt").removeHandler(kept)
+
+
+def words(records: list[logging.LogRecord]) -> list[str]:
+    return [record.getMessage().split()[0] for record in records if hasattr(record, "event")]
+
+
+def fields(record: logging.LogRecord, *names: str) -> list[Any]:
+    return [getattr(record, name, None) for name in names]
+
+
+async def test_a_reply_is_told_line_by_line(records: list[logging.LogRecord]) -> None:
+    whole = ChatResponse([TextBlock("It is 3.")], usage=ChatUsage(20, 5, 4), finished_reason="stop")
+    script = [[call("1", "add", a=1, b=2)], Transient("503"), whole]
+    agent = agent_of(script, add, middlewares=[LoggingMiddleware(clock=Clock()), RetryMiddleware(random=Least())])
+    await agent.reply("go")
+    expected = ["REPLY_START", "MODEL_CALL_END", "TOOL_RESULT_END", "MODEL_CALL_RETRY", "MODEL_CALL_END", "REPLY_END"]
+    assert words(records) == expected
+    ended = records[-2]
+    assert fields(ended, "event", "agent_name", "model", "input_tokens", "cache_input_tokens", "seconds") == [
+        *("MODEL_CALL_END", "tester", "scripted", 20, 4, 0)
+    ]
+    assert fields(records[2], "tool_name", "state") == ["add", "success"]
+    assert fields(records[3], "reason", "attempt") == ["Transient", 1]
+    assert records[3].levelname == "WARNING"
+    reply = agent.state.context[-1].id
+    assert {(record.reply_id, record.session_id) for record in records} == {(reply, agent.state.session_id)}
+    assert ended.getMessage().startswith(f"MODEL_CALL_END agent_name=tester reply_id={reply} ")
+
+
+class Talkative(MiddlewareBase):
+    """Gives a provider's words as the reason of a retry, as a user's own layer might."""
+
+    async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+        agent.run.emit(ModelCallRetryEvent(f"503 {CANARY}"))
+        return await next_handler()
+
+
+async def everything(**options: Any) -> Agent:
+    """Reply with a canary in every place where one may be."""
+
+    async def look(text: str, context: ToolContext) -> str:
+        """Look."""
+        context.emit(CustomEvent("looked", CANARY))
+        return f"found {CANARY}"
+
+    async def fail(text: str) -> str:
+        """Fail."""
+        raise ValueError(CANARY)
+
+    script = [
+        [call("1", "look", text=CANARY), call("2", "fail", text=CANARY)],
+        Transient(CANARY),
+        f"It is {CANARY}.",
+        Transient(CANARY),
+    ]
+    layers = [LoggingMiddleware(**options), Talkative(), RetryMiddleware(1, random=Least())]
+    agent = agent_of(script, look, fail, middlewares=layers)
+    await agent.reply(f"go {CANARY}")
+    with pytest.raises(Exception, match="no response left"):
+        await agent.reply(f"go {CANARY}")
+    return agent
+
+
+def all_texts(records: list[logging.LogRecord]) -> str:
+    # What the runtime itself logs of a failing tool is for its own tests.
+    return "\n".join(json.dumps(vars(record), default=str) for record in records if hasattr(record, "event"))
+
+
+async def test_nothing_that_anyone_says_is_logged_by_itself(records: list[logging.LogRecord]) -> None:
+    await everything()
+    assert CANARY not in all_texts(records)
+    assert "REPLY_FAILED" in words(records)
+    assert "CUSTOM" in words(records)
+
+
+async def test_with_content_it_is_logged_redacted(records: list[logging.LogRecord]) -> None:
+    await everything(content=True, redact=lambda text: text.replace(CANARY, "***"))
+    told = all_texts(records)
+    assert CANARY not in told
+    for each in ("go ***", "found ***", "It is ***.", '{\\"text\\": \\"***\\"}'):
+        assert each in told.replace("\\\\", "\\"), each
+
+
+async def test_a_redactor_that_fails_shows_nothing_and_breaks_nothing(records: list[logging.LogRecord]) -> None:
+    def broken(text: str) -> str:
+        raise ValueError(text)
+
+    await everything(content=True, redact=broken)
+    assert CANARY not in all_texts(records)
+    assert "[not shown: redact failed]" in all_texts(records)
+
+
+async def test_a_handler_that_fails_breaks_no_reply() -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("the disk is full")
+
+    logger = logging.Logger("broken")
+    logger.addHandler(Broken())
+    agent = agent_of(["hello"], middlewares=[LoggingMiddleware(logger)])
+    assert (await agent.reply("go")).get_text_content() == "hello"
+
+
+async def test_what_a_model_calls_a_tool_cannot_forge_a_line(records: list[logging.LogRecord]) -> None:
+    await agent_of([[call("1", "x\nREPLY_END forged=1")], "done"], middlewares=[LoggingMiddleware()]).reply("go")
+    assert not any("\n" in record.getMessage() for record in records if hasattr(record, "event"))
+
+
+@pytest.mark.parametrize(
+    ("leave", "word"), [("close", "REPLY_CLOSED"), ("cancel", "REPLY_CANCELLED"), ("fail", "REPLY_FAILED")]
+)
+async def test_a_reply_that_stops_short_is_told(leave: str, word: str, records: list[logging.LogRecord]) -> None:
+    async def never(messages: Any, tools: Any) -> str:
+        await anyio.sleep_forever()
+        return ""
+
+    class Fails(MiddlewareBase):
+        async def on_reasoning(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            raise ValueError(CANARY)
+            yield
+
+    if leave == "fail":
+        agent = agent_of(["x"], middlewares=[LoggingMiddleware(), Fails()])
+        with pytest.raises(ValueError, match=CANARY):
+            await agent.reply("go")
+        assert records[-1].error_type == "ValueError"  # type: ignore[attr-defined]  # from `extra`
+    elif leave == "cancel":
+        with anyio.move_on_after(0.01):
+            await agent_of([never], middlewares=[LoggingMiddleware()]).reply("go")
+    else:
+        async with agent_of(["one two"], middlewares=[LoggingMiddleware()]).reply_stream("go") as events:
+            async for event in events:
+                if event.type == "TEXT_BLOCK_DELTA":
+                    break
+    assert words(records)[-1] == word
+
+
+async def test_a_question_to_a_person_is_told_with_the_tools_it_is_about(records: list[logging.LogRecord]) -> None:
+    agent = agent_of([[call("1", "add", a=1, b=2)]], FunctionTool(add, ask=True), middlewares=[LoggingMiddleware()])
+    await agent.reply("go")
+    assert words(records)[-1] == "REQUIRE_USER_CONFIRM"
+    assert records[-1].tool_names == ["add"]  # type: ignore[attr-defined]  # from `extra`
+
+
+async def test_the_level_and_the_logger_are_the_users(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "mine")
+    layer = LoggingMiddleware(logging.getLogger("mine"), level=logging.DEBUG)
+    await items_of(Agent("a", model=ScriptedChatModel(["hello"]), middlewares=[layer]))
+    assert {(record.name, record.levelname) for record in caplog.records} == {("mine", "DEBUG")}
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(MiddlewareConfigError, match="redact"):
+        LoggingMiddleware(redact="***")  # type: ignore[arg-type]  # on purpose

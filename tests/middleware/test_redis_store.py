@@ -1,0 +1,328 @@
+"""Rate limits that are shared through a real Redis: the machine's own, or one that is started here."""
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, suppress
+from itertools import count, repeat
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import pytest
+
+from agentrt import Agent, AgentState
+from agentrt.errors import ConfigError, RateLimitTimeout
+from agentrt.event import CustomEvent
+from agentrt.middleware import RateLimitMiddleware, RedisStore
+from agentrt.model import ScriptedChatModel
+from agentrt_middleware import shared_limiter
+from agentrt_middleware.limits import Limits
+from agentrt_middleware.shared_limiter import SharedLimiter
+from tests.services import needs
+
+coredis = pytest.importorskip("coredis")
+
+CHILD = Path(__file__).with_name("rate_limit_child.py")
+# coredis leaves buffers of a connection that fails before it is complete to the garbage collector.
+when_redis_fails = pytest.mark.filterwarnings("ignore:.*MemoryObject:pytest.PytestUnraisableExceptionWarning")
+keys = (f"test-{uuid4().hex}-{number}" for number in count())
+
+
+class Server:
+    """A redis-server of our own, which may be stopped or killed."""
+
+    def __init__(self) -> None:
+        needs("redis-server")
+        with closing(socket.create_server(("127.0.0.1", 0))) as free:
+            self.port = free.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while not answers(self.port):
+            assert self._process.poll() is None, "redis-server ended"
+            sleep(0.01)
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+        if number == signal.SIGKILL:
+            self._process.wait()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    if "REDIS_URL" in os.environ:
+        yield os.environ["REDIS_URL"]
+    elif answers(6379):
+        yield "redis://127.0.0.1:6379/0"
+    else:
+        server = Server()
+        yield server.url
+        server.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+    gc.collect()
+
+
+@pytest.fixture
+async def redis(url: str) -> AsyncIterator[Any]:
+    async with coredis.Redis.from_url(url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("limits", "taken", "seconds"),
+    [
+        (Limits(min_interval=30), [0], 30),
+        (Limits(requests_per_minute=2), [0, 0], 30),
+        (Limits(tokens_per_minute=600), [400, 150], 10),
+        (Limits(tokens_per_minute=600), [1_200], 75),
+        (Limits(0.01, 3, 600), [1_200], 75),
+        (Limits(max_concurrency=2), [0, 0], 0),
+    ],
+    ids=str,
+)
+async def test_what_one_process_took_another_does_not_get(
+    url: str, limits: Limits, taken: list[float], seconds: float
+) -> None:
+    key, one, other = next(keys), RedisStore(url), RedisStore(url)
+    for number, tokens in enumerate(taken):
+        assert await one.take(key, limits, tokens, f"lease-{number}") is None
+    refusal = await other.take(key, limits, 150, "other")
+    assert refusal is not None
+    assert refusal.seconds == pytest.approx(seconds, abs=1.5)
+    assert refusal.reason == [name for name in Limits.__slots__ if getattr(limits, name)][-1]
+    assert await other.take(next(keys), limits, 150, "other") is None
+
+
+async def test_tokens_are_refunded_and_owed_across_processes(url: str) -> None:
+    key, limits, store = next(keys), Limits(tokens_per_minute=600), RedisStore(url)
+    assert await store.take(key, limits, 600, "first") is None
+    await store.end(key, limits, "first", -500)
+    assert await store.take(key, limits, 400, "second") is None
+    await store.end(key, limits, "second", 1_000)
+    refusal = await store.take(key, limits, 100, "third")
+    assert refusal is not None
+    assert refusal.seconds == pytest.approx(100, abs=2)
+
+
+async def test_all_processes_wait_when_the_provider_asked_one_to(url: str) -> None:
+    key, limits = next(keys), Limits(max_concurrency=3)
+    await RedisStore(url).block(key, limits, 40)
+    refusal = await RedisStore(url).take(key, limits, 0, "other")
+    assert refusal is not None
+    assert (refusal.reason, round(refusal.seconds)) == ("retry_after", 40)
+
+
+async def test_a_place_comes_back_when_the_call_ends_or_its_holder_is_gone_for_too_long(url: str) -> None:
+    key, limits = next(keys), Limits(max_concurrency=1)
+    patient, hasty = RedisStore(url), RedisStore(url, lease_seconds=0.03)
+    assert await patient.take(key, limits, 0, "first") is None
+    assert await hasty.take(key, limits, 0, "second") is not None
+    await patient.end(key, limits, "first", 0)
+    assert await hasty.take(key, limits, 0, "second") is None
+    await anyio.sleep(0.04)
+    assert await patient.take(key, limits, 0, "third") is None
+
+
+async def test_a_server_clock_that_is_set_back_keeps_nobody_waiting(url: str, redis: Any) -> None:
+    key, limits, store = next(keys), Limits(min_interval=20, requests_per_minute=100), RedisStore(url)
+    assert await store.take(key, limits, 0, "first") is None
+    usage = f"agentrt:limit:{{{key}}}:usage"
+    for name in ("at", "next_start", "blocked_until"):
+        await redis.hincrbyfloat(usage, name, 3600)
+    refusal = await store.take(key, limits, 0, "second")
+    assert refusal is not None
+    assert refusal.seconds == pytest.approx(20, abs=1.5)
+
+
+async def test_what_is_used_up_leaves_nothing_behind(url: str, redis: Any) -> None:
+    key, limits, store = next(keys), Limits(0.1, requests_per_minute=60), RedisStore(url)
+    await store.take(key, limits, 0, "first")
+    left = await redis.ttl(f"agentrt:limit:{{{key}}}:usage"), await redis.ttl(f"agentrt:limit:{{{key}}}:leases")
+    assert 55 < left[0] < 65
+    assert 590 < left[1] <= 600
+    await store.end(key, limits, "first", 0)
+    assert not await redis.exists([f"agentrt:limit:{{{key}}}:leases"])
+
+
+async def test_one_process_asks_for_one_call_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asking, most, questions = 0, 0, 0
+    take = RedisStore.take
+
+    async def counted(self: RedisStore, *arguments: Any) -> Any:
+        nonlocal asking, most, questions
+        asking += 1
+        most, questions = max(most, asking), questions + 1
+        try:
+            return await take(self, *arguments)
+        finally:
+            asking -= 1
+
+    monkeypatch.setattr(RedisStore, "take", counted)
+    limiter = SharedLimiter(Limits(min_interval=0.02), RedisStore(url), next(keys))
+    async with anyio.create_task_group() as group:
+        for _ in range(10):
+            group.start_soon(limiter.acquire)
+    assert most == 1
+    assert questions <= 30  # each once or twice, and not all of them all the time
+
+
+async def test_a_cancelled_waiter_loses_no_place(url: str) -> None:
+    limiter = SharedLimiter(Limits(max_concurrency=1), RedisStore(url), next(keys))
+    for checkpoints in range(0, 40, 3):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+
+                async def call() -> None:
+                    lease = await limiter.acquire()
+                    try:
+                        await anyio.lowlevel.checkpoint()
+                    finally:
+                        await lease.settle()
+
+                group.start_soon(call)
+                for _ in range(checkpoints):
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+    await limiter.acquire(max_wait=0)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    # coredis has a logger of its own, and says more.
+    return [record.message for record in caplog.records if record.name == "agentrt"]
+
+
+def agent_on(url: str, policy: Any, **options: Any) -> Agent:
+    layer = RateLimitMiddleware(key=next(keys), store=RedisStore(url), on_store_error=policy, **options)
+    return Agent("a", model=ScriptedChatModel(repeat("Hello.")), middlewares=[layer])
+
+
+async def ask(agent: Agent, found: list[Any]) -> None:
+    async with agent.with_state(AgentState()).reply_stream("go") as stream:
+        found += [(event.name, event.value) async for event in stream if isinstance(event, CustomEvent)]
+
+
+@when_redis_fails
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize("policy", ["local", "open", "closed"])
+async def test_when_redis_fails_in_mid_run_the_policy_decides_soon_and_tells_once(
+    server: Server, fault: signal.Signals, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    found: list[Any] = []
+    agent = agent_on(server.url, policy, requests_per_minute=2, max_wait=5)
+    await ask(agent, found)
+    assert not found
+    server.send(fault)
+    begin = monotonic()
+    if policy == "closed":
+        for _ in range(3):
+            with pytest.raises(RateLimitTimeout, match="on_store_error='closed'") as caught:
+                await ask(agent, found)
+        assert caught.value.retry_after is not None
+    else:
+        await ask(agent, found)
+        assert found == [("rate_limit_store", {"state": "down", "policy": policy})]
+    assert monotonic() - begin < 2 * shared_limiter._PATIENCE + 0.5  # a bound for busy machines, asked but once
+    if policy == "open":
+        await ask(agent, found)
+    elif policy == "local":
+        with pytest.raises(RateLimitTimeout, match="requests_per_minute"):
+            await ask(agent, found)
+    assert len(found) <= 1
+    assert len(said(caplog)) == 1
+
+
+@when_redis_fails
+async def test_when_redis_is_back_the_limits_are_shared_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shared_limiter, "_REST", 0.0)
+    found: list[Any] = []
+    agent = agent_on(server.url, "open", requests_per_minute=4, max_wait=1)
+    await ask(agent, found)
+    server.send(signal.SIGSTOP)
+    await ask(agent, found)
+    server.send(signal.SIGCONT)
+    await ask(agent, found)
+    assert [value["state"] for _, value in found] == ["down", "up"]
+    assert [message.rpartition(" ")[2] for message in said(caplog)] == ["limited", "back"]
+
+
+async def test_the_decision_takes_less_than_a_quarter_of_a_second() -> None:
+    assert shared_limiter._PATIENCE < 0.25
+
+
+def test_a_password_in_the_url_is_not_shown() -> None:
+    store = RedisStore("redis://:canary@127.0.0.1:1/0")
+    assert "canary" not in repr(store)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [(("http://canary",), "redis://"), ((6379,), "redis://"), (("redis://x", 0), "above 0")],
+)
+def test_what_is_no_store_is_refused_when_it_is_made(arguments: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as caught:
+        RedisStore(*arguments)
+    assert "canary" not in str(caught.value)
+
+
+def test_without_coredis_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "coredis", None)
+    with pytest.raises(ConfigError, match=r"agentrt\[redis\]"):
+        RedisStore("redis://127.0.0.1")
+
+
+def test_four_processes_together_stay_within_the_limit_as_one_server_sees_it(url: str) -> None:
+    arrivals: list[float] = []
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                arrivals.append(monotonic())
+                with connection:
+                    connection.sendall(b"ok")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    key, port = next(keys), str(listener.getsockname()[1])
+    children = [
+        subprocess.Popen([sys.executable, CHILD, backend, port, url, key]) for backend in ("asyncio", "trio") * 2
+    ]
+    try:
+        assert [child.wait(60) for child in children] == [0, 0, 0, 0]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+    took = arrivals[-1] - arrivals[0]
+    assert 30 <= len(arrivals) <= 30 + 0.5 * took + 1
+    late = 0.3  # seconds that one call may be longer on its way than another
+    for first, start in enumerate(arrivals):
+        for last, end in enumerate(arrivals[first:], first):
+            assert last - first + 1 <= 1 + (end - start + late) / 0.04

@@ -1,0 +1,429 @@
+"""Calling the model again: FAULTS of a model that fails in a way that may pass."""
+
+from collections.abc import AsyncGenerator
+from itertools import repeat
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrt import Agent, AgentState
+from agentrt.agent import ContextConfig
+from agentrt.errors import (
+    AgentRTError,
+    CircuitOpen,
+    Malformed,
+    MiddlewareConfigError,
+    ModelError,
+    RateLimited,
+    RateLimitTimeout,
+    Refused,
+    Rejected,
+    Timeout,
+    Transient,
+)
+from agentrt.event import ModelCallRetryEvent
+from agentrt.message import TextBlock
+from agentrt.middleware import (
+    CircuitBreakerMiddleware,
+    MiddlewareBase,
+    ModelFallbackMiddleware,
+    RateLimitMiddleware,
+    RetryMiddleware,
+    TimeoutMiddleware,
+)
+from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
+from agentrt_middleware.options import Backoff
+from tests.agent.helpers import add, agent_of, call, items_of
+from tests.middleware.played import Clock, Least, Most, on_both_loops, play, rebuilt, retries, text_of
+
+CANARY = "sk-canary-0123456789"
+
+
+def at_once(**options: Any) -> RetryMiddleware:
+    return RetryMiddleware(random=Least(), **options)
+
+
+def notes(error: BaseException) -> list[str]:
+    return getattr(error, "__notes__", [])
+
+
+@pytest.mark.parametrize("stream", [True, False, None])
+@pytest.mark.parametrize(
+    ("script", "reasons"),
+    [
+        ([Transient("503"), "the answer"], ["Transient"]),
+        ([RateLimited(), Timeout("slow"), "the answer"], ["RateLimited", "Timeout"]),
+        ([[Transient("cut before the first piece")], "the answer"], ["Transient"]),
+        ([["half an ", Transient("cut")], "the answer"], ["Transient"]),
+        ([["half ", Timeout("idle")], ["an ", "ans", Transient("cut")], ["the ", "answer"]], ["Timeout", "Transient"]),
+        (
+            [Transient("503"), ["half ", Transient("cut")], RateLimited(), "the answer"],
+            ["Transient"] * 2 + ["RateLimited"],
+        ),
+    ],
+)
+async def test_an_attempt_that_fails_is_made_again_and_no_text_is_shown_twice(
+    script: list[Any], reasons: list[str], stream: bool | None
+) -> None:
+    model = ScriptedChatModel(script, stream=stream)
+    agent = Agent("tester", model=model, middlewares=[at_once()])
+    items = await items_of(agent)
+    assert [(reason, attempt) for reason, attempt, _ in retries(items)] == list(zip(reasons, range(1, 9), strict=False))
+    assert len(model.calls) == len(script)
+    assert text_of(agent) == "the answer"
+    assert rebuilt(items).get_text_content() == "the answer"
+
+
+async def test_the_withdrawn_blocks_are_named_and_a_withdrawn_tool_call_does_not_run() -> None:
+    runs: list[int] = []
+
+    def note(number: int) -> str:
+        """Note a number."""
+        runs.append(number)
+        return "noted"
+
+    first = [TextBlock("I will "), call("1", "note", number=1), Transient("cut")]
+    agent = agent_of([first, [call("1", "note", number=2)], "done"], note, middlewares=[at_once()])
+    items = await items_of(agent)
+    announced = next(item for item in items if isinstance(item, ModelCallRetryEvent))
+    assert len(announced.block_ids) == 2
+    assert runs == [2]
+    assert rebuilt(items).content == agent.state.context[-1].content
+
+
+@pytest.mark.parametrize("in_stream", [False, True])
+@pytest.mark.parametrize(
+    "error", [Rejected("quota"), Refused("no"), Malformed("what"), ConnectionError("x"), ModelError("?")]
+)
+async def test_an_error_that_will_not_pass_leaves_at_once_as_it_is(error: Exception, in_stream: bool) -> None:
+    agent = agent_of([["half ", error] if in_stream else error], middlewares=[at_once()])
+    with pytest.raises(type(error)) as raised:
+        await agent.reply("go")
+    assert raised.value is error
+    assert not any("RetryMiddleware" in note for note in notes(error))
+
+
+@pytest.mark.parametrize("in_stream", [False, True])
+async def test_the_last_error_leaves_as_it_is_and_says_how_many_attempts_there_were(in_stream: bool) -> None:
+    errors = [Transient(str(number)) for number in range(3)]
+    script = [["half ", error] for error in errors] if in_stream else errors
+    agent = agent_of(script, middlewares=[at_once(max_retries=2)])
+    with pytest.raises(Transient) as raised:
+        await agent.reply("go")
+    assert raised.value is errors[-1]
+    assert notes(raised.value) == ["agentrt: RetryMiddleware gave up after 3 attempts: max_retries=2"]
+    assert notes(errors[0]) == []
+
+
+async def test_an_error_after_the_last_piece_is_not_retried() -> None:
+    class LateFailure(ChatModelBase):
+        calls = 0
+
+        async def _call(self, messages: Any, tools: Any, tool_choice: Any) -> Any:
+            self.calls += 1
+            return self._stream()
+
+        async def _stream(self) -> AsyncGenerator[ChatResponse, None]:
+            yield ChatResponse([TextBlock("whole")])
+            raise Transient("the connection broke at its end")
+
+    model = LateFailure(model="late")
+    with pytest.raises(Transient):
+        await Agent("tester", model=model, middlewares=[at_once()]).reply("go")
+    assert model.calls == 1
+
+
+@on_both_loops
+def test_the_wait_that_the_provider_asks_for_is_kept_and_is_seen_before_it_begins(backend: str) -> None:
+    seen: list[tuple[float, str]] = []
+
+    async def main() -> None:
+        start = anyio.current_time()
+        agent = agent_of([RateLimited(retry_after=7.5), "hello"], middlewares=[at_once()])
+        async with agent.reply_stream("go") as events:
+            async for event in events:
+                if event.type in ("MODEL_CALL_RETRY", "TEXT_BLOCK_START"):
+                    seen.append((round(anyio.current_time() - start, 3), event.type))
+                    assert getattr(event, "wait_seconds", 7.5) == 7.5
+
+    play(backend, main)
+    assert seen == [(0, "MODEL_CALL_RETRY"), (7.5, "TEXT_BLOCK_START")]
+
+
+@on_both_loops
+def test_waits_double_up_to_the_cap(backend: str) -> None:
+    async def main() -> list[Any]:
+        layer = RetryMiddleware(5, base=1, cap=5, random=Most())
+        return await items_of(agent_of([*[Transient("503")] * 5, "hello"], middlewares=[layer]))
+
+    assert [wait for _, _, wait in retries(play(backend, main))] == [1, 2, 4, 5, 5]
+
+
+@given(st.floats(0, 100), st.floats(0, 1_000), st.integers(1, 5_000), st.none() | st.floats(0, 1e6), st.integers())
+def test_a_wait_is_never_above_its_limit_nor_below_what_the_provider_asks(
+    base: float, cap: float, failures: int, told: float | None, seed: int
+) -> None:
+    wait = Backoff("Test", base, cap, Random(seed)).after(failures, told)
+    assert (told or 0) <= wait <= ((told + base) if told else cap)
+
+
+async def test_a_wait_longer_than_max_wait_is_not_begun() -> None:
+    error = RateLimited(retry_after=3_600)
+    with pytest.raises(RateLimited) as raised:
+        await agent_of([error], middlewares=[at_once(max_wait=60)]).reply("go")
+    assert raised.value is error
+    assert "max_wait=60" in notes(error)[0]
+
+
+@on_both_loops
+def test_max_wait_counts_all_waits_of_a_call(backend: str) -> None:
+    model = ScriptedChatModel([RateLimited(retry_after=4)] * 4)
+
+    async def main() -> float:
+        agent = Agent("tester", model=model, middlewares=[at_once(max_wait=10)])
+        start = anyio.current_time()
+        with pytest.raises(RateLimited):
+            await agent.reply("go")
+        return anyio.current_time() - start
+
+    assert play(backend, main) == pytest.approx(8)
+    assert len(model.calls) == 3
+
+
+async def test_the_budget_bounds_the_retries_of_all_users_together_and_comes_back() -> None:
+    clock = Clock()
+    layer = at_once(budget=0.5, clock=clock)
+    models = [ScriptedChatModel(repeat(Transient("down"))) for _ in range(2)]
+    agents = [Agent("tester", model=model, middlewares=[layer]) for model in models]
+
+    async def ask(times: int) -> int:
+        before = sum(len(model.calls) for model in models)
+        for number in range(times):
+            with pytest.raises(Transient):
+                await agents[number % 2].with_state(AgentState()).reply("go")
+        return sum(len(model.calls) for model in models) - before - times
+
+    assert await ask(4) == 11  # ten to begin with, and half of the further calls
+    assert await ask(40) == 20
+    clock.now += 6
+    assert await ask(1) in (1, 2)
+    clock.now += 3_600
+    assert await ask(20) <= 10 + 10
+
+
+@pytest.mark.parametrize("error", [CircuitOpen("held back"), RateLimitTimeout("would wait too long")])
+async def test_refusals_of_our_own_layers_are_retried_only_if_they_are_named(error: ModelError) -> None:
+    with pytest.raises(type(error)):
+        await agent_of([error, "hello"], middlewares=[at_once()]).reply("go")
+    with pytest.raises(type(error)):
+        await agent_of([error, "hello"], middlewares=[at_once(retry_on=ModelError)]).reply("go")
+    answer = await agent_of([error, "hello"], middlewares=[at_once(retry_on=(Transient, type(error)))]).reply("go")
+    assert answer.get_text_content() == "hello"
+
+
+async def test_a_function_may_say_what_is_retried() -> None:
+    layer = at_once(retry_on=lambda error: "again" in str(error))
+    agent = agent_of([ValueError("try again"), ValueError("stop")], middlewares=[layer])
+    with pytest.raises(ValueError, match="stop") as raised:
+        await agent.reply("go")
+    assert "after 2 attempts: ValueError is not retried" in notes(raised.value)[0]
+
+
+@on_both_loops
+@pytest.mark.parametrize("in_stream", [False, True])
+def test_a_cancellation_ends_the_wait_and_leaves(backend: str, in_stream: bool) -> None:
+    async def main() -> None:
+        error = RateLimited(retry_after=60)
+        agent = agent_of([["half ", error] if in_stream else error, "hello"], middlewares=[at_once()])
+        with anyio.move_on_after(5) as scope:
+            await agent.reply("go")
+        assert scope.cancelled_caught
+        answer = await agent.reply("once more")
+        assert answer.get_text_content() == "hello"
+
+    play(backend, main)
+
+
+class Watched(ChatModelBase):
+    """A model whose streams say when they are opened and closed; the first breaks."""
+
+    def __init__(self) -> None:
+        super().__init__(model="watched")
+        self.log: list[str] = []
+        self.attempts = 0
+
+    async def _call(self, messages: Any, tools: Any, tool_choice: Any) -> Any:
+        self.attempts += 1
+        return self._stream(self.attempts)
+
+    async def _stream(self, attempt: int) -> AsyncGenerator[ChatResponse, None]:
+        self.log.append(f"open {attempt}")
+        try:
+            yield ChatResponse([TextBlock(f"text {attempt} ")], False)
+            if attempt == 1:
+                raise Transient("cut")
+            yield ChatResponse([TextBlock("more ")], False)
+            yield ChatResponse([TextBlock(f"text {attempt} more ")])
+        finally:
+            self.log.append(f"close {attempt}")
+
+
+async def test_a_broken_stream_is_closed_before_the_next_attempt_through_every_layer() -> None:
+    class Outer(MiddlewareBase):
+        async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            stream = await next_handler()
+
+            async def passed_on() -> AsyncGenerator[Any, None]:
+                model.log.append("layer opens")
+                try:
+                    async for each in stream:
+                        yield each
+                finally:
+                    model.log.append("layer closes")
+
+            return passed_on()
+
+    model = Watched()
+    await Agent("tester", model=model, middlewares=[at_once(), Outer()]).reply("go")
+    once = ["layer opens", "open 1", "close 1", "layer closes"]
+    assert model.log == once + [each.replace("1", "2") for each in once]
+
+
+class Handmade:
+    """A stream that is no generator, and so is not closed by failing."""
+
+    def __init__(self, attempt: int, log: list[str]) -> None:
+        self._attempt = attempt
+        self._log = log
+
+    def __aiter__(self) -> "Handmade":
+        return self
+
+    async def __anext__(self) -> ChatResponse:
+        if self._attempt == 1:
+            raise Transient("cut")
+        return ChatResponse([TextBlock("whole")])
+
+    async def aclose(self) -> None:
+        self._log.append(f"close {self._attempt}")
+
+
+async def test_a_broken_stream_that_is_no_generator_is_closed_before_the_next_attempt() -> None:
+    log: list[str] = []
+
+    class Handmaking(ChatModelBase):
+        attempts = 0
+
+        async def _call(self, messages: Any, tools: Any, tool_choice: Any) -> Any:
+            self.attempts += 1
+            log.append(f"open {self.attempts}")
+            return Handmade(self.attempts, log)
+
+    agent = Agent("tester", model=Handmaking(model="handmade"), middlewares=[at_once()])
+    with pytest.raises(AgentRTError):  # it goes on after its last piece, and that is where it is stopped
+        await agent.reply("go")
+    assert log.index("close 1") < log.index("open 2")
+    assert "close 2" in log
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+async def test_leaving_early_closes_whichever_attempt_is_open(after: int) -> None:
+    model = Watched()
+    agent = Agent("tester", model=model, middlewares=[at_once()])
+    deltas = 0
+    async with agent.reply_stream("go") as events:
+        async for event in events:
+            deltas += event.type == "TEXT_BLOCK_DELTA"
+            if deltas == after:
+                break
+    opened = [each for each in model.log if each.startswith("open")]
+    assert len(model.log) == 2 * len(opened)
+
+
+async def test_one_instance_serves_concurrent_replies_each_with_its_own_count() -> None:
+    layer = at_once(max_retries=2)
+    scripts = [[Transient("a"), "one"], ["two"], [["x ", Transient("b")], Transient("c"), "three"]]
+    agents = [agent_of(script, middlewares=[layer]) for script in scripts]
+    found: dict[int, list[Any]] = {}
+
+    async def ask(number: int) -> None:
+        found[number] = await items_of(agents[number])
+
+    async with anyio.create_task_group() as group:
+        for number in range(3):
+            group.start_soon(ask, number)
+    assert [text_of(agent) for agent in agents] == ["one", "two", "three"]
+    assert [[attempt for _, attempt, _ in retries(found[number])] for number in range(3)] == [[1], [], [1, 2]]
+
+
+async def test_nothing_that_a_provider_says_gets_into_events_or_notes() -> None:
+    errors = [Transient(CANARY), Transient(CANARY)]
+    agent = agent_of(errors, middlewares=[at_once(max_retries=1)])
+    events: list[str] = []
+    with pytest.raises(Transient):
+        async with agent.reply_stream("go") as stream:
+            async for event in stream:
+                events.append(event.to_json())
+    assert events
+    assert CANARY not in "".join(events) + "".join(notes(errors[1]))
+
+
+async def test_tools_go_on_after_a_retried_round() -> None:
+    script = [Transient("1"), [call("1", "add", a=1, b=2)], [" ", Transient("2")], "It is 3."]
+    agent = agent_of(script, add, middlewares=[at_once()])
+    items = await items_of(agent)
+    assert items[-1].get_text_content() == "It is 3."
+    assert [attempt for _, attempt, _ in retries(items)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_retries": -1}, "max_retries"),
+        ({"max_retries": 1.5}, "whole number"),
+        ({"base": -1}, "base"),
+        ({"cap": "long"}, "cap"),
+        ({"max_wait": float("nan")}, "max_wait"),
+        ({"budget": -0.1}, "budget"),
+        ({"retry_on": ()}, "retry_on"),
+        ({"retry_on": "Transient"}, "retry_on"),
+        ({"retry_on": [Transient, KeyboardInterrupt]}, "retry_on"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(MiddlewareConfigError, match=words):
+        RetryMiddleware(**options)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        CircuitBreakerMiddleware(),
+        RateLimitMiddleware(),
+        TimeoutMiddleware(total=1),
+    ],
+)
+def test_a_layer_that_counts_attempts_must_stand_inside(inner: MiddlewareBase) -> None:
+    retry, model = RetryMiddleware(), ScriptedChatModel(["hello"])
+    Agent("tester", model=model, middlewares=[retry, inner])
+    with pytest.raises(AgentRTError, match=f"RetryMiddleware.*{type(inner).__name__}|{type(inner).__name__}.*Retry"):
+        Agent("tester", model=model, middlewares=[inner, retry])
+
+
+def test_a_fallback_must_stand_outside() -> None:
+    fallback, retry = ModelFallbackMiddleware(ScriptedChatModel([])), RetryMiddleware()
+    with pytest.raises(MiddlewareConfigError, match=r"put RetryMiddleware after ModelFallback|put ModelFallback"):
+        Agent("tester", model=ScriptedChatModel([]), middlewares=[retry, fallback])
+
+
+async def test_the_runtimes_own_calls_are_retried_too() -> None:
+    script = ["one", "two", Transient("503"), ["half ", Transient("cut")], "They counted."]
+    agent = agent_of(script, middlewares=[at_once()], context_config=ContextConfig(reserve_ratio=0.0))
+    await agent.reply("go")
+    await agent.reply("go on")
+    await agent.compress_context()
+    assert agent.state.summary == "They counted."

@@ -1,0 +1,99 @@
+"""Measuring model calls and tools."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from agentrt import Agent
+from agentrt.errors import MiddlewareConfigError, Transient
+from agentrt.middleware import Timing, TimingMiddleware
+from agentrt.model import ScriptedChatModel
+from tests.agent.helpers import agent_of, call, items_of
+from tests.middleware.played import Clock
+
+
+class Spend:
+    """Lets a played clock go on."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+
+    def answering(self, response: Any, seconds: float) -> Any:
+        async def answer(messages: Any, tools: Any) -> Any:
+            self.clock.now += seconds
+            return response
+
+        return answer
+
+
+def seen(timings: list[Timing]) -> list[tuple[str, str, float, str]]:
+    return [(each.kind, each.name, each.seconds, each.ended) for each in timings]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_each_model_call_and_each_tool_is_measured(stream: bool) -> None:
+    spend, timings = Spend(), list[Timing]()
+
+    async def work() -> str:
+        """Work."""
+        spend.clock.now += 5
+        return "done"
+
+    async def fail() -> str:
+        """Fail."""
+        spend.clock.now += 7
+        raise ValueError("x")
+
+    script = [spend.answering([call("1", "work"), call("2", "fail")], 2), spend.answering("done", 3)]
+    model = ScriptedChatModel(script, stream=stream)
+    agent = agent_of([], work, fail, middlewares=[TimingMiddleware(timings.append, clock=spend.clock)])
+    agent.model = model
+    await agent.reply("go")
+    tools = [each for each in seen(timings) if each[0] == "tool_call"]
+    assert {each[1]: each[3] for each in tools} == {"work": "ok", "fail": "error"}
+    models = [each for each in seen(timings) if each[0] == "model_call"]
+    assert models == [("model_call", "scripted", 2, "ok"), ("model_call", "scripted", 3, "ok")]
+    assert [each.first is not None for each in timings if each.kind == "model_call"] == [stream, stream]
+    assert {(each.agent_name, each.reply_id) for each in timings} == {("tester", agent.state.context[-1].id)}
+
+
+@pytest.mark.parametrize("failure", [Transient("503"), ["half ", Transient("cut")]])
+async def test_a_call_that_fails_is_measured_to_its_end(failure: Any) -> None:
+    timings = list[Timing]()
+    with pytest.raises(Transient):
+        await agent_of([failure], middlewares=[TimingMiddleware(timings.append)]).reply("go")
+    assert [each.ended for each in timings] == ["error"]
+
+
+async def test_a_stream_that_is_left_is_measured_and_marked() -> None:
+    timings = list[Timing]()
+    agent = agent_of(["one two three"], middlewares=[TimingMiddleware(timings.append)])
+    async with agent.reply_stream("go") as events:
+        async for event in events:
+            if event.type == "TEXT_BLOCK_DELTA":
+                break
+    assert [each.ended for each in timings] == ["cut"]
+
+
+async def test_without_a_function_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "agentrt")
+    spend = Spend()
+    layer = TimingMiddleware(clock=spend.clock)
+    await Agent("a", model=ScriptedChatModel([spend.answering("x", 1.5)]), middlewares=[layer]).reply("go")
+    assert "model_call 'scripted' of 'a' took 1.500 s (ok)" in caplog.messages
+
+
+async def test_a_function_that_fails_breaks_no_reply_and_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(timing: Timing) -> None:
+        raise ValueError("secret")
+
+    agent = agent_of(["one", "two"], middlewares=[TimingMiddleware(broken)])
+    await items_of(agent)
+    await items_of(agent)
+    assert caplog.messages == ["on_timing failed: ValueError; this is said once"]
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(MiddlewareConfigError, match="on_timing"):
+        TimingMiddleware("print")  # type: ignore[arg-type]  # on purpose

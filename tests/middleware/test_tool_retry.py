@@ -1,0 +1,222 @@
+"""Running a tool again when it fails."""
+
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt import Agent, Toolkit
+from agentrt.errors import ChainError, MiddlewareConfigError, ToolError
+from agentrt.event import CustomEvent, ToolResultEndEvent, ToolResultTextDeltaEvent
+from agentrt.message import TextBlock, ToolResultState
+from agentrt.middleware import MiddlewareBase, ToolRetryMiddleware, TracingMiddleware
+from agentrt.model import ScriptedChatModel
+from agentrt.tool import FunctionTool, ToolBase, ToolChunk, ToolResponse
+from tests.agent.helpers import call, items_of
+from tests.middleware.played import Least, on_both_loops, play, rebuilt
+
+
+class Flaky(ToolBase):
+    """Does what it is told to do first, then second, and so on."""
+
+    name = "flaky"
+    is_read_only = True
+    input_schema = {"type": "object", "properties": {}}  # noqa: RUF012  # it is the class's own
+
+    def __init__(self, *outcomes: Any) -> None:
+        self.outcomes = list(outcomes)
+        self.runs = 0
+
+    async def call(self) -> Any:
+        self.runs += 1
+        outcome = self.outcomes[min(self.runs, len(self.outcomes)) - 1]
+        if isinstance(outcome, Exception):
+            raise outcome
+        if callable(outcome):
+            return await outcome()
+        return outcome
+
+
+def state(name: str) -> ToolResponse:
+    return ToolResponse([TextBlock(f"it is {name}")], ToolResultState(name))
+
+
+def at_once(*arguments: Any, **options: Any) -> ToolRetryMiddleware:
+    return ToolRetryMiddleware(*arguments, random=Least(), **options)
+
+
+def agent_with(tool: Any, *layers: MiddlewareBase, calls: int = 1) -> Agent:
+    name = tool.name
+    script = [[call(str(number), name) for number in range(calls)], "done"]
+    return Agent("tester", model=ScriptedChatModel(script), toolkit=Toolkit(tools=[tool]), middlewares=list(layers))
+
+
+def ends(items: list[Any]) -> list[tuple[str, str]]:
+    return [(each.tool_call_id, str(each.state)) for each in items if isinstance(each, ToolResultEndEvent)]
+
+
+def announced(items: list[Any]) -> list[tuple[str, int]]:
+    return [
+        (each.value["reason"], each.value["attempt"])
+        for each in items
+        if isinstance(each, CustomEvent) and each.name == "tool_retry"
+    ]
+
+
+@pytest.mark.parametrize("failure", [ValueError("x"), ToolError("y"), state("error"), state("timeout")])
+async def test_a_tool_that_fails_is_run_again_and_only_the_last_result_counts(failure: Any) -> None:
+    tool = Flaky(failure, failure, "fine")
+    agent = agent_with(tool, at_once())
+    items = await items_of(agent)
+    assert ends(items) == [("0", "success")]
+    reason = "timeout" if getattr(failure, "state", "") == "timeout" else "error"
+    assert announced(items) == [(reason, 1), (reason, 2)]
+    (result,) = agent.state.context[-1].get_content_blocks("tool_result")
+    assert [block.text for block in result.output] == ["fine"]
+
+
+async def test_the_last_failure_is_the_result_when_no_run_succeeds() -> None:
+    tool = Flaky(ValueError("first"), ValueError("second"))
+    items = await items_of(agent_with(tool, at_once(max_retries=1)))
+    assert tool.runs == 2
+    assert ends(items) == [("0", "error")]
+    assert "second" in "".join(each.delta for each in items if isinstance(each, ToolResultTextDeltaEvent))
+
+
+@pytest.mark.parametrize("name", ["unknown", "denied", "interrupted"])
+async def test_what_is_not_known_or_not_wanted_is_never_run_again(name: str) -> None:
+    tool = Flaky(state(name), "fine")
+    items = await items_of(agent_with(tool, at_once(["*"])))
+    assert tool.runs == 1
+    assert ends(items) == [("0", name)]
+
+
+@pytest.mark.parametrize(
+    ("tools", "is_read_only", "runs"),
+    [
+        (None, True, 3),
+        (None, False, 1),
+        (["flaky"], False, 3),
+        (["get_*", "fl*"], False, 3),
+        (["other"], True, 1),
+        ([], True, 1),
+        (lambda call: call.name == "flaky", False, 3),
+        (lambda call: False, True, 1),
+    ],
+)
+async def test_only_tools_that_may_run_twice_do(tools: Any, is_read_only: bool, runs: int) -> None:
+    tool = Flaky(ValueError("x"))
+    tool.is_read_only = is_read_only
+    await items_of(agent_with(tool, at_once(tools)))
+    assert tool.runs == runs
+
+
+async def test_an_exception_that_leaves_the_runtime_is_retried_too_and_leaves_as_it_is() -> None:
+    error = ValueError("x")
+    tool = Flaky(error, "fine")
+    tool.raise_tool_errors = True
+    items = await items_of(agent_with(tool, at_once()))
+    assert announced(items) == [("ValueError", 1)]
+    assert ends(items) == [("0", "success")]
+    tool = Flaky(error)
+    tool.raise_tool_errors = True
+    with pytest.raises(ValueError, match="x") as raised:
+        await items_of(agent_with(tool, at_once()))
+    assert raised.value is error
+    assert tool.runs == 3
+
+
+async def test_a_layers_own_mistake_is_not_retried() -> None:
+    class Broken(MiddlewareBase):
+        entered = 0
+
+        async def on_acting(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+            self.entered += 1
+            async for item in next_handler(tool_cal=None):
+                yield item
+
+    broken = Broken()
+    with pytest.raises(ChainError):
+        await items_of(agent_with(Flaky("fine"), at_once(), broken))
+    assert broken.entered == 1
+
+
+async def test_what_a_failed_run_streamed_is_taken_back_by_the_end_of_the_result() -> None:
+    runs = 0
+
+    async def report() -> AsyncGenerator[ToolChunk, None]:
+        """Report."""
+        nonlocal runs
+        runs += 1
+        yield ToolChunk([TextBlock(f"page {runs}, ")])
+        if runs == 1:
+            raise ValueError("cut")
+        yield ToolChunk([TextBlock("the end")])
+
+    agent = agent_with(FunctionTool(report), at_once(["report"]))
+    items = await items_of(agent)
+    streamed = [each.delta for each in items if isinstance(each, ToolResultTextDeltaEvent)]
+    assert streamed == ["page 1, ", "report failed: ValueError: cut", "page 2, ", "the end"]
+    for message in (rebuilt(items), agent.state.context[-1]):
+        (result,) = message.get_content_blocks("tool_result")
+        assert "".join(block.text for block in result.output) == "page 2, the end"
+
+
+async def test_a_lost_result_is_not_taken_for_a_failure() -> None:
+    class Loses(MiddlewareBase):
+        async def on_acting(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+            async for item in next_handler():
+                if not isinstance(item, ToolResponse):
+                    yield item
+
+    tool = Flaky("fine")
+    items = await items_of(agent_with(tool, at_once(), Loses()))
+    assert ends(items) == [("0", "error")]
+    assert tool.runs == 1
+
+
+async def test_calls_side_by_side_are_retried_each_by_itself() -> None:
+    tool = Flaky(ValueError("1"), "fine", ValueError("3"), "fine")
+    items = await items_of(agent_with(tool, at_once(), calls=2))
+    assert sorted(ends(items)) == [("0", "success"), ("1", "success")]
+
+
+@on_both_loops
+@pytest.mark.parametrize("leave", ["cancel", "close"])
+def test_leaving_ends_the_wait_and_runs_nothing_more(leave: str, backend: str) -> None:
+    tool = Flaky(ValueError("x"))
+
+    async def main() -> None:
+        agent = agent_with(tool, ToolRetryMiddleware(base=1e6, cap=1e6))
+        if leave == "cancel":
+            with anyio.move_on_after(1) as scope:
+                await agent.reply("go")
+            assert scope.cancelled_caught
+            return
+        async with agent.reply_stream("go") as events:
+            async for event in events:
+                if isinstance(event, CustomEvent):
+                    break
+
+    play(backend, main)
+    assert tool.runs == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ToolRetryMiddleware("search"),
+        lambda: ToolRetryMiddleware([1]),  # type: ignore[list-item]  # on purpose
+        lambda: ToolRetryMiddleware(max_retries=-1),
+        lambda: ToolRetryMiddleware(base=-1),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(MiddlewareConfigError, match="ToolRetryMiddleware"):
+        make()
+
+
+def test_it_stands_inside_tracing() -> None:
+    with pytest.raises(MiddlewareConfigError, match="put"):
+        agent_with(Flaky("fine"), ToolRetryMiddleware(), TracingMiddleware())

@@ -1,0 +1,134 @@
+"""Counting tokens and what they cost: FAULTS 17."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt import Agent, AgentState
+from agentrt.errors import MiddlewareConfigError, Transient
+from agentrt.message import TextBlock
+from agentrt.middleware import ModelFallbackMiddleware, RetryMiddleware, UsageMiddleware
+from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
+from tests.agent.helpers import add, agent_of, call
+from tests.middleware.played import Least
+
+PRICES = {"scripted": (2, 10, 1), "second": (20, 100)}
+
+
+def answer(input_tokens: int, output_tokens: int, cached: int = 0, content: Any = None) -> ChatResponse:
+    return ChatResponse(content or [TextBlock("Hello.")], usage=ChatUsage(input_tokens, output_tokens, cached))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_tokens_and_cost_are_counted_for_the_reply_the_conversation_and_all(stream: bool) -> None:
+    usage = UsageMiddleware(PRICES)
+    script = [
+        answer(100, 10, content=[call("1", "add", a=1, b=2)]),
+        answer(300, 20, 100),
+        answer(1_000, 0),
+        answer(7, 7),
+    ]
+    agent = agent_of([], add, middlewares=[usage])
+    agent.model = ScriptedChatModel(script, stream=stream)
+    await agent.reply("go")
+    assert usage.of_reply(agent).tokens == ChatUsage(400, 30, 100)
+    assert usage.of_reply(agent).cost == pytest.approx((300 * 2 + 30 * 10 + 100 * 1) / 1e6)
+    await agent.reply("go on")
+    assert usage.of_reply(agent).tokens == ChatUsage(1_000, 0)
+    assert usage.of_conversation(agent).tokens == ChatUsage(1_400, 30, 100)
+    await agent.with_state(AgentState()).reply("another")
+    total = usage.total()
+    assert (total.calls, total.tokens) == (4, ChatUsage(1_407, 37, 100))
+    assert usage.of_conversation(agent).calls == 3
+
+
+async def test_a_model_without_a_price_makes_the_cost_unknown_and_never_zero() -> None:
+    usage = UsageMiddleware({"another": (1, 1)})
+    agent = agent_of([answer(100, 10)], middlewares=[usage])
+    assert usage.of_reply(agent).cost == 0.0
+    await agent.reply("go")
+    assert [each.cost for each in (usage.of_reply(agent), usage.of_conversation(agent), usage.total())] == [None] * 3
+    assert usage.total().tokens == ChatUsage(100, 10)
+
+
+async def test_one_unknown_price_does_not_hide_what_is_known_of_the_others() -> None:
+    usage = UsageMiddleware({"second": (20, 100)})
+    first = ScriptedChatModel([answer(1, 1), Transient("503")])
+    second = ScriptedChatModel([answer(100, 10)], model="second")
+    agent = Agent("tester", model=first, middlewares=[ModelFallbackMiddleware(second), usage])
+    await agent.reply("go")
+    await agent.reply("go on")
+    report = usage.of_conversation(agent)
+    assert report.cost is None
+    assert {name: (each.calls, each.cost) for name, each in report.models.items()} == {
+        "scripted": (1, None),
+        "second": (1, pytest.approx((100 * 20 + 10 * 100) / 1e6)),
+    }
+
+
+async def test_what_the_provider_does_not_count_is_estimated_and_marked() -> None:
+    usage = UsageMiddleware(PRICES)
+    agent = agent_of([ChatResponse([TextBlock("x" * 400)])], middlewares=[usage])
+    await agent.reply("go")
+    report = usage.of_reply(agent)
+    assert report.tokens.estimated
+    assert report.tokens.output_tokens == pytest.approx(100, abs=2)
+    assert report.cost is not None
+    assert report.cost > 0
+
+
+async def test_an_answer_that_was_cut_short_counts_and_one_that_never_began_does_not() -> None:
+    usage = UsageMiddleware(PRICES)
+    layers = [RetryMiddleware(random=Least()), usage]
+    agent = agent_of([Transient("503"), ["x" * 400, Transient("cut")], answer(100, 10)], middlewares=layers)
+    await agent.reply("go")
+    report = usage.of_reply(agent)
+    assert report.calls == 2
+    assert report.tokens.estimated
+    assert report.tokens.output_tokens == pytest.approx(110, abs=2)
+
+
+async def test_a_reply_that_is_left_counts_with_what_it_said() -> None:
+    usage = UsageMiddleware(PRICES)
+    agent = agent_of(["one two three"], middlewares=[usage])
+    async with agent.reply_stream("go") as events:
+        async for event in events:
+            if event.type == "TEXT_BLOCK_DELTA":
+                break
+    assert usage.total().calls == 1
+    assert usage.total().tokens.estimated
+
+
+async def test_the_count_goes_on_where_the_state_is_loaded() -> None:
+    usage = UsageMiddleware(PRICES)
+    agent = agent_of([answer(100, 10)], middlewares=[usage])
+    await agent.reply("go")
+    other = UsageMiddleware(PRICES)
+    state = AgentState.model_validate_json(agent.state.model_dump_json())
+    again = agent_of([answer(1, 1)], middlewares=[other], state=state)
+    await again.reply("go on")
+    assert other.of_conversation(again).tokens == ChatUsage(101, 11)
+    assert other.of_reply(again).tokens == other.total().tokens == ChatUsage(1, 1)
+
+
+async def test_concurrent_conversations_are_counted_apart_and_together() -> None:
+    usage = UsageMiddleware(PRICES)
+    agents = [agent_of([answer(number, 1)], middlewares=[usage]) for number in (10, 20, 30)]
+    async with anyio.create_task_group() as group:
+        for agent in agents:
+            group.start_soon(agent.reply, "go")
+    assert [usage.of_conversation(agent).tokens.input_tokens for agent in agents] == [10, 20, 30]
+    assert usage.total().tokens == ChatUsage(60, 3)
+
+
+@pytest.mark.parametrize("price", [1, (1,), (1, 2, 3, 4), (1, -1), ("1", 2), "12"])
+def test_prices_that_make_no_sense_are_refused(price: Any) -> None:
+    with pytest.raises(MiddlewareConfigError, match="'m'"):
+        UsageMiddleware({"m": price})
+
+
+def test_it_stands_inside_the_fallback_which_knows_who_answered() -> None:
+    layers = [UsageMiddleware(), ModelFallbackMiddleware(ScriptedChatModel([]))]
+    with pytest.raises(MiddlewareConfigError, match="put"):
+        agent_of([], middlewares=layers)
