@@ -19,17 +19,23 @@ from time import perf_counter
 
 import anyio
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that it runs as a file, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "middleware"))  # so that it runs as a file,
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # installed or not
 
+from agentrt.middleware import TracingMiddleware
 from benchmarks.workloads import (
+    CALLS,
     DELTAS,
     ROUNDS,
     AgentChat,
     AgentNew,
+    AgentQueue,
     AgentStream,
     FloorChat,
     FloorNew,
+    FloorQueue,
     FloorStream,
+    PassOnAll,
     Workload,
     bare_steps,
 )
@@ -100,7 +106,9 @@ def asyncio_pairs() -> list[Pair]:
         Pair.of("W1", FloorChat(rounds=0), AgentChat(rounds=0)),
         Pair.of("new", FloorNew(), AgentNew()),
         *(Pair.of(f"W3 N={n}", FloorChat(layers=n), AgentChat(layers=n)) for n in CALL_LAYERS),
+        Pair.of("idle", AgentChat(within=[PassOnAll()]), AgentChat(within=[TracingMiddleware()])),
         *(Pair.of(f"W4 N={n}", FloorStream(layers=n), AgentStream(layers=n)) for n in STREAM_LAYERS),
+        Pair.of("W5", FloorQueue(), AgentQueue()),
     ]
 
 
@@ -176,6 +184,7 @@ def make_rows(samples: Sequence[Sample]) -> list[Row]:
     rows += [
         make_row(samples, "W3 first layer", "us/call", slope("W3", (0, 1), INTERCEPTED)),
         make_row(samples, "W3 each further layer", "us/call", slope("W3", CALL_LAYERS[1:], INTERCEPTED), target=2),
+        make_row(samples, "W3 idle tracing", "us/call", over_no_layer("idle", INTERCEPTED), target=1),
         make_row(samples, "W4 N=0", "us/delta", one("W4 N=0", DELTAS), target=8),
     ]
     for layers in STREAM_LAYERS[1:]:
@@ -186,6 +195,7 @@ def make_rows(samples: Sequence[Sample]) -> list[Row]:
         make_row(samples, "W4 each further layer", "us/delta", slope("W4", STREAM_LAYERS[1:], DELTAS), target=1.2),
         make_row(samples, "W4 N=0, agentrt on trio", "us/delta", trio_against_asyncio, target=25),
         make_row(samples, "W4 N=0, both on trio", "us/delta", one("W4 trio", DELTAS)),
+        make_row(samples, "W5 rate limit, in the queue", "us/call", one("W5", CALLS), target=4.5),
     ]
 
 
@@ -206,6 +216,11 @@ def slope(name: str, depths: Sequence[int], per: int) -> Metric:
         return float(linear_regression(depths, times).slope) / per
 
     return metric
+
+
+def over_no_layer(key: str, per: int) -> Metric:
+    """Return the metric of a pair that is agentrt on both sides: what it takes beyond agentrt without a layer."""
+    return lambda sample, side: (sample[f"{key}/{side}"] - sample["W3 N=0/agentrt"]) / per
 
 
 def trio_against_asyncio(sample: Sample, side: str) -> float:

@@ -1,4 +1,4 @@
-"""The workloads W1 to W4, each for the floor and for agentrt, with the same script, tool and layers on both sides.
+"""The workloads W1 to W5, each for the floor and for agentrt, with the same script, tool and layers on both sides.
 
 A workload is called once per iteration and then answers one message in a conversation whose history is emptied first,
 so that none grows. It raises `WrongRunError` when the run did not give the text, or the number of deltas, that the
@@ -10,22 +10,31 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from itertools import cycle
 from typing import Any, Protocol
 
+import anyio
+import anyio.lowlevel
+
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit, UserMsg
 from agentrt.event import TextBlockDeltaEvent
 from agentrt.message import TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse
 from agentrt.types import JSONSchema, ToolChoice
+from agentrt_middleware.limiter import Limiter
+from agentrt_middleware.limits import Limits
 from benchmarks import floor
 
 __all__ = [
+    "CALLS",
     "DELTAS",
     "ROUNDS",
     "AgentChat",
     "AgentNew",
+    "AgentQueue",
     "AgentStream",
     "FloorChat",
     "FloorNew",
+    "FloorQueue",
     "FloorStream",
+    "PassOnAll",
     "Workload",
     "WrongRunError",
     "bare_steps",
@@ -33,6 +42,8 @@ __all__ = [
 
 ROUNDS = 10
 DELTAS = 2_000
+CALLS = 400
+CALLERS = 4
 
 SYSTEM_PROMPT = "You are a helpful assistant."
 QUESTION = "What is three and four?"
@@ -198,6 +209,14 @@ class PassOnCalls(MiddlewareBase):
             yield item
 
 
+class PassOnAll(PassOnCalls):
+    """Sees each reply as well: what a tracing layer stands around, and nothing done about it."""
+
+    async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+        async for item in next_handler(**input_kwargs):
+            yield item
+
+
 class PassOnStream(MiddlewareBase):
     """Sees each event of a round, and passes it on."""
 
@@ -207,9 +226,12 @@ class PassOnStream(MiddlewareBase):
 
 
 class AgentChat:
-    """W1 to W3 on agentrt: a reply in `rounds` rounds of one tool call each, then words; not streamed."""
+    """W1 to W3 on agentrt: a reply in `rounds` rounds of one tool call each, then words; not streamed.
 
-    def __init__(self, rounds: int = ROUNDS, layers: int = 0) -> None:
+    In `layers` layers that pass calls on, and in those of `within`.
+    """
+
+    def __init__(self, rounds: int = ROUNDS, layers: int = 0, within: Sequence[MiddlewareBase] = ()) -> None:
         asks = [ChatResponse([ToolCallBlock(f"call-{n}", "add", ARGUMENTS)]) for n in range(rounds)]
         self._rounds = rounds
         self._agent = Agent(
@@ -217,7 +239,7 @@ class AgentChat:
             system_prompt=SYSTEM_PROMPT,
             model=CannedChatModel([*asks, ChatResponse([TextBlock(ANSWER)])]),
             toolkit=Toolkit(tools=[add] if rounds else []),
-            middlewares=[PassOnCalls() for _ in range(layers)],
+            middlewares=[*within, *(PassOnCalls() for _ in range(layers))],
         )
         self._state = self._agent.state
 
@@ -288,3 +310,62 @@ class AgentStream:
 
     def check(self) -> None:
         expect([msg.role for msg in self._state.context], ["user", "assistant"])
+
+
+class FloorQueue:
+    """W5 on the floor: calls that go through one place, each waiting in its queue."""
+
+    def __init__(self, calls: int = CALLS) -> None:
+        self._each = range(calls // CALLERS)
+        self._wanted = [caller for _ in self._each for caller in range(CALLERS)]
+        self._order: list[int] = []
+
+    async def __call__(self) -> None:
+        self._order.clear()
+        place = anyio.Semaphore(1, fast_acquire=True)
+        async with anyio.create_task_group() as callers, place:
+            for caller in range(CALLERS):
+                callers.start_soon(self._calls, caller, place)
+                await anyio.lowlevel.checkpoint()
+        expect(len(self._order), len(self._wanted))
+
+    async def _calls(self, caller: int, place: anyio.Semaphore) -> None:
+        for _ in self._each:
+            await place.acquire()
+            self._order.append(caller)
+            place.release()
+
+    def check(self) -> None:
+        expect(self._order, self._wanted)
+
+
+class AgentQueue:
+    """W5 on agentrt: the same through a rate limiter, where every second call is refunded and the others owe tokens."""
+
+    def __init__(self, calls: int = CALLS) -> None:
+        self._each = range(calls // CALLERS)
+        self._wanted = [caller for _ in self._each for caller in range(CALLERS)]
+        self._order: list[int] = []
+        self._limits = Limits(requests_per_minute=1e9, tokens_per_minute=1e9, max_concurrency=1)
+        self._limiter = Limiter(self._limits)
+
+    async def __call__(self) -> None:
+        self._order.clear()
+        self._limiter = Limiter(self._limits)
+        async with anyio.create_task_group() as callers:
+            lease = await self._limiter.acquire(100)
+            for caller in range(CALLERS):
+                callers.start_soon(self._calls, caller)
+                await anyio.lowlevel.checkpoint()
+            await lease.settle()
+        expect(len(self._order), len(self._wanted))
+
+    async def _calls(self, caller: int) -> None:
+        for number in self._each:
+            lease = await self._limiter.acquire(100)
+            self._order.append(caller)
+            await lease.settle(1_000 if number % 2 else 10)
+
+    def check(self) -> None:
+        expect(self._order, self._wanted)
+        expect(self._limiter.usage.active, 0)

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from agentrt.middleware import TracingMiddleware
 from benchmarks import floor, run, workloads
 from benchmarks.run import Row, exit_code, make_rows, verdict
 from benchmarks.workloads import (
     AgentChat,
     AgentNew,
+    AgentQueue,
     AgentStream,
     FloorChat,
     FloorNew,
+    FloorQueue,
     FloorStream,
     Workload,
     WrongRunError,
@@ -29,9 +32,12 @@ MAKERS: dict[str, Callable[[], Workload]] = {
     "agentrt, one turn": lambda: AgentChat(rounds=0),
     "agentrt, two rounds": lambda: AgentChat(rounds=2),
     "agentrt, two rounds in three layers": lambda: AgentChat(rounds=2, layers=3),
+    "agentrt, two rounds in an idle tracing layer": lambda: AgentChat(rounds=2, within=[TracingMiddleware()]),
     "agentrt, stream": lambda: AgentStream(deltas=5),
     "agentrt, stream in three layers": lambda: AgentStream(deltas=5, layers=3),
     "agentrt, new": AgentNew,
+    "floor, queue": lambda: FloorQueue(calls=8),
+    "agentrt, queue": lambda: AgentQueue(calls=8),
 }
 
 
@@ -153,7 +159,13 @@ def test_a_target_is_an_error_when_missed_by_more_than_a_quarter(
 def made_up_round(layer: float = 2.0, scale: float = 1.0) -> dict[str, float]:
     """Return a round in which agentrt takes five times the floor's time and each layer `layer` times the floor's."""
     cells = {run.STEP: 0.08, "W1": 2.0, "new": 0.5, "W4 trio": 500.0}
-    sample = {run.STEP: 0.08}
+    sample = {
+        run.STEP: 0.08,
+        "W5/floor": 2_000.0 * scale,
+        "W5/agentrt": 4_000.0 * scale,
+        "idle/floor": 400.0 * scale,
+        "idle/agentrt": 325.0 * scale,
+    }
     for key in ("W1", "new", "W4 trio"):
         sample |= {f"{key}/floor": cells[key] * scale, f"{key}/agentrt": cells[key] * 5 * scale}
     for name, base, depths in (("W3", 50.0, run.CALL_LAYERS), ("W4", 400.0, run.STREAM_LAYERS)):
@@ -168,6 +180,7 @@ def test_ratios_are_taken_within_a_round_so_a_slow_round_does_not_count() -> Non
     assert rows["W2 10 rounds"].ratio == pytest.approx(5)
     assert rows["W3 each further layer"].ratio == pytest.approx(2)
     assert rows["W3 each further layer"].floor == pytest.approx(10 / 21)
+    assert rows["W3 idle tracing"].ratio == pytest.approx(0.5)
     assert rows["W4 each further layer"].agentrt == pytest.approx(20 / 2000)
 
 

@@ -11,7 +11,7 @@ from agentrt.hooks import HOOKS
 
 ROOT = Path(__file__).parent.parent
 HOOK_TABLES = ["README.md", "middleware/README.md"]
-PAGES = [*HOOK_TABLES, "docs/waiting-and-stopping.md"]
+PAGES = [*HOOK_TABLES, "docs/models.md", "docs/waiting-and-stopping.md"]
 
 
 def programs():
@@ -42,7 +42,9 @@ def test_the_first_program_of_the_readme_prints_its_chains_and_the_answer():
 
 @pytest.mark.parametrize("page", HOOK_TABLES)
 def test_the_hook_tables_of_the_documentation_are_those_of_the_runtime(page):
-    rows = re.findall(r"^\| `(on_\w+)` \|(.*)\|$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    table = text[text.index("\n| hook | ") :].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(on_\w+)` \|(.*)\|$", table, re.MULTILINE)
     assert [name for name, _ in rows] == [spec.name for spec in HOOKS]
     for (_, row), spec in zip(rows, HOOKS, strict=True):
         wanted = [key for key in spec.keys if key != "agent"]
@@ -52,5 +54,12 @@ def test_the_hook_tables_of_the_documentation_are_those_of_the_runtime(page):
 @pytest.mark.parametrize("page", [*PAGES, "ARCHITECTURE.md", "benchmarks/README.md"])
 def test_links_between_pages_lead_somewhere(page):
     source = ROOT / page
-    for target in re.findall(r"\]\(([^)#:]+)\)", source.read_text(encoding="utf-8")):
-        assert (source.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", source.read_text(encoding="utf-8")):
+        found = source.parent / target if target else source
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
+
+
+def anchors(page: Path) -> list[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
