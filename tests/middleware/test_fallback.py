@@ -1,4 +1,4 @@
-"""Asking another model: FAULTS 3, 4, 8, 16 and 18."""
+"""Asking another model: rows 3, 4, 8, 16 and 18 of the table of faults."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Calling the model again: FAULTS of a model that fails in a way that may pass."""
+"""Calling the model again: a model that fails in a way that may pass."""
 
 from collections.abc import AsyncGenerator
 from itertools import repeat

@@ -1,4 +1,4 @@
-"""Counting tokens and what they cost: FAULTS 17."""
+"""Counting tokens and what they cost: row 17 of the table of faults."""
 
 from typing import Any
 
