@@ -49,6 +49,7 @@ class Owner:
     async def close(self, error: BaseException | None = None) -> None:
         """Close every stream, innermost first; a clean-up that fails is logged when `error` is already on its way."""
         streams, self.opened = self.opened, []
+        self.places.clear()
         streams.reverse()
         try:
             await close(streams)
