@@ -58,8 +58,7 @@ if what == 'take' then
   redis.call('ZADD', leases, now + ttl, name)
   redis.call('PEXPIRE', leases, math.ceil(ttl * 1000))
 elseif what == 'end' then
-  redis.call('ZREM', leases, name)
-  tokens = math.max(0, tokens + amount)
+  if redis.call('ZREM', leases, name) == 1 then tokens = math.max(0, tokens + amount) end
 else
   blocked_until = math.max(blocked_until, now + amount)
 end

@@ -19,6 +19,7 @@ StorePolicy = Literal["local", "open", "closed"]
 _T = TypeVar("_T")
 _logger = logging.getLogger("agentrt")
 _PATIENCE = 0.2  # seconds for an answer of the store; what to do without it is decided within a quarter of a second
+_MOST_OWED = 10_000
 _REST = 2.0  # seconds for which a store that has failed is left alone
 _WITHOUT = {
     "local": "until it is back, each process keeps the limits by itself",
@@ -57,6 +58,8 @@ class SharedLimiter(Limiter):
         self.policy = policy
         self._down_until = -inf
         self._is_down = self._is_told_down = False
+        # Calls that the store may still count though they are over, and the difference to tell it.
+        self._owed: dict[str, float] = {}
 
     async def block(self, seconds: float) -> None:
         """Let nothing begin for so long, in any process."""
@@ -80,6 +83,28 @@ class SharedLimiter(Limiter):
         self._note_down(why)
         return None
 
+    def is_at_rest(self) -> bool:
+        """Say whether nobody calls or waits, nothing is used, and the store knows of every end."""
+        return not self._owed and super().is_at_rest()
+
+    async def give_back(self, name: str, difference: float) -> None:
+        """Tell the store of the end of a call: now, or else before its next question."""
+        answer = None
+        try:
+            answer = await self.ask(lambda: self.store.end(self.key, self.limits, name, difference))
+        finally:  # no answer, or a cancellation of asyncio's own, which no shield keeps out
+            if answer is None:
+                self._owe(name, difference)
+
+    def _owe(self, name: str, difference: float) -> None:
+        self._owed[name] = difference
+        if len(self._owed) > _MOST_OWED:  # the store lets go of the oldest by itself
+            del self._owed[next(iter(self._owed))]
+
+    async def _pay(self) -> None:
+        while self._owed and self.clock() >= self._down_until:
+            await self.give_back(*self._owed.popitem())
+
     def _enter(self, waiter: Waiter) -> Lease | Refusal | None:
         with self._lock:
             waiter.ahead = len(self._queue)
@@ -90,8 +115,14 @@ class SharedLimiter(Limiter):
     async def _look(self, waiter: Waiter, listener: Listener) -> Lease | Refusal:
         if self._queue[0] is not waiter:
             return await super()._look(waiter, listener)
-        name = token_hex(8)
-        answer = await self.ask(lambda: self.store.take(self.key, self.limits, waiter.tokens, name))
+        await self._pay()
+        name, answer = token_hex(8), None
+        was_asked = self.clock() >= self._down_until
+        try:
+            answer = await self.ask(lambda: self.store.take(self.key, self.limits, waiter.tokens, name))
+        finally:
+            if answer is None and was_asked:
+                self._owe(name, 0.0)  # it may have been taken all the same
         self._tell(listener)
         if answer is None:
             return await self._without_store(waiter, listener)
@@ -147,6 +178,6 @@ class _SharedLease(Lease):
         self._is_settled = True
         shared, difference = self._shared, 0.0 if tokens is None else tokens - self._tokens
         try:
-            await shared.ask(lambda: shared.store.end(shared.key, shared.limits, self._name, difference))
+            await shared.give_back(self._name, difference)
         finally:
             shared.end(difference)
