@@ -5,13 +5,13 @@ from typing import Any
 from agentrt.agent.reasoning import Conversation
 from agentrt.agent.run import Run
 from agentrt.message import ToolCallBlock, ToolResultState, copy_block
-from agentrt.permission import combine, covers, decide, digest
+from agentrt.permission import combine, covers, decide, digest, needs_no_decision
 from agentrt.state import CallDecision, ReplyContext
 from agentrt.tool import ToolBase
 from agentrt.tool.arguments import parse_object
 from agentrt.tool.call import PreparedCall
 from agentrt.tool.result import failure
-from agentrt.types import PermissionBehavior, PermissionDecision, PermissionMode, ToolResponse
+from agentrt.types import PermissionBehavior, PermissionDecision, ToolResponse
 
 __all__ = ["Ready", "check_permission", "decide_call", "denial", "make_ready", "ready_at_once"]
 
@@ -39,15 +39,13 @@ def ready_at_once(
     if agent.chains.on_check_permission is not check_permission:
         return None
     permissions = agent.state.permission_context
-    if permissions.rules or permissions.mode is not PermissionMode.DEFAULT:
-        return None
     ready: list[tuple[ToolCallBlock, Ready]] = []
     allowed: dict[str, CallDecision] = {}
     for call in calls:
         prepared = _checked(agent, run, call)
         if isinstance(prepared, PreparedCall):
             tool = prepared.tool
-            if tool.is_external_tool or call.id in context.decisions or not tool.is_trusted:
+            if tool.is_external_tool or call.id in context.decisions or not needs_no_decision(tool, permissions):
                 return None
             allowed[call.id] = _ALLOWED
         ready.append((call, prepared))
