@@ -1,7 +1,6 @@
 """The kit that tries a middleware in everything that can happen to it."""
 
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,6 +12,7 @@ from agentrt.hooks import MiddlewareBase
 from agentrt.testing.faults import FAULTS
 from agentrt.testing.ordeals import ORDEALS, try_suspensions
 from agentrt.testing.rehearsal import GivenUp, Rehearsal, told
+from agentrt.testing.suspensions import quiet
 
 __all__ = ["MiddlewareProblems", "MiddlewareReport", "check_middleware", "check_middleware_on_both_loops"]
 
@@ -67,12 +67,8 @@ async def check_middleware(
     suspension are tried last, and only when nothing was found before.
     """
     rehearsal = Rehearsal(factory, patience)
-    silence = logging.NullHandler()  # keeps what fails on purpose from a screen that nobody has set up for logs
-    logging.getLogger("agentrt").addHandler(silence)
-    try:
+    with quiet():
         await _undergo_all(rehearsal, faults)
-    finally:
-        logging.getLogger("agentrt").removeHandler(silence)
     report = MiddlewareReport(rehearsal.name, rehearsal.trials, rehearsal.problems)
     if report.problems:
         raise MiddlewareProblems(report)

@@ -1,7 +1,9 @@
 """Running a conversation over and over, with a fault at each place where one can be."""
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -15,7 +17,7 @@ from agentrt.testing.parts import Checkable
 from agentrt.testing.tool_log import ToolLog
 from agentrt.testing.trial import Scenario, Trial
 
-__all__ = ["SuspensionReport", "check_every_suspension", "try_every_suspension"]
+__all__ = ["SuspensionReport", "check_every_suspension", "quiet", "try_every_suspension"]
 
 _MOST_TOLD = 5
 
@@ -56,7 +58,19 @@ async def check_every_suspension(
     suspensions than `at_least`. Suspensions are counted in the task that reads the reply and in every task that starts
     meanwhile; what threads do is not seen. On trio the order of tasks varies, so places may differ from run to run.
     """
-    return await try_every_suspension(Scenario(make, inputs, structured_schema, answer), faults, at_least)
+    with quiet():
+        return await try_every_suspension(Scenario(make, inputs, structured_schema, answer), faults, at_least)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what fails on purpose from a screen that nobody has set up for logs."""
+    logger, silence = logging.getLogger("agentrt"), logging.NullHandler()
+    logger.addHandler(silence)
+    try:
+        yield
+    finally:
+        logger.removeHandler(silence)
 
 
 async def try_every_suspension(scenario: Scenario, faults: Iterable[str], at_least: int = 1) -> SuspensionReport:

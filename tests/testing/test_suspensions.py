@@ -2,6 +2,8 @@
 
 import asyncio
 import doctest
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
@@ -200,3 +202,19 @@ async def test_a_fault_that_does_not_exist_is_named_with_those_that_do():
 
 def test_the_example_in_the_documentation_runs():
     assert doctest.testmod(agentrt.testing).failed == 0
+
+
+def test_what_fails_on_purpose_floods_no_screen():
+    program = (
+        "import anyio\n"
+        "from agentrt import Agent\n"
+        "from agentrt.state import InMemoryStateStore\n"
+        "from agentrt.testing import ScriptedChatModel, check_every_suspension\n"
+        "def make(log):\n"
+        "    model = ScriptedChatModel(['one', 'two', 'three'])\n"
+        "    return Agent('a', model=model, state_store=InMemoryStateStore())\n"
+        "print(anyio.run(check_every_suspension, make))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "suspensions; runs with a fault" in done.stdout
+    assert done.stderr == ""
