@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -33,7 +33,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["FileStateStore"]
+__all__ = ["FileKeeper", "FileStateStore", "SessionFile", "name_of", "read_file"]
 
 _FORMAT = "agentrt-state"
 _VERSION = 1
@@ -45,18 +45,48 @@ _T = TypeVar("_T")
 _Work = Callable[[float], _T]
 
 
-class FileStateStore:
+class FileKeeper:
+    """Keeps sessions in files of one directory, each changed whole, and one operation on it after the other."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._directory = Path(os.path.abspath(directory))
+        self._turns: dict[Path, _Turn] = {}
+        self._is_ready = False
+
+    async def _change(self, file: "SessionFile", doing: str, work: _Work[None]) -> None:
+        await self._in_turn(file, doing, partial(self._ready_for, work), shield=True)
+
+    async def _read(self, file: "SessionFile", work: _Work[_T]) -> _T:
+        return await self._in_turn(file, "load", work, shield=False)
+
+    def _ready_for(self, work: _Work[None], deadline: float) -> None:
+        if not self._is_ready:
+            _make_directory(self._directory)
+            _sweep(self._directory)
+            self._is_ready = True
+        work(deadline)
+
+    async def _in_turn(self, file: "SessionFile", doing: str, work: _Work[_T], *, shield: bool) -> _T:
+        turn = self._turns[file.path] = _Turn(self._turns.get(file.path))
+        run = partial(file.naming_errors, doing, partial(turn.run, work, time.monotonic() + _PATIENCE))
+        try:
+            # The thread's own patience ends first, unless it is the disk that hangs.
+            with anyio.move_on_after(_PATIENCE + _GRACE, shield=shield):
+                return await to_thread.run_sync(run, abandon_on_cancel=True)
+        finally:
+            turn.leave()
+            if turn.is_over() and self._turns.get(file.path) is turn:
+                del self._turns[file.path]
+        raise file.error(doing, f"no answer for {_PATIENCE:g} seconds, so it may or may not have been done")
+
+
+class FileStateStore(FileKeeper):
     """Keeps each session in a file of its own in `directory`, which is made, for its owner alone, at the first save.
 
     A save is on the disk when it returns, and a crash leaves the old state or the new one. Any number of processes may
     use one directory: of two that save on the same revision, one gets `SessionConflict`. Files are named by the SHA-256
     of the session's id. Errors are children of `StateError`, and leave the file as it was.
     """
-
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._directory = Path(os.path.abspath(directory))
-        self._turns: dict[str, _Turn] = {}
-        self._is_ready = False
 
     async def save(self, state: AgentState) -> None:
         """Keep the state as it is now, in place of the one that it is based on, and set its `revision`.
@@ -67,8 +97,7 @@ class FileStateStore:
         """
         await checkpoint_if_cancelled()
         file = self._file(state.session_id)
-        work = partial(self._ready_for, partial(file.write, state, state_to_json(state)))
-        await self._in_turn(file, "save", work, shield=True)
+        await self._change(file, "save", partial(file.write, state, state_to_json(state)))
 
     async def load(self, session_id: str) -> AgentState | None:
         """Return the state last saved for that session, `None` when there is none.
@@ -76,38 +105,18 @@ class FileStateStore:
         Raises `SessionCorrupt` for a damaged file, `SessionVersion` for one that this version does not understand.
         """
         file = self._file(session_id)
-        return await self._in_turn(file, "load", file.load, shield=False)
+        return await self._read(file, file.load)
 
     async def delete(self, session_id: str) -> None:
         """Remove the session's file, damaged or not, if it is there; a state based on it can no longer be saved."""
         await checkpoint_if_cancelled()
         file = self._file(session_id)
-        await self._in_turn(file, "delete", partial(self._ready_for, file.remove), shield=True)
+        await self._change(file, "delete", file.remove)
 
-    def _file(self, session_id: str) -> "_SessionFile":
+    def _file(self, session_id: str) -> "_StateFile":
         check_session_id(session_id)
-        return _SessionFile(self._directory, session_id)
-
-    def _ready_for(self, work: _Work[None], deadline: float) -> None:
-        if not self._is_ready:
-            _make_directory(self._directory)
-            _sweep(self._directory)
-            self._is_ready = True
-        work(deadline)
-
-    async def _in_turn(self, file: "_SessionFile", doing: str, work: _Work[_T], *, shield: bool) -> _T:
-        session_id = file.session_id
-        turn = self._turns[session_id] = _Turn(self._turns.get(session_id))
-        run = partial(file.naming_errors, doing, partial(turn.run, work, time.monotonic() + _PATIENCE))
-        try:
-            # The thread's own patience ends first, unless it is the disk that hangs.
-            with anyio.move_on_after(_PATIENCE + _GRACE, shield=shield):
-                return await to_thread.run_sync(run, abandon_on_cancel=True)
-        finally:
-            turn.leave()
-            if turn.is_over() and self._turns.get(session_id) is turn:
-                del self._turns[session_id]
-        raise file.error(doing, f"no answer for {_PATIENCE:g} seconds, so it may or may not have been done")
+        name = name_of(session_id)
+        return _StateFile(session_id, self._directory / f"{name}.state", self._directory / f"{name}.tmp")
 
 
 class _Turn:
@@ -154,62 +163,80 @@ class _Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class _SessionFile:
-    """The file of one session; each method runs in a thread, from start to end."""
+class SessionFile:
+    """The file of one session, and the temporary one, with a `name_of`, by way of which it is changed.
 
-    directory: Path
+    Each method runs in a thread, from start to end.
+    """
+
     session_id: str
+    path: Path
+    temporary: Path
 
-    @property
-    def path(self) -> Path:
-        return self.directory / f"{self._name}.state"
+    def locked(self, deadline: float) -> AbstractContextManager[None]:
+        """Keep other processes from changing the file."""
+        return _locked(_lock_of(self.temporary), deadline)
 
-    @property
-    def _name(self) -> str:
-        return sha256(self.session_id.encode(errors="surrogatepass")).hexdigest()
+    def replace(self, data: bytes) -> None:
+        """Put `data` in the file's place, under its lock; it is safe there once `sync` has returned, too."""
+        try:
+            _write_new(self.temporary, data)
+            os.replace(self.temporary, self.path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(self.temporary)
+            raise
 
-    def load(self, deadline: float) -> AgentState | None:
-        found = self._read()
-        return None if found is None else state_from_json(found[1], found[0], f"the file {str(self.path)!r}")
-
-    def write(self, state: AgentState, text: bytes, deadline: float) -> None:
-        with _locked(_lock_of(self.path), deadline):
-            found = self._read()
-            saved = 0 if found is None else found[0]
-            check_revision(state, saved)
-            revision = next_revision(saved)
-            temporary = self.path.with_suffix(".tmp")
-            try:
-                _write_new(temporary, _encode(self.session_id, revision, text))
-                os.replace(temporary, self.path)
-            except OSError:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
-            state.revision = revision
-            _sync_directory(self.directory)
-
-    def remove(self, deadline: float) -> None:
-        with _locked(_lock_of(self.path), deadline):
-            for path in (self.path.with_suffix(".tmp"), self.path):
-                with suppress(FileNotFoundError):
-                    os.unlink(path)
-            _sync_directory(self.directory)
+    def sync(self) -> None:
+        """Wait until the disk knows the names in the directory as they are now."""
+        _sync_directory(self.path.parent)
 
     def naming_errors(self, doing: str, work: Callable[[], _T]) -> _T:
+        """Return what `work` returns, and raise `SessionIOError` where it raises `OSError`."""
         try:
             return work()
         except OSError as exc:
             raise self.error(doing, exc.strerror or type(exc).__name__) from exc
 
     def error(self, doing: str, reason: str) -> SessionIOError:
+        """Return the error that says what could not be done to which file."""
         return SessionIOError(f"could not {doing} session {self.session_id!r:.100} in {str(self.path)!r}: {reason}")
+
+
+class _StateFile(SessionFile):
+    __slots__ = ()
+
+    def load(self, deadline: float) -> AgentState | None:
+        found = self._read()
+        return None if found is None else state_from_json(found[1], found[0], f"the file {str(self.path)!r}")
+
+    def write(self, state: AgentState, text: bytes, deadline: float) -> None:
+        with self.locked(deadline):
+            found = self._read()
+            saved = 0 if found is None else found[0]
+            check_revision(state, saved)
+            revision = next_revision(saved)
+            self.replace(_encode(self.session_id, revision, text))
+            state.revision = revision
+            self.sync()
+
+    def remove(self, deadline: float) -> None:
+        with self.locked(deadline):
+            for path in (self.temporary, self.path):
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+            self.sync()
 
     def _read(self) -> tuple[int, bytes] | None:
         try:
-            return _decode(self.session_id, _contents(self.path), self.path)
+            return _decode(self.session_id, read_file(self.path), self.path)
         except FileNotFoundError:
             return None
+
+
+def name_of(text: str) -> str:
+    """Return the SHA-256 of a text in hex: a name for a file that fits everywhere and leads nowhere else."""
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _encode(session_id: str, revision: int, text: bytes) -> bytes:
@@ -249,7 +276,8 @@ def _object(line: bytes) -> dict[str, Any]:
     return {}
 
 
-def _contents(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """Return what is in the file; a symbolic link is not followed."""
     with open(os.open(path, os.O_RDONLY | _NOFOLLOW), "rb") as file:
         return file.read()
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from agentrt.block import TextBlock, ToolCallBlock, ToolResultState
 from agentrt.errors import ToolConfigError
+from agentrt.module import StateModule
 from agentrt.tool.arguments import ArgumentsError, shown
 from agentrt.tool.base import ToolBase, check_name, check_tool, place_of, plan_of
 from agentrt.tool.call import PreparedCall, run_call
@@ -22,6 +23,7 @@ __all__ = ["Toolkit"]
 
 _MAX_LISTED = 50
 _MAX_CACHED = 64
+_STATE = "active_groups"
 
 Namesake = Literal["raise", "override", "skip", "rename"]
 
@@ -33,14 +35,18 @@ class _Entry:
     group: str
 
 
-class Toolkit:
+class Toolkit(StateModule):
     """The tools of an agent: functions and `ToolBase`s, some of them in groups that can be switched on and off.
 
     A toolkit may serve many conversations at once: which groups are active is given to each method that depends on it;
     where nothing is given, the toolkit's own setting holds. Raises `ToolConfigError` for what cannot be a tool.
+
+    Its state is that setting, with which new conversations begin; a conversation that has chosen groups of its own
+    keeps them in its `AgentState`.
     """
 
     def __init__(self, tools: Iterable[Callable[..., Any] | ToolBase] = (), groups: Iterable[ToolGroup] = ()) -> None:
+        super().__init__()
         self._entries: dict[str, _Entry] = {}
         self._groups: dict[str, ToolGroup] = {}
         self._active: list[str] = []
@@ -121,6 +127,23 @@ class Toolkit:
     def active_groups(self) -> list[str]:
         """The groups that are active in the toolkit's own setting, `basic` not counted."""
         return list(self._active)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: which groups are active in the toolkit's own setting."""
+        return {**super().state_dict(), _STATE: self.active_groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Take over a state that `state_dict` returned, whole or not at all.
+
+        Raises `KeyError` for a state that lacks something, `ValueError` for one that has something else, and
+        `ToolConfigError` for groups that the toolkit does not have; unless `strict`, these are passed over.
+        """
+        active = _active_in(state_dict, strict, self.state_dict())
+        if strict:
+            self._check_groups(active or ())
+        super().load_state_dict(state_dict, strict)
+        if active is not None:
+            self._set_active(active)
 
     def get(self, name: str) -> ToolBase | None:
         """Return the tool of that name, in whatever group it is."""
@@ -248,6 +271,24 @@ def _as_tool(
         )
     check_tool(function)
     return function
+
+
+def _active_in(state: Any, strict: bool, own: dict[str, Any]) -> list[str] | None:
+    if not isinstance(state, dict):
+        raise TypeError(
+            f"the state of a toolkit must be a dict, as state_dict() returns it, not a {type(state).__name__}"
+        )
+    extra = [key for key in state if key not in own]
+    if strict and extra:
+        raise ValueError(f"the state is of something else than this toolkit, which has no {extra[0]!r:.100}")
+    if _STATE not in state:
+        if strict:
+            raise KeyError(f"the state of a toolkit must have {_STATE!r}, a list of the names of groups")
+        return None
+    active = state[_STATE]
+    if not isinstance(active, list) or not all(isinstance(name, str) for name in active):
+        raise TypeError(f"{_STATE!r} in the state of a toolkit must be a list of the names of groups")
+    return active
 
 
 def _schema(name: str, entry: _Entry) -> JSONSchema:

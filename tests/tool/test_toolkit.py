@@ -297,3 +297,73 @@ def test_a_tool_of_the_meta_tools_name_is_refused_where_there_are_groups() -> No
     assert error_of(kit.create_tool_group, "web", "The web.") == (
         f"'reset_equipped_tools' is the tool that switches groups, but {place(search)} has that name: rename it"
     )
+
+
+# Its state
+
+
+def test_a_toolkit_saves_which_groups_are_active_in_its_own_setting() -> None:
+    kit = grouped()
+    assert kit.state_dict() == {"active_groups": ["files"]}
+    kit.state_dict()["active_groups"].append("web")
+    assert kit.active_groups == ["files"]
+
+
+def test_a_toolkit_loads_which_groups_are_active() -> None:
+    kit = grouped()
+    kit.load_state_dict({"active_groups": ["web"]})
+    assert kit.active_groups == ["web"]
+    assert kit.names() == ["get_weather", "search", "reset_equipped_tools"]
+    kit.load_state_dict({"active_groups": []})
+    assert kit.active_groups == []
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "told"),
+    [
+        ({}, KeyError, "must have 'active_groups'"),
+        ({"active_groups": ["web"], "tools": []}, ValueError, "this toolkit, which has no 'tools'"),
+        ({"active_groups": ["web", "wb"]}, ToolConfigError, "no group 'wb': the groups are 'basic', 'web', 'files'"),
+        ({"active_groups": "web"}, TypeError, "must be a list of the names of groups"),
+        ({"active_groups": [["web"]]}, TypeError, "must be a list of the names of groups"),
+        (["web"], TypeError, "must be a dict.* not a list"),
+    ],
+)
+def test_a_state_that_does_not_fit_the_toolkit_is_refused_and_changes_nothing(
+    state: Any, error: type[Exception], told: str
+) -> None:
+    kit = grouped()
+    with pytest.raises(error, match=told):
+        kit.load_state_dict(state)
+    assert kit.active_groups == ["files"]
+
+
+def test_without_strict_what_does_not_fit_is_passed_over() -> None:
+    kit = grouped()
+    kit.load_state_dict({"tools": []}, strict=False)
+    assert kit.active_groups == ["files"]
+    kit.load_state_dict({"active_groups": ["web", "wb"], "tools": []}, strict=False)
+    assert kit.active_groups == ["web"]
+
+
+def test_what_a_toolkit_of_ones_own_registers_is_saved_beside_it() -> None:
+    class Counting(Toolkit):
+        def __init__(self) -> None:
+            super().__init__(groups=[ToolGroup("web", "The web.")])
+            self.calls = 0
+            self.register_state("calls")
+
+    kit = Counting()
+    assert kit.state_dict() == {"calls": 0, "active_groups": []}
+    kit.load_state_dict({"calls": 3, "active_groups": ["web"]})
+    assert (kit.calls, kit.active_groups) == (3, ["web"])
+    with pytest.raises(KeyError, match=r"Counting\.calls"):
+        kit.load_state_dict({"active_groups": []})
+    assert kit.active_groups == ["web"]
+
+
+def test_an_extended_toolkit_has_a_state_of_its_own() -> None:
+    kit = grouped()
+    more = kit.extended([FunctionTool(search, name="extra")])
+    more.load_state_dict({"active_groups": ["web"]})
+    assert (kit.state_dict(), more.state_dict()) == ({"active_groups": ["files"]}, {"active_groups": ["web"]})

@@ -1,0 +1,66 @@
+"""What a memory is asked for, wherever it keeps its messages."""
+
+from agentrt.message import Msg
+from agentrt.module import StateModule
+
+__all__ = ["MemoryBase"]
+
+
+class MemoryBase(StateModule):
+    """Keeps messages in their order, each with marks by which it can be found again, and a summary of older ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._compressed_summary = ""
+        self.register_state("_compressed_summary", custom_from_json=_checked_summary)
+
+    async def add(
+        self, memories: Msg | list[Msg] | None, marks: str | list[str] | None = None, allow_duplicates: bool = False
+    ) -> None:
+        """Add messages, each with these marks; unless `allow_duplicates`, those whose id is known are left out."""
+        raise NotImplementedError
+
+    async def delete(self, msg_ids: list[str]) -> int:
+        """Remove the messages with these ids, and return how many there were."""
+        raise NotImplementedError
+
+    async def delete_by_mark(self, mark: str | list[str]) -> int:
+        """Remove the messages that have the mark, or any of them, and return how many there were."""
+        raise NotImplementedError
+
+    async def size(self) -> int:
+        """Return the number of messages."""
+        raise NotImplementedError
+
+    async def clear(self) -> None:
+        """Forget everything, the summary too."""
+        raise NotImplementedError
+
+    async def get_memory(
+        self, mark: str | None = None, exclude_mark: str | None = None, prepend_summary: bool = True
+    ) -> list[Msg]:
+        """Return the messages, oldest first: those with `mark` and without `exclude_mark`, where these are given.
+
+        The summary, if there is one, stands before them as a user's message.
+        """
+        raise NotImplementedError
+
+    async def update_messages_mark(
+        self, new_mark: str | None, old_mark: str | None = None, msg_ids: list[str] | None = None
+    ) -> int:
+        """Put `new_mark` on messages, in place of `old_mark` where that is given, and return on how many.
+
+        With `old_mark` only the messages that have it are meant, with `msg_ids` only those; no `new_mark` takes the old
+        one off.
+        """
+        raise NotImplementedError
+
+    async def update_compressed_summary(self, summary: str) -> None:
+        """Keep this summary in place of the one before."""
+        self._compressed_summary = _checked_summary(summary)
+
+
+def _checked_summary(summary: object) -> str:
+    if isinstance(summary, str):
+        return summary
+    raise TypeError(f"a memory's summary must be a str, not a {type(summary).__name__}")

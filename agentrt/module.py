@@ -1,0 +1,254 @@
+"""What of an object is saved: the attributes that it registers, and the modules that it holds with all of theirs."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, NamedTuple
+
+from agentrt.errors import SessionUnserializable, StateError
+
+__all__ = ["StateModule", "load_states", "save_states"]
+
+_REGISTERED = "_registered_state"
+_MISSING = object()
+_entered: ContextVar[tuple["StateModule", ...]] = ContextVar("agentrt_entered_modules", default=())
+
+
+class StateModule:
+    """An object with a state that can be saved: the attributes that it registers, and those that are `StateModule`s.
+
+    Such children are looked for when a state is saved or loaded, in the instance's `__dict__` and not in slots or
+    properties: one that was replaced or deleted is none any more. States are made of JSON values, and nothing in them
+    is shared with the object. Call `super().__init__()` before the first child is assigned; a dataclass need not.
+    """
+
+    def __init__(self) -> None:
+        vars(self).setdefault(_REGISTERED, {})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Only for an early word: nothing else depends on it. It costs an assignment 0.2 us, so a class that makes very
+        # many can have the plain one back, with `__setattr__ = object.__setattr__` in its body.
+        if isinstance(value, StateModule) and _REGISTERED not in self.__dict__:
+            _registered(self, f"assigning {name!r}")
+        super().__setattr__(name, value)
+
+    def register_state(
+        self,
+        attr_name: str,
+        custom_to_json: Callable[[Any], Any] | None = None,
+        custom_from_json: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Make an attribute part of the state, through these functions where JSON cannot hold it as it is.
+
+        Raises `TypeError` for a value that JSON cannot hold, `ValueError` for a child, whose state is saved anyway, and
+        `AttributeError` for what is not there yet.
+        """
+        registered = _registered(self, f"registering {attr_name!r}")
+        place = f"{type(self).__name__}.{attr_name}"
+        value = getattr(self, attr_name, _MISSING)
+        if value is _MISSING:
+            raise AttributeError(f"{place} cannot be registered, there is no such attribute: assign it first")
+        if isinstance(vars(self).get(attr_name), StateModule):
+            raise ValueError(f"{place} is a StateModule, which is saved without being registered: leave this call out")
+        for each in (custom_to_json, custom_from_json):
+            if each is not None and not callable(each):
+                raise TypeError(f"{place} is to be converted by {each!r:.100}, which is no function")
+        if custom_to_json is None:
+            _json_copy(value, place)
+        # A dict of its own, so that registering on a shallow copy of an object leaves the object alone.
+        vars(self)[_REGISTERED] = {**registered, attr_name: _Conversion(custom_to_json, custom_from_json)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as JSON values: first the children's, then the registered attributes.
+
+        Raises `SessionUnserializable`, a `TypeError`, naming what JSON cannot hold, and `StateError` when a child holds
+        one of its parents.
+        """
+        registered, place = _registered(self, "asking for its state"), type(self).__name__
+        with _within(self, place):
+            state = {name: _state_of(child, f"{place}.{name}") for name, child in _children(self).items()}
+            for name, conversion in registered.items():
+                value = getattr(self, name, _MISSING)
+                if value is not _MISSING:
+                    state[name] = conversion.saved(value, f"{place}.{name}")
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Take over a state that `state_dict` returned, whole or, when anything in it is wrong, not at all.
+
+        A `KeyError` names what the state lacks; unless `strict`, that keeps the value that it has. What the state has
+        beyond that is passed over.
+        """
+        place, loading = type(self).__name__, _Loading()
+        loading.plan_attributes(self, _checked(state_dict, place), strict, place)
+        loading.carry_out()
+
+
+def save_states(modules: Mapping[str, StateModule]) -> dict[str, dict[str, Any]]:
+    """Return the state of each module, as `state_dict` does, under the module's name."""
+    return {name: _state_of(module, name) for name, module in modules.items()}
+
+
+def load_states(modules: Mapping[str, StateModule], states: Mapping[str, Any], strict: bool = True) -> None:
+    """Load the state of each module, as `load_state_dict` does: all of them, or none when anything is wrong in one."""
+    loading = _Loading()
+    for name, module in modules.items():
+        loading.plan(module, states[name], strict, name)
+    loading.carry_out()
+
+
+class _Conversion(NamedTuple):
+    to_json: Callable[[Any], Any] | None
+    from_json: Callable[[Any], Any] | None
+
+    def saved(self, value: Any, place: str) -> Any:
+        if self.to_json is not None:
+            with _naming(f"{place} was to be saved"):
+                value = self.to_json(value)
+        return _json_copy(value, place)
+
+    def loaded(self, value: Any, place: str) -> Any:
+        value = _json_copy(value, place)
+        if self.from_json is None:
+            return value
+        with _naming(f"{place} was to be loaded"):
+            return self.from_json(value)
+
+
+class _Loading:
+    """A load in two steps: first all of it is checked and converted, then it is done, or taken back when that fails."""
+
+    def __init__(self) -> None:
+        self._values: list[tuple[StateModule, str, Any]] = []
+        self._modules: list[tuple[StateModule, dict[str, Any], bool, str]] = []
+
+    def plan(self, module: StateModule, state: Any, strict: bool, place: str) -> None:
+        state = _checked(state, place)
+        if type(module).load_state_dict is StateModule.load_state_dict:
+            self.plan_attributes(module, state, strict, place)
+        else:  # what it will do is its own affair: it comes last, when all else is known to be right
+            self._modules.append((module, _json_copy(state, place), strict, place))
+
+    def plan_attributes(self, module: StateModule, state: dict[str, Any], strict: bool, place: str) -> None:
+        registered = _registered(module, "loading its state")
+        with _within(module, place):
+            for name, child in _children(module).items():
+                _refuse_circle(child, f"{place}.{name}")
+                if _is_given(name, state, strict, place):
+                    self.plan(child, state[name], strict, f"{place}.{name}")
+            for name, conversion in registered.items():
+                if hasattr(module, name) and _is_given(name, state, strict, place):
+                    self._values.append((module, name, conversion.loaded(state[name], f"{place}.{name}")))
+
+    def carry_out(self) -> None:
+        before = [_state_of(module, place) for module, _, _, place in self._modules]
+        undo: list[tuple[str, Callable[[], None]]] = []
+        try:
+            for module, name, value in self._values:
+                put_back = partial(_put_back, module, name, getattr(module, name, _MISSING), name in vars(module))
+                setattr(module, name, value)
+                undo.append((f"{type(module).__name__}.{name}", put_back))
+            for (module, state, strict, place), old in zip(self._modules, before, strict=True):
+                undo.append((place, partial(module.load_state_dict, old)))
+                module.load_state_dict(state, strict)
+        except BaseException as exc:
+            _take_back(undo, exc)
+            raise
+
+
+def _take_back(undo: list[tuple[str, Callable[[], None]]], because: BaseException) -> None:
+    for place, each in reversed(undo):
+        try:
+            each()
+        except Exception:  # noqa: BLE001  # the error that led here is the one to tell of, and the rest is to go back too
+            because.add_note(f"{place} could not be put back as it was")
+
+
+def _put_back(module: StateModule, name: str, old: Any, was_its_own: bool) -> None:
+    if old is not _MISSING:
+        setattr(module, name, old)
+    if not was_its_own:
+        vars(module).pop(name, None)
+
+
+def _registered(module: StateModule, doing: str) -> dict[str, _Conversion]:
+    found: dict[str, _Conversion] | None = vars(module).get(_REGISTERED)
+    if found is not None:
+        return found
+    cls = type(module)
+    if hasattr(cls, "__dataclass_fields__"):  # whose constructor calls nobody's
+        return {}
+    raise AttributeError(
+        f"{cls.__name__} was not set up before {doing}: call super().__init__() first in {cls.__name__}.__init__"
+    )
+
+
+def _children(module: StateModule) -> dict[str, StateModule]:
+    own = vars(module)
+    registered = own.get(_REGISTERED, ())
+    return {name: each for name, each in own.items() if isinstance(each, StateModule) and name not in registered}
+
+
+def _state_of(module: StateModule, place: str) -> dict[str, Any]:
+    _refuse_circle(module, place)
+    state = module.state_dict()
+    if type(module).state_dict is not StateModule.state_dict:  # which may hand out what it goes on using
+        state = _json_copy(_checked(state, place), place)
+    return state
+
+
+@contextmanager
+def _within(module: StateModule, place: str) -> Iterator[None]:
+    _refuse_circle(module, place)
+    token = _entered.set((*_entered.get(), module))
+    try:
+        yield
+    finally:
+        _entered.reset(token)
+
+
+def _refuse_circle(module: StateModule, place: str) -> None:
+    above = _entered.get()
+    if any(each is module for each in above):
+        circle = " -> ".join(type(each).__name__ for each in (*above, module))
+        raise StateError(
+            f"the state would have no end, a module leads back to itself at {place} ({circle}): hold a parent by "
+            f"weakref.ref, or in a property"
+        )
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as exc:
+        exc.add_note(f"agentrt: raised when {what}")
+        raise
+
+
+def _checked(state: Any, place: str) -> dict[str, Any]:
+    if isinstance(state, dict):
+        return state
+    raise TypeError(f"the state of {place} must be a dict, as state_dict() returns it, not a {type(state).__name__}")
+
+
+def _is_given(name: str, state: dict[str, Any], strict: bool, place: str) -> bool:
+    if strict and name not in state:
+        raise KeyError(
+            f"the state has no {place}.{name}, nothing was loaded: with strict=False what it lacks stays as it is"
+        )
+    return name in state
+
+
+def _json_copy(value: Any, place: str) -> Any:
+    # As text and back, which is what happens to it in a file: lists for tuples, and nothing shared. Not as ASCII, since
+    # of two surrogates in a row the escapes would be read as one character.
+    try:
+        return json.loads(json.dumps(value, ensure_ascii=False))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise SessionUnserializable(
+            f"{place} holds something that JSON cannot hold ({exc}): keep texts, numbers, lists and dicts there, or "
+            f"give register_state a custom_to_json and a custom_from_json"
+        ) from exc

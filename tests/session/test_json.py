@@ -1,0 +1,297 @@
+"""A session's file: plain JSON, whole at any moment, and nowhere but in its directory."""
+
+import errno
+import json
+import os
+import stat
+import sys
+import traceback
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt.errors import SessionCorrupt, SessionIOError, SessionUnserializable, UsageError
+from agentrt.memory import InMemoryMemory
+from agentrt.message import UserMsg
+from agentrt.module import StateModule
+from agentrt.session import JSONSession, SessionBase
+from agentrt.state import AgentState, FileStateStore, file
+from agentrt.tool import ToolGroup, Toolkit
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="speaks of links and modes as POSIX has them")
+
+
+class Counter(StateModule):
+    def __init__(self, count: Any = 0) -> None:
+        super().__init__()
+        self.count = count
+        self.register_state("count")
+
+
+class Pair(StateModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.toolkit, self.name = Counter(), ""
+        self.register_state("name")
+
+
+def saved_in(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+async def test_what_is_saved_is_loaded_into_other_objects(tmp_path):
+    memory, toolkit = InMemoryMemory(), Toolkit(groups=[ToolGroup("web", "The web.", active=True)])
+    await memory.add(UserMsg("user", "hello"), marks="greeting")
+    await JSONSession(tmp_path).save_session_state("s", memory=memory, toolkit=toolkit)
+    other, kit = InMemoryMemory(), Toolkit(groups=[ToolGroup("web", "The web.")])
+    await JSONSession(tmp_path).load_session_state("s", memory=other, toolkit=kit)
+    assert await other.get_memory("greeting") == await memory.get_memory()
+    assert kit.active_groups == ["web"]
+
+
+@pytest.mark.parametrize(("ids", "name"), [(("s",), "s.json"), (("s", "alice"), "alice_s.json"), (("s", ""), "s.json")])
+async def test_the_file_is_named_by_its_ids_and_holds_the_states_by_name(tmp_path, ids, name):
+    await JSONSession(tmp_path).save_session_state(*ids, one=Counter(1), two=Counter([2]))
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".lock"] == [name]
+    assert saved_in(tmp_path / name) == {"one": {"count": 1}, "two": {"count": [2]}}
+
+
+async def test_a_file_that_another_program_wrote_is_loaded(tmp_path):
+    (tmp_path / "s.json").write_text('{"one": {"count": 5, "more": 1}, "two": null}\n')
+    counter = Counter()
+    await JSONSession(tmp_path).load_session_state("s", one=counter)
+    assert counter.count == 5
+
+
+async def test_names_that_the_file_does_not_have_are_passed_over(tmp_path):
+    session, one, two = JSONSession(tmp_path), Counter(), Counter(2)
+    await session.save_session_state("s", one=Counter(1))
+    await session.load_session_state("s", one=one, two=two)
+    assert (one.count, two.count) == (1, 2)
+
+
+async def test_a_session_that_does_not_exist_is_fine_unless_it_must(tmp_path):
+    session, counter = JSONSession(tmp_path / "none"), Counter(7)
+    await session.load_session_state("s", counter=counter)
+    with pytest.raises(ValueError, match=r"no session 's': '.*/none/u_s\.json' does not exist"):
+        await session.load_session_state("s", user_id="u", allow_not_exist=False, counter=counter)
+    assert counter.count == 7
+    assert [*tmp_path.iterdir()] == []
+
+
+async def test_surrogates_survive(tmp_path):
+    memory, other = InMemoryMemory(), InMemoryMemory()
+    texts = ["half \ud83d", "two halves \ud83d\ude00", "a whole \U0001f600", "会话"]
+    await memory.add([UserMsg("user", text) for text in texts])
+    await JSONSession(tmp_path).save_session_state("s", memory=memory)
+    await JSONSession(tmp_path).load_session_state("s", memory=other)
+    assert [msg.content for msg in await other.get_memory()] == texts
+    assert "会话" in (tmp_path / "s.json").read_text(errors="surrogatepass")
+
+
+ODD = ["../x", "/etc/x", "..", ".", ".hidden", "a/b", "a\\b", "a\0b", "a:b", "\ud800", "x" * 300, "会" * 100, "a" * 64]
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("as_user", [False, True])
+async def test_an_odd_id_names_a_file_in_the_directory_all_the_same(tmp_path, odd, as_user):
+    session, directory = JSONSession(tmp_path / "in"), tmp_path / "in"
+    ids = ("s", odd) if as_user else (odd,)
+    await session.save_session_state(*ids, counter=Counter(1))
+    counter = Counter()
+    await session.load_session_state(*ids, allow_not_exist=False, counter=counter)
+    assert counter.count == 1
+    assert [*tmp_path.iterdir()] == [directory]
+    (path,) = directory.glob("*.json")
+    name = f"{odd}_s" if as_user else odd
+    hashed = f"{sha256(name.encode(errors='surrogatepass')).hexdigest()}.json"
+    assert path.name == (f"{name}.json" if as_user and odd == "a" * 64 else hashed)
+
+
+async def test_nobody_can_choose_an_id_that_is_the_name_of_anothers_file(tmp_path):
+    session, name = JSONSession(tmp_path), sha256(b"a/b").hexdigest()
+    for each in (name, name.upper()):
+        await session.save_session_state(each, counter=Counter(2))
+    await session.save_session_state("a/b", counter=Counter(1))
+    assert len([*tmp_path.glob("*.json")]) == 3
+
+
+@pytest.mark.parametrize("ids", [("",), (None,), (7,), ("s", None), ("s", 7)])
+async def test_what_is_no_id_is_refused(tmp_path, ids):
+    session = JSONSession(tmp_path)
+    for operation in (session.save_session_state, session.load_session_state):
+        with pytest.raises(UsageError, match=r"id must be a text"):
+            await operation(*ids, counter=Counter())
+    assert [*tmp_path.iterdir()] == []
+
+
+async def test_what_is_no_module_is_refused_by_name(tmp_path):
+    session = JSONSession(tmp_path)
+    for operation in (session.save_session_state, session.load_session_state):
+        with pytest.raises(TypeError, match=r"usr_id=\.\.\. must be a StateModule.* not 'alice'"):
+            await operation("s", usr_id="alice")
+
+
+async def test_what_json_cannot_hold_is_refused_and_the_file_stays(tmp_path):
+    session = JSONSession(tmp_path)
+    counter = Counter(1)
+    await session.save_session_state("s", counter=counter)
+    counter.count = {"secret"}
+    with pytest.raises(SessionUnserializable, match=r"Counter\.count"):
+        await session.save_session_state("s", counter=counter)
+    assert saved_in(tmp_path / "s.json") == {"counter": {"count": 1}}
+
+
+async def test_modules_are_loaded_together_or_not_at_all(tmp_path):
+    (tmp_path / "s.json").write_text('{"one": {"count": 5}, "agent": {"toolkit": {}, "name": "Bob"}}')
+    one, agent = Counter(1), Pair()
+    with pytest.raises(KeyError, match=r"agent\.toolkit\.count"):
+        await JSONSession(tmp_path).load_session_state("s", one=one, agent=agent)
+    assert (one.count, agent.name) == (1, "")
+
+
+DAMAGES = {
+    "empty": b"",
+    "cut": b'{"one": {"count": "the content',
+    "zeros": bytes(20),
+    "no UTF-8": b'{"one": {"count": "the content \xff"}}',
+    "no object": b'["the content"]',
+    "too deep": b'{"one": ' + b"[" * 100_000,
+    "no state": b'{"one": "the content"}',
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_damaged_file_is_refused_and_kept_and_not_quoted(tmp_path, damage):
+    path, one, two = tmp_path / "s.json", Counter(1), Counter(2)
+    path.write_bytes(DAMAGES[damage])
+    with pytest.raises(SessionCorrupt, match=r"s\.json") as caught:
+        await JSONSession(tmp_path).load_session_state("s", one=one, two=two)
+    assert "the content" not in "".join(traceback.format_exception(caught.value))
+    assert caught.value.__context__ is None
+    assert (one.count, two.count) == (1, 2)
+    assert path.read_bytes() == DAMAGES[damage]
+    await JSONSession(tmp_path).save_session_state("s", one=one)
+
+
+class FakeOS:
+    """The module `os`, on a disk that is full at the nth operation."""
+
+    def __init__(self, number: int) -> None:
+        self.left, self.failed = number, ""
+        self.done: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(os, name)
+        return self._counted(name, function) if name in {"open", "write", "fsync", "replace"} else function
+
+    def _counted(self, name: str, function: Any) -> Any:
+        def counted(*arguments: Any) -> Any:
+            self.left -= 1
+            self.done.append(name)
+            if self.left == 0:
+                self.failed = name
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return function(*arguments)
+
+        return counted
+
+
+async def test_a_full_disk_at_any_operation_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+    await JSONSession(tmp_path).save_session_state("s", counter=Counter("old"))
+    failed: list[str] = []
+    for number in range(1, 100):
+        disk, session = FakeOS(number), JSONSession(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(file, "os", disk)
+            try:
+                await session.save_session_state("s", counter=Counter("new"))
+                break
+            except SessionIOError as exc:
+                told = str(exc)
+        failed.append(disk.failed)
+        assert "could not save session 's'" in told
+        assert "No space left" in told
+        assert saved_in(tmp_path / "s.json")["counter"]["count"] in ("old", "new")
+        assert not [*tmp_path.glob("*.tmp")]
+    assert {"open", "write", "fsync", "replace"} == set(failed)
+    assert saved_in(tmp_path / "s.json") == {"counter": {"count": "new"}}
+
+
+async def test_the_content_is_on_the_disk_before_its_name_and_the_name_before_save_returns(tmp_path, monkeypatch):
+    session, disk = JSONSession(tmp_path), FakeOS(0)
+    await session.save_session_state("s", counter=Counter("old"))
+    monkeypatch.setattr(file, "os", disk)
+    await session.save_session_state("s", counter=Counter("new"))
+    assert disk.done[-5:] == ["write", "fsync", "replace", "open", "fsync"]
+
+
+async def test_a_file_where_the_directory_should_be_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "states").write_text("a file")
+    session = JSONSession(tmp_path / "states")
+    for operation in (session.save_session_state, session.load_session_state):
+        with pytest.raises(SessionIOError, match=r"could not \w+ session 's' in '.*/states/s\.json': Not a directory"):
+            await operation("s", counter=Counter())
+
+
+async def test_files_are_for_their_owner_alone(tmp_path):
+    old = os.umask(0)
+    try:
+        await JSONSession(tmp_path / "in").save_session_state("s", counter=Counter())
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "in").stat().st_mode) == 0o700
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "in").iterdir()} == {0o600}
+
+
+async def test_a_symbolic_link_is_followed_neither_to_read_nor_to_write(tmp_path):
+    victim, path = tmp_path / "victim", tmp_path / "in" / "s.json"
+    victim.write_text('{"counter": {"count": 9}}')
+    path.parent.mkdir()
+    path.symlink_to(victim)
+    with pytest.raises(SessionIOError, match="symbolic link"):
+        await JSONSession(path.parent).load_session_state("s", counter=Counter())
+    await JSONSession(path.parent).save_session_state("s", counter=Counter(1))
+    assert (path.is_symlink(), saved_in(victim)) == (False, {"counter": {"count": 9}})
+
+
+async def test_what_is_saved_is_the_state_at_the_call_and_saves_come_in_the_order_of_their_calls(tmp_path):
+    session, counter = JSONSession(tmp_path), Counter(0)
+    async with anyio.create_task_group() as group:
+
+        async def save(number: int) -> None:
+            counter.count = number
+            await session.save_session_state("s", counter=counter)
+
+        for number in range(1, 21):
+            group.start_soon(save, number)
+        await anyio.wait_all_tasks_blocked()
+        last, counter.count = counter.count, -1
+    assert saved_in(tmp_path / "s.json") == {"counter": {"count": last}}
+    assert session._turns == {}
+
+
+async def test_a_save_that_is_cancelled_before_it_begins_writes_nothing(tmp_path):
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await JSONSession(tmp_path).save_session_state("s", counter=Counter())
+    assert scope.cancelled_caught
+    assert [*tmp_path.iterdir()] == []
+
+
+async def test_sessions_and_states_may_share_a_directory(tmp_path):
+    store, session, counter = FileStateStore(tmp_path), JSONSession(tmp_path), Counter()
+    await store.save(AgentState(session_id="s", summary="a summary"))
+    await session.save_session_state("s", counter=Counter(1))
+    await session.load_session_state("s", counter=counter)
+    assert ((await store.load("s")).summary, counter.count) == ("a summary", 1)
+
+
+async def test_a_session_of_ones_own_fills_in_the_two_methods():
+    for operation in (SessionBase().save_session_state, SessionBase().load_session_state):
+        with pytest.raises(NotImplementedError):
+            await operation("s")
+    assert issubclass(JSONSession, SessionBase)
