@@ -12,9 +12,9 @@ from agentrt.agent import Agent
 from agentrt.console.plain import PlainView
 from agentrt.console.question import question_of
 from agentrt.console.show import show
-from agentrt.console.text import escaped, one_line
 from agentrt.console.turn import Turn
 from agentrt.state import AgentState
+from agentrt.text import escaped, one_line
 
 __all__ = ["Chat"]
 

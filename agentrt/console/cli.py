@@ -13,8 +13,8 @@ from agentrt.agent import Agent
 from agentrt.console.chat import Chat
 from agentrt.console.load import load_model, load_toolkit
 from agentrt.console.session import SessionFile
-from agentrt.console.text import escaped
 from agentrt.errors import AgentRTError, UsageError
+from agentrt.text import escaped
 
 __all__ = ["main"]
 

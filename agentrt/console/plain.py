@@ -3,8 +3,8 @@
 from types import TracebackType
 from typing import TextIO
 
-from agentrt.console.text import escaped
 from agentrt.console.view import Kind
+from agentrt.text import escaped
 
 __all__ = ["PlainView"]
 

@@ -5,8 +5,8 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from agentrt.console.paragraphs import Paragraphs
-from agentrt.console.text import escaped
 from agentrt.console.view import Kind
+from agentrt.text import escaped
 
 __all__ = ["RichView"]
 

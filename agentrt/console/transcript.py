@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrt.console.text import one_line
 from agentrt.console.view import Kind, View
 from agentrt.event import (
     AgentEvent,
@@ -32,6 +31,7 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
 )
 from agentrt.message import TextBlock, ToolCallBlock, ToolResultState
+from agentrt.text import one_line
 from agentrt.types import ChatUsage
 
 __all__ = ["Transcript"]

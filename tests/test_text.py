@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrt.console.text import escaped, one_line
+from agentrt.text import escaped, one_line
 
 
 @pytest.mark.parametrize(
