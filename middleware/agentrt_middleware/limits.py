@@ -36,6 +36,9 @@ class Refusal(NamedTuple):
     again: float
 
 
+_FULL = Refusal(0.0, "max_concurrency", inf)
+
+
 class Usage:
     """What was used of some limits, which may be other ones at the next question."""
 
@@ -94,7 +97,7 @@ class Usage:
         if seconds > _SOON:
             return Refusal(seconds, reason, seconds)
         if limits.max_concurrency is not None and self.active + ahead >= limits.max_concurrency:
-            return Refusal(0.0, "max_concurrency", inf)
+            return _FULL
         return None
 
     def is_at_rest(self, limits: Limits, now: float) -> bool:

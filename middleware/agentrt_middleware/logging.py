@@ -32,6 +32,7 @@ __all__ = ["LoggingMiddleware"]
 _logger = logging.getLogger("agentrt")
 _PLAIN = re.compile(r"[\w.:/@+-]+")
 _NOT_SHOWN = "[not shown: redact failed]"
+_NO_TOOL = "_OTHER"
 _MOST_TEXT = 2_000  # characters of one text in a line
 
 Fields = dict[str, Any]
@@ -44,7 +45,8 @@ class LoggingMiddleware(MiddlewareBase):
     attributes (`extra`), with the line's first word as `event`, for handlers that write JSON. Failures and retries are
     warnings, all else has the `level`. `logger` is "agentrt" unless another is given.
 
-    What people, models and tools say is left out unless `content=True`, and so are the texts of errors in any case.
+    What people, models and tools say is left out unless `content=True`, and so are the texts of errors in any case. A
+    name by which a model calls a tool that does not exist is something that it says: in its place stands `_OTHER`.
     `redact` is called for every text that is logged, and what it returns is logged in its place; a text for which it
     fails is not logged. Nothing that fails here, a handler say, breaks a reply. `clock` is in seconds.
     """
@@ -111,6 +113,7 @@ class _Reply:
     def __init__(self, layer: LoggingMiddleware, agent: Any) -> None:
         self._layer = layer
         self._id = agent.run.id
+        self._toolkit = agent.run.toolkit
         self._common = {"agent_name": agent.name, "reply_id": self._id, "session_id": agent.state.session_id}
         self._model: str | None = None
         self._since: dict[str, float] = {}
@@ -185,7 +188,11 @@ class _Reply:
 
     def _see_tool_start(self, event: ToolResultStartEvent) -> None:
         self._start(event.tool_call_id)
-        self._tools[event.tool_call_id] = event.tool_call_name
+        self._tools[event.tool_call_id] = self._name_of(event.tool_call_name)
+
+    def _name_of(self, tool: str) -> str:
+        # A name that no tool has is the model's own words.
+        return tool if self._layer.content or self._toolkit.get(tool) is not None else _NO_TOOL
 
     def _see_tool_text(self, event: ToolResultTextDeltaEvent) -> None:
         if self._layer.content:
@@ -208,7 +215,7 @@ class _Reply:
         self._line("TOOL_RESULT_END", fields, event.state is not ToolResultState.SUCCESS)
 
     def _see_question(self, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> None:
-        self._line(event.type, {"tool_names": [call.name for call in event.tool_calls]})
+        self._line(event.type, {"tool_names": [self._name_of(call.name) for call in event.tool_calls]})
 
     def _see_exceed(self, event: ExceedMaxItersEvent) -> None:
         self._line(event.type, {}, True)

@@ -23,6 +23,8 @@ __all__ = ["RateLimitMiddleware"]
 _CHARACTERS_PER_TOKEN = 4
 _FIRST_GUESS = 256  # tokens of an answer, as long as none has been seen
 _REMEMBERED = 32  # answers, whose lengths say what to expect of the next
+_LONGEST_PAUSE = 86_400.0  # seconds; a provider that asks for more means a day's quota, or is out of its mind
+_MOST = 1e12  # of anything; far from where numbers become infinite
 _MOST_KEPT = 1_000  # limiters of keys, before those that are at rest are dropped
 
 _logger = logging.getLogger("agentrt")
@@ -70,24 +72,25 @@ class RateLimitMiddleware(MiddlewareBase):
         if min_interval is None:
             given = (requests_per_minute, tokens_per_minute, max_concurrency)
             min_interval = 1.0 if given == (None, None, None) else 0.0
-        check_number("RateLimitMiddleware(min_interval=...)", min_interval, least=0)
-        if requests_per_minute is not None:
-            check_number("RateLimitMiddleware(requests_per_minute=...)", requests_per_minute)
-        if tokens_per_minute is not None:
-            check_number("RateLimitMiddleware(tokens_per_minute=...)", tokens_per_minute)
-        if max_concurrency is not None:
-            check_number("RateLimitMiddleware(max_concurrency=...)", max_concurrency, least=1, whole=True)
-        if max_wait is not None:
-            check_number("RateLimitMiddleware(max_wait=...)", max_wait, least=0)
+        _check("min_interval", min_interval, least=0)
+        _check("requests_per_minute", requests_per_minute)
+        _check("tokens_per_minute", tokens_per_minute)
+        _check("max_concurrency", max_concurrency, least=1, whole=True)
+        _check("max_wait", max_wait, least=0)
         if on_store_error not in ("local", "open", "closed"):
             raise MiddlewareConfigError(
                 f'RateLimitMiddleware(on_store_error=...) is "local", "open" or "closed", not {on_store_error!r}'
+            )
+        if store is not None and not isinstance(store, LimitStore):
+            raise MiddlewareConfigError(
+                f"RateLimitMiddleware(store=...) is a RedisStore, or has lease_seconds, take, renew, end and block as "
+                f"one does, not a {type(store).__name__}"  # not shown: a URL may hold a password
             )
         self._limits = Limits(min_interval, requests_per_minute, tokens_per_minute, max_concurrency)
         self._max_wait = max_wait
         self._name = key
         self._store = store
-        self._policy = on_store_error
+        self._policy: StorePolicy = "local" if store is None else on_store_error
         self._clock = clock
         self._own: dict[Hashable, Limiter] = {}
         self._outputs = _Outputs()
@@ -123,7 +126,7 @@ class RateLimitMiddleware(MiddlewareBase):
         if self._name is not None:
             return _limiters.get((self._name, self._store)) or self._adopt(self._name)
         kept = self._own if model.account is None else _limiters
-        key = (model.account, model.model, self._limits, self._store)
+        key = (model.account, model.model, self._limits, self._store, self._policy)
         return kept.get(key) or self._keep(kept, key, _name_of(model, self._limits))
 
     def _adopt(self, name: str) -> Limiter:
@@ -133,7 +136,12 @@ class RateLimitMiddleware(MiddlewareBase):
             return self._keep(_limiters, (name, self._store), name)
         if found.limits != self._limits:
             _logger.warning("the rate limit %r is now %r, no longer %r", name, self._limits, found.limits)
-            found.limits = self._limits
+            found.change(self._limits)
+        if isinstance(found, SharedLimiter) and found.policy != self._policy:
+            _logger.warning(
+                "the rate limit %r now has on_store_error=%r, no longer %r", name, self._policy, found.policy
+            )
+            found.policy = self._policy
         return found
 
     def _keep(self, kept: dict[Hashable, Limiter], key: Hashable, name: str) -> Limiter:
@@ -161,26 +169,28 @@ class _Outputs:
 class _Call:
     """One call of the model, from its admission to its end."""
 
-    __slots__ = ("_lease", "_limiter", "_outputs", "usage")
+    __slots__ = ("_limiter", "_outputs", "lease", "usage")
 
     def __init__(self, limiter: Limiter, lease: Lease, outputs: _Outputs) -> None:
         self._limiter = limiter
-        self._lease = lease
+        self.lease = lease
         self._outputs = outputs
         self.usage: ChatUsage | None = None
 
     async def end(self, error: BaseException | None = None) -> None:
         """Settle with what is known; only the first time counts."""
         try:
-            if isinstance(error, RateLimited) and not isinstance(error, RateLimitTimeout) and error.retry_after:
-                await self._limiter.block(error.retry_after)
+            if isinstance(error, RateLimited) and not isinstance(error, RateLimitTimeout):
+                seconds = error.retry_after or 0.0
+                if seconds > 0:
+                    await self._limiter.block(min(seconds, _LONGEST_PAUSE))
         finally:
             usage, self.usage = self.usage, None
             if usage is None:
-                await self._lease.settle()
+                await self.lease.settle()
             else:
                 self._outputs.learn(usage.output_tokens)
-                await self._lease.settle(usage.input_tokens + usage.output_tokens)
+                await self.lease.settle(usage.input_tokens + usage.output_tokens)
 
 
 class _LeasedStream:
@@ -196,6 +206,9 @@ class _LeasedStream:
         return self
 
     async def __anext__(self) -> ChatResponse:
+        lease = self._call.lease
+        if lease.is_due():
+            await lease.renew()
         try:
             response = await anext(self._stream)
         except BaseException as error:  # the end of the stream included
@@ -227,6 +240,15 @@ class _Announcer(Listener):
         self._agent.run.emit(CustomEvent("rate_limit_store", value))
 
 
+def _check(option: str, value: Any, *, least: float | None = None, whole: bool = False) -> None:
+    if value is None:
+        return
+    option = f"RateLimitMiddleware({option}=...)"
+    check_number(option, value, least=least, whole=whole)
+    if value > _MOST:
+        raise MiddlewareConfigError(f"{option} is at most {_MOST:g}, not {value!r:.200}: leave it out for no limit")
+
+
 def _name_of(model: ChatModelBase, limits: Limits) -> str:
     # The same in every process.
     most = (limits.min_interval, limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
@@ -235,5 +257,6 @@ def _name_of(model: ChatModelBase, limits: Limits) -> str:
 
 def _drop_those_at_rest(kept: dict[Hashable, Limiter]) -> None:
     # One that is at rest is no different from a new one.
-    for name in [name for name, limiter in kept.items() if limiter.is_at_rest()]:
-        del kept[name]
+    for name, limiter in list(kept.items()):  # to which another thread may add
+        if limiter.is_at_rest():
+            kept.pop(name, None)

@@ -8,10 +8,14 @@ from agentrt_middleware.limits import Limits, Refusal
 
 __all__ = ["RedisStore"]
 
+_LONGEST = 86_400  # seconds
 _SCHEMES = ("redis://", "rediss://", "unix://")
+_KEPT = "600"  # seconds for which a call that has lost its place may still tell of its tokens
 _POLL = "0.1"  # seconds until the next look where only the end of another process's call can help
 
 # The same reckoning as `Usage`, on the server's clock. Should that be set back, everything is moved back with it.
+# A lease whose time has run out has no place any more, but is kept for KEPT seconds: its call may still end, and then
+# took other tokens than it was counted with. What is not there has ended, or was lost with the server.
 _SCRIPT = """
 local usage, leases = KEYS[1], KEYS[2]
 local what, name, amount, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -25,6 +29,7 @@ local requests, tokens = tonumber(found[2] or 0), tonumber(found[3] or 0)
 local next_start, blocked_until = tonumber(found[4] or 0), tonumber(found[5] or 0)
 local passed = now - at
 if passed < 0 then
+  for _, each in ipairs(redis.call('ZRANGE', leases, 0, -1)) do redis.call('ZINCRBY', leases, passed, each) end
   next_start, blocked_until, passed = next_start + passed, blocked_until + passed, 0
 end
 local function left(used, per_minute)
@@ -45,8 +50,19 @@ local function refusal()
     local text = string.format('%.6f', seconds + 0.000001)
     return {text, reason, text}
   end
-  redis.call('ZREMRANGEBYSCORE', leases, '-inf', now)
-  if most > 0 and redis.call('ZCARD', leases) >= most then return {'0', 'max_concurrency', 'POLL'} end
+  redis.call('ZREMRANGEBYSCORE', leases, '-inf', now - KEPT)
+  if most > 0 and redis.call('ZCOUNT', leases, string.format('(%.6f', now), '+inf') >= most then
+    return {'0', 'max_concurrency', 'POLL'}
+  end
+end
+local function hold()
+  redis.call('ZADD', leases, now + ttl, name)
+  local kept = math.ceil((ttl + KEPT) * 1000)
+  if redis.call('PTTL', leases) < kept then redis.call('PEXPIRE', leases, kept) end
+end
+local function is_held()
+  local expires = redis.call('ZSCORE', leases, name)
+  return expires and tonumber(expires) > now and 1 or 0
 end
 
 local answer = {}
@@ -55,55 +71,75 @@ if what == 'take' then
   if answer then return answer end
   answer = {}
   requests, tokens, next_start = requests + 1, tokens + amount, now + interval
-  redis.call('ZADD', leases, now + ttl, name)
-  redis.call('PEXPIRE', leases, math.ceil(ttl * 1000))
+  hold()
+elseif what == 'renew' then
+  answer = is_held()
+  hold()
 elseif what == 'end' then
+  answer = is_held()
   if redis.call('ZREM', leases, name) == 1 then tokens = math.max(0, tokens + amount) end
 else
   blocked_until = math.max(blocked_until, now + amount)
 end
-local keep = math.max(next_start - now, blocked_until - now, 0)
+local keep = math.max(next_start - now, blocked_until - now, redis.call('PTTL', leases) / 1000, 0)
 if rpm > 0 then keep = math.max(keep, requests * 60 / rpm) end
 if tpm > 0 then keep = math.max(keep, tokens * 60 / tpm) end
 redis.call('HSET', usage, 'at', string.format('%.6f', now), 'requests', string.format('%.9f', requests),
   'tokens', string.format('%.9f', tokens), 'next_start', string.format('%.6f', next_start),
   'blocked_until', string.format('%.6f', blocked_until))
-redis.call('PEXPIRE', usage, math.ceil((keep + 60) * 1000))
+redis.call('PEXPIRE', usage, math.ceil((math.min(keep, 1e9) + 60) * 1000))
 return answer
-""".replace("POLL", _POLL)
+""".replace("POLL", _POLL).replace("KEPT", _KEPT)
 
 
 @dataclass(frozen=True, slots=True)
 class RedisStore:
     """Counts in Redis, on its clock: `redis://`, `rediss://` or `unix://`. Needs the extra `redis`.
 
-    A call whose process dies gives its place back after `lease_seconds`, and so does one that takes longer than that.
+    A call of which nothing is heard for `lease_seconds` loses its place of `max_concurrency`: its process has died, was
+    stopped, or could not give the place back and has been idle since. A call is heard of when the next piece of its
+    stream is asked for. One that is silent for longer, since it does not stream or the model thinks, loses its place
+    as well: another call may begin. From its next piece to its end it counts again, if need be beyond the limit, and
+    the log tells of it.
     """
 
     url: str = field(repr=False)  # may hold a password
-    lease_seconds: float = 600.0
+    lease_seconds: float = 90.0  # more than a minute of waiting for a piece, even if a renewal was not yet due
 
     def __post_init__(self) -> None:
         _coredis()
         if not str(self.url).startswith(_SCHEMES):
             raise ConfigError(f"RedisStore(url) begins with {', '.join(_SCHEMES)}: it was given another one")
-        if not self.lease_seconds > 0:
-            raise ConfigError(f"RedisStore(lease_seconds=...) is a number above 0, not {self.lease_seconds!r}")
+        seconds: object = self.lease_seconds
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
+            raise ConfigError(
+                f"RedisStore(lease_seconds=...) is a number above 0 and up to {_LONGEST:,}, not {seconds!r:.200}"
+            )
 
     async def take(self, key: str, limits: Limits, tokens: float, lease: str) -> Refusal | None:
         """Count a call that begins now under the name `lease`, or say why it must not."""
         answer = await self._run(key, limits, "take", lease, tokens)
         return Refusal(float(answer[0]), answer[1], float(answer[2])) if answer else None
 
-    async def end(self, key: str, limits: Limits, lease: str, difference: float) -> None:
-        """Count the end of that call, which took that many tokens more than it was counted with."""
-        await self._run(key, limits, "end", lease, difference)
+    async def renew(self, key: str, limits: Limits, lease: str) -> bool:
+        """Count that call for `lease_seconds` more.
+
+        `False` if it had lost its place; it has one again, if need be beyond the limit.
+        """
+        return bool(await self._run(key, limits, "renew", lease, 0.0))
+
+    async def end(self, key: str, limits: Limits, lease: str, difference: float) -> bool:
+        """Count the end of that call, which took that many tokens more than it was counted with.
+
+        Does nothing the second time. `False` if it had lost its place.
+        """
+        return bool(await self._run(key, limits, "end", lease, difference))
 
     async def block(self, key: str, limits: Limits, seconds: float) -> None:
         """Let nothing begin for so long."""
         await self._run(key, limits, "block", "", seconds)
 
-    async def _run(self, key: str, limits: Limits, what: str, lease: str, amount: float) -> list[str]:
+    async def _run(self, key: str, limits: Limits, what: str, lease: str, amount: float) -> Any:
         coredis = _coredis()
         # One connection per question: coredis keeps those of a pool in a task group, which belongs to the task that
         # opened it, and a limiter is asked by many tasks and outlives them all. It costs a millisecond.
@@ -115,7 +151,7 @@ class RedisStore:
         # In one slot of a cluster, by the braces.
         keys = [f"agentrt:limit:{{{key}}}:usage", f"agentrt:limit:{{{key}}}:leases"]
         async with client:
-            return await client.eval(_SCRIPT, keys, [what, lease, *(repr(float(each)) for each in numbers)])  # type: ignore[no-any-return]  # what the script returns
+            return await client.eval(_SCRIPT, keys, [what, lease, *(repr(float(each)) for each in numbers)])
 
 
 def _coredis() -> Any:

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from math import inf
 from secrets import token_hex
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import anyio
 
 from agentrt.errors import RateLimitTimeout
-from agentrt_middleware.limiter import Lease, Limiter, Listener, Waiter, loop_time
+from agentrt_middleware.limiter import TURN, Lease, Limiter, Listener, Waiter, loop_time
 from agentrt_middleware.limits import Limits, Refusal
 
 __all__ = ["LimitStore", "SharedLimiter", "StorePolicy"]
@@ -20,6 +20,8 @@ _T = TypeVar("_T")
 _logger = logging.getLogger("agentrt")
 _PATIENCE = 0.2  # seconds for an answer of the store; what to do without it is decided within a quarter of a second
 _MOST_OWED = 10_000
+_PAID_AT_ONCE = 8  # a call must not wait for all of them
+_RENEWALS = 3  # in the time of a lease, so that one may fail
 _REST = 2.0  # seconds for which a store that has failed is left alone
 _WITHOUT = {
     "local": "until it is back, each process keeps the limits by itself",
@@ -28,14 +30,28 @@ _WITHOUT = {
 }
 
 
+@runtime_checkable
 class LimitStore(Protocol):
     """Where the usage of a key is counted for all processes. Any error, or no answer in time, counts as a failure."""
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long a call has its place without being renewed."""
 
     async def take(self, key: str, limits: Limits, tokens: float, lease: str) -> Refusal | None:
         """Count a call that begins now under the name `lease`, or say why it must not."""
 
-    async def end(self, key: str, limits: Limits, lease: str, difference: float) -> None:
-        """Count the end of that call, which took that many tokens more than it was counted with."""
+    async def renew(self, key: str, limits: Limits, lease: str) -> bool:
+        """Count that call for `lease_seconds` more.
+
+        `False` if it had lost its place; it has one again, if need be beyond the limit.
+        """
+
+    async def end(self, key: str, limits: Limits, lease: str, difference: float) -> bool:
+        """Count the end of that call, which took that many tokens more than it was counted with.
+
+        Does nothing the second time. `False` if it had lost its place.
+        """
 
     async def block(self, key: str, limits: Limits, seconds: float) -> None:
         """Let nothing begin for so long."""
@@ -87,34 +103,54 @@ class SharedLimiter(Limiter):
         """Say whether nobody calls or waits, nothing is used, and the store knows of every end."""
         return not self._owed and super().is_at_rest()
 
-    async def give_back(self, name: str, difference: float) -> None:
-        """Tell the store of the end of a call: now, or else before its next question."""
+    async def give_back(self, name: str, difference: float) -> tuple[bool] | None:
+        """Tell the store of the end of a call, and return its answer: now, or else before its next question."""
         answer = None
         try:
             answer = await self.ask(lambda: self.store.end(self.key, self.limits, name, difference))
         finally:  # no answer, or a cancellation of asyncio's own, which no shield keeps out
             if answer is None:
-                self._owe(name, difference)
+                self.owe(name, difference)
+        return answer
 
-    def _owe(self, name: str, difference: float) -> None:
-        self._owed[name] = difference
-        if len(self._owed) > _MOST_OWED:  # the store lets go of the oldest by itself
-            del self._owed[next(iter(self._owed))]
+    def owe(self, name: str, difference: float) -> None:
+        """Remember to tell the store of the end of a call."""
+        with self._lock:
+            self._owed.setdefault(name, difference)
+            if len(self._owed) > _MOST_OWED:  # the store lets go of the oldest by itself
+                del self._owed[next(iter(self._owed))]
+
+    def warn_of_lost_place(self) -> None:
+        """Say in the log that there may have been more calls at a time than are allowed."""
+        if self.limits.max_concurrency is not None:
+            _logger.warning(
+                "a call under the rate limit %r was silent for longer than lease_seconds=%g and lost its place: "
+                "another may have begun meanwhile",
+                self.key,
+                self.store.lease_seconds,
+            )
 
     async def _pay(self) -> None:
-        while self._owed and self.clock() >= self._down_until:
-            await self.give_back(*self._owed.popitem())
+        for _ in range(_PAID_AT_ONCE):
+            with self._lock:
+                if self.clock() < self._down_until or not self._owed:
+                    return
+                name, difference = self._owed.popitem()
+            await self.give_back(name, difference)
 
     def _enter(self, waiter: Waiter) -> Lease | Refusal | None:
         with self._lock:
+            waiter.now = self.clock()
             waiter.ahead = len(self._queue)
             refusal = self._in_turn(waiter, self._queued_tokens) if self._queue else None
             self._join(waiter)
             return refusal
 
-    async def _look(self, waiter: Waiter, listener: Listener) -> Lease | Refusal:
-        if self._queue[0] is not waiter:
-            return await super()._look(waiter, listener)
+    def _look(self, waiter: Waiter) -> Lease | Refusal | None:
+        with self._lock:
+            return None if self._is_head(waiter) else self._in_turn(waiter, 0.0)
+
+    async def _look_elsewhere(self, waiter: Waiter, listener: Listener) -> Lease | Refusal:
         await self._pay()
         name, answer = token_hex(8), None
         was_asked = self.clock() >= self._down_until
@@ -122,16 +158,17 @@ class SharedLimiter(Limiter):
             answer = await self.ask(lambda: self.store.take(self.key, self.limits, waiter.tokens, name))
         finally:
             if answer is None and was_asked:
-                self._owe(name, 0.0)  # it may have been taken all the same
+                self.owe(name, 0.0)  # it may have been taken all the same
         self._tell(listener)
+        waiter.now = self.clock()
         if answer is None:
-            return await self._without_store(waiter, listener)
+            return self._without_store(waiter)
         return answer[0] or self._counted(_SharedLease(self, waiter.tokens, name), waiter.tokens)
 
     def _is_full(self) -> bool:
         return False
 
-    async def _without_store(self, waiter: Waiter, listener: Listener) -> Lease | Refusal:
+    def _without_store(self, waiter: Waiter) -> Lease | Refusal:
         if self.policy == "closed":
             raise RateLimitTimeout(
                 f"the store of the rate limit {self.key!r} does not answer, and on_store_error='closed' refuses calls "
@@ -140,7 +177,7 @@ class SharedLimiter(Limiter):
             )
         if self.policy == "open":
             return self._counted(Lease(self, waiter.tokens), waiter.tokens)
-        return await super()._look(waiter, listener)
+        return super()._look(waiter) or TURN
 
     def _counted(self, lease: Lease, tokens: float) -> Lease:
         with self._lock:
@@ -165,12 +202,31 @@ class SharedLimiter(Limiter):
 
 
 class _SharedLease(Lease):
-    __slots__ = ("_name", "_shared")
+    __slots__ = ("_due", "_is_in_doubt", "_name", "_shared")
 
     def __init__(self, limiter: SharedLimiter, tokens: float, name: str) -> None:
         super().__init__(limiter, tokens)
         self._shared = limiter
         self._name = name
+        self._due = self._next() if limiter.limits.max_concurrency is not None else inf
+        self._is_in_doubt = False
+
+    def _next(self) -> float:
+        return self._shared.clock() + self._shared.store.lease_seconds / _RENEWALS
+
+    def is_due(self) -> bool:
+        return self._shared.clock() >= self._due and not self._is_settled
+
+    async def renew(self) -> None:
+        shared, answer = self._shared, None
+        self._due = self._next()
+        try:
+            answer = await shared.ask(lambda: shared.store.renew(shared.key, shared.limits, self._name))
+        finally:
+            if answer is None:
+                self._is_in_doubt = True
+        if answer == (False,):
+            shared.warn_of_lost_place()
 
     async def settle(self, tokens: float | None = None) -> None:
         if self._is_settled:
@@ -178,6 +234,10 @@ class _SharedLease(Lease):
         self._is_settled = True
         shared, difference = self._shared, 0.0 if tokens is None else tokens - self._tokens
         try:
-            await shared.give_back(self._name, difference)
+            answer = await shared.give_back(self._name, difference)
+            if answer == (False,):
+                shared.warn_of_lost_place()
         finally:
+            if self._is_in_doubt:  # a renewal that got no answer may reach the store after the end
+                shared.owe(self._name, 0.0)
             shared.end(difference)

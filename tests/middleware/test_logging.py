@@ -140,8 +140,21 @@ async def test_a_handler_that_fails_breaks_no_reply() -> None:
     assert (await agent.reply("go")).get_text_content() == "hello"
 
 
+async def test_the_name_of_a_tool_that_does_not_exist_is_the_models_words(records: list[logging.LogRecord]) -> None:
+    calls = [call("1", CANARY), call("2", "add", a=1, b=2)]
+    await agent_of([calls, "done"], add, middlewares=[LoggingMiddleware()]).reply("go")
+    assert CANARY not in all_texts(records)
+    assert {record.tool_name for record in records if hasattr(record, "tool_name")} == {"_OTHER", "add"}
+
+
+async def test_with_content_the_name_of_a_tool_that_does_not_exist_is_told(records: list[logging.LogRecord]) -> None:
+    await agent_of([[call("1", "no-such-tool")], "done"], middlewares=[LoggingMiddleware(content=True)]).reply("go")
+    assert "no-such-tool" in [getattr(record, "tool_name", None) for record in records]
+
+
 async def test_what_a_model_calls_a_tool_cannot_forge_a_line(records: list[logging.LogRecord]) -> None:
-    await agent_of([[call("1", "x\nREPLY_END forged=1")], "done"], middlewares=[LoggingMiddleware()]).reply("go")
+    layers = [LoggingMiddleware(content=True)]
+    await agent_of([[call("1", "x\nREPLY_END forged=1")], "done"], middlewares=layers).reply("go")
     assert not any("\n" in record.getMessage() for record in records if hasattr(record, "event"))
 
 

@@ -26,6 +26,7 @@ from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt_middleware import rate_limit
 from agentrt_middleware.limiter import Limiter
 from agentrt_middleware.limits import Limits
+from agentrt_middleware.shared_limiter import SharedLimiter
 from tests.agent.helpers import add
 from tests.middleware.played import on_both_loops, play
 
@@ -196,6 +197,27 @@ def test_the_newest_middleware_says_what_the_limits_of_a_key_are(caplog: pytest.
     RateLimitMiddleware(requests_per_minute=20, key=key)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert rate_limit._limiters[key, None].limits.requests_per_minute == 20
+
+
+class NoStore:
+    """Is never asked."""
+
+    lease_seconds = 90.0
+
+    async def take(self, *question: Any) -> None:
+        raise AssertionError(question)
+
+    renew = end = block = take
+
+
+def test_the_newest_middleware_says_what_to_do_without_the_store(caplog: pytest.LogCaptureFixture) -> None:
+    key, store = next(names), NoStore()
+    for policy in ("local", "closed", "closed"):
+        layer = RateLimitMiddleware(max_concurrency=1, key=key, store=store, on_store_error=policy)  # type: ignore[arg-type]
+    limiter = layer._limiter_for(ScriptedChatModel([]))
+    assert isinstance(limiter, SharedLimiter)
+    assert limiter.policy == "closed"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_models_of_one_account_share_a_limit_that_does_not_know_the_key() -> None:
@@ -440,6 +462,76 @@ def test_waiters_learn_at_once_that_a_retry_after_is_too_long_for_them(backend: 
     assert play(backend, main) == [2, 2]
 
 
+@pytest.mark.parametrize("seconds", [-5.0, 0.0, float("nan")])
+async def test_a_retry_after_that_is_no_time_makes_nobody_wait(seconds: float) -> None:
+    await refused_with(seconds)(max_wait=0)
+
+
+@pytest.mark.parametrize("seconds", [1e300, float("inf")])
+async def test_a_retry_after_holds_the_calls_for_a_day_at_most(seconds: float) -> None:
+    with pytest.raises(RateLimitTimeout) as caught:
+        await refused_with(seconds)(max_wait=0)
+    assert caught.value.retry_after == pytest.approx(86_400, abs=60)
+
+
+def refused_with(seconds: float) -> Callable[..., Awaitable[Any]]:
+    """Return what asks the limiter of a model that has refused a call with this Retry-After."""
+
+    async def ask(**options: Any) -> None:
+        layer = RateLimitMiddleware(min_interval=0)
+        agent = Agent("a", model=ScriptedChatModel([RateLimited(retry_after=seconds)]), middlewares=[layer])
+        with pytest.raises(RateLimited):
+            await agent.reply("go")
+        (limiter,) = layer._own.values()
+        await limiter.acquire(**options)
+
+    return ask
+
+
+@on_both_loops
+def test_those_who_wait_learn_of_a_wider_limit_at_once(backend: str) -> None:
+    async def main() -> float:
+        starts, key = Starts(), next(names)
+        RateLimitMiddleware(max_concurrency=1, key=key)
+        limiter = rate_limit._limiters[key, None]
+        starts.now()
+
+        async def widen() -> None:
+            RateLimitMiddleware(max_concurrency=3, key=key)
+
+        with anyio.fail_after(60):
+            await at_once(*[limiter.acquire] * 3, widen)
+        return starts.now()
+
+    assert play(backend, main) == 0
+
+
+@on_both_loops
+def test_a_waiter_that_is_cancelled_when_just_woken_wakes_the_next(backend: str) -> None:
+    async def main() -> list[str]:
+        limiter, begun = Limiter(Limits(max_concurrency=1)), list[str]()
+        lease = await limiter.acquire()
+
+        async def call(name: str, scope: anyio.CancelScope) -> None:
+            with scope:
+                lease = await limiter.acquire()
+                begun.append(name)
+                await lease.settle()
+
+        first, second = anyio.CancelScope(), anyio.CancelScope()
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for name, scope in (("first", first), ("second", second)):
+                    group.start_soon(call, name, scope)
+                    await let_others_run()
+                await lease.settle()
+                first.cancel()
+        return begun
+
+    # A cancellation may come too late for one that was woken; then it has its turn.
+    assert play(backend, main) in (["second"], ["first", "second"])
+
+
 CALLS = st.lists(
     st.tuples(
         st.sampled_from([0.0, 0.0, 0.1, 0.5, 2.0]),  # seconds after the last arrival
@@ -541,12 +633,21 @@ def test_a_cancelled_head_hands_its_place_to_the_next(backend: str) -> None:
         ({"tokens_per_minute": "many"}, "tokens_per_minute=...) is a number above 0, not 'many'"),
         ({"max_concurrency": 0.5}, "max_concurrency=...) is a whole number of at least 1, not 0.5"),
         ({"max_wait": float("nan")}, "max_wait=...) is a number of at least 0, not nan"),
+        ({"max_wait": -1}, "max_wait=...) is a number of at least 0, not -1"),
+        ({"max_concurrency": 0}, "max_concurrency=...) is a whole number of at least 1, not 0"),
+        ({"max_concurrency": True}, "max_concurrency=...) is a whole number of at least 1, not True"),
+        ({"min_interval": float("inf")}, "min_interval=...) is at most 1e+12, not inf: leave it out for no limit"),
+        ({"requests_per_minute": float("nan")}, "requests_per_minute=...) is a number above 0, not nan"),
+        ({"requests_per_minute": float("inf")}, "requests_per_minute=...) is at most 1e+12, not inf"),
+        ({"tokens_per_minute": 10**400}, "tokens_per_minute=...) is at most 1e+12, not 1000"),
+        ({"store": "redis://:hidden@localhost"}, "is a RedisStore, or has lease_seconds, take, renew, end and block"),
         ({"on_store_error": "maybe"}, '"local", "open" or "closed", not \'maybe\''),
     ],
 )
 def test_what_is_no_limit_is_refused_when_it_is_made(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(MiddlewareConfigError, match=re.escape(problem)):
+    with pytest.raises(MiddlewareConfigError, match=re.escape(problem)) as caught:
         RateLimitMiddleware(**options)
+    assert "hidden" not in str(caught.value)
 
 
 class RetryMiddleware(MiddlewareBase):
@@ -574,6 +675,21 @@ def test_limiters_at_rest_are_dropped_when_there_are_many(monkeypatch: pytest.Mo
     play("asyncio", main)
     assert ("busy", None) in rate_limit._limiters
     assert len(rate_limit._limiters) <= 4
+
+
+def test_another_thread_may_add_a_limiter_while_those_at_rest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limit, "_MOST_KEPT", 3)
+    monkeypatch.setattr(rate_limit, "_limiters", {})
+    added = iter(range(3))
+
+    def clock() -> float:  # as a thread does that gets its turn here
+        for number in added:
+            rate_limit._limiters[f"added-{number}", None] = Limiter(Limits())
+        return monotonic()
+
+    for number in range(4):
+        RateLimitMiddleware(min_interval=1, key=f"idle-{number}", clock=clock)
+    assert {f"added-{number}" for number in range(3)} <= {name for name, _ in rate_limit._limiters}  # type: ignore[str-unpack, misc]  # keys are any
 
 
 @on_both_loops
@@ -662,3 +778,79 @@ def test_a_waiter_of_a_loop_that_died_keeps_nobody_waiting() -> None:
     anyio.run(main)
     task._log_destroy_pending = False  # private; it is meant to be lost
     task.get_coro().close()
+
+
+async def leave_a_waiter(limiter: Limiter) -> tuple[Any, "asyncio.Task[Any]"]:
+    lease = await limiter.acquire()
+    task = asyncio.get_running_loop().create_task(limiter.acquire())
+    await asyncio.sleep(0)
+    return lease, task
+
+
+def test_a_waiter_of_a_loop_that_was_stopped_keeps_nobody_waiting_and_goes_on_later() -> None:
+    limiter = Limiter(Limits(max_concurrency=1))
+    loop = asyncio.new_event_loop()
+    lease, waiting = loop.run_until_complete(leave_a_waiter(limiter))
+
+    async def main() -> None:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+                group.start_soon(limiter.acquire)
+                await let_others_run()
+                await lease.settle()
+        limiter.end(0.0)
+
+    anyio.run(main)
+    later = loop.run_until_complete(asyncio.wait_for(waiting, 10))
+    loop.run_until_complete(later.settle())
+    loop.close()
+    assert limiter.is_at_rest()
+
+
+def test_a_call_that_was_lost_with_its_loop_gives_its_place_back_where_no_loop_runs() -> None:
+    limiter = Limiter(Limits(max_concurrency=1))
+
+    async def call() -> None:
+        lease = await limiter.acquire()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await lease.settle()
+
+    async def begin() -> "list[asyncio.Task[None]]":
+        tasks = [asyncio.get_running_loop().create_task(call()) for _ in range(2)]
+        await asyncio.sleep(0)
+        return tasks
+
+    loop = asyncio.new_event_loop()
+    tasks = loop.run_until_complete(begin())
+    loop.close()
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # private; it is meant to be lost
+        task.get_coro().close()  # as the garbage collector does
+    assert (limiter.usage.active, len(limiter._queue)) == (0, 0)
+
+
+def test_a_waiter_that_the_garbage_collector_closes_in_the_middle_of_a_question_blocks_nobody() -> None:
+    lost: list[Any] = []
+
+    def clock() -> float:
+        while lost:
+            lost.pop().close()
+        return monotonic()
+
+    limiter = Limiter(Limits(max_concurrency=1), clock)
+
+    async def main() -> None:
+        lease = await limiter.acquire()
+        waiting = limiter.acquire()
+        waiting.send(None)
+        lost.append(waiting)
+        await lease.settle()
+        await (await limiter.acquire()).settle()
+
+    thread = Thread(target=partial(anyio.run, main), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert (limiter.usage.active, len(limiter._queue)) == (0, 0)

@@ -31,6 +31,9 @@ from tests.services import needs
 coredis = pytest.importorskip("coredis")
 
 CHILD = Path(__file__).with_name("rate_limit_child.py")
+HOLDER = Path(__file__).with_name("rate_limit_holder.py")
+LEASE = 0.5  # seconds
+PATIENCE = 20.0  # seconds; only a failure waits that long
 # coredis leaves buffers of a connection that fails before it is complete to the garbage collector.
 when_redis_fails = pytest.mark.filterwarnings("ignore:.*MemoryObject:pytest.PytestUnraisableExceptionWarning")
 keys = (f"test-{uuid4().hex}-{number}" for number in count())
@@ -147,6 +150,74 @@ async def test_a_place_comes_back_when_the_call_ends_or_its_holder_is_gone_for_t
     assert await patient.take(key, limits, 0, "third") is None
 
 
+async def test_a_call_that_is_renewed_keeps_its_place(url: str) -> None:
+    key, limits = next(keys), Limits(max_concurrency=1)
+    hasty, patient = RedisStore(url, lease_seconds=0.03), RedisStore(url)
+    assert await hasty.take(key, limits, 0, "first") is None
+    assert await patient.renew(key, limits, "first")
+    await anyio.sleep(0.04)
+    assert await patient.take(key, limits, 0, "second") is not None
+    assert await patient.end(key, limits, "first", 0)
+    assert await patient.take(key, limits, 0, "second") is None
+
+
+async def test_a_call_that_had_lost_its_place_counts_again_beyond_the_limit(url: str) -> None:
+    key, limits = next(keys), Limits(max_concurrency=1)
+    hasty, patient = RedisStore(url, lease_seconds=0.03), RedisStore(url)
+    assert await hasty.take(key, limits, 0, "first") is None
+    await anyio.sleep(0.04)
+    assert await patient.take(key, limits, 0, "second") is None
+    assert not await patient.renew(key, limits, "first")
+    assert await patient.end(key, limits, "second", 0)
+    assert await patient.take(key, limits, 0, "third") is not None
+
+
+async def test_the_place_of_a_patient_call_outlives_the_lease_of_a_hasty_one(url: str) -> None:
+    key, limits = next(keys), Limits(max_concurrency=2)
+    hasty, patient = RedisStore(url, lease_seconds=0.03), RedisStore(url)
+    assert await patient.take(key, limits, 0, "first") is None
+    assert await hasty.take(key, limits, 0, "second") is None
+    await anyio.sleep(0.04)
+    assert await patient.take(key, limits, 0, "third") is None
+    assert await patient.take(key, limits, 0, "fourth") is not None
+
+
+async def test_a_call_that_ends_after_its_lease_still_counts_with_its_tokens_once(url: str) -> None:
+    key, limits, store = next(keys), Limits(tokens_per_minute=600), RedisStore(url, lease_seconds=0.03)
+    assert await store.take(key, limits, 600, "first") is None
+    await anyio.sleep(0.04)
+    assert await store.take(key, limits, 1, "second") is not None
+    for _ in range(2):
+        assert not await store.end(key, limits, "first", -300)
+    assert await store.take(key, limits, 250, "third") is None
+    assert await store.take(key, limits, 250, "fourth") is not None
+
+
+async def test_a_server_clock_that_is_set_back_keeps_no_place_for_longer(url: str, redis: Any) -> None:
+    key, limits, store = next(keys), Limits(max_concurrency=2), RedisStore(url)
+    assert await store.take(key, limits, 0, "first") is None
+    usage, leases = (f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases"))
+    await redis.hincrbyfloat(usage, "at", 3600)
+    await redis.zincrby(leases, "first", 3600)
+    assert await store.take(key, limits, 0, "second") is None
+    first, second = [await redis.zscore(leases, name) for name in ("first", "second")]
+    assert first == pytest.approx(second, abs=5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"requests_per_minute": 1e-20}, {"min_interval": 1e12}, {"tokens_per_minute": 1e12}]
+)
+async def test_the_longest_and_the_largest_limits_are_kept_as_well(url: str, options: Any, redis: Any) -> None:
+    key, limits, store = next(keys), Limits(**options), RedisStore(url, lease_seconds=0.001)
+    assert await store.take(key, limits, 1e12, "first") is None
+    usage = f"agentrt:limit:{{{key}}}:usage"
+    try:
+        assert await redis.ttl(usage) > 0
+        assert await store.take(key, limits, 1e12, "second") is not None
+    finally:
+        await redis.delete([usage])  # it would stay for decades
+
+
 async def test_a_server_clock_that_is_set_back_keeps_nobody_waiting(url: str, redis: Any) -> None:
     key, limits, store = next(keys), Limits(min_interval=20, requests_per_minute=100), RedisStore(url)
     assert await store.take(key, limits, 0, "first") is None
@@ -161,11 +232,12 @@ async def test_a_server_clock_that_is_set_back_keeps_nobody_waiting(url: str, re
 async def test_what_is_used_up_leaves_nothing_behind(url: str, redis: Any) -> None:
     key, limits, store = next(keys), Limits(0.1, requests_per_minute=60), RedisStore(url)
     await store.take(key, limits, 0, "first")
-    left = await redis.ttl(f"agentrt:limit:{{{key}}}:usage"), await redis.ttl(f"agentrt:limit:{{{key}}}:leases")
-    assert 55 < left[0] < 65
-    assert 590 < left[1] <= 600
+    usage, leases = (f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases"))
+    assert 680 < await redis.ttl(leases) <= 690  # its end may come ten minutes after its lease
+    assert 740 < await redis.ttl(usage) <= 750
     await store.end(key, limits, "first", 0)
-    assert not await redis.exists([f"agentrt:limit:{{{key}}}:leases"])
+    assert not await redis.exists([leases])
+    assert 55 < await redis.ttl(usage) < 65
 
 
 async def test_one_process_asks_for_one_call_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +280,76 @@ async def test_a_cancelled_waiter_loses_no_place(url: str) -> None:
                     await anyio.lowlevel.checkpoint()
                 scope.cancel()
     await limiter.acquire(max_wait=0)
+
+
+@when_redis_fails
+async def test_a_process_that_could_not_give_its_place_back_and_is_idle_holds_it_no_longer_than_its_lease(
+    server: Server,
+) -> None:
+    key, limits, store = next(keys), Limits(max_concurrency=1), RedisStore(server.url, lease_seconds=LEASE)
+    limiter = SharedLimiter(limits, store, key)
+    lease = await limiter.acquire()
+    server.send(signal.SIGSTOP)
+    await lease.settle()
+    server.send(signal.SIGCONT)
+    assert not limiter.is_at_rest()
+    await granted(store, key, "other")
+
+
+async def granted(store: RedisStore, key: str, lease: str) -> None:
+    with anyio.fail_after(PATIENCE):
+        while await store.take(key, Limits(max_concurrency=1), 0, lease) is not None:  # noqa: ASYNC110  # Redis tells nobody
+            await anyio.sleep(0.02)
+
+
+class Holder:
+    """A process that holds the only place of a key for as long as it runs."""
+
+    def __init__(self, backend: str, url: str, key: str) -> None:
+        command = [sys.executable, str(HOLDER), backend, url, key, str(LEASE)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def read_pieces_for(self, seconds: float) -> None:
+        assert self._line() == "piece\n"  # only now has it begun
+        begin = monotonic()
+        while monotonic() - begin < seconds:
+            assert self._line() == "piece\n"
+
+    def read_what_is_logged(self) -> str:
+        begin, line = monotonic(), "piece\n"
+        while line == "piece\n":
+            assert monotonic() - begin < PATIENCE
+            line = self._line()
+        return line
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(("backend", "fault"), [("asyncio", signal.SIGKILL), ("trio", signal.SIGSTOP)])
+async def test_a_process_that_reads_keeps_its_place_and_one_that_stands_still_loses_it(
+    url: str, backend: str, fault: signal.Signals, anyio_backend: str
+) -> None:
+    key, store, one = next(keys), RedisStore(url), Limits(max_concurrency=1)
+    with closing(Holder(backend, url, key)) as holder:
+        await anyio.to_thread.run_sync(holder.read_pieces_for, 2 * LEASE)
+        assert await store.take(key, one, 0, "other") is not None
+        holder.send(fault)
+        await granted(store, key, "other")
+        if fault == signal.SIGSTOP:
+            holder.send(signal.SIGCONT)
+            assert "lost its place" in await anyio.to_thread.run_sync(holder.read_what_is_logged)
+            await store.end(key, one, "other", 0)
+            assert await store.take(key, one, 0, "next") is not None  # it counts again
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -282,7 +424,11 @@ def test_a_password_in_the_url_is_not_shown() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
-    [(("http://canary",), "redis://"), ((6379,), "redis://"), (("redis://x", 0), "above 0")],
+    [
+        (("http://canary",), "redis://"),
+        ((6379,), "redis://"),
+        *((("redis://x", seconds), "above 0") for seconds in (0, -1, float("nan"), float("inf"), "90", True)),
+    ],
 )
 def test_what_is_no_store_is_refused_when_it_is_made(arguments: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:

@@ -14,8 +14,12 @@ PATIENCE = 10.0  # seconds; only a failure waits that long
 class Store:
     """Counts the calls of one key, fails when it is told to, and can answer late."""
 
+    lease_seconds = 90.0
+
     def __init__(self):
         self.leases = set()
+        self.ended = []
+        self.renewed = []
         self.is_down = False
         self.gate = None
 
@@ -30,7 +34,17 @@ class Store:
     async def end(self, key, limits, lease, difference):
         self._fail()
         await self._wait()
+        self.ended.append(lease)
+        was_held = lease in self.leases
         self.leases.discard(lease)
+        return was_held
+
+    async def renew(self, key, limits, lease):
+        self._fail()
+        was_held = lease in self.leases
+        self.leases.add(lease)
+        self.renewed.append(lease)
+        return was_held
 
     async def block(self, key, limits, seconds):
         self._fail()
@@ -99,3 +113,80 @@ async def test_a_cancellation_of_asyncios_own_loses_no_place(parts, ends, anyio_
     with anyio.fail_after(PATIENCE):
         await (await limiter.acquire()).settle()
     assert store.leases == set()
+
+
+async def test_a_call_that_goes_on_is_renewed_three_times_in_a_lease(parts):
+    store, limiter, time = parts
+    lease = await limiter.acquire()
+    due = []
+    for _ in range(18):
+        time.now += 10.0
+        if lease.is_due():
+            due.append(time.now)
+            await lease.renew()
+    assert due == [30, 60, 90, 120, 150, 180]
+    assert store.renewed == [*store.leases] * 6
+    await lease.settle()
+    time.now += 30.0
+    assert not lease.is_due()
+
+
+async def test_where_the_calls_at_a_time_are_not_limited_none_is_renewed(parts):
+    store, _, time = parts
+    limiter = SharedLimiter(Limits(min_interval=1), store, "key", clock=time)
+    store.take = take_always
+    lease = await limiter.acquire()
+    time.now += 1_000.0
+    assert not lease.is_due()
+
+
+async def take_always(key, limits, tokens, lease):
+    return None
+
+
+async def test_a_renewal_that_reaches_the_store_after_the_end_keeps_no_place(parts):
+    store, limiter, time = parts
+    lease = await limiter.acquire()
+    (name,) = store.leases
+    store.is_down = True
+    await lease.renew()
+    store.is_down = False
+    time.now += 5.0
+    await lease.settle()
+    store.leases.add(name)  # now it comes
+    with anyio.fail_after(PATIENCE):
+        await (await limiter.acquire()).settle()
+    assert store.leases == set()
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["going on", "ending"])
+async def test_the_log_tells_of_a_call_that_had_lost_its_place(parts, ends, caplog):
+    store, limiter, _ = parts
+    lease = await limiter.acquire()
+    store.leases.clear()
+    await (lease.settle() if ends else lease.renew())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "'key' was silent for longer than lease_seconds=90" in caplog.text
+    assert len(store.leases) == (not ends)
+
+
+async def test_no_call_has_to_wait_until_all_that_is_owed_is_told(parts):
+    store, limiter, _ = parts
+    for number in range(100):
+        limiter.owe(f"lease-{number}", 0.0)
+    await limiter.acquire()
+    assert 0 < len(store.ended) < 10
+
+
+async def test_what_another_thread_has_just_told_is_not_told_again(parts):
+    store, limiter, _ = parts
+
+    class OthersPay(Time):
+        def __call__(self):
+            limiter._owed.clear()  # as a thread does that gets its turn here
+            return self.now
+
+    limiter.owe("lease", 0.0)
+    limiter.clock = OthersPay()
+    await limiter._pay()
+    assert store.ended == []
