@@ -1,6 +1,8 @@
-"""Text from models and tools, made safe for a terminal."""
+"""Text from models and tools, made safe for a terminal, and errors for a log."""
 
-__all__ = ["escaped", "one_line"]
+import traceback
+
+__all__ = ["escaped", "frames_of", "one_line"]
 
 _KEPT = {ord("\n"), ord("\t")}
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _KEPT
@@ -20,3 +22,11 @@ def one_line(text: str, longest: int = 500) -> str:
     """Return the text with all white space made single spaces, and cut to `longest` characters."""
     line = " ".join(text.split())
     return line if len(line) <= longest else line[:longest] + "..."
+
+
+def frames_of(error: BaseException) -> str:
+    """Return an error's type and traceback without its words, which may quote what belongs in no log."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    own = f"{frames}{type(error).__name__}"
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return own if before is None else f"{frames_of(before)}\n{own}"

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
+from traceback import format_tb
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -53,10 +54,12 @@ class Owner:
         streams.reverse()
         try:
             await close(streams)
-        except Exception:
+        except Exception as failure:
             if error is None:
                 raise
-            _logger.exception("a layer's clean-up failed while %r was on its way", type(error).__name__)
+            # Without its words, which may quote what belongs in no log.
+            frames = "".join(format_tb(failure.__traceback__)) + type(failure).__name__
+            _logger.error("a layer's clean-up failed while %r was on its way:\n%s", type(error).__name__, frames)
 
 
 async def close(streams: Sequence[AsyncIterator[Any]]) -> None:
@@ -80,7 +83,8 @@ def name_the_layer(error: Exception, hook: str, codes: Mapping[Any, Any], layers
 
     `codes` maps the code of each layer's hook to the layer, and that of the core to `None`. The deepest frame with one
     of them is where the error comes from, so nothing has to be watched while all goes well. A `ChainContractError`
-    says by itself whose fault it is.
+    says by itself whose fault it is. What lies below another chain of the same shape, that chain has judged: a function
+    that serves two hooks would stand there for the other one.
     """
     if isinstance(error, ChainContractError):
         return
@@ -93,8 +97,11 @@ def name_the_layer(error: Exception, hook: str, codes: Mapping[Any, Any], layers
 
 def _deepest(traceback: TracebackType | None, codes: Mapping[Any, Any], layers: Sequence[Any]) -> Any:
     found = None
+    entry = traceback and traceback.tb_frame
     while traceback is not None:
         frame = traceback.tb_frame
+        if entry is not None and frame is not entry and frame.f_code is entry.f_code:
+            break
         if frame.f_code in codes:
             layer = codes[frame.f_code]
             found = layer and _of_instance(frame, layer, layers)

@@ -12,6 +12,7 @@ from anyio import CancelScope, current_time, get_cancelled_exc_class, move_on_af
 
 from agentrt.block import ToolCallBlock, ToolResultState
 from agentrt.errors import ToolError
+from agentrt.text import frames_of
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
 from agentrt.tool.output import Output
@@ -215,7 +216,9 @@ class _Stream:
                 self._crossed.__exit__(None, None, None)
 
     def _warn(self, what: str) -> None:
-        _logger.warning("the clean-up of tool %r %s", self._prepared.name, what, exc_info=sys.exc_info()[1])
+        error = sys.exc_info()[1]
+        frames = f":\n{frames_of(error)}" if isinstance(error, Exception) else ""
+        _logger.warning("the clean-up of tool %r %s%s", self._prepared.name, what, frames)
 
     def response(self) -> ToolResponse:
         """Return the whole result."""

@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from agentrt.block import DataBlock, TextBlock, ToolResultState
 from agentrt.errors import ToolError
 from agentrt.message import Msg
+from agentrt.text import frames_of
 from agentrt.tool.base import ToolBase
 from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 
@@ -39,8 +40,8 @@ def failure(text: str, state: ToolResultState = ToolResultState.ERROR) -> ToolRe
 
 
 def failed(tool: ToolBase, error: BaseException) -> str:
-    """Return the short form of an exception for the model; its traceback goes to the log only."""
-    _logger.warning("tool %r failed", tool.name, exc_info=error)
+    """Return the short form of an exception for the model; its traceback goes to the log only, without its words."""
+    _logger.warning("tool %r failed:\n%s", tool.name, frames_of(error))
     more = ""
     while isinstance(error, BaseExceptionGroup):
         more = f" (and {len(error.exceptions) - 1} more errors)" if len(error.exceptions) > 1 else more

@@ -54,8 +54,25 @@ async def test_an_exception_becomes_a_short_result_and_its_traceback_goes_to_the
 
     assert await said(f) == ("error", "f failed: ValueError: no such city")
     (record,) = caplog.records
-    assert (record.name, record.getMessage()) == ("agentrt", "tool 'f' failed")
-    assert record.exc_info is not None
+    assert record.name == "agentrt"
+    first, *frames, last = record.getMessage().splitlines()
+    assert (first, last) == ("tool 'f' failed:", "ValueError")
+    assert any('raise ValueError("no such city")' in line for line in frames)  # where it was raised, from the source
+
+
+async def test_what_an_exception_quotes_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    key = "canary" + "-7"
+
+    async def f() -> None:
+        try:
+            raise LookupError(key)
+        except LookupError as error:
+            raise ValueError(f"refused: {key}") from error
+
+    _, text = await said(f)
+    assert key in text  # the model is told
+    assert key not in caplog.text
+    assert "LookupError" in caplog.text
 
 
 async def test_an_exception_without_text_or_with_too_much_of_it_stays_readable() -> None:
@@ -417,7 +434,8 @@ async def test_a_clean_up_that_fails_is_logged_and_nothing_else(caplog: pytest.L
     items = run_call(prepared(stream))
     await anext(items)
     await items.aclose()
-    assert [record.getMessage() for record in caplog.records] == ["the clean-up of tool 'stream' failed"]
+    [record] = caplog.records
+    assert record.getMessage().startswith("the clean-up of tool 'stream' failed:\n")
 
 
 async def test_a_clean_up_that_hangs_is_stopped(
