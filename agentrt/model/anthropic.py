@@ -47,6 +47,7 @@ class AnthropicChatModel(RemoteChatModel):
     _path = "/v1/messages"
     _default_url = "https://api.anthropic.com"
     _client_options: ClassVar[Mapping[str, Any]] = {"open_telemetry": False}  # tracing is a middleware's affair
+    capabilities: frozenset[str] | None = frozenset({"tools", "image", "application"})
 
     def __init__(
         self,
@@ -84,6 +85,8 @@ class AnthropicChatModel(RemoteChatModel):
         )
         self._thinking = _checked_thinking(thinking)
         self._formatter = formatter
+        if formatter is not format_anthropic:
+            self.capabilities = None  # it may have a form for anything
         settings = {
             "max_tokens": max_tokens or _MAX_TOKENS + self._thinking.get("budget_tokens", 0),
             "temperature": temperature,

@@ -27,7 +27,10 @@ class ChatModelBase:
     """Names whose limits a call counts to, the same in every process and never the key itself; `None`: not known."""
 
     capabilities: frozenset[str] | None = None
-    """What it takes besides text: "tools", "image", "audio", "video", "application"; `None`: not known."""
+    """What it can be sent besides text: "tools", "image", "audio", "video", "application"; `None`: not known.
+
+    Models that go to a provider name what its API has a form for; set it for a model that takes less.
+    """
 
     def __init__(self, *, model: str, stream: bool = True, context_size: int = 128_000) -> None:
         self.model = model

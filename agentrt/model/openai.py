@@ -49,6 +49,7 @@ class OpenAIChatModel(RemoteChatModel):
     _client_class = "AsyncOpenAI"
     _path = "/chat/completions"
     _default_url = _URL
+    capabilities: frozenset[str] | None = frozenset({"tools", "image", "audio", "application"})
 
     def __init__(
         self,
@@ -89,6 +90,8 @@ class OpenAIChatModel(RemoteChatModel):
         )
         self.quirks = quirks or Quirks("max_completion_tokens" if self.base_url == _URL else "max_tokens")
         self._formatter = formatter
+        if formatter is not None:
+            self.capabilities = None  # it may have a form for anything
         self._parallel_tool_calls = parallel_tool_calls
         settings = {
             "temperature": temperature,

@@ -97,6 +97,8 @@ class RulesChatModel(ChatModelBase):
     The same messages and tools always give the same answer. What no rule matches is answered with what it can do.
     """
 
+    capabilities = frozenset({"tools"})
+
     def __init__(self, rules: Sequence[Rule] | None = None, *, model: str = "rules", stream: bool = True) -> None:
         super().__init__(model=model, stream=stream)
         self.rules = tuple(DEFAULT_RULES if rules is None else rules)

@@ -60,8 +60,9 @@ async def check_middleware(
     or answered, deal with an error. What must hold: what it is given is not changed in place; what it yields has the
     types of its hook and ends as it must; it does not yield in an open scope or task group, nor after it was closed;
     no context variable leaks; a cancellation leaves, and so does an error, with its type, or it is dealt with; nothing
-    is left behind or held back for good; each call has one result, and each reply one end; the events rebuild the
-    message; answers are the same whether they stream or not and whoever else is answered meanwhile.
+    is left behind or held back for good; each call has one result, its own, and each reply one end; the events rebuild
+    the message, without what an attempt said that was given up; answers are the same whether they stream or not and
+    whoever else is answered meanwhile.
 
     Raises `MiddlewareProblems`, an `AssertionError` that tells in words what was broken by what. The faults at every
     suspension are tried last, and only when nothing was found before.

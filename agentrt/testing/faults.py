@@ -45,7 +45,8 @@ class Fault:
     """Something that goes wrong at the n-th of its points.
 
     `cancels` says that the caller's cancellation is what goes wrong, `again` that it comes a second time, at the next
-    suspension, `stays` that it goes on at all later points, and `only_on` names the one event loop that has it.
+    suspension, `strikes_task` that the task itself is cancelled, `stays` that it goes on at all later points, and
+    `only_on` names the one event loop that has it.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Fault:
     strike: Callable[[Struck], None]
     cancels: bool = False
     again: bool = False
+    strikes_task: bool = False
     stays: bool = False
     only_on: str = ""
 
@@ -94,7 +96,7 @@ def _fail_model(run: Struck) -> None:
 
 _ALL = [
     Fault("cancel", "suspension", _cancel, cancels=True),
-    Fault("cancel_task", "suspension", _cancel_task, cancels=True, only_on="asyncio"),
+    Fault("cancel_task", "suspension", _cancel_task, cancels=True, strikes_task=True, only_on="asyncio"),
     Fault("cancel_task_twice", "suspension", _cancel_task, cancels=True, again=True, only_on="asyncio"),
     Fault("interrupt", "suspension", _interrupt),
     Fault("kill", "suspension", _kill, cancels=True),

@@ -1,6 +1,6 @@
 """A layer that watches the layer inside of it, and names it when it breaks the contract of a hook."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 
 from agentrt.chain import HookSpec
+from agentrt.chain.owner import close
 from agentrt.errors import ChainContractError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import ToolCallBlock
@@ -15,6 +16,7 @@ from agentrt.message import ToolCallBlock
 __all__ = ["Lint", "lint"]
 
 _END: Any = object()
+_NOT_OURS = {"decimal_context"}  # comes into being where somebody first calculates
 _SPECS = {spec.name: spec for spec in HOOKS}
 
 
@@ -55,9 +57,7 @@ def _call_hook(name: str) -> Any:
 
     async def hook(self: "Lint", agent: Any, input_kwargs: dict[str, Any], next_handler: Any) -> Any:
         look = _Look(self, spec, input_kwargs)
-        before = copy_context()
-        result = await next_handler(**input_kwargs)
-        look.check_context(before)
+        result = await look.call(next_handler(**input_kwargs))
         look.check_values()
         return look.items(aiter(result), None) if hasattr(result, "__anext__") else result
 
@@ -74,9 +74,9 @@ class Lint(MiddlewareBase):
     """Watches the one layer that stands next inside of it, and raises `ChainContractError` that names it.
 
     It is told of: an item of a wrong type, a missing last item, anything after the last item, a model's stream without
-    a response that has `is_last`, a change of the lists and messages that the layer was given, a `yield` inside an open
-    cancel scope or task group, and a `ContextVar` left changed while its reader runs. `problems` has the same in words,
-    also where the error went no further. What the runtime itself blames on a layer it does not say again.
+    a response that has `is_last`, a change of the lists and messages that the layer was given, a `yield` or `return`
+    inside an open cancel scope or task group, and a `ContextVar` left changed while its reader runs. `problems` has the
+    same in words, also where the error went no further. What the runtime itself blames on a layer is not said again.
     """
 
     def __init__(self, watched: MiddlewareBase | str) -> None:
@@ -131,28 +131,37 @@ class _Look:
         self._check_end(last, terminal)
         self.check_values()
 
+    async def call(self, work: Awaitable[Any]) -> Any:
+        """Return what the layer's call returns, if it leaves nothing open or changed."""
+        return await self._watched(work, "returns", None)
+
     async def _step(self, stream: AsyncIterator[Any]) -> Any:
-        """Ask for one item, inside a scope of our own: it cannot be left when another one is still open inside."""
+        return await self._watched(anext(stream, _END), "yields", stream)
+
+    async def _watched(self, work: Awaitable[Any], does: str, stream: Any) -> Any:
+        """Do the work inside a scope of our own: it cannot be left when another one is still open inside."""
         before = copy_context()
         has_come = False
         scope = anyio.CancelScope()
         try:
             with scope:
-                item = await anext(stream, _END)
+                result = await work
                 has_come = True
-        except RuntimeError:
+        except RuntimeError as error:
+            if not has_come and isinstance(error.__context__, ChainContractError):
+                raise error.__context__ from None  # told further in, of what is still open here
             if not has_come or not self._is_blaming:
                 raise
             with suppress(RuntimeError, BaseExceptionGroup):
-                await stream.aclose()  # type: ignore[attr-defined]  # only a generator can do so
+                await close([stream])
             with suppress(RuntimeError):
                 scope.__exit__(None, None, None)  # the scopes outside of it are in order again
             raise self._blame(
-                "yields inside an open cancel scope or task group, whose deadline and failures then hit its reader: "
-                "have none open at a `yield`"
+                f"{does} inside an open cancel scope or task group, whose deadline and failures then hit its reader: "
+                f"have none open at a `{does.removesuffix('s')}`"
             ) from None
         self.check_context(before)
-        return item
+        return result
 
     def _check_item(self, item: Any, last: Any, terminal: type | None) -> None:
         spec = self._spec
@@ -198,7 +207,7 @@ class _Look:
             return
         now = copy_context()
         for variable, value in now.items():
-            if before.get(variable, _END) is not value:
+            if variable.name not in _NOT_OURS and before.get(variable, _END) is not value:
                 raise self._blame(
                     f"leaves the ContextVar {variable.name!r} changed while its reader runs: keep what belongs to the "
                     f"reply in agent.run.scratch(self), or set it around each single step of next_handler()"

@@ -1,6 +1,6 @@
 """Everything that the kit does to a middleware, one function each."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -9,8 +9,9 @@ import anyio
 import anyio.lowlevel
 
 from agentrt.agent import Agent
-from agentrt.errors import Transient
+from agentrt.errors import ToolConfigError, Transient
 from agentrt.hooks import MiddlewareBase
+from agentrt.message import TextBlock
 from agentrt.state import AgentState, InMemoryStateStore
 from agentrt.testing.answer import approve
 from agentrt.testing.around import Fails, HoldsBack, Outcomes
@@ -19,12 +20,14 @@ from agentrt.testing.stage import FORM, QUESTIONS, OnPoint, agent_on_stage
 from agentrt.testing.suspensions import try_every_suspension
 from agentrt.testing.tool_log import ToolLog
 from agentrt.testing.trial import Scenario
+from agentrt.types import ToolOutput
 
 __all__ = ["ORDEALS", "try_suspensions"]
 
 _PLAIN = QUESTIONS["a plain question"]
 _TOOL = QUESTIONS["a tool"]
 _TOOLS = QUESTIONS["tools side by side"]
+_BESIDE = ("add", "count")
 _EVERY_TOOL = "Please add and subtract."
 _POINTS = ("before", "midway", "after", "tool")
 _STEPS_TO_MEET = 30
@@ -50,9 +53,18 @@ async def _alone(rehearsal: Rehearsal) -> None:
         await rehearsal.talk(stream=stream).ask_without_errors(_PLAIN, FORM)
     rehearsal.doing = "left alone, with compression"
     talk = rehearsal.talk()
-    await talk.ask_without_errors(_TOOL)
-    await talk.agent.compress_context()
+    for _ in range(2):  # the last question stays as it is
+        await talk.ask_without_errors(_TOOL)
+    await _compress(talk)
     await talk.ask_without_errors(_PLAIN)
+
+
+async def _compress(talk: Talk) -> None:
+    patience = talk.rehearsal.patience
+    with anyio.move_on_after(patience) as limit:
+        await talk.agent.compress_context()
+    if limit.cancelled_caught:
+        raise GivenUp(f"compressing the conversation was not over after {patience:g} seconds")
 
 
 async def _left(rehearsal: Rehearsal) -> None:
@@ -167,6 +179,21 @@ async def _failing(rehearsal: Rehearsal) -> None:
         error = _MadeToFail("made to fail")
         rehearsal.doing = f"{doing}: a layer inside of it raises in {hook}, {'midway' if midway else 'at once'}"
         await _fails_once(rehearsal, error, [Fails(hook, error, midway=midway)])
+    rehearsal.doing = f"{doing}: the model's stream breaks off, and the question is a plain one"
+    await _begun_again(rehearsal)
+
+
+async def _begun_again(rehearsal: Rehearsal) -> None:
+    for kind in (_MadeToFail, Transient):
+        alone = await rehearsal.talk().ask(_PLAIN) or ""
+        talk = rehearsal.talk(on_point=_raising("midway", kind("made to fail")))
+        text = await talk.ask(_PLAIN) or ""
+        given_up = text.removesuffix(alone)
+        if alone and given_up != text and given_up and alone.startswith(given_up):
+            rehearsal.tell(
+                f"what an attempt said before it broke off, {given_up!r}, stands before the whole answer: announce "
+                f"that an attempt is given up, with agent.run.emit(ModelCallRetryEvent(...))"
+            )
 
 
 def _raising(point: str, error: Exception) -> OnPoint:
@@ -204,12 +231,37 @@ async def _held_back(rehearsal: Rehearsal) -> None:
             rehearsal.tell(f"the answer is {text!r} when items come later, and {wanted!r} when they do not")
 
 
+async def _side_by_side(rehearsal: Rehearsal) -> None:
+    together = await _results(rehearsal, _TOOLS)
+    one, other = [(await _results(rehearsal, f"Please {name}.")).get(name) for name in _BESIDE]
+    for name, own, others in ((_BESIDE[0], one, other), (_BESIDE[1], other, one)):
+        if own != others == together.get(name):
+            rehearsal.tell(
+                f"the result of {name!r} is that of the call beside it, {others!r}, and {own!r} when it runs alone: "
+                f"keep what belongs to one call in variables of the hook"
+            )
+
+
+async def _results(rehearsal: Rehearsal, question: str) -> dict[str, str]:
+    talk = rehearsal.talk()
+    await talk.ask_without_errors(question)
+    blocks = [block for message in talk.agent.state.context for block in message.get_content_blocks("tool_result")]
+    return {block.name: "".join(_texts(block.output)) for block in blocks}
+
+
+def _texts(output: str | ToolOutput) -> Iterator[str]:
+    yield from [output] if isinstance(output, str) else (block.text for block in output if isinstance(block, TextBlock))
+
+
 async def _two_instances(rehearsal: Rehearsal) -> None:
     pair = [rehearsal.factory(), rehearsal.factory()]
     for each, key in zip(pair, ("first", "second"), strict=True):
-        each.key = key
-    for stream in (True, False):
-        talk = rehearsal.talk(between_lints(pair), stream=stream)
+        object.__setattr__(each, "key", key)  # it may be frozen
+    try:
+        talks = [rehearsal.talk(between_lints(pair), stream=stream) for stream in (True, False)]
+    except ToolConfigError:
+        return  # each brings a tool of the same name, so there can be no two of them
+    for talk in talks:
         for question in (_TOOLS, _PLAIN):
             await talk.ask_without_errors(question)
         for key in talk.agent.state.middleware_data.keys() - {"first", "second"}:
@@ -319,6 +371,7 @@ ORDEALS: dict[str, Callable[[Rehearsal], Awaitable[None]]] = {
     "cancelled": _cancelled,
     "something fails": _failing,
     "items come later": _held_back,
+    "tools side by side": _side_by_side,
     "two instances in one agent": _two_instances,
     "one instance in": _shared,
     "saved and loaded": _saved,
@@ -342,4 +395,11 @@ async def try_suspensions(rehearsal: Rehearsal, faults: Iterable[str]) -> None:
 
 
 def _with_a_store(rehearsal: Rehearsal, stream: bool, log: ToolLog) -> Agent:
-    return agent_on_stage([rehearsal.factory()], stream=stream, state_store=InMemoryStateStore())
+    async def on_point(point: str) -> None:
+        # That a tool runs is told, but not logged: a layer may answer in its place.
+        if point == "tool" and log.on_run is not None:
+            log.on_run("a tool")
+        await anyio.lowlevel.checkpoint()
+
+    layers = [rehearsal.factory()]
+    return agent_on_stage(layers, stream=stream, on_point=on_point, state_store=InMemoryStateStore())

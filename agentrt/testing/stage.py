@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio.lowlevel
 
-from agentrt.agent import Agent, ReActConfig
+from agentrt.agent import Agent, ContextConfig, ReActConfig
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
@@ -144,5 +144,6 @@ def agent_on_stage(
         Toolkit(tools=_tools(on_point)),
         middlewares,
         state_store=state_store,
+        context_config=ContextConfig(reserve_ratio=0),  # however short it is, there is something to be compressed
         react_config=ReActConfig(max_iters=4),  # a layer that lets no tool run would have it asked for again and again
     )

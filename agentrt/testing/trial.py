@@ -190,6 +190,9 @@ class Trial:
     def _work_begins(self, what: str) -> None:
         if self.hit:
             self._went_on_with.append(what)
+            # The task's own cancellation comes at its next step, so whoever begins something there has swallowed it.
+            if self._fault is not None and self._fault.strikes_task and current_task() is self.task:
+                self._problems.append(f"the cancellation was swallowed, and it went on with {what}")
 
     def _check_ending(self) -> None:
         fault, error = self._fault, self._error

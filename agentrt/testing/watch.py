@@ -140,9 +140,14 @@ class _Instrument:
 
 
 def current_task() -> Any:
-    """Return the event loop's own object for the task that runs."""
+    """Return the event loop's own object for the task that runs; `None` in a thread that has no event loop."""
     trio = running_trio()
-    return asyncio.current_task() if trio is None else trio.lowlevel.current_task()
+    if trio is not None:
+        return trio.lowlevel.current_task()
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 def place_of(coroutine: Any) -> str:

@@ -1,13 +1,15 @@
 """Ask another model when one fails."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from time import time
 from typing import Any, ClassVar
 
 from agentrt.errors import Malformed, MiddlewareConfigError, RateLimited, Rejected, Timeout, Transient
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.model import ChatModelBase, ModelResult
+from agentrt.message import DataBlock, Msg, ToolResultBlock
+from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt_middleware.model_calls import make_attempts
 from agentrt_middleware.options import ErrorChoice, check_number, choose_errors
 
@@ -25,7 +27,8 @@ class ModelFallbackMiddleware(MiddlewareBase):
 
     With `sticky=True` a conversation stays with the model that answered, and with a number for so many seconds; the
     others come after it. `needs` names what each model must be capable of; one that is known (by its `capabilities`) to
-    lack it raises `MiddlewareConfigError`. One that is known not to take a call's tools or images is passed over.
+    lack it raises `MiddlewareConfigError`. One that is known not to take a call's tools or images is passed over. The
+    answer of another model than the agent's own says in its `metadata` which "model" gave it.
 
     The models belong to whoever made them, who closes them with `aclose()` if need be. `clock` is in seconds since the
     epoch: a conversation may be saved and go on elsewhere.
@@ -114,8 +117,11 @@ class _Call:
         self._agent.run.emit(ModelCallRetryEvent(reason, len(self._failed)))
         return 0.0
 
-    def answered(self) -> None:
+    def answered(self, response: ChatResponse) -> ChatResponse:
         self._layer._keep(self._agent, self._model)
+        if self._model is self._values["current_model"]:
+            return response
+        return replace(response, metadata={"model": self._model.model, **(response.metadata or {})})
 
     def _in_order(self) -> Iterator[ChatModelBase]:
         own = self._values["current_model"]
@@ -142,8 +148,14 @@ def _needs(values: ModelCallValues) -> set[str]:
     """Return what a model must take besides text, to take this call."""
     needed = {"tools"} if values["tools"] else set()
     for message in values["messages"]:
-        needed |= {block.source.media_type.partition("/")[0] for block in message.get_content_blocks("data")}
-    return needed
+        needed |= {block.source.media_type.partition("/")[0].lower() for block in _data_in(message)}
+    return needed - {"text"}
+
+
+def _data_in(message: Msg) -> Iterator[DataBlock]:
+    for block in message.get_content_blocks():
+        inside = block.output if isinstance(block, ToolResultBlock) else (block,)
+        yield from (each for each in inside if isinstance(each, DataBlock))
 
 
 def _check_models(models: Sequence[ChatModelBase], needs: set[str]) -> None:

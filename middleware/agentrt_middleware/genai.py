@@ -46,6 +46,7 @@ __all__ = [
     "REQUEST_MODEL",
     "REQUEST_STREAM",
     "RESPONSE_ID",
+    "RESPONSE_MODEL",
     "RETRY_ATTEMPT",
     "RETRY_EVENT",
     "RETRY_REASON",
@@ -95,6 +96,7 @@ AGENT_IS_EXTERNAL: Final = "agentrt.agent.is_external_execution"
 REQUEST_MODEL: Final = "gen_ai.request.model"
 REQUEST_STREAM: Final = "gen_ai.request.stream"
 RESPONSE_ID: Final = "gen_ai.response.id"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"

@@ -1,7 +1,7 @@
 """What people, models and tools say, in the form in which spans carry it: JSON text."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from agentrt.message import (
@@ -28,6 +28,9 @@ __all__ = [
     "tool_definitions",
 ]
 
+_MOST_IN_ALL = 100_000  # characters of what a model is sent, which is the whole conversation each time
+_LEFT_OUT = {"role": "system", "parts": [{"type": "text", "content": "[what was said before is not shown]"}]}
+
 Clean = Callable[[str], str]
 """Makes a text fit to leave: redacted, and not too long."""
 
@@ -51,9 +54,17 @@ def plain_text(messages: Iterable[Msg], clean: Clean) -> str:
 
 
 def input_messages(messages: Iterable[Msg], clean: Clean) -> str:
-    """Return the messages but for the system's, which the conventions keep apart."""
-    told = [part for each in messages if each.role != "system" for part in _split(each, clean)]
-    return _as_json(told)
+    """Return the messages but for the system's, which the conventions keep apart; of many, the last ones."""
+    told: list[str] = []
+    room = _MOST_IN_ALL
+    for part in _newest_first(messages, clean):
+        text = _as_json(part)
+        room -= len(text)
+        if told and room < 0:
+            told.append(_as_json(_LEFT_OUT))
+            break
+        told.append(text)
+    return f"[{', '.join(reversed(told))}]"
 
 
 def output_messages(content: Sequence[ContentBlock], finish_reason: str, clean: Clean) -> str:
@@ -77,6 +88,11 @@ def result_text(output: str | ToolOutput, clean: Clean) -> str:
     if isinstance(output, str):
         return clean(output)
     return clean("\n".join(block.text if isinstance(block, TextBlock) else _data_name(block) for block in output))
+
+
+def _newest_first(messages: Iterable[Msg], clean: Clean) -> Iterator[dict[str, Any]]:
+    for message in reversed([each for each in messages if each.role != "system"]):
+        yield from reversed(_split(message, clean))
 
 
 def _split(message: Msg, clean: Clean) -> list[dict[str, Any]]:
@@ -103,7 +119,7 @@ def _part(block: ContentBlock, clean: Clean) -> dict[str, Any]:
             return {"type": "tool_call", "id": clean(block.id), "name": clean(block.name), "arguments": arguments}
         case ToolResultBlock():
             return {"type": "tool_call_response", "id": clean(block.id), "response": result_text(block.output, clean)}
-    return {"type": "blob", "mime_type": block.source.media_type, "content": _data_name(block)}
+    return {"type": "blob", "mime_type": clean(block.source.media_type), "content": clean(_data_name(block))}
 
 
 def _data_name(block: DataBlock) -> str:
@@ -125,4 +141,11 @@ def _cleaned(value: Any, clean: Clean) -> Any:
         return {clean(name): _cleaned(each, clean) for name, each in value.items()}
     if isinstance(value, list):
         return [_cleaned(each, clean) for each in value]
-    return value
+    return _number(value, clean) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+def _number(value: float, clean: Clean) -> float | str:
+    # A number of a card or a person is as good as a text to whoever redacts.
+    text = str(value)
+    cleaned = clean(text)
+    return value if cleaned == text else cleaned

@@ -43,10 +43,12 @@ class Isolated:
             return None
 
     def clean(self, text: str) -> str:
-        """Return the text as it may leave: redacted, and cut where it is too long."""
+        """Return the text as it may leave: redacted, in whole characters, and cut where it is too long."""
         if self._redact is not None:
             redacted = self(self._redact, text)
             text = redacted if isinstance(redacted, str) else _NOT_SHOWN
+        if not text.isascii():
+            text = text.encode(errors="replace").decode()  # half a character, and the exporter loses what it is in
         return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
 
     def cleaned(self, attributes: Attributes) -> dict[str, Any]:

@@ -88,8 +88,8 @@ class Attempts(Protocol):
     def wait_after(self, error: Exception) -> float | None:
         """Announce another attempt and return the seconds to wait before it, or `None` to let the error leave."""
 
-    def answered(self) -> None:
-        """An attempt has brought a whole answer."""
+    def answered(self, response: ChatResponse) -> ChatResponse:
+        """An attempt has brought a whole answer; return it as it is to be handed on."""
 
 
 async def make_attempts(attempts: Attempts) -> ModelResult:
@@ -110,9 +110,7 @@ async def _begin(attempts: Attempts) -> ModelResult:
             if wait is None:
                 raise
         else:
-            if isinstance(result, ChatResponse):
-                attempts.answered()
-            return result
+            return attempts.answered(result) if isinstance(result, ChatResponse) else result
         await anyio.sleep(wait)
 
 
@@ -123,7 +121,7 @@ async def _go_on(result: ModelResult, attempts: Attempts) -> AsyncGenerator[Chat
             async for response in result:
                 if response.is_last and not is_whole:
                     is_whole = True
-                    attempts.answered()
+                    response = attempts.answered(response)
                 yield response
             return
         except Exception as error:

@@ -8,9 +8,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from opentelemetry import trace
-from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider
+from opentelemetry.trace import ProxyTracerProvider
 
 from agentrt.errors import ConfigError, UsageError
+from agentrt_middleware.options import check_number
 
 __all__ = ["SpanDelivery", "setup_tracing"]
 
@@ -63,17 +64,18 @@ def setup_tracing(
 ) -> SpanDelivery:
     """Send the spans of this process to an OTLP collector, over HTTP and in batches.
 
-    `endpoint` is the collector's address; one without a path gets "/v1/traces". What is not given is taken from the
-    OTEL_* variables, and at last http://localhost:4318. Sets the global tracer provider: raises `UsageError` where
-    there is one already, and `ConfigError` when the extra is missing. Spans that the collector does not take are
-    dropped, and the end of the program waits for it no longer than `shutdown_seconds`.
+    `endpoint` is the collector's address; one without a path gets "/v1/traces". A key belongs into `headers`. What is
+    not given is taken from the OTEL_* variables, and at last http://localhost:4318. Sets the global tracer provider:
+    raises `UsageError` where there is one already, and `ConfigError` for what cannot be sent to, or would be logged,
+    and when the extra is missing. Spans that the collector does not take are dropped, and the end of the program waits
+    for it no longer than `shutdown_seconds`.
     """
     url = None if endpoint is None else _traces_url(endpoint)
-    if not isinstance(trace.get_tracer_provider(), (ProxyTracerProvider, NoOpTracerProvider)):
-        raise UsageError(
-            "setup_tracing() found a tracer provider, and that cannot be replaced: leave the call out, since "
-            "TracingMiddleware() uses what is there, or make it once and before anything else sets one"
-        )
+    for name, value in (headers or {}).items():
+        _check_header(name, value)
+    check_number("setup_tracing(shutdown_seconds=...)", shutdown_seconds)
+    if not isinstance(trace.get_tracer_provider(), ProxyTracerProvider):
+        raise _found_another()
     try:
         from agentrt_middleware.otlp_sdk import make_provider
     except ImportError as error:
@@ -82,17 +84,46 @@ def setup_tracing(
         ) from error
     provider, exporter = make_provider(url, headers, service_name, shutdown_seconds)
     trace.set_tracer_provider(provider)
+    if trace.get_tracer_provider() is not provider:
+        provider.shutdown()
+        raise _found_another()
     return SpanDelivery(provider, exporter, shutdown_seconds)
 
 
+def _found_another() -> UsageError:
+    return UsageError(
+        "setup_tracing() found a tracer provider, and that cannot be replaced: leave the call out, since "
+        "TracingMiddleware() uses what is there, or make it once and before anything else sets one"
+    )
+
+
 def _traces_url(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        # Not shown: it may hold a key.
+    # What is wrong with it is not shown: it may hold a key.
+    try:
+        parts = urlsplit(endpoint)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except (AttributeError, TypeError, ValueError):
+        is_address = False
+    if not is_address:
         raise ConfigError(
             "setup_tracing(endpoint=...) must be an address such as 'http://localhost:4318', with http or https"
         )
+    if parts.query:
+        raise ConfigError(
+            "setup_tracing(endpoint=...) has something after a '?', which the exporter would log whenever the "
+            "collector fails: leave it out, and give a key as headers={...}"
+        )
     return endpoint if parts.path.strip("/") else parts._replace(path="/v1/traces").geturl()
+
+
+def _check_header(name: Any, value: Any) -> None:
+    # The exporter would find it out with each batch, and log the value.
+    is_text = isinstance(name, str) and isinstance(value, str)
+    if not (is_text and name.isascii() and value.isascii() and value.isprintable() and value == value.strip()):
+        raise ConfigError(
+            f"setup_tracing(headers=...): the value of {name!r:.100} cannot be sent, and is not shown: it must be text "
+            f"of ASCII characters, without a line end and without spaces around it"
+        )
 
 
 def _in_time(work: Callable[[], Any], seconds: float) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from agentrt.errors import RateLimited, Timeout, Transient
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.model import ModelResult
+from agentrt.model import ChatResponse, ModelResult
 from agentrt_middleware.model_calls import make_attempts
 from agentrt_middleware.options import Backoff, ErrorChoice, check_number, choose_errors
 
@@ -97,8 +97,8 @@ class _Call:
         self._agent.run.emit(ModelCallRetryEvent(type(error).__name__, self._failures, wait))
         return wait
 
-    def answered(self) -> None:
-        pass
+    def answered(self, response: ChatResponse) -> ChatResponse:
+        return response
 
     def _refusal(self, error: Exception, wait: float) -> str | None:
         """Return why there is no further attempt, `None` when there is one; the budget is asked last, as that takes."""

@@ -43,7 +43,7 @@ class UsageMiddleware(MiddlewareBase):
     What a conversation took is saved with its state, what all took is not.
     """
 
-    wrapped_by: ClassVar = ("ModelFallbackMiddleware",)
+    wrapped_by: ClassVar = ("ModelFallbackMiddleware", "RetryMiddleware")  # each attempt takes tokens
 
     def __init__(self, prices: Mapping[str, Sequence[float]] | None = None) -> None:
         self._prices = {name: _checked(name, price) for name, price in (prices or {}).items()}

@@ -392,6 +392,35 @@ async def test_an_error_of_an_outer_chain_around_an_inner_one_is_the_outer_layer
     assert "raised by Raise in on_reply" in note
 
 
+class BothHooks(MiddlewareBase):
+    """One function serves two hooks, and raises in that of the round if it is told to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    async def _both(self, agent, input_kwargs, next_handler):
+        if self.error is not None and "tool_choice" in input_kwargs:
+            raise self.error
+        async for item in next_handler():
+            yield item
+
+    on_reply = on_reasoning = _both
+
+
+async def test_a_function_that_serves_two_hooks_is_not_blamed_for_the_core_below_both() -> None:
+    layers = [BothHooks()]
+    _, notes = await failure(
+        nested(layers, layers, on_reasoning=raising_core("on_reasoning", LookupError())), "on_reply"
+    )
+    assert notes == []
+
+
+async def test_a_function_that_serves_two_hooks_is_named_with_the_one_in_which_it_raised() -> None:
+    layers = [BothHooks(LookupError())]
+    _, [note] = await failure(nested(layers, layers), "on_reply")
+    assert "raised by BothHooks in on_reasoning" in note
+
+
 async def test_a_chain_inside_itself_names_the_deepest_layer() -> None:
     class Recursive(MiddlewareBase):
         def __init__(self, key: str) -> None:

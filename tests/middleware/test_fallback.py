@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt import Agent, AgentState, UserMsg
+from agentrt import Agent, AgentState, Msg, UserMsg
 from agentrt.errors import (
     CircuitOpen,
     Malformed,
@@ -18,9 +18,9 @@ from agentrt.errors import (
     Timeout,
     Transient,
 )
-from agentrt.message import Base64Source, DataBlock, TextBlock
-from agentrt.middleware import ModelFallbackMiddleware
-from agentrt.model import ScriptedChatModel
+from agentrt.message import Base64Source, DataBlock, TextBlock, ToolCallBlock, ToolResultBlock
+from agentrt.middleware import MiddlewareBase, ModelFallbackMiddleware
+from agentrt.model import AnthropicChatModel, ChatResponse, OpenAIChatModel, RulesChatModel, ScriptedChatModel
 from tests.agent.helpers import add, agent_of, items_of
 from tests.middleware.played import Clock, rebuilt, retries, text_of
 
@@ -195,3 +195,55 @@ def test_models_that_could_not_stand_in_are_refused_at_construction(
 def test_a_model_that_takes_what_is_needed_or_does_not_say_is_accepted() -> None:
     able = model_of("able", capabilities=["tools", "image"])
     assert ModelFallbackMiddleware([able, model_of("unknown")], needs=["tools"]).models[0] is able
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_of_another_model_says_whose_it_is(stream: bool) -> None:
+    seen: list[ChatResponse] = []
+
+    class See(MiddlewareBase):
+        async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            result = await next_handler()
+            pieces = [result] if isinstance(result, ChatResponse) else [piece async for piece in result]
+            seen.append(pieces[-1])
+            return pieces[-1]
+
+    said = ChatResponse([TextBlock("hello")])
+    layers = [See(), ModelFallbackMiddleware(model_of("second", said, stream=stream))]
+    agent = agent_of(["mine", Transient("503")], middlewares=layers)
+    await agent.reply("go")
+    await agent.reply("go on")
+    assert [each.metadata for each in seen] == [None, {"model": "second"}]
+    assert said.metadata is None
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (DataBlock(Base64Source("aGk=", "text/csv")), [1, 0]),
+        (DataBlock(Base64Source("aGk=", "Image/PNG")), [0, 1]),
+        (ToolResultBlock("1", "look", [DataBlock(Base64Source("aGk=", "image/png"))]), [0, 1]),
+        (ToolResultBlock("1", "look", [TextBlock("nothing")]), [1, 0]),
+    ],
+)
+async def test_files_of_text_are_taken_by_all_and_images_count_in_results_too(block: Any, expected: list[int]) -> None:
+    plain, sees = model_of("plain", "a", capabilities=["tools"]), model_of("sees", "b", capabilities=["tools", "image"])
+    agent = agent_of([Transient("503")], middlewares=[ModelFallbackMiddleware([plain, sees])])
+    blocks = [ToolCallBlock("1", "look", "{}"), block] if isinstance(block, ToolResultBlock) else [block]
+    agent.state.context.append(Msg("someone", blocks, "assistant" if len(blocks) == 2 else "user"))
+    await agent.reply("go")
+    assert calls_of(plain, sees) == expected
+
+
+def test_the_models_that_ship_say_what_they_can_be_sent() -> None:
+    models = [OpenAIChatModel("gpt-5", api_key="k"), AnthropicChatModel("claude", api_key="k"), RulesChatModel()]
+    assert ModelFallbackMiddleware(models[:2], needs=["tools", "image"]).models == tuple(models[:2])
+    for model, lacks in zip(models, ("video", "audio", "image"), strict=True):
+        with pytest.raises(MiddlewareConfigError, match=lacks):
+            ModelFallbackMiddleware(model, needs=[lacks])
+
+
+@pytest.mark.parametrize("kind", [OpenAIChatModel, AnthropicChatModel])
+def test_with_a_formatter_of_ones_own_a_model_may_take_anything(kind: Any) -> None:
+    model = kind("omni", api_key="k", formatter=lambda messages: [])
+    assert ModelFallbackMiddleware(model, needs=["video"]).models == (model,)

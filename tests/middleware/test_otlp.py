@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -141,10 +142,55 @@ def test_without_the_extra_it_says_which_one_to_install(module: str, monkeypatch
         setup_tracing()
 
 
-@pytest.mark.parametrize("endpoint", ["", "localhost:4318", "ftp://localhost", "http://"])
-def test_an_endpoint_that_is_no_address_is_refused(endpoint: str) -> None:
+NO_ADDRESSES = [
+    "",
+    "localhost:4318",
+    "ftp://localhost",
+    "http://",
+    "http://[::1",
+    "http://key@host:no",
+    "http://a:99999",
+    4,
+]
+
+
+@pytest.mark.parametrize("endpoint", NO_ADDRESSES)
+def test_an_endpoint_that_is_no_address_is_refused(endpoint: Any) -> None:
     with pytest.raises(ConfigError, match="http://localhost:4318"):
         setup_tracing(endpoint)
+
+
+def test_a_key_in_the_address_is_refused_where_the_exporter_would_log_it() -> None:
+    with pytest.raises(ConfigError, match="headers=") as raised:
+        setup_tracing("https://collector.example/v1/traces?key=sesame")
+    assert "sesame" not in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["sesame\n", " sesame", "sesame\r\nx: y", "s\u00e9same", 5, None, b"sesame"])
+def test_a_header_that_cannot_be_sent_is_refused_and_its_value_not_shown(value: Any) -> None:
+    with pytest.raises(ConfigError, match="'x-key'") as raised:
+        setup_tracing(headers={"x-key": value})
+    assert "same" not in str(raised.value)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "5", None])
+def test_a_deadline_that_is_none_is_refused(seconds: Any) -> None:
+    with pytest.raises(ConfigError, match="shutdown_seconds"):
+        setup_tracing(shutdown_seconds=seconds)
+
+
+def test_a_provider_that_does_nothing_is_one_that_cannot_be_replaced() -> None:
+    program = """
+from opentelemetry import trace
+from agentrt.errors import UsageError
+from agentrt.middleware import setup_tracing
+trace.set_tracer_provider(trace.NoOpTracerProvider())
+try:
+    setup_tracing()
+except UsageError:
+    print("refused")
+"""
+    assert run(program).stdout.split() == ["refused"]
 
 
 def test_the_middlewares_do_not_load_the_sdk() -> None:

@@ -8,7 +8,7 @@ import pytest
 from agentrt import Agent, AgentState
 from agentrt.errors import MiddlewareConfigError, Transient
 from agentrt.message import TextBlock
-from agentrt.middleware import ModelFallbackMiddleware, RetryMiddleware, UsageMiddleware
+from agentrt.middleware import MiddlewareBase, ModelFallbackMiddleware, RetryMiddleware, UsageMiddleware
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from tests.agent.helpers import add, agent_of, call
 from tests.middleware.played import Least
@@ -128,7 +128,8 @@ def test_prices_that_make_no_sense_are_refused(price: Any) -> None:
         UsageMiddleware({"m": price})
 
 
-def test_it_stands_inside_the_fallback_which_knows_who_answered() -> None:
-    layers = [UsageMiddleware(), ModelFallbackMiddleware(ScriptedChatModel([]))]
+@pytest.mark.parametrize("outer", [ModelFallbackMiddleware(ScriptedChatModel([])), RetryMiddleware()])
+def test_it_stands_inside_the_layers_that_make_attempts_since_each_takes_tokens(outer: MiddlewareBase) -> None:
+    layers = [UsageMiddleware(), outer]
     with pytest.raises(MiddlewareConfigError, match="put"):
         agent_of([], middlewares=layers)

@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import anyio
@@ -253,6 +255,46 @@ class LeavesATask(MiddlewareBase):
         return await next_handler()
 
 
+class SplicesTwoAttempts(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        result = await next_handler()
+        return result if isinstance(result, ChatResponse) else self.pieces(result, next_handler)
+
+    async def pieces(self, stream, next_handler):
+        is_whole = False
+        try:
+            async for piece in stream:
+                is_whole = piece.is_last
+                yield piece
+        except Exception:
+            if is_whole:
+                raise
+            async for piece in await next_handler():
+                yield piece
+
+
+class MixesCallsUp(MiddlewareBase):
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        self.call = input_kwargs["tool_call"]
+        async for item in next_handler():
+            if isinstance(item, ToolResponse):
+                yield ToolResponse([TextBlock(f"{self.call.name} is done.")])
+
+
+class SwallowsItWhereItDecides(MiddlewareBase):
+    async def on_check_permission(self, agent, input_kwargs, next_handler):
+        with suppress(BaseException):
+            await anyio.lowlevel.checkpoint()
+        return await next_handler()
+
+
+class SwallowsItInThePrompt(MiddlewareBase):
+    async def on_system_prompt(self, agent, current_prompt):
+        with suppress(BaseException):
+            await anyio.lowlevel.checkpoint()
+        return current_prompt
+
+
 def start_a_task(main: Callable[[], Any]) -> None:
     try:
         asyncio.get_running_loop().create_task(main())
@@ -306,6 +348,11 @@ BAD = [
         LeavesATask,
         r"a fault at every suspension of .*\n.*left alone: the task Event\.wait was not over when the reply was",
     ),
+    (
+        MixesCallsUp,
+        r"tools side by side:\n.*the result of '(add|count)' is that of the call beside it, .*keep what belongs to one",
+    ),
+    (SplicesTwoAttempts, r"stream breaks off, .*\n.*'You ', stands before the whole answer: announce that an attempt"),
 ]
 
 
@@ -317,6 +364,20 @@ def test_a_bad_middleware_is_found_and_told_in_words(loop, middleware, words):
         anyio.run(check, middleware, backend=loop)
     assert str(caught.value).startswith(f"{middleware.__name__} does not keep what a middleware must keep:\n- ")
     assert caught.value.report.problems
+
+
+# On trio, and with anyio's scopes, a cancellation that was swallowed comes again by itself.
+@pytest.mark.parametrize(
+    ("middleware", "what"), [(SwallowsItInThePrompt, "the model"), (SwallowsItWhereItDecides, "a tool")]
+)
+def test_a_swallowed_cancellation_of_a_task_is_found_where_it_costs_a_call(middleware, what):
+    words = rf"cancel_task at .*: the cancellation was swallowed, and it went on with {what}"
+
+    async def check():
+        await check_middleware(middleware, faults=["cancel_task"])
+
+    with pytest.raises(MiddlewareProblems, match=words):
+        anyio.run(check, backend="asyncio")
 
 
 async def check(middleware):
@@ -388,14 +449,66 @@ class CountsThoseWhoLeave(MiddlewareBase):
             self.left += not is_over
 
 
+class Calculates(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        assert Decimal(1) / Decimal(4) < 1
+        return await next_handler()
+
+
+@dataclass(frozen=True)
+class Frozen(MiddlewareBase):
+    words: str = "Answer in capitals."
+
+    async def on_system_prompt(self, agent, current_prompt):
+        return f"{current_prompt} {self.words}"
+
+
+class BringsATool(MiddlewareBase):
+    def list_tools(self):
+        return [self.look]
+
+    async def look(self) -> str:
+        """Look out of the window."""
+        return "It rains."
+
+
 @pytest.mark.parametrize("faults", [[], pytest.param(["cancel", "drop"], marks=pytest.mark.slow)], ids=["none", "some"])
 @pytest.mark.parametrize(
-    "middleware", [AnswersItself, Remembers, AsksTwice, SaysNo, EndsTheReply, OneAtATime, CountsThoseWhoLeave]
+    "middleware",
+    [
+        AnswersItself,
+        AsksTwice,
+        BringsATool,
+        CountsThoseWhoLeave,
+        EndsTheReply,
+        Frozen,
+        OneAtATime,
+        Remembers,
+        SaysNo,
+    ],
 )
 async def test_what_a_middleware_may_do_is_left_alone(middleware, faults):
     report = await check_middleware(middleware, faults=faults)
     assert not report.problems
     assert str(report).startswith(f"{middleware.__name__}: nothing found in ")
+
+
+def test_a_context_that_a_library_keeps_for_itself_is_not_held_against_a_middleware():
+    # In a fresh context, since whoever calculates first has one for all that comes after.
+    reports = Context().run(check_middleware_on_both_loops, Calculates, faults=[])
+    assert not any(report.problems for report in reports.values())
+
+
+async def test_the_model_is_asked_for_a_summary_too():
+    asked = []
+
+    class Listens(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            asked.append(agent.run.is_internal)
+            return await next_handler()
+
+    await check_middleware(Listens, faults=[])
+    assert any(asked)
 
 
 def test_both_loops_are_tried_from_a_test_that_is_no_coroutine():

@@ -142,6 +142,34 @@ async def test_the_one_layer_of_three_that_breaks_a_contract_is_named(middleware
     assert [name for name, problems in told.items() if problems] == [f"Lint({middleware.__name__})"]
 
 
+class ScopeOfACall(Innocent):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        anyio.CancelScope().__enter__()
+        return await next_handler()
+
+
+class ScopeOfAnIterator(Innocent):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        self.pieces = await next_handler()
+        return self
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        anyio.CancelScope().__enter__()
+        return await anext(self.pieces)
+
+
+@pytest.mark.parametrize(("middleware", "does"), [(ScopeOfACall, "returns"), (ScopeOfAnIterator, "yields")])
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])  # a loop of its own, since they leave their scopes open in it
+def test_a_scope_that_nobody_can_leave_any_more_is_blamed_on_who_opened_it(loop, middleware, does):
+    with pytest.raises(
+        ChainContractError, match=rf"^{middleware.__name__}\.on_model_call {does} inside an open cancel"
+    ):
+        anyio.run(agent(*lint([Outside(), middleware(), Inside()])).reply, "go", backend=loop)
+
+
 async def test_layers_that_keep_the_contract_give_the_same_events_with_and_without_lint():
     plain = await order_of(agent(Outside(), Inside()))
     layers = lint([Outside(), Inside()])
