@@ -346,6 +346,8 @@ def _take_hint(run: Run, context: ReplyContext) -> AgentEvent:
     event = run.admit(HintBlockEvent(run.id, run.new_id(), run.take_hint(), "continue_with"))
     context.round_start = len(context.blocks)
     context.response = None
+    if context.structured is not None:
+        context.structured.output = None  # the one that was given is not what was wanted
     return event
 
 

@@ -352,3 +352,17 @@ async def test_with_a_whole_response_it_is_the_same():
     assert (await agent.reply("go", NUMBER)).structured_output == {"n": 1, "unit": "m"}
     assert (await items_of(agent_of(["plain"])))[-1].structured_output is None
     assert (await order_of(agent_of(["plain"]))).endswith("RE(completed) Msg")
+
+
+async def test_another_round_is_asked_for_another_form():
+    class Doubt(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            if not agent.run.scratch(self):
+                agent.run.scratch(self)["asked"] = True
+                agent.run.continue_with("Are you sure?")
+            return await next_handler()
+
+    agent = agent_of([[call("1", TOOL, n=1)], [call("2", TOOL, n=2)]], middlewares=[Doubt()])
+    answer = await agent.reply("How long?", NUMBER)
+    assert answer.structured_output == {"n": 2, "unit": "m"}
+    assert answer.finished_reason == "completed"
