@@ -1,6 +1,6 @@
 """A runtime for LLM agents whose whole behaviour is a set of compiled middleware chains."""
 
-from agentrt.agent import Agent
+from agentrt.agent import Agent, AgentBase, UserAgent
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import Msg, UserMsg
 from agentrt.state import AgentState
@@ -8,4 +8,14 @@ from agentrt.tool import Toolkit
 
 __version__ = "0.1.0"
 
-__all__ = ["Agent", "AgentState", "MiddlewareBase", "Msg", "Toolkit", "UserMsg", "__version__"]
+__all__ = [
+    "Agent",
+    "AgentBase",
+    "AgentState",
+    "MiddlewareBase",
+    "Msg",
+    "Toolkit",
+    "UserAgent",
+    "UserMsg",
+    "__version__",
+]

@@ -6,6 +6,7 @@
     │   └── ToolConfigError            a function or class that cannot be a tool
     ├── UsageError                   the caller used something in the wrong place or at the wrong time
     │   ├── AgentBusyError             the conversation already has a reply in progress
+    │   ├── HookError                  a pre/post hook of an unknown type, or one that does what it must not
     │   ├── InvalidInputError          a message or event that an agent does not take
     │   └── ResumeError                an answer to a question that was not asked (`code` says which way)
     ├── ChainError                   a middleware misused its `next_handler`
@@ -22,6 +23,7 @@
     │   ├── Refused                    the model or its filter declined to answer
     │   └── Malformed                  an answer that cannot be used
     ├── ToolError                    a tool failed, or was asked for something it cannot do
+    ├── InputEnded                   a person was asked, and nobody can answer any more
     └── StateError                   a state that cannot be saved or loaded
         ├── SessionConflict            somebody else has saved the session in the meantime
         ├── SessionCorrupt             what was saved is damaged, or is no state
@@ -40,6 +42,8 @@ __all__ = [
     "CircuitOpen",
     "ConfigError",
     "ContextOverflow",
+    "HookError",
+    "InputEnded",
     "InvalidInputError",
     "Malformed",
     "MiddlewareConfigError",
@@ -86,6 +90,13 @@ class UsageError(AgentRTError, RuntimeError):
 
 class AgentBusyError(UsageError):
     """The conversation already has a reply in progress."""
+
+
+class HookError(UsageError, ValueError, AssertionError):
+    """A pre/post hook is of a type that its agent does not have, or does what a hook must not do.
+
+    Programs that were written for asserted hooks catch it as an `AssertionError`.
+    """
 
 
 class InvalidInputError(UsageError, ValueError):
@@ -168,6 +179,10 @@ class Malformed(ModelError):
 
 class ToolError(AgentRTError):
     """A tool failed, or was asked for something that it cannot do."""
+
+
+class InputEnded(AgentRTError, EOFError):
+    """A question was asked, but its input had come to an end: nobody can answer any more."""
 
 
 class StateError(AgentRTError):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from agentrt.chain import HookSpec
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
-from agentrt.message import Msg, ToolCallBlock
+from agentrt.message import DataBlock, Msg, ToolCallBlock
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.tool.base import ToolBase
 from agentrt.types import ChatResponse, JSONSchema, PermissionDecision, ToolChoice, ToolChunk, ToolResponse
@@ -25,8 +25,12 @@ __all__ = [
     "NextCheckPermission",
     "NextCompressContext",
     "NextModelCall",
+    "NextObserve",
+    "NextPrint",
     "NextReasoning",
     "NextReply",
+    "ObserveValues",
+    "PrintValues",
     "ReasoningValues",
     "ReplyInput",
     "ReplyValues",
@@ -78,6 +82,20 @@ class CompressContextValues(TypedDict, total=False):
     instructions: str | None
 
 
+class ObserveValues(TypedDict, total=False):
+    """What `on_observe` passes on."""
+
+    msg: str | Msg | list[Msg] | None
+
+
+class PrintValues(TypedDict, total=False):
+    """What `on_print` passes on; the message of a reply in progress goes on growing, so look at it and let it go."""
+
+    msg: Msg
+    last: bool
+    speech: DataBlock | list[DataBlock] | None
+
+
 class NextReply(Protocol):
     """The next layer of `on_reply`; a key left out keeps the value that reached this layer."""
 
@@ -112,6 +130,18 @@ class NextCompressContext(Protocol):
     """The next layer of `on_compress_context`; a key left out keeps the value that reached this layer."""
 
     def __call__(self, **overrides: Unpack[CompressContextValues]) -> Awaitable[None]: ...
+
+
+class NextObserve(Protocol):
+    """The next layer of `on_observe`; a key left out keeps the value that reached this layer."""
+
+    def __call__(self, **overrides: Unpack[ObserveValues]) -> Awaitable[None]: ...
+
+
+class NextPrint(Protocol):
+    """The next layer of `on_print`; a key left out keeps the value that reached this layer."""
+
+    def __call__(self, **overrides: Unpack[PrintValues]) -> Awaitable[None]: ...
 
 
 HOOKS: tuple[HookSpec, ...] = (
@@ -161,11 +191,23 @@ HOOKS: tuple[HookSpec, ...] = (
         None,
         "shrinking a conversation that fills its model's context",
     ),
+    HookSpec("on_observe", "call", ("msg",), (), None, "taking in messages without answering them"),
+    HookSpec(
+        "on_print",
+        "call",
+        ("msg", "last", "speech"),
+        (),
+        None,
+        "showing one message, or as much of it as there is",
+    ),
 )
 
 
 class MiddlewareBase:
     """Base of all middlewares: override the hooks you need, leave the others alone.
+
+    Custom agents, which write their own `reply`, have three of them: `on_reply`, whose values are then the parameters
+    of that `reply`, `on_observe` and `on_print`.
 
     An onion hook receives the agent (which is the conversation), the values on their way in, and `next_handler`, which
     runs the next layer with those values and whatever it is given to override them. Code before `next_handler` runs in
@@ -236,6 +278,14 @@ class MiddlewareBase:
 
     def on_compress_context(self, agent: Any, input_kwargs: Any, next_handler: NextCompressContext) -> Awaitable[None]:
         """Wrap shrinking the context. Calls of the model made there have `agent.run.is_internal` set."""
+        return next_handler(**input_kwargs)
+
+    def on_observe(self, agent: Any, input_kwargs: Any, next_handler: NextObserve) -> Awaitable[None]:
+        """Wrap taking in messages without answering them."""
+        return next_handler(**input_kwargs)
+
+    def on_print(self, agent: Any, input_kwargs: Any, next_handler: NextPrint) -> Awaitable[None]:
+        """Wrap showing one message, again and again while it grows; `last` says that it is complete."""
         return next_handler(**input_kwargs)
 
     async def on_system_prompt(self, agent: Any, current_prompt: str) -> str:

@@ -4,6 +4,7 @@ from agentrt.hooks import MiddlewareBase
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
+from agentrt_middleware.hooks import HookMiddleware
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.otlp import SpanDelivery, setup_tracing
 from agentrt_middleware.rate_limit import RateLimitMiddleware
@@ -18,6 +19,7 @@ from agentrt_middleware.usage import UsageMiddleware, UsageReport
 __all__ = [
     "CircuitBreakerMiddleware",
     "DynamicContextMiddleware",
+    "HookMiddleware",
     "LoggingMiddleware",
     "MiddlewareBase",
     "ModelFallbackMiddleware",

@@ -77,7 +77,9 @@ def metaclasses(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def prints(tree: ast.AST) -> Iterator[ast.AST]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call) and name_of(node) == "print")
+    # An agent's own `self.print(...)` shows a message, through a chain.
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return (call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print")
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:

@@ -1,7 +1,6 @@
 """Every hook on every path: the table of law 10.
 
-A cell says how often a hook fires on that path. The paths in `NOT_BUILT` are strict expected failures, each for the one
-reason that it is not there yet: building it turns its cells on.
+A cell says how often a hook fires on that path.
 """
 
 from collections import Counter
@@ -10,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
+from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Toolkit, UserMsg
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.hooks import HOOKS
 from agentrt.message import ToolCallBlock, ToolResultBlock
@@ -56,10 +55,18 @@ class Counting(MiddlewareBase):
         async for item in next_handler():
             yield item
 
+    async def on_observe(self, agent, input_kwargs, next_handler):
+        self.fired["on_observe"] += 1
+        await next_handler()
 
-def two_rounds(layer: Counting, *calls: object, tools: tuple = (add,)) -> Agent:
+    async def on_print(self, agent, input_kwargs, next_handler):
+        self.fired["on_print"] += 1
+        await next_handler()
+
+
+def two_rounds(layer: Counting, *calls: object, tools: tuple = (add,), kind: type[Agent] = Agent) -> Agent:
     model = ScriptedChatModel([list(calls) or [call("1", "add", a=1, b=2)], "done"])
-    return Agent("tester", "You are tested.", model, Toolkit(tools=list(tools)), [layer])
+    return kind("tester", "You are tested.", model, Toolkit(tools=list(tools)), [layer])
 
 
 async def reply(layer: Counting) -> None:
@@ -134,18 +141,65 @@ async def resume_after_external_execution(layer: Counting) -> None:
     await agent.reply(ExternalExecutionResultEvent(reply_id, [result]))
 
 
+async def observe(layer: Counting) -> None:
+    await two_rounds(layer).observe(UserMsg("user", "psst"))
+
+
+class Polite(Agent):
+    """Replies as any agent, and thanks."""
+
+    async def reply(self, inputs=None, structured_schema=None):
+        answer = await super().reply(inputs, structured_schema)
+        return UserMsg(answer.name, f"{answer.get_text_content()}, thank you")
+
+
+async def overridden_reply(layer: Counting) -> None:
+    answer = await two_rounds(layer, kind=Polite).reply("go")
+    assert answer.content == "done, thank you"
+
+
+async def overridden_reply_streamed(layer: Counting) -> None:
+    async with two_rounds(layer, kind=Polite).reply_stream("go", yield_final_msg=True) as events:
+        *_, answer = [event async for event in events]
+    assert answer.content == "done, thank you"
+
+
+class Echo(AgentBase):
+    """Says what it hears."""
+
+    async def reply(self, msg):
+        return msg
+
+    async def observe(self, msg):
+        self.heard = msg
+
+
+def echo(layer: Counting) -> Echo:
+    agent = Echo(name="echo", middlewares=[layer])
+    agent.disable_console_output()
+    return agent
+
+
 async def custom_agent(layer: Counting) -> None:
-    from agentrt import AgentBase
+    await echo(layer)(UserMsg("user", "go"))
 
-    class Echo(AgentBase):
-        async def reply(self, msg):
-            return msg
 
-    await Echo(name="echo", middlewares=[layer])("go")
+async def custom_agent_replying(layer: Counting) -> None:
+    await echo(layer).reply(UserMsg("user", "go"))
+
+
+async def custom_agent_observing(layer: Counting) -> None:
+    await echo(layer).observe(UserMsg("user", "psst"))
+
+
+async def custom_agent_printing(layer: Counting) -> None:
+    await echo(layer).print(UserMsg("user", "look"))
 
 
 TWO_ROUNDS = {"on_reply": 1, "on_reasoning": 2, "on_system_prompt": 2, "on_model_call": 2, "on_compress_context": 0}
-ONE_TOOL = TWO_ROUNDS | {"on_check_permission": 1, "on_acting": 1}
+TWO_ROUNDS |= {"on_observe": 0}
+# What is printed: each call, each result, the answer (one word), and the message as a whole.
+ONE_TOOL = TWO_ROUNDS | {"on_check_permission": 1, "on_acting": 1, "on_print": 4}
 CUSTOM_AGENT = {spec.name: 0 for spec in HOOKS} | {"on_reply": 1}  # it has no model and no tools of the runtime's
 
 PATHS: dict[Callable[[Counting], Awaitable[None]], dict[str, int]] = {
@@ -153,24 +207,25 @@ PATHS: dict[Callable[[Counting], Awaitable[None]], dict[str, int]] = {
     call_agent: ONE_TOOL,
     stream: ONE_TOOL,
     other_state: ONE_TOOL,
-    sequential_tools: TWO_ROUNDS | {"on_check_permission": 2, "on_acting": 2},
-    concurrent_tools: TWO_ROUNDS | {"on_check_permission": 3, "on_acting": 3},
+    sequential_tools: TWO_ROUNDS | {"on_check_permission": 2, "on_acting": 2, "on_print": 6},
+    concurrent_tools: TWO_ROUNDS | {"on_check_permission": 3, "on_acting": 3, "on_print": 8},
     sub_agent: ONE_TOOL,
-    resume_after_confirmation: ONE_TOOL | {"on_reply": 2, "on_check_permission": 2},
-    resume_after_external_execution: ONE_TOOL | {"on_reply": 2, "on_acting": 0},
+    resume_after_confirmation: ONE_TOOL | {"on_reply": 2, "on_check_permission": 2, "on_print": 5},
+    resume_after_external_execution: ONE_TOOL | {"on_reply": 2, "on_acting": 0, "on_print": 5},
+    observe: dict.fromkeys(ONE_TOOL, 0) | {"on_observe": 1},
+    overridden_reply: ONE_TOOL,
+    overridden_reply_streamed: ONE_TOOL,
     custom_agent: CUSTOM_AGENT,
-}
-NOT_BUILT: dict[Callable[[Counting], Awaitable[None]], type[Exception]] = {
-    custom_agent: ImportError,
+    custom_agent_replying: CUSTOM_AGENT,
+    custom_agent_observing: CUSTOM_AGENT | {"on_reply": 0, "on_observe": 1},
+    custom_agent_printing: CUSTOM_AGENT | {"on_reply": 0, "on_print": 1},
 }
 
 
 def cells():
     for path, row in PATHS.items():
         for hook in (spec.name for spec in HOOKS):
-            fails = NOT_BUILT.get(path)
-            marks = [pytest.mark.xfail(reason="this path is not built yet", raises=fails, strict=True)] if fails else []
-            yield pytest.param(path, hook, row[hook], marks=marks, id=f"{path.__name__}-{hook}")
+            yield pytest.param(path, hook, row[hook], id=f"{path.__name__}-{hook}")
 
 
 @pytest.mark.parametrize(("path", "hook", "wanted"), list(cells()))

@@ -1,64 +1,77 @@
 """The agent: a model, tools and compiled chains, holding one conversation."""
 
+import json
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Self, cast
+from dataclasses import replace
+from typing import Any, ClassVar, Self, cast
 
 import anyio
-import shortuuid
 
 from agentrt.agent.accept import as_input, as_messages
 from agentrt.agent.acting import act
 from agentrt.agent.announce import hooks_that_emit
 from agentrt.agent.approval import check_permission
+from agentrt.agent.base import AgentBase, ReActAgentBase, interrupted
 from agentrt.agent.compress import compress, compress_now
 from agentrt.agent.config import ContextConfig, ReActConfig
 from agentrt.agent.drive import drive
 from agentrt.agent.ending import close_unfinished
 from agentrt.agent.fill import Fill
+from agentrt.agent.hooking import class_hooks_version
 from agentrt.agent.host import in_event_loop
+from agentrt.agent.overridden import check_parameters, core_of, entry_of, reply_of_the_loop
+from agentrt.agent.own import OwnMethod
+from agentrt.agent.printing import printed
 from agentrt.agent.reasoning import Prompts, call_model, reason, system_prompt
 from agentrt.agent.reply import reply
 from agentrt.agent.run import Run
 from agentrt.agent.stream import ReplyStream, Ticket, Turns, WhenBusy
 from agentrt.agent.structured import check_form
 from agentrt.block import new_id
-from agentrt.chain import Chains, compile_chains, explain
-from agentrt.chain.explain import ExplainFormat
+from agentrt.chain import Chains, HookSpec
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
-from agentrt.hooks import HOOKS, MiddlewareBase, ReplyInput
-from agentrt.message import Msg
+from agentrt.hooks import MiddlewareBase, ReplyInput
+from agentrt.message import Msg, UserMsg
 from agentrt.model import ChatModelBase
 from agentrt.state import AgentState, StateStore
 from agentrt.tool import Toolkit
 
 __all__ = ["Agent"]
 
-_CORES: dict[str, Callable[..., Any]] = {
-    "on_reply": reply,
-    "on_reasoning": reason,
-    "on_system_prompt": system_prompt,
-    "on_model_call": call_model,
-    "on_check_permission": check_permission,
-    "on_acting": act,
-    "on_compress_context": compress,
-}
-# What a subclass that forgets `super().__init__()` goes without.
-_SET_BY_INIT = {"_announcing", "_contributed", "_model_calls", "_prompts", "_run", "_turns", "chains", "id", "model"}
-_SET_BY_INIT |= {"context_config", "name", "react_config", "state", "state_store", "system_prompt", "toolkit"}
-_SET_BY_INIT |= {"_fill", "when_busy"}
-
-
 _SAVE_SECONDS = 15.0  # the file store gives up by itself before that
 
+# What a subclass that forgets `super().__init__()` goes without, besides what any agent does.
+_MADE_BY_INIT = {"_announcing", "_contributed", "_fill", "_model_calls", "_prompts", "_run", "_turns", "context_config"}
+_MADE_BY_INIT |= {"model", "react_config", "state_store", "system_prompt", "toolkit", "when_busy"}
 
-class Agent:
+
+class Agent(ReActAgentBase):
     """An agent: asks its model, runs the tools that the model calls, until there is an answer.
 
     The middlewares are compiled into chains here, once; the first in the list is outermost. An agent holds one
     conversation, its `state`, and answers one message at a time; `with_state` gives another conversation over the same
     chains. With a `state_store` the state is saved after the input, before tools run, after each result and at the end.
     Raises a `ConfigError` for parts that do not fit.
+
+    It prints its replies when `set_console_output_enabled` or `set_msg_queue_enabled` says so, or when a hook or a
+    layer of `on_print` is there to see it. A subclass that writes its own `reply` has that for the core of `on_reply`,
+    streamed or not, and the loop behind `super().reply()`.
     """
+
+    _cores: ClassVar[dict[str, Callable[..., Any]]] = {
+        **AgentBase._cores,
+        "on_reply": reply,
+        "on_reasoning": reason,
+        "on_system_prompt": system_prompt,
+        "on_model_call": call_model,
+        "on_check_permission": check_permission,
+        "on_acting": act,
+        "on_compress_context": compress,
+    }
+    _made_by_init: ClassVar[set[str]] = AgentBase._made_by_init | _MADE_BY_INIT
+    _shows_by_itself = False
+    # Attributes are set in each turn, which the look for modules that are assigned too early would cost a fifth more.
+    __setattr__ = object.__setattr__  # type: ignore[assignment]  # which takes any object for a name
 
     def __init__(
         self,
@@ -76,21 +89,27 @@ class Agent:
     ) -> None:
         _check_parts(name, system_prompt, model, toolkit, when_busy)
         _check_options(middlewares, state, state_store, react_config, context_config)
-        self.id = shortuuid.uuid()
-        self.name = name
+        _check_steps(type(self))
+        super().__init__(name=name, middlewares=middlewares)
         self.system_prompt = system_prompt
         self.model = cast(ChatModelBase, model)
-        self.chains: Chains = compile_chains(MiddlewareBase, HOOKS, _CORES, middlewares)
-        self._contributed = {id(each): _tools_of(each) for each in self.chains.middlewares}
+        self._contributed = [_tools_of(each) for each in self._middlewares]
         own = toolkit if toolkit is not None else Toolkit()
-        self.toolkit = own.extended([tool for tools in self._contributed.values() for tool in tools])
+        self.toolkit = own.extended([tool for tools in self._contributed for tool in tools])
         self.react_config = react_config or ReActConfig()
         self.context_config = context_config or ContextConfig()
         self.when_busy: WhenBusy = when_busy
         self.state_store = state_store
-        self.state = state if state is not None else AgentState()
-        self._announcing = hooks_that_emit(self.chains)
+        if state is not None:
+            self.state = state
+        self.register_state("state", _state_to_json, _state_from_json)
+
+    def _begin_afresh(self) -> None:
+        super()._begin_afresh()
         self._prompts = Prompts()
+        self._begin_conversation()
+
+    def _begin_conversation(self) -> None:
         self._fill = Fill()
         self._turns = Turns()
         self._model_calls = 0
@@ -119,15 +138,27 @@ class Agent:
         ticket = Ticket(new_id())
         inputs = as_input(inputs)
         check_form(structured_schema)
-        return ReplyStream(drive(self, ticket, inputs, structured_schema, yield_final_msg), ticket)
+        items = drive(self, ticket, inputs, structured_schema, yield_final_msg)
+        if self._prints():
+            ticket.printed = True
+            items = printed(self, items)
+        return ReplyStream(items, ticket)
 
     async def reply(self, inputs: str | ReplyInput = None, structured_schema: Any = None) -> Msg:
         """Answer with the final message; see `reply_stream`."""
+        if type(self).reply is not Agent.reply:  # reached by `super()`
+            return await reply_of_the_loop(self, as_input(inputs), structured_schema)
         return cast(Msg, await self.reply_stream(inputs, structured_schema, yield_final_msg=True).drain())
 
-    async def __call__(self, inputs: str | ReplyInput = None, structured_schema: Any = None) -> Msg:
-        """Answer with the final message; see `reply_stream`."""
-        return await self.reply(inputs, structured_schema)
+    async def __call__(self, *args: Any, **kwargs: Any) -> Msg:
+        """Answer with the final message, as `reply` does, and let those who subscribed to this agent observe it.
+
+        The message of a reply that waits for an answer is for whoever answers, and nobody else observes it.
+        """
+        answer = await self.reply(*args, **kwargs)
+        if self._subscribers and self.state.reply_context is None:
+            await self._broadcast(answer)
+        return answer
 
     def interrupt(self, reason: str | None = None) -> bool:
         """End the reply of this conversation tidily: its open tool calls get results, its listener sees the end.
@@ -145,8 +176,7 @@ class Agent:
 
     async def handle_interrupt(self, inputs: ReplyInput = None, *, reason: str | None = None) -> Msg:
         """Return the message of an interrupted reply; made to be overridden. It does not join the conversation."""
-        told = f" ({reason})" if reason else ""
-        return Msg(self.name, f"I was interrupted{told}. What would you like me to do instead?", "assistant")
+        return interrupted(self.name, reason)
 
     def run_sync(self, inputs: str | ReplyInput = None) -> Msg:
         """Answer with the final message, from a program that has no event loop. Raises `UsageError` where one runs."""
@@ -171,17 +201,15 @@ class Agent:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def observe(self, msgs: str | Msg | list[Msg] | None) -> None:
-        """Take in messages without answering them; during a reply, or while one waits, they come after it."""
-        current = self.state.reply_context
-        taken = self.state.context if current is None else current.observed
-        messages = [message.copy() for message in as_messages(as_input(msgs))]
-        taken.extend(messages)
-        try:
-            await self.save()
-        except Exception:  # raised again: they are not taken in, so that they can be given again
-            taken[:] = [message for message in taken if not any(message is each for each in messages)]
-            raise
+    async def observe(self, msg: str | Msg | list[Msg] | None) -> None:
+        """Take in messages without answering them; during a reply, or while one waits, they come after it.
+
+        One from a "system" counts as one from a user: the system prompt is this agent's own.
+        """
+        if type(self).observe is Agent.observe:
+            await self._fresh_chains().on_observe(self, msg=msg)
+        else:  # reached by `super()`
+            await _take_in(self, msg)
 
     async def compress_context(self, instructions: str | None = None) -> None:
         """Have the older part of the conversation summarised now, however little of the model's context it fills.
@@ -192,26 +220,16 @@ class Agent:
         """
         await compress_now(self, instructions)
 
-    def with_state(self, state: AgentState) -> "Agent":
+    def with_state(self, state: AgentState) -> Self:
         """Return another conversation over the same model, tools and chains, for the price of an object."""
         _check_state(state)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.state = state
-        other._turns = Turns()
-        other._fill = Fill()
-        other._model_calls = 0
-        other._begin(None)
+        other._subscribers = {}
+        other._begin_conversation()
+        other._install()
         return other
-
-    def state_of(self, middleware: MiddlewareBase) -> dict[str, Any]:
-        """Return the middleware's own data of this conversation; it is saved with the state, as JSON."""
-        return self.state.middleware_data.setdefault(self.chains.key_of(middleware), {})
-
-    def explain(self, format: ExplainFormat = "text") -> str:
-        """Return the compiled chains, outermost layer first, as "text", "json" or "mermaid"."""
-        tools = {key: [_tool_name(tool) for tool in tools] for key, tools in self._contributed.items()}
-        return explain(self.chains, self.name, _CORES, tools, format)
 
     async def save(self) -> None:
         """Save the state now, if there is a store; the runtime does so by itself at every point that matters.
@@ -238,15 +256,92 @@ class Agent:
 
     def _begin(self, run: Run | None) -> None:
         """Note which reply is in progress; called by that reply alone."""
-        self._run = run
+        values = self.__dict__  # twice in each reply, so without the base's look at what is set
+        values["_run"] = run
+        if run is not None:
+            values["_reply_id"] = run.id
 
-    def __getattr__(self, name: str) -> NoReturn:
-        cls = type(self).__name__
-        if name in _SET_BY_INIT:
-            raise UsageError(
-                f"{cls}.__init__() did not call super().__init__(): call it there, with name=... and model=..."
-            )
-        raise AttributeError(f"{cls!r} object has no attribute {name!r}")
+    def _prints(self) -> bool:
+        """Say whether there is anybody to see what is printed."""
+        on_print = self._fresh_chains().on_print
+        return self._shows or self._queues or on_print is not self._cores["on_print"]
+
+    def _fresh_chains(self) -> Chains:
+        if self._run is None and self._compiled_for != class_hooks_version():
+            self._compile_chains()
+        return self.chains
+
+    def _compile_chains(self) -> None:
+        super()._compile_chains()
+        self._announcing = hooks_that_emit(self.chains)
+
+    def _own_run(self) -> Run | None:
+        return self._run
+
+    def _spec_around(self, spec: HookSpec, method: OwnMethod) -> HookSpec:
+        return spec if method.name == "reply" else super()._spec_around(spec, method)
+
+    def _core_around(self, method: OwnMethod) -> Callable[..., Any]:
+        if method.name != "reply":
+            return super()._core_around(method)
+        check_parameters(method)
+        return core_of(method)
+
+    def _entry_of(self, method: OwnMethod) -> Callable[..., Any]:
+        return entry_of(method) if method.name == "reply" else super()._entry_of(method)
+
+    def _tools_of_middlewares(self) -> dict[int, list[str]]:
+        contributed = zip(self._middlewares, self._contributed, strict=True)
+        return {id(each): [_tool_name(tool) for tool in tools] for each, tools in contributed}
+
+    def __copy__(self) -> Self:
+        other = self.with_state(self.state)
+        other._turns = self._turns  # it is the same conversation
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name not in _NOT_COPIED}
+
+
+Agent._inherited = {
+    "reply": (Agent.reply, ("inputs", "structured_schema")),
+    "observe": (Agent.observe, ("msg",)),
+    "print": (AgentBase.print, ("msg", "last", "speech")),
+}
+# What belongs to replies in progress.
+_NOT_COPIED = {"_announcing", "_fill", "_prompts", "_run", "_turns"}
+
+
+def _heard(msg: Any) -> Any:
+    """Return what is observed as an agent takes it: what a moderator says to all is no system prompt of this one."""
+    if isinstance(msg, str):
+        return UserMsg("user", msg)
+    if isinstance(msg, list):
+        return [_heard(each) for each in msg]
+    return replace(msg, role="user") if isinstance(msg, Msg) and msg.role == "system" else msg
+
+
+async def _take_in(agent: Agent, msg: str | Msg | list[Msg] | None) -> None:
+    current = agent.state.reply_context
+    taken = agent.state.context if current is None else current.observed
+    messages = [message.copy() for message in as_messages(_heard(msg))]
+    taken.extend(messages)
+    try:
+        await agent.save()
+    except Exception:  # raised again: they are not taken in, so that they can be given again
+        taken[:] = [message for message in taken if not any(message is each for each in messages)]
+        raise
+
+
+Agent._cores["on_observe"] = _take_in
+
+
+def _state_to_json(state: AgentState) -> Any:
+    return json.loads(state.model_dump_json())
+
+
+def _state_from_json(value: Any) -> AgentState:
+    return AgentState.model_validate_json(json.dumps(value))
 
 
 def _tools_of(middleware: MiddlewareBase) -> tuple[Any, ...]:
@@ -273,6 +368,15 @@ def _check_options(
         raise ConfigError(f"Agent(react_config=...) must be a ReActConfig, not {react_config!r:.200}")
     if context_config is not None and not isinstance(context_config, ContextConfig):
         raise ConfigError(f"Agent(context_config=...) must be a ContextConfig, not {context_config!r:.200}")
+
+
+def _check_steps(cls: type[Agent]) -> None:
+    for step in ("_reasoning", "_acting"):
+        if getattr(cls, step) is not getattr(ReActAgentBase, step):
+            raise ConfigError(
+                f"{cls.__name__}.{step}() would never be called: an Agent's rounds and tool calls are the runtime's; "
+                f"write a middleware with on{step}, or derive from ReActAgentBase and write `reply` as well"
+            )
 
 
 def _check_state(state: object) -> None:

@@ -58,6 +58,7 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
         if agent.state.reply_context is not None or isinstance(inputs, ANSWERS):
             nothing_to_do = _nothing_to_do(agent, inputs)
             left = None if nothing_to_do else going_on(agent, inputs)
+        agent._fresh_chains()
         run = _begin(agent, ticket, left)
     except BaseException:
         agent._turns.give_back(ticket)

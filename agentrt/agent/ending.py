@@ -8,6 +8,7 @@ from agentrt.agent.reasoning import Conversation
 from agentrt.agent.run import Run
 from agentrt.agent.stream import Turns, WhenBusy
 from agentrt.block import new_id
+from agentrt.chain import Chains
 from agentrt.event import (
     AgentEvent,
     ModelCallEndEvent,
@@ -72,6 +73,7 @@ class ReplyingConversation(Conversation, Protocol):
     state_store: StateStore | None
 
     def _begin(self, run: Run | None) -> None: ...
+    def _fresh_chains(self) -> Chains: ...
     async def save(self) -> None: ...
     async def handle_interrupt(self, inputs: ReplyInput, *, reason: str | None) -> Msg: ...
 

@@ -6,6 +6,7 @@ in a *host*: one task that owns the scope, and that the consumer's side always s
 
 import asyncio
 import logging
+import math
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -17,7 +18,7 @@ import anyio
 
 from agentrt.errors import AgentRTError, UsageError
 
-__all__ = ["Host", "Mailbox", "Reaper", "checkpoint", "in_event_loop", "inside_of", "running_trio", "shielded"]
+__all__ = ["Host", "Mailbox", "Reaper", "checkpoint", "in_event_loop", "inside_of", "running_trio", "shielded", "soon"]
 
 inside_of: ContextVar[frozenset[str]] = ContextVar("agentrt_inside_of", default=frozenset())
 """The ids of the replies that the current task is working for."""
@@ -95,15 +96,30 @@ class Host:
                     yield event
             result = await host.outcome()
 
-    Leaving the block stops the task and waits for it, for a bounded time, whatever the reason for leaving.
+    The task has the deadline of whoever enters the block, unless it is to have none. Leaving the block stops the task
+    and waits for it, for a bounded time, whatever the reason for leaving.
     """
 
-    __slots__ = ("_error", "_mailbox", "_main", "_over", "_reply_id", "_result", "_returned", "_scope", "_stopped")
+    __slots__ = (
+        "_error",
+        "_has_deadline",
+        "_mailbox",
+        "_main",
+        "_over",
+        "_reply_id",
+        "_result",
+        "_returned",
+        "_scope",
+        "_stopped",
+    )
 
-    def __init__(self, reply_id: str, mailbox: Mailbox, main: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(
+        self, reply_id: str, mailbox: Mailbox, main: Callable[[], Awaitable[Any]], *, has_deadline: bool = True
+    ) -> None:
         self._reply_id = reply_id
         self._mailbox = mailbox
         self._main = main
+        self._has_deadline = has_deadline
         self._over = False
         self._stopped: anyio.Event | None = None
         self._returned = False
@@ -112,7 +128,8 @@ class Host:
 
     async def __aenter__(self) -> "Host":
         self._mailbox.is_read = True
-        self._scope = anyio.CancelScope(deadline=anyio.current_effective_deadline())
+        deadline = anyio.current_effective_deadline() if self._has_deadline else math.inf
+        self._scope = anyio.CancelScope(deadline=deadline)
         _spawn(self._run, self._end)
         return self
 
@@ -169,9 +186,8 @@ class Reaper:
     __slots__ = ("_soon", "loop")
 
     def __init__(self) -> None:
-        trio = running_trio()
-        self.loop = loop = asyncio.get_running_loop() if trio is None else None
-        self._soon = loop.call_soon_threadsafe if loop else trio.lowlevel.current_trio_token().run_sync_soon
+        self.loop = asyncio.get_running_loop() if running_trio() is None else None
+        self._soon = soon()
 
     def reap(self, generator: AsyncGenerator[Any, None]) -> None:
         """Have the generator closed soon; nothing happens when the loop is gone, and its generators with it."""
@@ -213,6 +229,14 @@ def running_trio() -> Any:
     """Return the module trio where it runs the current code, `None` elsewhere."""
     trio = sys.modules.get("trio")
     return trio if trio is not None and trio.lowlevel.in_trio_run() else None
+
+
+def soon() -> Callable[[Callable[[], object]], object]:
+    """Return what has the running event loop call a function, from any thread or signal handler."""
+    trio = running_trio()
+    if trio is None:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    return trio.lowlevel.current_trio_token().run_sync_soon  # type: ignore[no-any-return]  # trio is not imported here
 
 
 async def checkpoint() -> None:

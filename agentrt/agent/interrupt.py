@@ -106,6 +106,21 @@ class Interruption:
         if self._cancelled is not None:
             self._take_back()
 
+    async def whole(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Await `work()`, which can be interrupted up to where it takes steps of its own; raises `Interrupted`."""
+        if self.why is not None:
+            raise Interrupted
+        self.reads()
+        self.task = self._reader
+        try:
+            return await work()
+        except BaseException as error:
+            if self.why is None or not self.is_own(error):
+                raise
+            raise Interrupted from None
+        finally:
+            self.task = None
+
     def steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
         """Return what to read in place of the stream, so that a step of it can be interrupted."""
         if not self.stays or self._reader is None:
@@ -225,6 +240,16 @@ class _TrioInterruption(Interruption):
 
     async def raise_missed(self) -> None:
         await checkpoint_if_cancelled()
+
+    async def whole(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        if self.why is None:
+            with self._new_scope() as scope:
+                self._scope = scope
+                try:
+                    return await work()
+                finally:
+                    self._scope = None
+        raise Interrupted
 
     async def steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
         new_scope, now, deadline, take_step = self._new_scope, self._now, self.deadline, stream.__anext__

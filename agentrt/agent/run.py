@@ -55,6 +55,7 @@ class Run:
     attempt: Decoder | None = None
     last: AgentEvent | None = None
     cut_call: str | None = None
+    outlet: Mailbox | None = None
     checked: tuple[ToolBase, dict[str, Any], PermissionDecision] | None = None
 
     def __init__(self, ticket: Ticket, sequence: int, toolkit: Toolkit) -> None:
@@ -62,7 +63,7 @@ class Run:
         self.id = ticket.reply_id
         self.sequence = self._first = sequence
         self.toolkit = toolkit
-        self.drained = ticket.drained
+        self.drained = ticket.drained and not ticket.printed
         self.interruption = interruption(ticket.reaper.loop)
         self.inside = inside_of.get() | {self.id}
         self.starts_out: set[tuple[type, str]] = set()

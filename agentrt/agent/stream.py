@@ -21,14 +21,15 @@ _REAP_SECONDS = 15.0
 class Ticket:
     """One reply's claim on its conversation.
 
-    `drained` says that one task reads it from start to end, `dropped` that nobody holds its stream any more.
+    `drained` says that one task reads it from start to end, `printed` that what is read is printed, `dropped` that
+    nobody holds its stream any more.
     """
 
-    __slots__ = ("drained", "dropped", "reaper", "reply_id", "task")
+    __slots__ = ("drained", "dropped", "printed", "reaper", "reply_id", "task")
 
     def __init__(self, reply_id: str) -> None:
         self.reply_id = reply_id
-        self.drained = self.dropped = False
+        self.drained = self.dropped = self.printed = False
         self.reaper: Reaper | None = None
         self.task: int | None = None
 

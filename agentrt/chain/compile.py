@@ -81,7 +81,7 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
     item_types, terminal = spec.item_types, spec.terminal
     known: set[type] = set()  # classes that have passed the check, for a cheaper look at each item
 
-    async def entry(agent: Any, **values: Any) -> AsyncIterator[Any]:
+    async def entry(agent: Any, /, **values: Any) -> AsyncIterator[Any]:
         owner = Owner()
         left = owner.left
         stream = step(agent, values, owner)
@@ -129,7 +129,7 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
             self.owner = owner
             self.handed: Any = None
 
-        def __call__(self, **overrides: Any) -> AsyncIterator[Any]:
+        def __call__(self, /, **overrides: Any) -> AsyncIterator[Any]:
             values = overrides
             if values.keys() != keys:
                 values = {**self.values, **overrides}
@@ -199,7 +199,7 @@ def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, .
         by = layer
     codes = _codes(core, layers)
 
-    async def entry(agent: Any, **values: Any) -> Any:
+    async def entry(agent: Any, /, **values: Any) -> Any:
         owner = Owner()
         try:
             result = await step(agent, values, owner)
@@ -338,7 +338,7 @@ async def _owned_items(
 def _transformer_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, ...]) -> Callable[..., Any]:
     codes = _codes(core, layers)
 
-    async def entry(agent: Any, **values: Any) -> Any:
+    async def entry(agent: Any, /, **values: Any) -> Any:
         try:
             value = await core(agent, **values)
             for layer in layers:

@@ -67,6 +67,11 @@ def _describe(
             for spec in chains.table
             if spec.name in cores
         ],
+        "unused": {
+            spec.name: [_layer(layer, chains.layers[spec.name]) for layer in chains.layers[spec.name]]
+            for spec in chains.table
+            if spec.name not in cores and chains.layers[spec.name]
+        },
         "middlewares": [
             {
                 "class": type(each).__name__,
@@ -133,6 +138,8 @@ def _text(description: dict[str, Any]) -> str:
         lines.append(f"  core  {hook['core']}")
     if empty:
         lines.append(f"\nNo layer, the core is called directly: {', '.join(empty)}")
+    for hook, layers in description["unused"].items():
+        lines.append(f"\nNever here, for this agent has no such step: {hook} ({', '.join(map(_titled, layers))})")
     for each in description["middlewares"]:
         if each["tools"]:
             lines.append(f"\nTools of {_titled(each)}: {', '.join(each['tools'])}")

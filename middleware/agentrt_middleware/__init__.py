@@ -3,6 +3,7 @@
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
+from agentrt_middleware.hooks import HookMiddleware
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.otlp import SpanDelivery, setup_tracing
 from agentrt_middleware.rate_limit import RateLimitMiddleware
@@ -17,6 +18,7 @@ from agentrt_middleware.usage import UsageMiddleware, UsageReport
 __all__ = [
     "CircuitBreakerMiddleware",
     "DynamicContextMiddleware",
+    "HookMiddleware",
     "LoggingMiddleware",
     "ModelFallbackMiddleware",
     "RateLimitMiddleware",

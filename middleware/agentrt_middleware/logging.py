@@ -26,6 +26,7 @@ from agentrt.event import (
 )
 from agentrt.hooks import MiddlewareBase, NextReply, ReplyValues
 from agentrt.message import Msg, TextBlock, ToolResultState
+from agentrt_middleware.replies import input_of
 
 __all__ = ["LoggingMiddleware"]
 
@@ -72,7 +73,7 @@ class LoggingMiddleware(MiddlewareBase):
         self, agent: Any, input_kwargs: ReplyValues, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         reply = _Reply(self, agent)
-        reply.begin(input_kwargs["inputs"])
+        reply.begin(input_of(input_kwargs))
         try:
             async for item in next_handler(**input_kwargs):
                 reply.see(item)

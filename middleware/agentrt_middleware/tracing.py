@@ -29,6 +29,7 @@ from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware import genai, genai_content
 from agentrt_middleware.genai_metrics import GenAIMetrics
 from agentrt_middleware.genai_span import GenAISpan, Isolated
+from agentrt_middleware.replies import input_of, model_name_of
 
 __all__ = ["TracingMiddleware"]
 
@@ -112,7 +113,7 @@ class TracingMiddleware(MiddlewareBase):
     async def on_reply(
         self, agent: Any, input_kwargs: Any, next_handler: Any
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        reply = _Reply(self._instruments, agent, input_kwargs["inputs"])
+        reply = _Reply(self._instruments, agent, input_of(input_kwargs))
         agent.run.scratch(self)["reply"] = reply
         try:
             steps = aiter(next_handler(**input_kwargs))
@@ -325,7 +326,7 @@ class _Reply:
             tool.end(None)
         self.span.set({genai.AGENT_FINISHED_REASON: self.reason or "completed", **_usage(self.usage)})
         self.span.end()
-        name, model = self.agent.name, self.agent.model.model
+        name, model = self.agent.name, model_name_of(self.agent)
         labels = {genai.AGENT_NAME: name, genai.REQUEST_MODEL: model, genai.ERROR_TYPE: self.failure}
         made = self.instruments
         made.metrics.agent(perf_counter() - self._started, self.chats, len(self.tools), made.labels(labels))
@@ -379,18 +380,20 @@ class _Chat:
         # One that was cut or left has no answer, which is an error to the conventions, and none to us.
         reason = "error" if response is None else response.finished_reason or "stop"
         usage = None if response is None else response.usage
+        answering = None if response is None else _answering(response)
         self.span.set(
             {
                 genai.FINISH_REASONS: [reason],
                 genai.TIME_TO_FIRST_CHUNK: self._first,
                 genai.RESPONSE_ID: None if response is None else response.id,
+                genai.RESPONSE_MODEL: answering,
                 **_usage(usage),
             }
         )
         made = self._instruments
         if response is not None:
             made.content(self.span, genai.OUTPUT_MESSAGES, genai_content.output_messages, response.content, reason)
-        labels = made.labels({**_labels(self._model), genai.ERROR_TYPE: failure})
+        labels = made.labels({**_labels(self._model), genai.RESPONSE_MODEL: answering, genai.ERROR_TYPE: failure})
         made.metrics.chat(perf_counter() - self._started, usage, labels)
         if self._reply is None:
             self.end()
@@ -448,13 +451,13 @@ def _describe_agent(agent: Any, inputs: Any) -> tuple[str, _Attributes]:
         genai.AGENT_NAME: agent.name,
         genai.AGENT_REPLY_ID: agent.run.id,
         genai.CONVERSATION_ID: agent.state.session_id,
-        genai.REQUEST_MODEL: agent.model.model,
+        genai.REQUEST_MODEL: model_name_of(agent),
         genai.AGENT_INCOMING_EVENT: inputs.type if isinstance(inputs, AgentEvent) else None,
     }
 
 
 def _describe_chat(agent: Any, model: ChatModelBase) -> tuple[str, _Attributes]:
-    url = urlsplit(getattr(model, "base_url", None) or "")
+    url = urlsplit(str(getattr(model, "base_url", None) or ""))
     return model.model, {
         **_labels(model),
         genai.AGENT_NAME: agent.name,
@@ -482,6 +485,12 @@ def _describe_tool(reply: _Reply, call: ToolCallBlock) -> tuple[str, _Attributes
 def _labels(model: ChatModelBase) -> _Attributes:
     provider = type(model).__name__.removesuffix("ChatModel").lower() or genai.OTHER
     return {genai.OPERATION: genai.CHAT, genai.PROVIDER: provider, genai.REQUEST_MODEL: model.model}
+
+
+def _answering(response: ChatResponse) -> str | None:
+    """Return the name of the model that answered, where a layer further in says so."""
+    name = (response.metadata or {}).get("model")
+    return name if isinstance(name, str) else None
 
 
 def _usage(usage: ChatUsage | None) -> _Attributes:

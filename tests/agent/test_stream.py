@@ -267,9 +267,7 @@ def test_a_missing_super_init_is_told_at_first_use():
 
     with pytest.raises(UsageError) as caught:
         Mine().run_sync("go")
-    assert str(caught.value) == (
-        "Mine.__init__() did not call super().__init__(): call it there, with name=... and model=..."
-    )
+    assert str(caught.value) == "Mine.__init__() did not call super().__init__(): call it there, first of all"
 
 
 @pytest.mark.parametrize(
@@ -386,3 +384,9 @@ def test_run_sync_closes_the_model_in_the_event_loop_that_it_ran_in():
     agent.run_sync("go")
     assert len(loops) == 3
     assert loops[1] is loops[2]
+
+
+async def test_what_a_system_says_to_all_is_observed_as_a_users_words():
+    agent = agent_of(["done"])
+    await agent.observe([SystemMsg("moderator", "Be brief."), UserMsg("user", "Go.")])
+    assert [(msg.name, msg.role) for msg in agent.state.context] == [("moderator", "user"), ("user", "user")]

@@ -23,6 +23,8 @@ VALUES: dict[str, dict[str, Any]] = {
     "on_system_prompt": {"current_prompt": "prompt"},
     "on_check_permission": {"tool_call": CALL, "tool": None, "tool_input": {}},
     "on_compress_context": {"context_config": None, "instructions": None},
+    "on_observe": {"msg": None},
+    "on_print": {"msg": None, "last": True, "speech": None},
 }
 STREAMS = ("on_reply", "on_reasoning", "on_acting")
 
@@ -120,6 +122,14 @@ async def compress(agent: Log, context_config: Any, instructions: Any) -> None:
     agent.append("core")
 
 
+async def observe(agent: Log, msg: Any) -> None:
+    agent.append("core")
+
+
+async def show(agent: Log, msg: Any, last: bool, speech: Any) -> None:
+    agent.append("core")
+
+
 CORES: dict[str, Callable[..., Any]] = {
     "on_reply": reply,
     "on_reasoning": reason,
@@ -128,6 +138,8 @@ CORES: dict[str, Callable[..., Any]] = {
     "on_system_prompt": prompt,
     "on_check_permission": check,
     "on_compress_context": compress,
+    "on_observe": observe,
+    "on_print": show,
 }
 
 

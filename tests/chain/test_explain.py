@@ -31,6 +31,12 @@ class Tools(MiddlewareBase):
     async def on_compress_context(self, agent, input_kwargs, next_handler):
         await next_handler()
 
+    async def on_observe(self, agent, input_kwargs, next_handler):
+        await next_handler()
+
+    async def on_print(self, agent, input_kwargs, next_handler):
+        await next_handler()
+
 
 def place_of(function: Any) -> str:
     return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"

@@ -47,6 +47,16 @@ class Compression(MiddlewareBase):
         await next_handler()
 
 
+class Observation(MiddlewareBase):
+    async def on_observe(self, agent, input_kwargs, next_handler):
+        await next_handler()
+
+
+class Printing(MiddlewareBase):
+    async def on_print(self, agent, input_kwargs, next_handler):
+        await next_handler()
+
+
 ONE_EACH = {
     "on_reply": Reply,
     "on_reasoning": Reasoning,
@@ -55,6 +65,8 @@ ONE_EACH = {
     "on_check_permission": Permission,
     "on_acting": Acting,
     "on_compress_context": Compression,
+    "on_observe": Observation,
+    "on_print": Printing,
 }
 
 

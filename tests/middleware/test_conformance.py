@@ -15,6 +15,7 @@ import agentrt.middleware
 from agentrt.middleware import (
     CircuitBreakerMiddleware,
     DynamicContextMiddleware,
+    HookMiddleware,
     LoggingMiddleware,
     MiddlewareBase,
     ModelFallbackMiddleware,
@@ -46,6 +47,7 @@ def rate_limit() -> MiddlewareBase:
 SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
     CircuitBreakerMiddleware: lambda: CircuitBreakerMiddleware(3),
     DynamicContextMiddleware: lambda: DynamicContextMiddleware("It rains."),
+    HookMiddleware: HookMiddleware,
     LoggingMiddleware: lambda: LoggingMiddleware(logging.getLogger("agentrt.tests"), content=True),
     ModelFallbackMiddleware: fallback,
     RateLimitMiddleware: rate_limit,
@@ -62,6 +64,17 @@ EACH = pytest.mark.parametrize("make", SHIPPED.values(), ids=[cls.__name__ for c
 @EACH
 async def test_it_keeps_what_a_middleware_must_keep(make):
     await check_middleware(make, faults=[])
+
+
+@pytest.mark.parametrize("layer", HookMiddleware.__subclasses__())
+async def test_the_layers_of_hooks_keep_that_too(layer):
+    def pre(agent, kwargs):
+        return dict(kwargs)
+
+    def post(agent, kwargs, output):
+        return output
+
+    await check_middleware(lambda: layer({"one": pre}, {"one": post}), faults=[])
 
 
 @EACH

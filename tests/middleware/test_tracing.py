@@ -19,7 +19,7 @@ from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 
 from agentrt import Agent, MiddlewareBase, Msg, Toolkit
 from agentrt.agent import ContextConfig
-from agentrt.errors import ConfigError, MiddlewareConfigError, ModelError, RateLimited
+from agentrt.errors import ConfigError, MiddlewareConfigError, ModelError, RateLimited, Transient
 from agentrt.event import (
     ConfirmResult,
     ExternalExecutionResultEvent,
@@ -41,7 +41,7 @@ from agentrt.message import (
     URLSource,
     UserMsg,
 )
-from agentrt.middleware import TracingMiddleware
+from agentrt.middleware import ModelFallbackMiddleware, TracingMiddleware
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.testing import ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool, ToolBase, ToolContext
@@ -700,6 +700,69 @@ async def test_what_a_failing_redactor_was_given_does_not_leave(spans: Spans, ca
     assert spans.tree()
     assert CANARY not in spans.text() + caplog.text
     assert len([each for each in caplog.records if each.name == "agentrt"]) == 1
+
+
+async def test_a_redactor_is_asked_about_numbers_and_kinds_of_files_too(spans: Spans) -> None:
+    async def pay(card: int, amount: float, now: bool) -> str:
+        """Pay."""
+        return "paid"
+
+    def redact(text: str) -> str:
+        return text.replace("4111111111111111", "[card]").replace("secret", "[kind]")
+
+    script = [[call("1", "pay", card=4111111111111111, amount=2.5, now=True)], "Done."]
+    agent = agent_of(script, pay, middlewares=[spans.middleware(redact=redact, capture_content=True)])
+    await agent.reply(UserMsg("user", [TextBlock("go"), DataBlock(URLSource("https://a.b/c", "image/secret"))]))
+    assert "4111" not in spans.text()
+    assert "secret" not in spans.text()
+    arguments = json.loads(spans.one("execute_tool").attributes["gen_ai.tool.call.arguments"])
+    assert arguments == {"card": "[card]", "amount": 2.5, "now": True}
+
+
+async def test_of_a_long_conversation_the_last_messages_are_captured(spans: Spans) -> None:
+    agent = agent_of(["fine"], middlewares=[spans.middleware(capture_content=True)])
+    agent.model.context_size = 10_000_000
+    agent.state.context += [UserMsg("user", f"{number} " + "x" * 15_000) for number in range(50)]
+    await agent.reply("the last one")
+    captured = spans.one("chat").attributes["gen_ai.input.messages"]
+    assert len(captured) < 110_000
+    first, *others = [each["parts"][0]["content"] for each in json.loads(captured)]
+    assert first == "[what was said before is not shown]"
+    assert [each[:12] for each in others[-2:]] == ["49 xxxxxxxxx", "the last one"]
+
+
+async def test_half_a_character_costs_no_exporter_the_span(spans: Spans) -> None:
+    script = [ChatResponse([TextBlock("half \ud83d")])]
+    await agent_of(script, middlewares=[spans.middleware(capture_content=True)]).reply("go")
+    captured = spans.one("chat").attributes["gen_ai.output.messages"]
+    assert json.loads(captured)[0]["parts"][0]["content"] == "half ?"
+    assert captured.encode()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_chat_names_the_model_that_was_asked_and_the_one_that_answered(spans: Spans, stream: bool) -> None:
+    reader = InMemoryMetricReader()
+    second = ScriptedChatModel(["Hello.", "Hello."], model="second", stream=stream)
+    layers = [spans.middleware(meter_provider=MeterProvider([reader])), ModelFallbackMiddleware(second, sticky=True)]
+    agent = Agent("tester", model=ScriptedChatModel([["half ", Transient("cut")]], model="first"), middlewares=layers)
+    await agent.reply("go")
+    await agent.reply("go on")
+    for span in spans.named("chat"):
+        names = [span.attributes[f"gen_ai.{which}.model"] for which in ("request", "response")]
+        assert names == ["first", "second"]
+    assert '"gen_ai.response.model": "second"' in reader.get_metrics_data().to_json()
+
+
+async def test_an_address_that_is_no_text_is_understood_too(spans: Spans) -> None:
+    class Address:
+        def __str__(self) -> str:
+            return "https://models.example:8443/v1"
+
+    agent = agent_of(["Hello."], middlewares=[spans.middleware()])
+    agent.model.base_url = Address()  # type: ignore[attr-defined]  # as some adapters have it
+    await agent.reply("go")
+    attributes = spans.one("chat scripted").attributes
+    assert (attributes["server.address"], attributes["server.port"]) == ("models.example", 8443)
 
 
 def test_a_redactor_that_is_no_function_is_refused() -> None:

@@ -1,0 +1,40 @@
+"""Telling the other agents of a hub what an agent has said."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from agentrt.message import Msg
+
+__all__ = ["Observer", "broadcast"]
+
+_logger = logging.getLogger("agentrt")
+
+
+class Observer(Protocol):
+    """Whoever takes in messages."""
+
+    name: str
+
+    async def observe(self, msg: Msg) -> None: ...
+
+
+async def broadcast(msg: Msg, observers: Iterable[Observer]) -> None:
+    """Let each observer take in a message of its own, without what was thought, in order; nobody gets it twice.
+
+    An observer that fails is reported to the log, and harms nobody.
+    """
+    said = _without_thinking(msg)
+    for observer in {id(each): each for each in observers}.values():
+        try:
+            await observer.observe(said.copy())
+        except Exception as error:  # noqa: BLE001  # neither the speaker nor the others are to blame
+            # The type alone: the text may quote what somebody said.
+            _logger.error("agent %r failed to observe a message: %s", observer.name, type(error).__name__)
+
+
+def _without_thinking(msg: Msg) -> Msg:
+    if isinstance(msg.content, str) or not msg.has_content_blocks("thinking"):
+        return msg
+    return replace(msg, content=[block for block in msg.content if block.type != "thinking"])

@@ -1,0 +1,98 @@
+"""UserAgent: a person among agents."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, get_args
+
+from pydantic import BaseModel
+
+from agentrt.agent.base import AgentBase
+from agentrt.agent.user_input import TerminalUserInput, UserInputBase, UserInputData
+from agentrt.block import ContentBlock, TextBlock
+from agentrt.errors import InvalidInputError
+from agentrt.hooks import MiddlewareBase
+from agentrt.memory import InMemoryMemory, MemoryBase
+from agentrt.message import Msg
+
+__all__ = ["UserAgent"]
+
+_BLOCKS = get_args(get_args(ContentBlock)[0])
+
+
+class UserAgent(AgentBase):
+    """An agent whose reply is what a person answers: in the terminal, unless another way of asking is set.
+
+    `memory` keeps what it was told, observed and answered.
+    """
+
+    _input_method: ClassVar[UserInputBase] = TerminalUserInput()
+    _made_by_init: ClassVar[set[str]] = AgentBase._made_by_init | {"memory"}
+
+    def __init__(self, name: str, *, middlewares: Sequence[MiddlewareBase] = ()) -> None:
+        super().__init__(name=name, middlewares=middlewares)
+        self.memory: MemoryBase = InMemoryMemory()
+        self._own_input_method: UserInputBase | None = None
+
+    async def reply(self, msg: Msg | list[Msg] | None = None, structured_model: type[BaseModel] | None = None) -> Msg:
+        """Ask the person, and return the answer; the values of `structured_model` are in its `metadata`."""
+        await self.memory.add(msg)
+        ask = self._own_input_method or self._input_method
+        data = await ask(self.id, self.name, structured_model=structured_model)
+        _check_data(ask, data)
+        answer = Msg(self.name, _content(data.blocks_input), "user", metadata=dict(data.structured_input or {}))
+        await self.print(answer, True)
+        await self.memory.add(answer)
+        return answer
+
+    async def observe(self, msg: Msg | list[Msg] | None) -> None:
+        """Keep messages without asking."""
+        await self.memory.add(msg)
+
+    async def handle_interrupt(self, *args: Any, **kwargs: Any) -> Msg:
+        """Return, show and keep a message that says that no answer was waited for."""
+        told = {"_is_interrupted": True}
+        answer = Msg(
+            self.name, "I was interrupted before I answered.", "user", metadata=told, finished_reason="interrupted"
+        )
+        await self.print(answer, True)
+        await self.memory.add(answer)
+        return answer
+
+    def override_instance_input_method(self, input_method: UserInputBase) -> None:
+        """Have this agent ask in another way."""
+        self._own_input_method = _checked_method(input_method)
+
+    @classmethod
+    def override_class_input_method(cls, input_method: UserInputBase) -> None:
+        """Have all agents of this class ask in another way, and those of its subclasses that set none of their own."""
+        cls._input_method = _checked_method(input_method)
+
+
+def _checked_method(input_method: Any) -> UserInputBase:
+    if isinstance(input_method, UserInputBase):
+        return input_method
+    raise InvalidInputError(
+        f"an input method must be an instance of a subclass of UserInputBase, such as TerminalUserInput(), "
+        f"not {input_method!r:.200}"
+    )
+
+
+def _check_data(ask: UserInputBase, data: Any) -> None:
+    # The types only: what a person answered may be a secret.
+    name = type(ask).__name__
+    if not isinstance(data, UserInputData):
+        raise InvalidInputError(f"{name} must return a UserInputData, not one of type {type(data).__name__}")
+    blocks: Any = data.blocks_input
+    values: Any = data.structured_input
+    if blocks is not None and not (isinstance(blocks, list) and all(isinstance(each, _BLOCKS) for each in blocks)):
+        raise InvalidInputError(f"{name} must return a list of content blocks, such as TextBlock, as blocks_input")
+    if values is not None and not isinstance(values, dict):
+        raise InvalidInputError(
+            f"{name} must return a dict as structured_input, not one of type {type(values).__name__}"
+        )
+
+
+def _content(blocks: list[ContentBlock] | None) -> str | list[ContentBlock]:
+    if not blocks:
+        return ""
+    first = blocks[0]
+    return first.text if len(blocks) == 1 and isinstance(first, TextBlock) else list(blocks)

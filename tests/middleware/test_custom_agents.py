@@ -1,0 +1,84 @@
+"""The middlewares that ship, in agents that write their own reply."""
+
+import logging
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import agentrt.middleware
+from agentrt import AgentBase, Msg, UserMsg
+from agentrt.errors import MiddlewareConfigError
+from agentrt.middleware import (
+    CircuitBreakerMiddleware,
+    DynamicContextMiddleware,
+    HookMiddleware,
+    LoggingMiddleware,
+    MiddlewareBase,
+    ModelFallbackMiddleware,
+    RateLimitMiddleware,
+    RetryMiddleware,
+    TimeoutMiddleware,
+    TimingMiddleware,
+    ToolRetryMiddleware,
+    TracingMiddleware,
+    UsageMiddleware,
+)
+from agentrt.model import ScriptedChatModel
+
+
+class Echo(AgentBase):
+    async def reply(self, msg: Msg) -> Msg:
+        if msg.content == "fail":
+            raise LookupError("canary-7")
+        return msg
+
+
+AROUND_REPLIES = {TracingMiddleware, LoggingMiddleware}
+AROUND_STEPS = [
+    CircuitBreakerMiddleware(),
+    DynamicContextMiddleware("It is late."),
+    ModelFallbackMiddleware(ScriptedChatModel(["other"])),
+    RateLimitMiddleware(1.0),
+    RetryMiddleware(),
+    TimeoutMiddleware(total=1.0),
+    TimingMiddleware(),
+    ToolRetryMiddleware(),
+    UsageMiddleware(),
+]
+
+
+def test_all_that_ship_are_tried():
+    shipped = {getattr(agentrt.middleware, name) for name in agentrt.middleware.__all__ if name.endswith("Middleware")}
+    assert shipped - {HookMiddleware} == AROUND_REPLIES | {type(each) for each in AROUND_STEPS}
+
+
+@pytest.mark.parametrize("layer", AROUND_STEPS, ids=lambda layer: type(layer).__name__)
+def test_one_that_would_never_run_is_refused(layer: MiddlewareBase):
+    with pytest.raises(MiddlewareConfigError, match=f"{type(layer).__name__} would never run in agents like Echo"):
+        Echo(middlewares=[layer])
+
+
+@pytest.mark.parametrize(("said", "status"), [("hi", "UNSET"), ("fail", "ERROR")])
+async def test_a_reply_is_a_span_with_its_own_status(said: str, status: str):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    agent = Echo(name="echo", middlewares=[TracingMiddleware(tracer_provider=provider)])
+    try:
+        await agent(UserMsg("user", said))
+    except LookupError:
+        assert said == "fail"
+    [span] = exporter.get_finished_spans()
+    assert (span.name, span.status.status_code.name) == ("invoke_agent echo", status)
+    assert dict(span.attributes or {})["agentrt.agent.reply_id"] == agent.reply_id
+    assert "canary-7" not in span.to_json()
+
+
+async def test_a_reply_is_logged_from_start_to_end(caplog: pytest.LogCaptureFixture):
+    agent = Echo(name="echo", middlewares=[LoggingMiddleware()])
+    with caplog.at_level(logging.INFO):
+        await agent(UserMsg("user", "hi"))
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split()[0] for line in lines] == ["REPLY_START", "REPLY_END"]
+    assert all(f"reply_id={agent.reply_id}" in line for line in lines)
