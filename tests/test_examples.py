@@ -22,6 +22,9 @@ CALLS_FOR_A_MODEL = {"AGENTRT_MODEL", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OP
 
 SAYS = {
     "approval.py": r"delete {\"path\": \"draft\.txt\"}\? \[.*\] The tool said: Deleted draft\.txt\.\n",
+    "custom_agent.py": (
+        r"parrot: Hello there! Hello there!\n\(Hello there! Hello there! Thank you\.\)\n\['Hello there!'\]\n"
+    ),
     "dynamic_system_prompt.py": r"Time: \d{4}-\d\d-\d\dT.*\nTime: \d{4}-\d\d-\d\dT.*\n",
     "external_tool.py": r"\(somebody in Oslo looks out of the window\)\nIt is snowing in Oslo\.\n",
     "full_observability.py": (
@@ -30,8 +33,16 @@ SAYS = {
         r"\[reasoning\] end\n){2}"
         r"\[reply\] end for assistant\nIt is sunny in Beijing\.\n"
     ),
+    "hooks_legacy.py": (
+        r"Hello, world! \[instance\] \[class\]\nHello, world! \[instance\]\nadd gave 5 \(success\)\n5!\n"
+        r"  1\. ActingHookMiddleware\n"
+    ),
     "model_fallback.py": (
         r"Primary model failed: connection refused, switching to fallback\nHello from the other model\.\n"
+    ),
+    "msghub_debate.py": (
+        r"Alice: .* \(Before me spoke: nobody\.\)\nBob: .* \(Before me spoke: Alice\.\)\n"
+        r"(Carol: .*\n){2}Bob: .* \(Before me spoke: Alice, Bob, Carol\.\)\nJudge: .* was said by Alice\.\n"
     ),
     "quickstart.py": (
         r"(?s)Agent 'assistant': the chains, .*> Which file defines .*agentrt/hooks\.py defines 'MiddlewareBase' .*"
@@ -41,6 +52,10 @@ SAYS = {
     "resume_in_another_process.py": (
         r"first process: Waiting for an answer about 'get_weather' \(\w+\)\.\n"
         r"second process: It is foggy in London\.\n"
+    ),
+    "streaming_many_agents.py": (
+        r"(?s)(?=.*counter: one,\n.*counter: two,\n.*counter: three\n.*counter:  \(complete\)\n)"
+        r"(?=.*   poet: A\n.*   poet: tea\n.*   poet:  \(complete\)\n).*"
     ),
     "structured_output.py": r".* argument 'days' should be more than 0, not -3\. .*\n3 days in Kyoto, by train\n",
     "timing.py": (

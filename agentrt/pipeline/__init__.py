@@ -1,0 +1,15 @@
+"""Agents composed: one after the other, side by side, in a hub where all hear each other, and read as one stream."""
+
+from agentrt.pipeline.fanout import FanoutPipeline, fanout_pipeline
+from agentrt.pipeline.hub import MsgHub
+from agentrt.pipeline.printing import stream_printing_messages
+from agentrt.pipeline.sequential import SequentialPipeline, sequential_pipeline
+
+__all__ = [
+    "FanoutPipeline",
+    "MsgHub",
+    "SequentialPipeline",
+    "fanout_pipeline",
+    "sequential_pipeline",
+    "stream_printing_messages",
+]

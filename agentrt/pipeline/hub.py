@@ -1,0 +1,136 @@
+"""MsgHub: agents that hear what the others say."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Self
+
+import shortuuid
+
+from agentrt.agent import AgentBase
+from agentrt.agent.broadcast import broadcast
+from agentrt.errors import ConfigError, InvalidInputError, UsageError
+from agentrt.message import Msg
+from agentrt.pipeline.members import agents_in
+
+__all__ = ["MsgHub"]
+
+_logger = logging.getLogger("agentrt")
+
+
+class MsgHub:
+    """Agents that hear each other: what one of them answers to `await agent(...)`, all the others observe.
+
+        async with MsgHub([alice, bob], announcement=UserMsg("host", "Begin.")) as hub:
+            await alice()
+            hub.add(carol)
+            await bob()
+
+    The announcement goes to all when the block is entered; who joins later does not get it. However the block ends,
+    the hub's subscriptions end with it. Hubs may overlap and nest, and nobody hears an answer twice for that; one hub
+    is entered once at a time. An agent takes part once however often it is given, another conversation of it (made by
+    `with_state`) is another agent, and a hub may begin empty.
+    """
+
+    def __init__(
+        self,
+        participants: Sequence[AgentBase],
+        announcement: Msg | list[Msg] | None = None,
+        enable_auto_broadcast: bool = True,
+        name: str | None = None,
+    ) -> None:
+        self._participants = agents_in(participants, "MsgHub(participants=...)")
+        self._subscribed: list[AgentBase] = []
+        self._is_open = False
+        self._automatic = bool(enable_auto_broadcast)
+        self.announcement = _messages(announcement)
+        self.name = shortuuid.uuid() if name is None else _checked_name(name)
+
+    @property
+    def participants(self) -> list[AgentBase]:
+        """The agents in the hub, in the order in which they joined."""
+        return list(self._participants)
+
+    @property
+    def enable_auto_broadcast(self) -> bool:
+        """Whether the participants hear each other's answers by themselves."""
+        return self._automatic
+
+    async def __aenter__(self) -> Self:
+        if self._is_open:
+            raise UsageError(f"hub {self.name!r} is entered already: make another MsgHub over the same agents")
+        try:
+            self._change(self._participants, True, self._automatic)
+            await self.broadcast(self.announcement)
+        except BaseException:  # raised again: nobody will leave a block that was never entered
+            self._change(self._participants, False, self._automatic)
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._change(self._participants, False, self._automatic)
+
+    def add(self, new_participant: AgentBase | Sequence[AgentBase]) -> None:
+        """Let an agent, or several, join; who is in it already stays."""
+        new = agents_in(new_participant, "MsgHub.add()")
+        self._change([*self._participants, *_without(new, self._participants)], self._is_open, self._automatic)
+
+    def delete(self, participant: AgentBase | Sequence[AgentBase]) -> None:
+        """Let an agent, or several, leave: who has left neither hears the others nor is heard by them.
+
+        Warns of who is not in the hub.
+        """
+        leaving = agents_in(participant, "MsgHub.delete()")
+        for agent in _without(leaving, self._participants):
+            _logger.warning("agent %r is not in the hub %r", agent.name, self.name)
+        self._change(_without(self._participants, leaving), self._is_open, self._automatic)
+
+    def set_auto_broadcast(self, enabled: bool) -> None:
+        """Have the participants hear each other's answers by themselves, or only what `broadcast` tells them."""
+        self._change(self._participants, self._is_open, bool(enabled))
+
+    async def broadcast(self, msg: Msg | list[Msg]) -> None:
+        """Let all participants, the sender too, observe a message or several, each a copy without what was thought.
+
+        A participant that fails to observe is reported to the log, and harms nobody.
+        """
+        for each in _messages(msg):
+            await broadcast(each, self._participants)
+
+    def _change(self, participants: list[AgentBase], is_open: bool, automatic: bool) -> None:
+        """Make the hub this one, with all subscriptions; nothing has changed when it raises `UsageError`."""
+        before, after = self._subscribed, participants if is_open and automatic else []
+        self._check_free(_without(after, before))
+        self._participants, self._is_open, self._automatic = participants, is_open, automatic
+        self._subscribed = after
+        for agent in _without(before, after):
+            agent.remove_subscribers(self.name)
+        for agent in after:
+            agent.reset_subscribers(self.name, after)
+
+    def _check_free(self, agents: list[AgentBase]) -> None:
+        # The name is the key of the subscriptions: two hubs of one name would undo each other's.
+        for agent in agents:
+            if self.name in agent._subscribers:
+                raise UsageError(
+                    f"agent {agent.name!r} is in another hub named {self.name!r}: "
+                    f"give this one another name, or none for a name of its own"
+                )
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"MsgHub(name=...) must be a text, not {name!r:.200}")
+    return name
+
+
+def _messages(given: Any) -> list[Msg]:
+    messages = [] if given is None else given if isinstance(given, list) else [given]
+    for message in messages:
+        if not isinstance(message, Msg):
+            raise InvalidInputError(f"a hub tells its participants a Msg or a list of Msg, not {message!r:.200}")
+    return list(messages)
+
+
+def _without(agents: list[AgentBase], others: list[AgentBase]) -> list[AgentBase]:
+    ids = {id(other) for other in others}
+    return [agent for agent in agents if id(agent) not in ids]
