@@ -11,7 +11,13 @@ from agentrt.hooks import HOOKS
 
 ROOT = Path(__file__).parent.parent
 HOOK_TABLES = ["README.md", "middleware/README.md"]
-PAGES = [*HOOK_TABLES, "docs/models.md", "docs/waiting-and-stopping.md"]
+PAGES = [
+    *HOOK_TABLES,
+    "docs/coming-from-agentscope.md",
+    "docs/custom-agents.md",
+    "docs/models.md",
+    "docs/waiting-and-stopping.md",
+]
 
 
 def programs():
