@@ -38,7 +38,7 @@ def as_messages(inputs: Any) -> list[Msg]:
     """Return the messages in the input; raises `InvalidInputError` for anything else."""
     if inputs is None:
         return []
-    if isinstance(inputs, str):  # from a layer, since what comes from outside is a message by now
+    if inputs.__class__ is str:  # from a layer, since what comes from outside is a message by now
         return [UserMsg("user", inputs)]
     messages = inputs if isinstance(inputs, list) else [inputs]
     for message in messages:

@@ -17,7 +17,7 @@ from agentrt.agent.config import ContextConfig, ReActConfig
 from agentrt.agent.drive import drive
 from agentrt.agent.ending import close_unfinished
 from agentrt.agent.fill import Fill
-from agentrt.agent.hooking import class_hooks_version
+from agentrt.agent.hooking import class_hooks
 from agentrt.agent.host import in_event_loop
 from agentrt.agent.overridden import check_parameters, core_of, entry_of, reply_of_the_loop
 from agentrt.agent.own import OwnMethod
@@ -122,6 +122,15 @@ class Agent(ReActAgentBase):
             raise UsageError(f"agent {self.name!r} has no reply in progress: agent.run is there for hooks and tools")
         return self._run
 
+    @property
+    def reply_id(self) -> str | None:
+        """The id of the reply in progress, of the one that waits, or else of the last one; `None` before the first."""
+        current = self._run
+        if current is not None:
+            return current.id
+        waiting, last = self.state.reply_context, self.state.last_reply
+        return waiting.reply_id if waiting is not None else last.reply_id if last is not None else None
+
     def reply_stream(
         self, inputs: str | ReplyInput = None, structured_schema: Any = None, *, yield_final_msg: bool = False
     ) -> ReplyStream:
@@ -139,7 +148,9 @@ class Agent(ReActAgentBase):
         inputs = as_input(inputs)
         check_form(structured_schema)
         items = drive(self, ticket, inputs, structured_schema, yield_final_msg)
-        if self._prints():
+        if self._compiled_for != class_hooks.version:
+            self._fresh_chains()
+        if self._shows or self._queues or self._is_seen_printing:
             ticket.printed = True
             items = printed(self, items)
         return ReplyStream(items, ticket)
@@ -148,7 +159,8 @@ class Agent(ReActAgentBase):
         """Answer with the final message; see `reply_stream`."""
         if type(self).reply is not Agent.reply:  # reached by `super()`
             return await reply_of_the_loop(self, as_input(inputs), structured_schema)
-        return cast(Msg, await self.reply_stream(inputs, structured_schema, yield_final_msg=True).drain())
+        stream = self.reply_stream(inputs, structured_schema, yield_final_msg=True)
+        return await stream.drain()  # type: ignore[return-value]  # the last item is the message
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Msg:
         """Answer with the final message, as `reply` does, and let those who subscribed to this agent observe it.
@@ -256,24 +268,17 @@ class Agent(ReActAgentBase):
 
     def _begin(self, run: Run | None) -> None:
         """Note which reply is in progress; called by that reply alone."""
-        values = self.__dict__  # twice in each reply, so without the base's look at what is set
-        values["_run"] = run
-        if run is not None:
-            values["_reply_id"] = run.id
-
-    def _prints(self) -> bool:
-        """Say whether there is anybody to see what is printed."""
-        on_print = self._fresh_chains().on_print
-        return self._shows or self._queues or on_print is not self._cores["on_print"]
+        self._run = run
 
     def _fresh_chains(self) -> Chains:
-        if self._run is None and self._compiled_for != class_hooks_version():
+        if self._run is None and self._compiled_for != class_hooks.version:
             self._compile_chains()
         return self.chains
 
     def _compile_chains(self) -> None:
         super()._compile_chains()
         self._announcing = hooks_that_emit(self.chains)
+        self._is_seen_printing = self.chains.on_print is not self._cores["on_print"]
 
     def _own_run(self) -> Run | None:
         return self._run

@@ -19,7 +19,7 @@ from agentrt.agent.hooking import (
     HookRegistration,
     HookTable,
     are_same,
-    class_hooks_version,
+    class_hooks,
     hook_layers,
     hooks_of,
 )
@@ -218,7 +218,7 @@ class AgentBase(HookRegistration, StateModule):
 
     def _compile_chains(self) -> None:
         """Compile the chains, if they are not compiled for the hooks that there are now."""
-        self._compiled_for = class_hooks_version()
+        self._compiled_for = class_hooks.version
         hooks = hooks_of(self)
         if self._compiled is not None and are_same(hooks, self._compiled):
             return
@@ -262,7 +262,7 @@ class AgentBase(HookRegistration, StateModule):
         run = self._reply_here()
         if run is not None:
             return run.chains
-        if self._compiled_for != class_hooks_version():
+        if self._compiled_for != class_hooks.version:
             self._compile_chains()
         return self.chains
 

@@ -19,6 +19,7 @@ from agentrt.agent.ending import (
     settle,
     start,
 )
+from agentrt.agent.hooking import class_hooks
 from agentrt.agent.host import inside_of, shielded
 from agentrt.agent.resume import answered_before, going_on
 from agentrt.agent.run import PLAIN_OUTSIDE, Run
@@ -58,7 +59,8 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
         if agent.state.reply_context is not None or isinstance(inputs, ANSWERS):
             nothing_to_do = _nothing_to_do(agent, inputs)
             left = None if nothing_to_do else going_on(agent, inputs)
-        agent._fresh_chains()
+        if agent._compiled_for != class_hooks.version:
+            agent._fresh_chains()
         run = _begin(agent, ticket, left)
     except BaseException:
         agent._turns.give_back(ticket)

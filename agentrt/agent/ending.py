@@ -68,6 +68,7 @@ class ReplyingConversation(Conversation, Protocol):
     """What a reply needs of an agent."""
 
     _run: Run | None
+    _compiled_for: int | None
     _turns: Turns
     when_busy: WhenBusy
     state_store: StateStore | None

@@ -18,7 +18,7 @@ __all__ = [
     "HookRegistration",
     "HookTable",
     "are_same",
-    "class_hooks_version",
+    "class_hooks",
     "hook_layers",
     "hooks_of",
 ]
@@ -31,13 +31,29 @@ REACT_HOOK_TYPES = tuple(name for each in get_args(ReActAgentHookTypes) for name
 
 _NO_HOOKS: HookTable = {}
 _PARAMETERS = {"pre": ("self", "kwargs"), "post": ("self", "kwargs", "output")}
-_of_classes: dict[type, HookTable] = {}  # a class is forgotten when its last hook is
-_version = 0
 
 
-def class_hooks_version() -> int:
-    """Return a number that changes whenever the hooks of some class do."""
-    return _version
+class _ClassHooks:
+    """The hooks of classes; `version` changes whenever any of them does."""
+
+    __slots__ = ("tables", "version")
+
+    def __init__(self) -> None:
+        self.tables: dict[type, HookTable] = {}  # a class is forgotten when its last hook is
+        self.version = 0
+
+    def of(self, cls: type) -> HookTable:
+        return self.tables.get(cls, _NO_HOOKS)
+
+    def set(self, cls: type, hooks: HookTable) -> None:
+        if hooks:
+            self.tables[cls] = hooks
+        else:
+            self.tables.pop(cls, None)
+        self.version += 1
+
+
+class_hooks = _ClassHooks()
 
 
 class HookRegistration:
@@ -76,18 +92,18 @@ class HookRegistration:
     def register_class_hook(cls, hook_type: ReActAgentHookTypes, hook_name: str, hook: Callable[..., Any]) -> None:
         """Register a hook for all agents of this class and of those derived from it, existing ones included."""
         _check(cls, hook_type, hook_name, hook)
-        _set_class_hooks(cls, _with(_of_classes.get(cls, _NO_HOOKS), hook_type, hook_name, hook))
+        class_hooks.set(cls, _with(class_hooks.of(cls), hook_type, hook_name, hook))
 
     @classmethod
     def remove_class_hook(cls, hook_type: ReActAgentHookTypes, hook_name: str) -> None:
         """Remove a hook that was registered on this very class; raises `ValueError` when there is none by that name."""
         _check_type(cls, hook_type)
-        _set_class_hooks(cls, _without(_of_classes.get(cls, _NO_HOOKS), hook_type, hook_name, f"class {cls.__name__}"))
+        class_hooks.set(cls, _without(class_hooks.of(cls), hook_type, hook_name, f"class {cls.__name__}"))
 
     @classmethod
     def clear_class_hooks(cls, hook_type: ReActAgentHookTypes | None = None) -> None:
         """Remove the hooks of one type, or all of them, that were registered on this very class."""
-        _set_class_hooks(cls, _cleared(cls, _of_classes.get(cls, _NO_HOOKS), hook_type))
+        class_hooks.set(cls, _cleared(cls, class_hooks.of(cls), hook_type))
 
     def _set_hooks(self, hooks: HookTable) -> None:
         self._instance_hooks = hooks
@@ -96,7 +112,7 @@ class HookRegistration:
 
 def hooks_of(agent: HookRegistration) -> HookTable:
     """Return the hooks that run for an agent, by type; names are made unique by the class that a hook is of."""
-    classes = [(cls, _of_classes[cls]) for cls in type(agent).__mro__ if cls in _of_classes]
+    classes = [(cls, class_hooks.of(cls)) for cls in type(agent).__mro__ if cls in class_hooks.tables]
     if not classes:
         return agent._instance_hooks
     found: dict[str, dict[str, Callable[..., Any]]] = {}
@@ -126,15 +142,6 @@ def hook_layers(hooks: HookTable) -> list[MiddlewareBase]:
     from agentrt_middleware.hooks import layers_for
 
     return layers_for(hooks)
-
-
-def _set_class_hooks(cls: type, hooks: HookTable) -> None:
-    global _version
-    if hooks:
-        _of_classes[cls] = hooks
-    else:
-        _of_classes.pop(cls, None)
-    _version += 1
 
 
 def _with(table: HookTable, hook_type: str, name: str, hook: Callable[..., Any]) -> HookTable:

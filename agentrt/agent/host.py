@@ -186,8 +186,9 @@ class Reaper:
     __slots__ = ("_soon", "loop")
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop() if running_trio() is None else None
-        self._soon = soon()
+        trio = running_trio()
+        self.loop = loop = asyncio.get_running_loop() if trio is None else None
+        self._soon = loop.call_soon_threadsafe if loop else trio.lowlevel.current_trio_token().run_sync_soon
 
     def reap(self, generator: AsyncGenerator[Any, None]) -> None:
         """Have the generator closed soon; nothing happens when the loop is gone, and its generators with it."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from threading import get_ident
 from time import time_ns
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 
 import anyio
 import anyio.from_thread
@@ -17,6 +17,7 @@ from agentrt.agent.stream import Ticket
 from agentrt.errors import UsageError
 from agentrt.event import (
     AgentEvent,
+    AnyEvent,
     ModelCallRetryEvent,
     ReplyEndEvent,
     ReplyStartEvent,
@@ -34,7 +35,7 @@ from agentrt.types import FinishedReason, PermissionDecision
 __all__ = ["PLAIN_INSIDE", "PLAIN_OUTSIDE", "Run"]
 
 STARTS = {ToolCallStartEvent, ToolResultStartEvent}
-_EVENTS = frozenset(AgentEvent.__subclasses__())
+_EVENTS = frozenset(get_args(get_args(AnyEvent)[0]))
 PLAIN_INSIDE = _EVENTS - {ReplyEndEvent, ToolResultEndEvent}
 """The events of which nothing has to be noted as they enter the stream of a reply: nearly all."""
 PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyEndEvent, *STARTS}
