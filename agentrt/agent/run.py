@@ -35,7 +35,7 @@ from agentrt.types import FinishedReason, PermissionDecision
 __all__ = ["PLAIN_INSIDE", "PLAIN_OUTSIDE", "Run"]
 
 STARTS = {ToolCallStartEvent, ToolResultStartEvent}
-_EVENTS = frozenset(get_args(get_args(AnyEvent)[0]))
+_EVENTS: frozenset[type[AgentEvent]] = frozenset(get_args(get_args(AnyEvent)[0]))
 PLAIN_INSIDE = _EVENTS - {ReplyEndEvent, ToolResultEndEvent}
 """The events of which nothing has to be noted as they enter the stream of a reply: nearly all."""
 PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyEndEvent, *STARTS}
