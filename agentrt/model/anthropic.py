@@ -93,12 +93,12 @@ class AnthropicChatModel(RemoteChatModel):
             "top_p": top_p,
             "stop_sequences": [stop] if isinstance(stop, str) else stop,
         }
-        self._settings = {name: value for name, value in settings.items() if value is not None}
+        self.settings = {name: value for name, value in settings.items() if value is not None}
 
     def _body(
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> dict[str, Any]:
-        body = {"model": self.model, "stream": self.stream, **self._settings, **self._formatter(messages)}
+        body = {"model": self.model, "stream": self.stream, **self.settings, **self._formatter(messages)}
         body |= _tools(tools, tool_choice, body["messages"])
         if self._thinking and _may_think(body):
             body["thinking"] = self._thinking

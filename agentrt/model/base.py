@@ -1,6 +1,7 @@
 """What every model adapter is."""
 
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from agentrt.errors import UsageError
@@ -31,6 +32,9 @@ class ChatModelBase:
 
     Models that go to a provider name what its API has a form for; set it for a model that takes less.
     """
+
+    settings: Mapping[str, Any] = MappingProxyType({})
+    """How it asks for answers, by its provider's names ("temperature", "max_tokens", ...); nothing secret."""
 
     def __init__(self, *, model: str, stream: bool = True, context_size: int = 128_000) -> None:
         self.model = model

@@ -101,7 +101,7 @@ class OpenAIChatModel(RemoteChatModel):
             "seed": seed,
             "reasoning_effort": reasoning_effort,
         }
-        self._settings = {name: value for name, value in settings.items() if value is not None}
+        self.settings = {name: value for name, value in settings.items() if value is not None}
 
     def _format(self, messages: Sequence[Msg]) -> list[dict[str, Any]]:
         return format_openai(messages, reasoning=self.quirks.reasoning_back)
@@ -110,7 +110,7 @@ class OpenAIChatModel(RemoteChatModel):
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> dict[str, Any]:
         formatter = self._formatter or self._format
-        body = {"model": self.model, "messages": formatter(messages), "stream": self.stream, **self._settings}
+        body = {"model": self.model, "messages": formatter(messages), "stream": self.stream, **self.settings}
         if self.stream and self.quirks.stream_usage:
             body["stream_options"] = {"include_usage": True}
         if tools:

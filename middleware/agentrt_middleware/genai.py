@@ -44,6 +44,7 @@ __all__ = [
     "OUTPUT_VALUE",
     "PROVIDER",
     "REQUEST_MODEL",
+    "REQUEST_SETTINGS",
     "REQUEST_STREAM",
     "RESPONSE_ID",
     "RESPONSE_MODEL",
@@ -95,6 +96,19 @@ AGENT_IS_EXTERNAL: Final = "agentrt.agent.is_external_execution"
 
 REQUEST_MODEL: Final = "gen_ai.request.model"
 REQUEST_STREAM: Final = "gen_ai.request.stream"
+# What providers call the settings of a request, and what the conventions call them.
+REQUEST_SETTINGS: Final = {
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "seed": "gen_ai.request.seed",
+    "stop": "gen_ai.request.stop_sequences",
+    "stop_sequences": "gen_ai.request.stop_sequences",
+    "temperature": "gen_ai.request.temperature",
+    "top_k": "gen_ai.request.top_k",
+    "top_p": "gen_ai.request.top_p",
+}
 RESPONSE_ID: Final = "gen_ai.response.id"
 RESPONSE_MODEL: Final = "gen_ai.response.model"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"

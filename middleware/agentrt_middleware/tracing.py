@@ -463,10 +463,18 @@ def _describe_chat(agent: Any, model: ChatModelBase) -> tuple[str, _Attributes]:
         genai.AGENT_NAME: agent.name,
         genai.CONVERSATION_ID: agent.state.session_id,
         genai.REQUEST_STREAM: model.stream or None,
+        **_settings(model),
         genai.SERVER_ADDRESS: url.hostname,
         genai.SERVER_PORT: url.port,
         genai.CHAT_IS_INTERNAL: agent.run.is_internal or None,
     }
+
+
+def _settings(model: ChatModelBase) -> _Attributes:
+    names = genai.REQUEST_SETTINGS
+    known = {names[name]: value for name, value in model.settings.items() if name in names}
+    # One sequence that ends an answer may be given as it is; an attribute is always a list of them.
+    return {name: [value] if isinstance(value, str) else value for name, value in known.items()}
 
 
 def _describe_tool(reply: _Reply, call: ToolCallBlock) -> tuple[str, _Attributes]:

@@ -42,7 +42,7 @@ from agentrt.message import (
     UserMsg,
 )
 from agentrt.middleware import ModelFallbackMiddleware, TracingMiddleware
-from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatModel
+from agentrt.model import AnthropicChatModel, ChatModelBase, ChatResponse, ChatUsage, OpenAIChatModel, ScriptedChatModel
 from agentrt.testing import ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool, ToolBase, ToolContext
 from agentrt_middleware.genai_span import GenAISpan, Isolated
@@ -163,6 +163,33 @@ async def test_a_plain_reply_is_one_agent_span_with_one_chat_span(spans: Spans) 
     assert {each.status.status_code for each in spans.ended} == {StatusCode.UNSET}
     assert invoke.instrumentation_scope.name == "agentrt"
     spans.check_all_ended()
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (
+            OpenAIChatModel(
+                "m", api_key=CANARY, temperature=0.5, max_tokens=9, stop="END", seed=7, extra_body={"a": 1}
+            ),
+            {"temperature": 0.5, "max_tokens": 9, "stop_sequences": ["END"], "seed": 7},
+        ),
+        (
+            AnthropicChatModel("m", api_key=CANARY, top_p=0.1, max_tokens=9, stop=["A", "B"]),
+            {"top_p": 0.1, "max_tokens": 9, "stop_sequences": ["A", "B"]},
+        ),
+    ],
+    ids=["openai", "anthropic"],
+)
+async def test_a_chat_span_has_the_settings_of_the_request(
+    spans: Spans, model: ChatModelBase, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "_call", ScriptedChatModel(["done"])._call)
+    await Agent("tester", model=model, middlewares=[spans.middleware()]).reply("go")
+    [chat] = [json.loads(each.to_json()) for each in spans.ended if each.name == "chat m"]
+    prefix = "gen_ai.request."
+    settings = {name.removeprefix(prefix): value for name, value in chat["attributes"].items() if prefix in name}
+    assert {name: value for name, value in settings.items() if name not in ("model", "stream")} == told
 
 
 async def test_a_streamed_answer_says_when_its_first_piece_came(spans: Spans) -> None:
