@@ -3,6 +3,7 @@
 import base64
 import random
 import re
+from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from time import time_ns
@@ -259,11 +260,24 @@ def test_changing_the_blocks_of_a_copy_leaves_the_message_alone(place):
     ],
     ids=["list", "block", "metadata", "result metadata", "output", "output text", "name", "structured output"],
 )
-def test_changing_a_copys_lists_and_dicts_leaves_the_message_alone(change):
+@pytest.mark.parametrize("copied", [Msg.copy, deepcopy], ids=["copy", "deepcopy"])
+def test_changing_a_copys_lists_and_dicts_leaves_the_message_alone(change, copied):
     message = full_message()
+    message.content[5].metadata["nested"] = [1]
     before = message.to_json()
-    change(message.copy())
+    copy = copied(message)
+    change(copy)
+    if copy.content:
+        copy.content[5].metadata["nested"].append(2)
     assert message.to_json() == before
+
+
+def test_a_deep_copy_is_made_once_and_shares_not_even_the_usage():
+    message = UserMsg("u", "text", usage=ChatUsage(1, 2))
+    first, second = deepcopy([message, message])
+    assert first is second
+    first.usage.input_tokens = 9
+    assert message.usage == ChatUsage(1, 2)
 
 
 @pytest.mark.parametrize(
