@@ -126,6 +126,10 @@ class ToolBase:
             raise ToolConfigError(f"{cls} has no name: write `name = ...` in the class ({place_of(self)})")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The plan holds closures, which no pickle takes; it is worked out again.
+        return {name: value for name, value in self.__dict__.items() if name != "_plan"}
+
     def _make_plan(self) -> Plan:
         schema = self.__dict__.get("input_schema", getattr(type(self), "input_schema", None))
         if schema is not None:

@@ -34,6 +34,13 @@ class _Entry:
     plan: Plan
     group: str
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _enter, (self.tool, self.group)  # the plan goes into no pickle
+
+
+def _enter(tool: ToolBase, group: str) -> _Entry:
+    return _Entry(tool, plan_of(tool), group)
+
 
 class Toolkit(StateModule):
     """The tools of an agent: functions and `ToolBase`s, some of them in groups that can be switched on and off.

@@ -1,6 +1,8 @@
 """The tools of an agent, and the groups that they come in."""
 
+import copy
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -367,3 +369,14 @@ def test_an_extended_toolkit_has_a_state_of_its_own() -> None:
     more = kit.extended([FunctionTool(search, name="extra")])
     more.load_state_dict({"active_groups": ["web"]})
     assert (kit.state_dict(), more.state_dict()) == ({"active_groups": ["files"]}, {"active_groups": ["web"]})
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda kit: pickle.loads(pickle.dumps(kit))], ids=["copy", "pickle"])
+async def test_a_copy_has_the_functions_and_groups_and_a_setting_of_its_own(copied) -> None:
+    kit = grouped()
+    kit.register_tool_function(get_weather, func_name="here", preset_kwargs={"city": "Oslo"})
+    other = copied(kit)
+    assert other.get_json_schemas() == kit.get_json_schemas()
+    assert await run(other, "here") == "sunny in Oslo"
+    await run(other, "reset_equipped_tools", web=True, files=False)
+    assert (other.active_groups, kit.active_groups) == (["web"], ["files"])
