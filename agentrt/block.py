@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 __all__ = [
+    "BLOCKS",
     "Base64Source",
     "BlockType",
     "ContentBlock",
@@ -136,6 +137,10 @@ class ToolCallBlock(Strict):
     state: ToolCallState = ToolCallState.PENDING
     type: Literal["tool_call"] = "tool_call"
 
+    def __post_init__(self) -> None:
+        if self.type != "tool_call":
+            raise ValueError(f"the type of a ToolCallBlock is 'tool_call', not {self.type!r:.100}: leave it out")
+
 
 @dataclass(slots=True)
 class ToolResultBlock(Strict):
@@ -148,6 +153,9 @@ class ToolResultBlock(Strict):
     metadata: dict[str, Any] = field(default_factory=dict)
     type: Literal["tool_result"] = "tool_result"
 
+
+BLOCKS = (TextBlock, ThinkingBlock, DataBlock, HintBlock, ToolCallBlock, ToolResultBlock)
+"""The classes of blocks."""
 
 BlockType = Literal["text", "thinking", "data", "hint", "tool_call", "tool_result"]
 ContentBlock = Annotated[

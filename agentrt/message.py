@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from html import escape
 from time import time_ns
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, get_args, overload
 
 from pydantic import TypeAdapter
 
 from agentrt.block import (
+    BLOCKS,
     Base64Source,
     BlockType,
     ContentBlock,
@@ -75,6 +76,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 _ROLES = ("user", "assistant", "system")
+_TYPES = (None, *get_args(BlockType))
 
 
 @dataclass(slots=True)
@@ -104,6 +106,13 @@ class Msg(Strict):
                 f"Msg content must be a str or a list of blocks, not {type(self.content).__name__}: "
                 f"wrap a single block in a list"
             )
+        if self.content.__class__ is not str:
+            for block in self.content:
+                if not isinstance(block, BLOCKS):
+                    raise TypeError(
+                        f"Msg content holds {block!r:.200}, which is no block: a block is an object, such as "
+                        f"TextBlock('hi'), ToolCallBlock(id, name, input) or DataBlock(source)"
+                    )
 
     def get_text_content(self, separator: str = "\n") -> str | None:
         """Return the text blocks joined by `separator`, `None` when there are none."""
@@ -128,11 +137,13 @@ class Msg(Strict):
     def get_content_blocks(self, block_type: None = None) -> list[ContentBlock]: ...
     def get_content_blocks(self, block_type: BlockType | None = None) -> Any:
         """Return the blocks of one type, or all of them, in order; the list is new, the blocks are not."""
+        _check_type(block_type)
         blocks: list[ContentBlock] = [TextBlock(self.content)] if isinstance(self.content, str) else self.content
         return [block for block in blocks if block_type is None or block.type == block_type]
 
     def has_content_blocks(self, block_type: BlockType | None = None) -> bool:
         """Say whether there is a block of that type, or any block at all."""
+        _check_type(block_type)
         if isinstance(self.content, str):
             return block_type in (None, "text")
         return any(block_type is None or block.type == block_type for block in self.content)
@@ -190,6 +201,11 @@ class Msg(Strict):
         if apply is not None:
             apply(self, event)
         return self
+
+
+def _check_type(block_type: object) -> None:
+    if block_type not in _TYPES:
+        raise ValueError(f"there is no block type {block_type!r}: the types are {', '.join(get_args(BlockType))}")
 
 
 def UserMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg:

@@ -2,24 +2,15 @@
 
 from typing import Any
 
+from agentrt.block import BLOCKS
 from agentrt.errors import InvalidInputError
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
-from agentrt.message import (
-    DataBlock,
-    HintBlock,
-    Msg,
-    TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
-    ToolResultBlock,
-    UserMsg,
-)
+from agentrt.message import Msg, UserMsg
 
 __all__ = ["ANSWERS", "Answer", "as_input", "as_messages"]
 
 _REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking")
-_BLOCKS = (TextBlock, ThinkingBlock, DataBlock, HintBlock, ToolCallBlock, ToolResultBlock)
 
 Answer = UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent
 ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
@@ -58,7 +49,7 @@ def _check(message: Any) -> None:
     if isinstance(message.content, str):
         return
     for block in message.content:
-        if not isinstance(block, _BLOCKS):
+        if not isinstance(block, BLOCKS):
             raise InvalidInputError(
                 f"the message from {message.name!r} holds {block!r:.200}, which is no block: "
                 f"give a str as the content, or a list of TextBlock and DataBlock"

@@ -1,5 +1,6 @@
 """A model's answer, decoded into events."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ from agentrt.types import ChatResponse, ChatUsage
 
 __all__ = ["Decoder"]
 
+_logger = logging.getLogger("agentrt")
 Events = list[AgentEvent]
 _NO_USAGE = ChatUsage()
 
@@ -37,6 +39,7 @@ class Decoder:
     """
 
     __slots__ = (
+        "_before",
         "_block_id",
         "_blocks",
         "_by",
@@ -63,6 +66,7 @@ class Decoder:
         self._reset()
 
     def _reset(self) -> None:
+        self._before = self.written
         self._open: type | None = None
         self._block_id = ""
         self._signature: str | None = None
@@ -191,10 +195,21 @@ class Decoder:
         """Return the events of what the whole content holds and no piece delivered."""
         streamed_calls, streamed = set(self._calls), set(self._streamed)
         missing: list[ContentBlock] = []
+        known = 0
         for block in content:
             is_known = block.id in streamed_calls if isinstance(block, ToolCallBlock) else type(block) in streamed
-            if not is_known:
+            if is_known:
+                known += _size(block)
+            else:
                 missing.append(block)
+        if 0 < known < self.written - self._before:
+            # A layer may have added to it, so this is no error; mostly it is a model whose pieces grow.
+            _logger.warning(
+                "model %r streamed %d characters, but its whole answer has %d: each piece must hold only what is new",
+                self._by,
+                self.written - self._before,
+                known,
+            )
         return self.whole(missing) if missing else []
 
     def _piece(self, block: ContentBlock, events: Events) -> None:
@@ -292,6 +307,14 @@ class Decoder:
         source = block.source
         data, url = (source.data, None) if isinstance(source, Base64Source) else (None, source.url)
         events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, data, url))
+
+
+def _size(block: ContentBlock) -> int:
+    if isinstance(block, TextBlock):
+        return len(block.text)
+    if isinstance(block, ThinkingBlock):
+        return len(block.thinking)
+    return len(block.input) if isinstance(block, ToolCallBlock) else 0
 
 
 def _thinking_first(content: list[ContentBlock]) -> list[ContentBlock]:

@@ -335,3 +335,17 @@ def test_nothing_is_said_after_the_last_response(more):
     except ChainContractError:
         return
     assert found == [TextBlock("so", "r-1")]
+
+
+def test_a_model_whose_pieces_grow_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    streamed(piece(TextBlock("a")), piece(TextBlock("ab")), piece(TextBlock("abc")), last(TextBlock("abc")))
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "model 'tester' streamed 6 characters, but its whole answer has 3: each piece must hold only what is new"
+    )
+
+
+@pytest.mark.parametrize("whole", [[TextBlock("abc")], [], [TextBlock("abc"), ToolCallBlock("1", "f", "{}")]])
+def test_a_model_whose_pieces_are_new_each_is_not(whole: list[ContentBlock], caplog: pytest.LogCaptureFixture) -> None:
+    streamed(piece(TextBlock("a")), piece(TextBlock("bc")), last(*whole))
+    assert not caplog.records
