@@ -152,7 +152,8 @@ class _Loading:
                 undo.append((f"{type(module).__name__}.{name}", put_back))
             for (module, state, strict, place), old in zip(self._modules, before, strict=True):
                 undo.append((place, partial(module.load_state_dict, old)))
-                module.load_state_dict(state, strict)
+                with _naming(f"{place} was to be loaded"):
+                    module.load_state_dict(state, strict)
         except BaseException as exc:
             _take_back(undo, exc)
             raise
@@ -237,7 +238,8 @@ def _checked(state: Any, place: str) -> dict[str, Any]:
 def _is_given(name: str, state: dict[str, Any], strict: bool, place: str) -> bool:
     if strict and name not in state:
         raise KeyError(
-            f"the state has no {place}.{name}, nothing was loaded: with strict=False what it lacks stays as it is"
+            f"the state has no {place}.{name}, nothing was loaded: load_state_dict(state, strict=False) leaves what it "
+            f"lacks as it is"
         )
     return name in state
 

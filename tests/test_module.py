@@ -431,7 +431,10 @@ def test_what_cannot_be_taken_back_is_said_beside_the_error_that_led_there() -> 
     person.child = Stubborn()  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="stubborn") as caught:
         person.load_state_dict({**person.state_dict(), "name": "changed"})
-    assert caught.value.__notes__ == ["Person.child could not be put back as it was"]
+    assert caught.value.__notes__ == [
+        "agentrt: raised when Person.child was to be loaded",
+        "Person.child could not be put back as it was",
+    ]
     assert person.name == "Alice"
 
 

@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn, Self
+from itertools import takewhile
+from typing import Any, ClassVar, NoReturn, Self
 
 from agentrt.agent.agent import Agent
 from agentrt.agent.config import ReActConfig
@@ -16,16 +17,33 @@ from agentrt.tool import Toolkit
 
 __all__ = ["ReActAgent"]
 
+_MAX_ITERS = 10
+_ELSEWHERE = {
+    "compression_config": "an agent shortens a long conversation by itself, see context_config=ContextConfig(...)",
+    "enable_meta_tool": "a Toolkit with groups brings its meta tool with it",
+    "enable_rewrite_query": "write a middleware with on_reply",
+    "knowledge": "write a middleware with on_reply or on_system_prompt, or a tool that searches",
+    "long_term_memory": "write a middleware with on_reply or on_system_prompt, or tools",
+    "long_term_memory_mode": "write a middleware with on_reply or on_system_prompt, or tools",
+    "parallel_tool_calls": "async tools run side by side, and FunctionTool(f, is_concurrency_safe=...) decides on one",
+    "plan_notebook": "give the agent tools that keep a plan",
+    "print_hint_msg": "hints are events, which agent.reply_stream() shows",
+    "system_prompt": "it goes by the name sys_prompt here",
+    "tts_model": "write a middleware with on_print",
+}
+
 
 class ReActAgent(Agent):
     """An `Agent` with a `memory` that holds what its conversation holds, and that shows its replies by itself.
 
-    What is in the memory when a reply begins, and not in the conversation yet, joins it first; what was said joins the
-    memory. `formatter` is not used, since a model here brings its own. Without a model it can be looked at, but not
-    asked. An answer with a form is in `metadata` as well as in `structured_output`.
+    When a reply begins, what was added to the memory joins the conversation, and what was removed from it leaves; what
+    was said joins the memory. What the conversation has summarised stays in the memory. `formatter` is not used, since
+    a model here brings its own. Without a model it can be looked at, but not asked. An answer with a form is in
+    `metadata` as well as in `structured_output`.
     """
 
     _shows_by_itself = True
+    _made_by_init: ClassVar[set[str]] = Agent._made_by_init | {"memory"}
 
     def __init__(
         self,
@@ -36,10 +54,11 @@ class ReActAgent(Agent):
         toolkit: Toolkit | None = None,
         memory: MemoryBase | None = None,
         *,
-        max_iters: int = 10,
+        max_iters: int | None = None,
         middlewares: Sequence[MiddlewareBase] = (),
         **options: Any,
     ) -> None:
+        _check_options(type(self).__name__, max_iters, options)
         if formatter is not None:
             warnings.warn(
                 f"{type(self).__name__}(formatter=...) is not used: a model brings its own formatter",
@@ -47,10 +66,14 @@ class ReActAgent(Agent):
                 stacklevel=2,
             )
         if memory is not None and not isinstance(memory, MemoryBase):
-            raise ConfigError(f"{type(self).__name__}(memory=...) must be a MemoryBase, not {memory!r:.200}")
-        options.setdefault("react_config", ReActConfig(max_iters=max_iters))
+            raise ConfigError(
+                f"{type(self).__name__}(memory=...) must be a MemoryBase, such as InMemoryMemory(), not {memory!r:.200}"
+            )
+        options.setdefault("react_config", ReActConfig(max_iters=_MAX_ITERS if max_iters is None else max_iters))
         super().__init__(name, sys_prompt, model or _NoModel(name), toolkit, middlewares, **options)
         self.memory = memory if memory is not None else InMemoryMemory()
+        self._remembered: set[str] = set()  # the ids of the conversation's messages that the memory was given
+        self.register_state("_remembered", sorted, set)
 
     @property
     def sys_prompt(self) -> str:
@@ -77,33 +100,38 @@ class ReActAgent(Agent):
         """Return another conversation over the same model, tools and chains, with a new memory."""
         other = super().with_state(state)
         other.memory = InMemoryMemory()
+        other._remembered = set()
         return other
 
-    def _begin_conversation(self) -> None:
-        super()._begin_conversation()
-        self._in_memory: tuple[int, str | None] = (0, None)  # how many messages, and the last one's id
-
     async def _take_up_memory(self) -> None:
-        if await self.memory.size() == self._in_memory[0]:
-            return
+        found = await self.memory.get_memory(prepend_summary=False)
+        gone = self._remembered - {msg.id for msg in found}
+        if gone:
+            self._forget(gone, whole=not found)
         known = {msg.id for msg in self.state.context}
-        self.state.context += [
-            msg for msg in await self.memory.get_memory(prepend_summary=False) if msg.id not in known
-        ]
-        await self._fill_memory()
+        # What stands before a message that both have is there already, or was summarised and is in the memory alone.
+        new = list(takewhile(lambda msg: msg.id not in known, reversed(found)))
+        self.state.context += reversed(new)
+        self._remembered = {msg.id for msg in found} & {msg.id for msg in self.state.context}
+
+    def _forget(self, gone: set[str], *, whole: bool) -> None:
+        self.state.context = [msg for msg in self.state.context if msg.id not in gone]
+        if whole:
+            self.state.summary = ""
+        self._fill.forget()
 
     async def _fill_memory(self) -> None:
-        _, last = self._in_memory
-        new: list[Msg] = []
-        for msg in reversed(self.state.context):
-            if msg.id == last:
-                break
-            new.append(msg)
-        new.reverse()
-        await self.memory.add(new)
-        if self.state.context:
-            last = self.state.context[-1].id
-        self._in_memory = (await self.memory.size(), last)
+        context = self.state.context
+        await self.memory.add([msg for msg in context if msg.id not in self._remembered])
+        self._remembered = {msg.id for msg in context}
+
+
+def _check_options(cls: str, max_iters: int | None, options: dict[str, Any]) -> None:
+    for name in options:
+        if name in _ELSEWHERE:
+            raise ConfigError(f"{cls}({name}=...) is not taken: {_ELSEWHERE[name]}")
+    if max_iters is not None and "react_config" in options:
+        raise ConfigError(f"{cls} takes max_iters or react_config, not both: write ReActConfig(max_iters={max_iters})")
 
 
 class _NoModel(ChatModelBase):

@@ -1,6 +1,7 @@
 """UserAgent: a person among agents."""
 
 from collections.abc import Sequence
+from inspect import isawaitable
 from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel
@@ -36,7 +37,10 @@ class UserAgent(AgentBase):
         """Ask the person, and return the answer; the values of `structured_model` are in its `metadata`."""
         await self.memory.add(msg)
         ask = self._own_input_method or self._input_method
-        data = await ask(self.id, self.name, structured_model=structured_model)
+        asked = ask(self.id, self.name, structured_model=structured_model)
+        if not isawaitable(asked):
+            raise InvalidInputError(f"{type(ask).__name__}.__call__() must be a coroutine function: write `async def`")
+        data = await asked
         _check_data(ask, data)
         answer = Msg(self.name, _content(data.blocks_input), "user", metadata=dict(data.structured_input or {}))
         await self.print(answer, True)

@@ -143,7 +143,7 @@ def _pair(number: int, saved: Any) -> tuple[Any, list[str]]:
 
 
 def _messages(memories: Msg | list[Msg] | None) -> list[Msg]:
-    found = [] if memories is None else [memories] if isinstance(memories, Msg) else list(memories)
+    found = [] if memories is None else [memories] if isinstance(memories, Msg) else _listed(memories)
     for each in found:
         if not isinstance(each, Msg):
             raise TypeError(f"a memory takes a Msg, a list of them or None, not a {type(each).__name__}")
@@ -151,11 +151,16 @@ def _messages(memories: Msg | list[Msg] | None) -> list[Msg]:
 
 
 def _texts(what: str, given: str | Iterable[str] | None) -> list[str]:
-    found = [] if given is None else [given] if isinstance(given, str) else list(given)
+    found = [] if given is None else [given] if isinstance(given, str) else _listed(given)
     for each in found:
         if not isinstance(each, str):
             raise TypeError(f"{what} must be texts, not a {type(each).__name__}")
     return found
+
+
+def _listed(given: Any) -> list[Any]:
+    # What is no collection is refused as the item that it may have been meant as.
+    return list(given) if isinstance(given, Iterable) else [given]
 
 
 def _check_marks(**marks: str | None) -> None:

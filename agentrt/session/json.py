@@ -10,7 +10,7 @@ from typing import Any
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from agentrt.errors import SessionCorrupt, UsageError
+from agentrt.errors import ConfigError, SessionCorrupt, UsageError
 from agentrt.module import StateModule, load_states, save_states
 from agentrt.session.base import SessionBase
 from agentrt.state.file import FileKeeper, SessionFile, name_of, read_file
@@ -36,6 +36,8 @@ class JSONSession(FileKeeper, SessionBase):
     """
 
     def __init__(self, save_dir: str | PathLike[str] = ".") -> None:
+        if not isinstance(save_dir, (str, PathLike)):
+            raise ConfigError(f"JSONSession(save_dir=...) must be the path of a folder, not {save_dir!r:.200}")
         super().__init__(save_dir)
 
     async def save_session_state(self, session_id: str, user_id: str = "", **modules: StateModule) -> None:
@@ -62,12 +64,18 @@ class JSONSession(FileKeeper, SessionBase):
             raise ValueError(f"there is no session {session_id!r:.100}: {str(file.path)!r} does not exist")
         found = {name: module for name, module in modules.items() if name in states}
         _check_states(file, states, found)
-        load_states(found, states)
+        try:
+            load_states(found, states)
+        except Exception as exc:
+            exc.add_note(f"agentrt: raised when session {session_id!r:.100} was to be loaded from {_name(file.path)}")
+            raise
 
     def _file(self, session_id: str, user_id: str) -> SessionFile:
         check_session_id(session_id)
         if not isinstance(user_id, str):
-            raise UsageError(f"a user id must be a text, not {user_id!r:.100}")
+            raise UsageError(
+                f"a user id must be a text, not {user_id!r:.100}; modules are given by their names, as in agent=agent"
+            )
         name = f"{user_id}_{session_id}" if user_id else session_id
         if not _is_plain(name):
             name = name_of(name)

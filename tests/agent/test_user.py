@@ -252,6 +252,15 @@ def test_what_is_no_way_of_asking_is_named(wrong):
         assert repr(wrong) in str(caught.value)
 
 
+async def test_a_way_of_asking_that_is_no_coroutine_function_is_named_with_the_remedy():
+    class Plain(UserInputBase):
+        def __call__(self, *args, **kwargs):  # type: ignore[override]
+            return UserInputData([TextBlock("yes")])
+
+    with pytest.raises(InvalidInputError, match=r"Plain.__call__\(\) must be a coroutine function: write `async def`"):
+        await user_who(Plain())()
+
+
 @pytest.mark.parametrize(
     ("data", "told"),
     [

@@ -169,6 +169,16 @@ async def test_what_is_no_mark_is_refused_by_name():
 # Its state
 
 
+async def test_one_thing_in_place_of_a_list_is_refused_as_what_it_is():
+    memory = InMemoryMemory()
+    with pytest.raises(TypeError, match="a memory takes a Msg, a list of them or None, not a int"):
+        await memory.add(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="marks must be texts, not a int"):
+        await memory.add(None, marks=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="msg_ids must be texts, not a int"):
+        await memory.delete(3)  # type: ignore[arg-type]
+
+
 async def test_a_memory_saves_its_summary_and_its_messages_with_their_marks():
     memory = InMemoryMemory()
     await memory.add(message("one"), marks=["hint"])

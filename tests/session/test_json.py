@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt.errors import SessionCorrupt, SessionIOError, SessionUnserializable, UsageError
+from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionUnserializable, UsageError
 from agentrt.memory import InMemoryMemory
 from agentrt.message import UserMsg
 from agentrt.module import StateModule
@@ -280,6 +280,27 @@ async def test_a_save_that_is_cancelled_before_it_begins_writes_nothing(tmp_path
         await JSONSession(tmp_path).save_session_state("s", counter=Counter())
     assert scope.cancelled_caught
     assert [*tmp_path.iterdir()] == []
+
+
+async def test_an_error_of_a_load_names_the_session_its_file_and_the_place_in_it(tmp_path):
+    (tmp_path / "s.json").write_text('{"memory": {"content": 3}}')
+    with pytest.raises(SessionCorrupt, match="must be a list of messages") as caught:
+        await JSONSession(tmp_path).load_session_state("s", memory=InMemoryMemory())
+    notes = "\n".join(caught.value.__notes__)
+    assert "raised when memory was to be loaded" in notes
+    assert "session 's'" in notes
+    assert str(tmp_path / "s.json") in notes
+
+
+async def test_a_module_without_a_name_is_told_how_to_give_it(tmp_path):
+    with pytest.raises(UsageError, match="modules are given by their names, as in agent=agent"):
+        await JSONSession(tmp_path).save_session_state("s", Counter())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [None, 3])
+def test_a_folder_that_is_no_path_is_refused_by_its_value(wrong):
+    with pytest.raises(ConfigError, match=rf"save_dir=...\) must be the path of a folder, not {wrong}"):
+        JSONSession(wrong)
 
 
 async def test_sessions_and_states_may_share_a_directory(tmp_path):

@@ -1,0 +1,135 @@
+"""An agent under its old names: the memory is what the conversation is made of."""
+
+import pytest
+
+from agentrt import Toolkit
+from agentrt.agent import ContextConfig, ReActAgent, ReActConfig
+from agentrt.errors import ConfigError, UsageError
+from agentrt.memory import InMemoryMemory
+from agentrt.message import Msg
+from agentrt.model import ScriptedChatModel
+from agentrt.session import JSONSession
+from agentrt.state import AgentState
+
+
+def agent_of(*responses: object, **options: object) -> ReActAgent:
+    agent = ReActAgent("friday", "Be brief.", ScriptedChatModel(list(responses)), **options)  # type: ignore[arg-type]
+    agent.disable_console_output()
+    return agent
+
+
+def said(text: str) -> Msg:
+    return Msg("user", text, "user")
+
+
+def last_asked(agent: ReActAgent) -> list[str | None]:
+    return [msg.get_text_content() for msg in agent.model.calls[-1].messages[1:]]  # type: ignore[attr-defined]
+
+
+async def remembered(agent: ReActAgent) -> list[str | None]:
+    return [msg.get_text_content() for msg in await agent.memory.get_memory()]
+
+
+async def test_what_was_said_is_in_the_memory():
+    agent = agent_of("one")
+    await agent(said("a"))
+    await agent.observe(Msg("bob", "b", "user"))
+    assert await remembered(agent) == ["a", "one", "b"]
+
+
+async def test_what_is_added_to_the_memory_joins_the_conversation_before_the_next_message():
+    memory = InMemoryMemory()
+    await memory.add(said("a"))
+    agent = agent_of("one", "two", memory=memory)
+    await agent(said("b"))
+    await memory.add(said("c"))
+    await agent(said("d"))
+    assert last_asked(agent) == ["a", "b", "one", "c", "d"]
+    assert await remembered(agent) == ["a", "b", "one", "c", "d", "two"]
+
+
+async def test_a_model_is_not_asked_with_what_was_cleared_from_the_memory():
+    agent = agent_of("one", "two")
+    agent.state.summary = "a secret"
+    await agent(said("a secret"))
+    await agent.memory.clear()
+    await agent(said("b"))
+    assert (last_asked(agent), agent.state.summary) == (["b"], "")
+    assert await remembered(agent) == ["b", "two"]
+
+
+async def test_a_message_that_was_put_in_place_of_another_is_told_apart_though_there_are_as_many():
+    agent = agent_of("one", "two")
+    await agent(said("a"))
+    await agent.memory.delete([(await agent.memory.get_memory())[0].id])
+    await agent.memory.add(said("c"))
+    await agent(said("d"))
+    assert last_asked(agent) == ["one", "c", "d"]
+
+
+async def test_what_was_summarised_stays_in_the_memory_and_does_not_come_back():
+    long, short = "a" * 4_000, ContextConfig(reserve_ratio=0.0001)
+    agent = agent_of("one", "two", "the summary", "three", context_config=short)
+    await agent(said(long))
+    await agent(said("b"))
+    await agent.compress_context()
+    assert long not in [msg.get_text_content() for msg in agent.state.context]
+    await agent.memory.add(said("c"))
+    await agent(said("d"))
+    assert long not in last_asked(agent)
+    assert last_asked(agent)[-4:] == ["b", "two", "c", "d"]
+    assert await remembered(agent) == [long, "one", "b", "two", "c", "d", "three"]
+
+
+async def test_a_memory_cleared_after_its_session_was_loaded_stays_cleared(tmp_path):
+    session, agent = JSONSession(tmp_path), agent_of("one")
+    await agent(said("a secret"))
+    await session.save_session_state("s", agent=agent)
+    cleared = agent_of()
+    await session.load_session_state("s", agent=cleared)
+    assert await remembered(cleared) == ["a secret", "one"]
+    await cleared.memory.clear()
+    await session.save_session_state("s", agent=cleared)
+    later = agent_of("two")
+    await session.load_session_state("s", agent=later)
+    await later(said("b"))
+    assert last_asked(later) == ["b"]
+
+
+async def test_another_conversation_brings_its_context_and_has_a_memory_of_its_own():
+    agent = agent_of("one", "two")
+    await agent(said("a"))
+    state = AgentState(context=[said("x")], summary="what was before")
+    other = agent.with_state(state)
+    await other(said("b"))
+    assert last_asked(other)[-2:] == ["x", "b"]
+    assert (other.state.summary, await remembered(other)) == ("what was before", ["x", "b", "two"])
+    assert await remembered(agent) == ["a", "one"]
+
+
+@pytest.mark.parametrize("option", ["parallel_tool_calls", "enable_meta_tool", "long_term_memory", "plan_notebook"])
+def test_an_option_of_then_is_refused_with_what_does_it_now(option):
+    with pytest.raises(ConfigError, match=rf"ReActAgent\({option}=...\) is not taken: \w"):
+        ReActAgent("friday", "", None, **{option: None})
+
+
+def test_rounds_are_limited_in_one_way_only():
+    assert agent_of().react_config.max_iters == 10
+    assert agent_of(max_iters=3).react_config.max_iters == 3
+    assert agent_of(react_config=ReActConfig(max_iters=4)).react_config.max_iters == 4
+    with pytest.raises(ConfigError, match=r"not both: write ReActConfig\(max_iters=3\)"):
+        agent_of(max_iters=3, react_config=ReActConfig())
+
+
+def test_what_is_no_memory_is_refused_by_its_value():
+    with pytest.raises(ConfigError, match=r"must be a MemoryBase, such as InMemoryMemory\(\), not <class"):
+        agent_of(memory=Toolkit)
+
+
+async def test_a_subclass_that_was_not_set_up_is_told_so():
+    class Forgetful(ReActAgent):
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(UsageError, match=r"call it there, first of all"):
+        await Forgetful()(said("a"))
