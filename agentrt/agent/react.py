@@ -73,6 +73,7 @@ class ReActAgent(Agent):
         super().__init__(name, sys_prompt, model or _NoModel(name), toolkit, middlewares, **options)
         self.memory = memory if memory is not None else InMemoryMemory()
         self._remembered: set[str] = set()  # the ids of the conversation's messages that the memory was given
+        self._seen: int | None = None  # the memory's revision when the conversation was last in step with it
         self.register_state("_remembered", sorted, set)
 
     @property
@@ -101,9 +102,12 @@ class ReActAgent(Agent):
         other = super().with_state(state)
         other.memory = InMemoryMemory()
         other._remembered = set()
+        other._seen = None
         return other
 
     async def _take_up_memory(self) -> None:
+        if self.memory.revision is not None and self.memory.revision == self._seen:
+            return
         found = await self.memory.get_memory(prepend_summary=False)
         gone = self._remembered - {msg.id for msg in found}
         if gone:
@@ -113,6 +117,7 @@ class ReActAgent(Agent):
         new = list(takewhile(lambda msg: msg.id not in known, reversed(found)))
         self.state.context += reversed(new)
         self._remembered = {msg.id for msg in found} & {msg.id for msg in self.state.context}
+        self._seen = self.memory.revision
 
     def _forget(self, gone: set[str], *, whole: bool) -> None:
         self.state.context = [msg for msg in self.state.context if msg.id not in gone]
@@ -121,9 +126,11 @@ class ReActAgent(Agent):
         self._fill.forget()
 
     async def _fill_memory(self) -> None:
-        context = self.state.context
-        await self.memory.add([msg for msg in context if msg.id not in self._remembered])
-        self._remembered = {msg.id for msg in context}
+        unseen = self.memory.revision != self._seen  # somebody else has changed it meanwhile
+        new = list(takewhile(lambda msg: msg.id not in self._remembered, reversed(self.state.context)))
+        await self.memory.add(new[::-1])
+        self._remembered.update(msg.id for msg in new)
+        self._seen = None if unseen else self.memory.revision
 
 
 def _check_options(cls: str, max_iters: int | None, options: dict[str, Any]) -> None:

@@ -9,6 +9,9 @@ __all__ = ["MemoryBase"]
 class MemoryBase(StateModule):
     """Keeps messages in their order, each with marks by which it can be found again, and a summary of older ones."""
 
+    revision: int | None = None
+    """A number that is another one when the memory's messages are; `None`: not known, so whoever asks looks at all."""
+
     def __init__(self) -> None:
         super().__init__()
         self._compressed_summary = ""

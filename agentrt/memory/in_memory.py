@@ -14,6 +14,7 @@ from agentrt.message import Msg
 __all__ = ["InMemoryMemory"]
 
 _Entry = tuple[Msg, list[str]]
+_Index = tuple[list[_Entry], int, set[str]]
 
 
 class InMemoryMemory(MemoryBase):
@@ -22,6 +23,8 @@ class InMemoryMemory(MemoryBase):
     def __init__(self) -> None:
         super().__init__()
         self.content: list[_Entry] = []
+        self.revision: int = 0
+        self._index: _Index = (self.content, 0, set())
         self.register_state("content", _saved, _loaded)
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
@@ -29,18 +32,20 @@ class InMemoryMemory(MemoryBase):
         if strict and isinstance(state_dict, dict):
             state_dict = {"_compressed_summary": "", **state_dict}
         super().load_state_dict(state_dict, strict)
+        self.revision += 1
 
     async def add(
         self, memories: Msg | list[Msg] | None, marks: str | list[str] | None = None, allow_duplicates: bool = False
     ) -> None:
         """Add messages, each with these marks; unless `allow_duplicates`, those whose id is known are left out."""
         wanted = _texts("marks", marks)
-        known = set() if allow_duplicates else {msg.id for msg, _ in self.content}
+        content, known = self.content, self._ids()
         for msg in _messages(memories):
-            if msg.id not in known:
-                self.content.append((msg.copy(), list(wanted)))
-            if not allow_duplicates:
+            if allow_duplicates or msg.id not in known:
+                content.append((msg.copy(), list(wanted)))
                 known.add(msg.id)
+                self.revision += 1
+        self._index = (content, len(content), known)
 
     async def delete(self, msg_ids: list[str]) -> int:
         """Remove the messages with these ids, and return how many there were."""
@@ -59,6 +64,7 @@ class InMemoryMemory(MemoryBase):
     async def clear(self) -> None:
         """Forget everything, the summary too."""
         self.content, self._compressed_summary = [], ""
+        self.revision += 1
 
     async def get_memory(
         self, mark: str | None = None, exclude_mark: str | None = None, prepend_summary: bool = True
@@ -93,8 +99,16 @@ class InMemoryMemory(MemoryBase):
                 marks.append(new_mark)
         return len(meant)
 
+    def _ids(self) -> set[str]:
+        """Return the ids of the messages, without a look at each of them if nothing but `add` has changed them."""
+        content, length, ids = self._index
+        if content is self.content and length == len(content):
+            return ids
+        return {msg.id for msg, _ in self.content}
+
     def _remove(self, is_meant: Callable[[Msg, list[str]], bool]) -> int:
         before = len(self.content)
+        self.revision += 1
         self.content = [(msg, marks) for msg, marks in self.content if not is_meant(msg, marks)]
         return before - len(self.content)
 

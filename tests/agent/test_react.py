@@ -133,3 +133,23 @@ async def test_a_subclass_that_was_not_set_up_is_told_so():
 
     with pytest.raises(UsageError, match=r"call it there, first of all"):
         await Forgetful()(said("a"))
+
+
+async def test_a_long_memory_costs_a_turn_no_more_than_a_short_one(monkeypatch: pytest.MonkeyPatch):
+    copies = 0
+    copy = Msg.copy
+
+    def counted(msg: Msg) -> Msg:
+        nonlocal copies
+        copies += 1
+        return copy(msg)
+
+    monkeypatch.setattr(Msg, "copy", counted)
+    agent = agent_of(*["answer"] * 30)
+    counts = []
+    for turn in range(30):
+        before = copies
+        await agent(said(str(turn)))
+        counts.append(copies - before)
+    assert set(counts[1:]) == {counts[1]}
+    assert await agent.memory.size() == 60
