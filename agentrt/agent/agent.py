@@ -19,6 +19,7 @@ from agentrt.agent.ending import close_unfinished
 from agentrt.agent.fill import Fill
 from agentrt.agent.hooking import class_hooks
 from agentrt.agent.host import in_event_loop
+from agentrt.agent.interrupt import Asked
 from agentrt.agent.overridden import check_parameters, core_of, entry_of, reply_of_the_loop
 from agentrt.agent.own import OwnMethod
 from agentrt.agent.printing import printed
@@ -172,7 +173,7 @@ class Agent(ReActAgentBase):
             await self._broadcast(answer)
         return answer
 
-    def interrupt(self, reason: str | None = None) -> bool:
+    def interrupt(self, reason: str | Msg | None = None) -> Asked:
         """End the reply of this conversation tidily: its open tool calls get results, its listener sees the end.
 
         Callable from any task or thread. A reply in progress stops where it is, and its message is what
@@ -180,11 +181,12 @@ class Agent(ReActAgentBase):
         record (`UserInterruptEvent` does the same with its events, and saved). Returns whether there was one.
         """
         if self._run is not None:
-            self._run.interruption.request("interrupted", reason)
-            return True
+            told = reason.get_text_content() if isinstance(reason, Msg) else reason
+            self._run.interruption.request("interrupted", told)
+            return Asked(True)
         waiting = self.state.reply_context is not None
         close_unfinished(self)
-        return waiting
+        return Asked(waiting)
 
     async def handle_interrupt(self, inputs: ReplyInput = None, *, reason: str | None = None) -> Msg:
         """Return the message of an interrupted reply; made to be overridden. It does not join the conversation."""

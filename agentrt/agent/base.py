@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
+from inspect import isawaitable
 from types import MethodType
 from typing import Any, ClassVar, NoReturn
 
@@ -23,8 +24,9 @@ from agentrt.agent.hooking import (
     hook_layers,
     hooks_of,
 )
-from agentrt.agent.host import Reaper, checkpoint, soon
-from agentrt.agent.own import OwnMethod, own_methods, own_spec
+from agentrt.agent.host import Mailbox, Reaper, checkpoint, soon
+from agentrt.agent.interrupt import Asked
+from agentrt.agent.own import OwnMethod, SetUp, own_methods, own_spec
 from agentrt.agent.printer import Printer
 from agentrt.agent.queue import MessageQueue
 from agentrt.agent.run import Run
@@ -53,6 +55,18 @@ _NOT_COPIED = {"_compiled", "_compiled_for", "_growing", "_own_methods", "_print
 _NOT_COPIED |= {"_subscribers", "chains", "msg_queue"}
 
 
+class _Nowhere(Mailbox):
+    """For the events of replies that have no layer to see them."""
+
+    __slots__ = ()
+
+    def post(self, item: object) -> None:
+        pass
+
+
+_NOWHERE = _Nowhere()
+
+
 class OwnRun(Run):
     """One reply of an agent that writes its own `reply`."""
 
@@ -68,7 +82,7 @@ _replies: ContextVar[Mapping[int, OwnRun]] = ContextVar("agentrt_replies")
 """The replies that the current task is working for, by the `id()` of the agent; the mappings never change."""
 
 
-class AgentBase(HookRegistration, StateModule):
+class AgentBase(HookRegistration, SetUp, StateModule):
     """Base of agents that write their own `async def reply(self, ...)`, and of `Agent`.
 
     The class's own `reply`, `observe` and `print` become the cores of chains when an agent is built: the middlewares'
@@ -139,19 +153,20 @@ class AgentBase(HookRegistration, StateModule):
             finally:
                 self._stops.discard(stop)
         if scope.cancelled_caught:
-            answer = await self.handle_interrupt(*args, **kwargs)
+            answer = await _said_when_interrupted(self, args, kwargs)
         await self._broadcast(answer)
         return answer
 
-    def interrupt(self) -> bool:
+    def interrupt(self) -> Asked:
         """Stop the replies of `await agent(...)` that are in progress, from any task or thread; says if there were any.
 
         `await agent.reply(...)` is stopped by your own cancellation only.
         """
         stops = list(self._stops)
         for stop in stops:
-            stop()
-        return bool(stops)
+            with suppress(RuntimeError):  # the event loop of that reply has ended meanwhile
+                stop()
+        return Asked(bool(stops))
 
     async def handle_interrupt(self, *args: Any, **kwargs: Any) -> Msg:
         """Return the message of an interrupted reply, which had these arguments; made to be overridden."""
@@ -182,6 +197,9 @@ class AgentBase(HookRegistration, StateModule):
 
     def reset_subscribers(self, msghub_name: str, subscribers: Sequence["AgentBase"]) -> None:
         """Let these agents, but not this one, observe what `await agent(...)` answers, and no others of that hub."""
+        for each in subscribers:
+            if not isinstance(each, AgentBase):
+                raise UsageError(f"the subscribers of {self.name!r} must be agents, not {each!r:.200}")
         self._subscribers[msghub_name] = [each for each in subscribers if each is not self]
 
     def remove_subscribers(self, msghub_name: str) -> None:
@@ -196,6 +214,8 @@ class AgentBase(HookRegistration, StateModule):
         hundred items, and a reply waits while it is full. The message of an `Agent` that is not complete goes on
         growing in the queue: `msg.copy()` keeps it as it is.
         """
+        if queue is not None and not callable(getattr(queue, "put", None)):
+            raise UsageError(f"set_msg_queue_enabled() needs a queue with an async `put`, not {queue!r:.200}")
         if enabled and queue is None:
             queue = MessageQueue() if self.msg_queue is None else self.msg_queue
         self._queues = enabled
@@ -211,6 +231,8 @@ class AgentBase(HookRegistration, StateModule):
 
     def set_audio_player(self, player: Callable[[], AudioPlayer] | None) -> None:
         """Play speech with a player for each message, made by calling `player`."""
+        if player is not None and not callable(player):
+            raise UsageError(f"set_audio_player() needs a class or function that makes a player, not {player!r:.200}")
         self._printer.close()
         self._printer = Printer(player=player)
 
@@ -280,8 +302,12 @@ class AgentBase(HookRegistration, StateModule):
         ticket.reaper = Reaper()
         run = OwnRun(ticket, 0, _NO_TOOLS)
         run.chains = self._fresh_chains()
+        if not run.chains.layers["on_reply"]:
+            run.mailbox = _NOWHERE
         self._reply_id = run.id
-        token = _replies.set({**_replies.get({}), id(self): run})
+        # Without those that are over: tasks that replies leave behind, and that reply in turn, would pass on ever more.
+        others = {agent: each for agent, each in _replies.get({}).items() if not each.is_over}
+        token = _replies.set({**others, id(self): run})
         try:
             answer = await _last_of(run.chains.on_reply(self, **values))
         finally:
@@ -352,6 +378,17 @@ async def _last_of(stream: Any) -> Any:
     finally:
         await stream.aclose()
     return last
+
+
+async def _said_when_interrupted(agent: AgentBase, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name = f"{type(agent).__name__}.handle_interrupt()"
+    said: Any = agent.handle_interrupt(*args, **kwargs)
+    if not isawaitable(said):
+        raise ChainContractError(f"{name} must be a coroutine function: write `async def handle_interrupt`")
+    answer = await said
+    if answer is not None and not isinstance(answer, Msg):
+        raise ChainContractError(f"{name} must return a Msg, or None to say nothing, not {answer!r:.200}")
+    return answer
 
 
 async def _take_nothing_in(agent: AgentBase, msg: Any) -> None:

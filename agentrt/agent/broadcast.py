@@ -30,8 +30,13 @@ async def broadcast(msg: Msg, observers: Iterable[Observer]) -> None:
         try:
             await observer.observe(said.copy())
         except Exception as error:  # noqa: BLE001  # neither the speaker nor the others are to blame
-            # The type alone: the text may quote what somebody said.
-            _logger.error("agent %r failed to observe a message: %s", observer.name, type(error).__name__)
+            _logger.error("agent %r failed to observe a message: %s", observer.name, _told(error))
+
+
+def _told(error: Exception) -> str:
+    # The type alone, as the text may quote what somebody said; but one that is missing says how to mend that.
+    name = type(error).__name__
+    return f"{name}: {error}" if isinstance(error, NotImplementedError) else name
 
 
 def _without_thinking(msg: Msg) -> Msg:

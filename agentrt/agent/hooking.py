@@ -6,6 +6,7 @@ those that it began with.
 """
 
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, get_args
 
@@ -34,23 +35,22 @@ _PARAMETERS = {"pre": ("self", "kwargs"), "post": ("self", "kwargs", "output")}
 
 
 class _ClassHooks:
-    """The hooks of classes; `version` changes whenever any of them does."""
+    """The hooks of classes, changed from any thread; `version` changes whenever any of them does."""
 
-    __slots__ = ("tables", "version")
+    __slots__ = ("_changing", "version")
 
     def __init__(self) -> None:
-        self.tables: dict[type, HookTable] = {}  # a class is forgotten when its last hook is
         self.version = 0
+        self._changing = threading.Lock()
 
     def of(self, cls: type) -> HookTable:
-        return self.tables.get(cls, _NO_HOOKS)
+        hooks: HookTable = vars(cls).get("_class_hooks", _NO_HOOKS)  # on the class itself, with which they go
+        return hooks
 
-    def set(self, cls: type, hooks: HookTable) -> None:
-        if hooks:
-            self.tables[cls] = hooks
-        else:
-            self.tables.pop(cls, None)
-        self.version += 1
+    def change(self, cls: "type[HookRegistration]", change: Callable[[HookTable], HookTable]) -> None:
+        with self._changing:
+            cls._class_hooks = change(self.of(cls))
+            self.version += 1
 
 
 class_hooks = _ClassHooks()
@@ -67,6 +67,7 @@ class HookRegistration:
     """
 
     supported_hook_types: ClassVar[list[str]] = list(HOOK_TYPES)
+    _class_hooks: ClassVar[HookTable] = _NO_HOOKS
     _instance_hooks: HookTable = _NO_HOOKS
     _compiled_for: int | None
     """The version of the class hooks that the chains were compiled for; `None` has them compiled anew."""
@@ -92,18 +93,18 @@ class HookRegistration:
     def register_class_hook(cls, hook_type: ReActAgentHookTypes, hook_name: str, hook: Callable[..., Any]) -> None:
         """Register a hook for all agents of this class and of those derived from it, existing ones included."""
         _check(cls, hook_type, hook_name, hook)
-        class_hooks.set(cls, _with(class_hooks.of(cls), hook_type, hook_name, hook))
+        class_hooks.change(cls, lambda hooks: _with(hooks, hook_type, hook_name, hook))
 
     @classmethod
     def remove_class_hook(cls, hook_type: ReActAgentHookTypes, hook_name: str) -> None:
         """Remove a hook that was registered on this very class; raises `ValueError` when there is none by that name."""
         _check_type(cls, hook_type)
-        class_hooks.set(cls, _without(class_hooks.of(cls), hook_type, hook_name, f"class {cls.__name__}"))
+        class_hooks.change(cls, lambda hooks: _without(hooks, hook_type, hook_name, f"class {cls.__name__}"))
 
     @classmethod
     def clear_class_hooks(cls, hook_type: ReActAgentHookTypes | None = None) -> None:
         """Remove the hooks of one type, or all of them, that were registered on this very class."""
-        class_hooks.set(cls, _cleared(cls, class_hooks.of(cls), hook_type))
+        class_hooks.change(cls, lambda hooks: _cleared(cls, hooks, hook_type))
 
     def _set_hooks(self, hooks: HookTable) -> None:
         self._instance_hooks = hooks
@@ -112,8 +113,8 @@ class HookRegistration:
 
 def hooks_of(agent: HookRegistration) -> HookTable:
     """Return the hooks that run for an agent, by type; names are made unique by the class that a hook is of."""
-    classes = [(cls, class_hooks.of(cls)) for cls in type(agent).__mro__ if cls in class_hooks.tables]
-    if not classes:
+    classes = [(cls, class_hooks.of(cls)) for cls in type(agent).__mro__]
+    if not any(table for _, table in classes):
         return agent._instance_hooks
     found: dict[str, dict[str, Callable[..., Any]]] = {}
     for hook_type in agent.supported_hook_types:

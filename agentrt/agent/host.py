@@ -229,7 +229,8 @@ def _nothing() -> None:
 def running_trio() -> Any:
     """Return the module trio where it runs the current code, `None` elsewhere."""
     trio = sys.modules.get("trio")
-    return trio if trio is not None and trio.lowlevel.in_trio_run() else None
+    lowlevel = getattr(trio, "lowlevel", None)  # missing while another thread is still importing trio
+    return trio if lowlevel is not None and lowlevel.in_trio_run() else None
 
 
 def soon() -> Callable[[Callable[[], object]], object]:

@@ -8,7 +8,7 @@ event, nothing is cancelled: the request is found when the next step begins.
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
@@ -24,11 +24,24 @@ from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
 from agentrt.types import FinishedReason
 
-__all__ = ["Interrupted", "Interruption", "interruption", "said_when_interrupted"]
+__all__ = ["Asked", "Interrupted", "Interruption", "interruption", "said_when_interrupted"]
 
 _T = TypeVar("_T")
 _TICK_SECONDS = 1.0
 _STUBBORN_SECONDS = 10.0
+
+
+class Asked(int):
+    """Whether there was a reply to interrupt: true or false, and what comes of awaiting it, for those who do."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, "Asked"]:
+        return self
+        yield  # which makes it a generator
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
 
 
 class Interrupted(BaseException):
@@ -50,6 +63,7 @@ class Interruption:
     deadline = float("inf")
     begun = 0.0
     stays = False
+    showing: anyio.CancelScope | None = None  # what is printed meanwhile, in the reader's task
     _watch: "_Watch | None" = None
     _reader: asyncio.Task[Any] | None = None
     _cancelled: asyncio.Task[Any] | None = None
@@ -76,6 +90,8 @@ class Interruption:
             self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
+        if self.showing is not None:
+            self.showing.cancel()
         if self.task is None or self._cancelled not in (None, self.task):
             return
         self._cancelled = self.task
@@ -222,6 +238,8 @@ class _TrioInterruption(Interruption):
             self._loop.run_sync_soon(self._deliver)  # which wakes a loop that sleeps, where a signal handler asks
 
     def _deliver(self) -> None:
+        if self.showing is not None:
+            self.showing.cancel()
         if self._scope is not None:
             self._scope.cancel()
 

@@ -7,15 +7,16 @@ The compiled entry of such a method is installed on each instance, where it hide
 import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache, wraps
-from typing import Any
+from functools import wraps
+from types import MethodType
+from typing import Any, NoReturn, Self
 
 from agentrt.chain import HookSpec
-from agentrt.errors import ChainContractError, ConfigError
+from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.message import Msg
 
-__all__ = ["OwnMethod", "own_methods", "own_spec"]
+__all__ = ["OwnMethod", "SetUp", "own_methods", "own_spec"]
 
 HOOK_OF = {
     "reply": "on_reply",
@@ -35,10 +36,9 @@ class OwnMethod:
     `known` ones go by the names that those have.
     """
 
-    def __init__(self, cls: type, name: str, known: tuple[str, ...]) -> None:
-        function = inspect.getattr_static(cls, name)
+    def __init__(self, cls: type, name: str, function: Callable[..., Any], known: tuple[str, ...]) -> None:
         self.name = name
-        self.function: Callable[..., Any] = function
+        self.function = function
         self.title = f"{cls.__name__}.{name}()"
         _check_kind(self.title, function)
         self.hook = HOOK_OF[name]
@@ -107,6 +107,22 @@ def _check_kind(title: str, function: Any) -> None:
         raise ConfigError(f"{title} must be a coroutine function (`async def` without `yield`), but {wrong}")
 
 
+class SetUp:
+    """Has those of an agent's own methods that are called before `super().__init__()` say so."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        agent = super().__new__(cls)
+        for name, (ours, _) in cls._inherited.items():  # type: ignore[attr-defined]  # of agents only
+            if getattr(cls, name) is not ours:
+                vars(agent)[name] = MethodType(_refuse, agent)
+        return agent
+
+
+async def _refuse(agent: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    cls = type(agent).__name__
+    raise UsageError(f"{cls}.__init__() did not call super().__init__(): call it there, first of all")
+
+
 def own_spec(spec: HookSpec, method: OwnMethod) -> HookSpec:
     """Return the line of the hook table for a chain around a class's own method."""
     if spec.name == "on_reply":
@@ -157,9 +173,15 @@ _CORES: dict[str, Callable[[OwnMethod], Callable[..., Any]]] = {
 }
 
 
-@lru_cache(maxsize=1024)
 def _own_method(cls: type, name: str, known: tuple[str, ...]) -> OwnMethod:
-    return OwnMethod(cls, name, known)
+    # Kept on the class, with which they go; a class may get another function later.
+    made: dict[str, OwnMethod] | None = vars(cls).get("_made_own_methods")
+    if made is None:
+        made = cls._made_own_methods = {}  # type: ignore[attr-defined]
+    function = inspect.getattr_static(cls, name)
+    if name not in made or made[name].function is not function:
+        made[name] = OwnMethod(cls, name, function, known)
+    return made[name]
 
 
 def own_methods(cls: type, inherited: Mapping[str, tuple[Callable[..., Any], tuple[str, ...]]]) -> list[OwnMethod]:

@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, TextIO
@@ -38,13 +39,14 @@ class Printer:
     message. What a terminal would obey is spelt out. A text is known by its length and its last characters: one that
     was cut or replaced is shown anew, a change further back is not noticed. What is written goes to `stream`, or to
     whatever `sys.stdout` is at the time; a stream that is closed or broken is written to no more. `player` makes the
-    player for the sound of one message; without one, the kinds of sound are named at its end.
+    player for the sound of one message; without one, the kinds of sound are named at its end. Printers to standard
+    output, in whatever thread, know of each other's open lines.
     """
 
     def __init__(self, stream: TextIO | None = None, player: PlayerFactory | None = None) -> None:
         self._stream = stream
         self._player = player
-        self._screen = _Screen()
+        self._screen = _standard if stream is None else _Screen()
         self._messages: OrderedDict[str, _Shown] = OrderedDict()
 
     def show(self, msg: Msg, last: bool, speech: DataBlock | list[DataBlock] | None = None) -> None:
@@ -52,14 +54,15 @@ class Printer:
 
         Never raises for what becomes of the output or the sound, and waits for neither.
         """
-        self._screen.turn_to(sys.stdout if self._stream is None else self._stream)
-        shown = self._recall(msg.id)
-        self._show_content(msg, shown, last)
-        if speech is not None:
-            self._hear(shown, speech)
-        if last:
-            self._finish(msg, shown)
-        self._screen.flush()
+        with self._screen.lock:
+            self._screen.turn_to(sys.stdout if self._stream is None else self._stream)
+            shown = self._recall(msg.id)
+            self._show_content(msg, shown, last)
+            if speech is not None:
+                self._hear(shown, speech)
+            if last:
+                self._finish(msg, shown)
+            self._screen.flush()
 
     def close(self) -> None:
         """Forget the messages that never saw their last piece, and close their players."""
@@ -106,9 +109,10 @@ class Printer:
 class _Screen:
     """A stream of text, and whose line is open on it; what is put there is written by the next flush."""
 
-    __slots__ = ("_broken", "_in_line", "_owner", "_pieces", "_stream")
+    __slots__ = ("_broken", "_in_line", "_owner", "_pieces", "_stream", "lock")
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
         self._stream: TextIO | None = None
         self._broken = False
         self._owner: tuple[str, object] | None = None
@@ -150,6 +154,9 @@ class _Screen:
         if self._in_line:
             self._pieces.append("\n")
             self._in_line = False
+
+
+_standard = _Screen()
 
 
 class _Mark:

@@ -2,13 +2,19 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
+import anyio
+from pydantic_core import to_json
+
+from agentrt.agent.run import Run
+from agentrt.agent.step import STRUCTURED_OUTPUT
 from agentrt.event import (
     AgentEvent,
     DataBlockEndEvent,
     HintBlockEvent,
     ModelCallRetryEvent,
+    ModelCallStartEvent,
     ReplyEndEvent,
     ReplyStartEvent,
     RequireExternalExecutionEvent,
@@ -16,11 +22,14 @@ from agentrt.event import (
     TextBlockDeltaEvent,
     ThinkingBlockDeltaEvent,
     ToolCallEndEvent,
+    ToolCallStartEvent,
     ToolResultEndEvent,
+    ToolResultStartEvent,
 )
 from agentrt.message import (
     ContentBlock,
     Msg,
+    TextBlock,
     ToolCallBlock,
     ToolCallState,
     ToolResultBlock,
@@ -34,6 +43,7 @@ __all__ = ["printed"]
 # Of the others nothing can be seen, or not yet.
 _GROWS = {DataBlockEndEvent, HintBlockEvent, ModelCallRetryEvent, TextBlockDeltaEvent, ThinkingBlockDeltaEvent}
 _GROWS |= {ToolCallEndEvent, ToolResultEndEvent}
+_LAST_SECONDS = 5.0  # for the end of a reply that was interrupted
 _STOPS = {ReplyEndEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent}
 
 
@@ -42,7 +52,9 @@ class Printing(Protocol):
 
     name: str
     state: AgentState
+    msg_queue: Any
     _growing: Msg | None
+    _run: Run | None
 
     async def print(self, msg: Msg, last: bool = True) -> None: ...
 
@@ -53,26 +65,68 @@ async def printed(
     """Yield the items of a reply, and print its message as it grows, each time before the item that makes it grow.
 
     The message is the printing's own, and nothing of it is copied. A reply that waits is printed as far as it has come,
-    and what comes after the answer is a message with the calls that were waiting and what follows.
+    and what comes after the answer is a message with the calls that were waiting and what follows. The tool through
+    which a model gives an answer of a certain form is not shown; the answer is, where no text stands for it.
     """
     waiting = _waiting(agent)
     message: Msg | None = None
+    form_calls: set[str] = set()
+    round_start = 0
     try:
         async for item in items:
             if isinstance(item, AgentEvent):
                 if message is None:
                     message = agent._growing = _begun(agent, item, waiting)
-                if item.reply_id == message.id:
+                if item.reply_id == message.id and not _is_about_form(item, form_calls):
                     with suppress(ValueError):  # a layer has made up events that do not fit together
                         message.append_event(item)
                     if item.__class__ in _GROWS:
-                        await agent.print(message, False)
+                        await _print(agent, message, False)
                     elif item.__class__ in _STOPS:
-                        await agent.print(message, True)
+                        _say_form(message, round_start)
+                        await _print(agent, message, True)
+                    elif item.__class__ is ModelCallStartEvent:
+                        round_start = len(message.content)
             yield item
     finally:
-        agent._growing = None
+        if agent._growing is message:  # rather than that of the reply which was in progress when this one was refused
+            agent._growing = None
         await items.aclose()
+
+
+async def _print(agent: Printing, message: Msg, last: bool) -> None:
+    """Print the message, unless the reply is asked to stop: then only its end, and not waiting for long.
+
+    Whoever reads what is printed may have stopped reading, and a reply that waits for room can be interrupted too.
+    """
+    run = agent._run
+    if run is None or (run.interruption.why is None and not _can_be_stopped(agent, run)):
+        await agent.print(message, last)
+        return
+    if run.interruption.why is None:
+        with anyio.CancelScope() as run.interruption.showing:
+            await agent.print(message, last)
+            return
+    if last:
+        with anyio.move_on_after(_LAST_SECONDS):
+            await agent.print(message, True)
+
+
+def _can_be_stopped(agent: Printing, run: Run) -> bool:
+    # Of a reply that has ended, nothing can be stopped but the wait for room.
+    return not run.ended or (hasattr(agent.msg_queue, "full") and bool(agent.msg_queue.full()))
+
+
+def _is_about_form(event: AgentEvent, form_calls: set[str]) -> bool:
+    if isinstance(event, (ToolCallStartEvent, ToolResultStartEvent)) and event.tool_call_name == STRUCTURED_OUTPUT:
+        form_calls.add(event.tool_call_id)
+    return bool(form_calls) and getattr(event, "tool_call_id", None) in form_calls
+
+
+def _say_form(message: Msg, round_start: int) -> None:
+    blocks, output = message.get_content_blocks(), message.structured_output
+    if output is not None and not any(isinstance(block, TextBlock) for block in blocks[round_start:]):
+        message.content = [*blocks, TextBlock(to_json(output).decode())]
 
 
 def _waiting(agent: Printing) -> Msg | None:
@@ -81,6 +135,7 @@ def _waiting(agent: Printing) -> Msg | None:
     if context is None:
         return None
     calls = [block for block in context.blocks if isinstance(block, ToolCallBlock)]
+    calls = [call for call in calls if call.name != STRUCTURED_OUTPUT]
     waiting = {call.id: call for call in calls if call.state is not ToolCallState.FINISHED}
     content: list[ContentBlock] = [copy_block(call) for call in waiting.values()]
     for block in context.blocks:

@@ -63,7 +63,13 @@ class HookMiddleware(MiddlewareBase):
                 continue
             if not isinstance(changed, dict):
                 raise HookError(f"the pre_{self.core} hook {name!r} must return a dict or None, not {changed!r:.200}")
-            kwargs = changed
+            unknown = [key for key in changed if key not in kwargs]
+            if unknown:
+                raise HookError(
+                    f"the pre_{self.core} hook {name!r} returned the argument {unknown[0]!r}, which {self.core} does "
+                    f"not have: it has {', '.join(kwargs)}"
+                )
+            kwargs = {**kwargs, **changed}
         return kwargs
 
     async def after(self, agent: Any, kwargs: dict[str, Any], output: Any) -> Any:
@@ -71,9 +77,19 @@ class HookMiddleware(MiddlewareBase):
         for name, hook in self._post:
             values = self._copy(kwargs), self._copied("its result", output)
             changed = await self._run(agent, f"post_{self.core} hook {name!r}", hook, *values)
-            if changed is not None:
-                output = changed
+            if changed is None:
+                continue
+            wanted = self.result_of(agent)
+            if wanted is not None and not isinstance(changed, wanted):
+                raise HookError(
+                    f"the post_{self.core} hook {name!r} must return a {wanted.__name__} or None, not {changed!r:.200}"
+                )
+            output = changed
         return output
+
+    def result_of(self, agent: Any) -> type | None:
+        """Return what type the core's result has, `None` for any or for a core that has no result."""
+        return None
 
     async def _run(self, agent: Any, name: str, hook: Hook, *values: Any) -> Any:
         call = _Call(agent, self.core)
@@ -105,6 +121,10 @@ class ReplyHookMiddleware(HookMiddleware):
     """Hooks of reply. An `Agent`'s `inputs` go by the name `msg`, its `structured_schema` by `structured_model`."""
 
     core = "reply"
+
+    def result_of(self, agent: Any) -> type | None:
+        """Return `Msg`."""
+        return Msg
 
     async def on_reply(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: Any
@@ -157,6 +177,10 @@ class ReasoningHookMiddleware(HookMiddleware):
     core = "reasoning"
     emits = False  # nothing that is waited for meanwhile
 
+    def result_of(self, agent: Any) -> type | None:
+        """Return `Msg` for an `Agent`; the rounds of others may result in anything."""
+        return Msg if isinstance(agent, Agent) else None
+
     async def on_reasoning(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: Any
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
@@ -181,6 +205,10 @@ class ActingHookMiddleware(HookMiddleware):
     """Hooks of running one tool call; its result is the `ToolResponse`."""
 
     core = "acting"
+
+    def result_of(self, agent: Any) -> type | None:
+        """Return `ToolResponse` for an `Agent`; the tools of others may result in anything."""
+        return ToolResponse if isinstance(agent, Agent) else None
 
     async def on_acting(
         self, agent: Any, input_kwargs: dict[str, Any], next_handler: Any

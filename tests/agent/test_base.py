@@ -1,7 +1,10 @@
 """Agents that write their own reply."""
 
 import asyncio
+import gc
 import threading
+import weakref
+from functools import partial
 from typing import Any
 
 import anyio
@@ -9,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, UserMsg
-from agentrt.agent import ReActAgentBase
+from agentrt.agent import ReActAgentBase, base
 from agentrt.errors import ChainContractError, ChainError, ConfigError, MiddlewareConfigError, UsageError
 from agentrt.event import CustomEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.module import StateModule
@@ -707,3 +710,154 @@ async def test_a_queue_that_is_false_while_it_is_empty_is_used_all_the_same():
     agent.set_msg_queue_enabled(True, line)
     await agent.print(UserMsg("user", "hi"))
     assert [msg.content for msg, _, _ in line] == ["hi"]
+
+
+@pytest.mark.parametrize("answer", ["", 5, ["a"]])
+async def test_handle_interrupt_must_return_a_message_or_nothing(answer):
+    class Odd(Patient):
+        async def handle_interrupt(self, *args):
+            return answer
+
+    with pytest.raises(ChainContractError, match=r"Odd\.handle_interrupt\(\) must return a Msg, or None"):
+        await interrupted_call(Odd())
+
+
+async def test_handle_interrupt_must_be_a_coroutine_function():
+    class Plain(Patient):
+        def handle_interrupt(self, *args):
+            return said("stopped")
+
+    with pytest.raises(ChainContractError, match="write `async def handle_interrupt`"):
+        await interrupted_call(Plain())
+
+
+async def test_handle_interrupt_may_say_nothing():
+    class Silent(Patient):
+        async def handle_interrupt(self, *args):
+            return None
+
+    assert await interrupted_call(Silent()) is None
+
+
+async def interrupted_call(agent: Patient) -> Msg | None:
+    async def interrupt():
+        await agent.waits.wait()
+        agent.interrupt()
+
+    answer = failure = None
+    async with anyio.create_task_group() as group:
+        group.start_soon(interrupt)
+        try:
+            answer = await agent(said("hi"))
+        except ChainContractError as error:  # to be raised without the group around it
+            failure = error
+    if failure is not None:
+        raise failure
+    return answer
+
+
+async def test_a_reply_whose_event_loop_has_ended_keeps_no_other_from_being_interrupted():
+    agent = Patient()
+
+    def of_a_loop_that_has_ended():
+        raise RuntimeError("Event loop is closed")
+
+    for _ in range(8):  # they have no order
+        agent._stops.add(partial(of_a_loop_that_has_ended))
+    answers = []
+
+    async def call():
+        answers.append(await agent(said("hi")))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await agent.waits.wait()
+        assert agent.interrupt()
+    assert answers[0].metadata["_is_interrupted"]
+
+
+async def test_tasks_that_replies_leave_behind_do_not_carry_along_ever_more_replies():
+    known: list[int] = []
+
+    class Heir(AgentBase):
+        async def reply(self, generations):
+            known.append(len(base._replies.get()))
+            if generations:
+                group.start_soon(later, self._over, generations)
+
+        async def __call__(self, *args):
+            self._over = anyio.Event()
+            await super().__call__(*args)
+            self._over.set()
+
+    async def later(over, generations):
+        await over.wait()
+        await Heir()(generations - 1)
+
+    async with anyio.create_task_group() as group:
+        await Heir()(5)
+    assert known == [1] * 6
+
+
+async def test_a_method_that_a_class_is_given_later_is_the_core_of_agents_built_after_that(monkeypatch):
+    class Old(AgentBase):
+        async def reply(self, msg):
+            return said("old")
+
+    async def new(self, msg, loudly=False):
+        return said("NEW" if loudly else "new")
+
+    before = Old()
+    monkeypatch.setattr(Old, "reply", new)
+    assert (await Old()(said("hi"), loudly=True)).content == "NEW"
+    assert (await before(said("hi"))).content == "old"
+
+
+async def test_events_that_no_layer_reads_are_no_burden():
+    class Busy(AgentBase):
+        async def reply(self, msg):
+            for n in range(10_001):
+                self.run.emit(CustomEvent("tick", n))
+            return msg
+
+    assert (await Busy()(said("hi"))).content == "hi"
+
+
+def test_classes_of_agents_go_with_what_they_hold_and_their_hooks():
+    def made_and_dropped() -> weakref.ref[Any]:
+        held = Echo()
+
+        class Local(AgentBase):
+            async def reply(self, msg):
+                return await held(await super().reply(msg))
+
+        Local.register_class_hook("pre_reply", "held", lambda self, kwargs: held.name and None)
+        Local()
+        return weakref.ref(held)
+
+    held = made_and_dropped()
+    gc.collect()
+    assert held() is None
+
+
+async def test_a_method_of_ones_own_says_that_it_was_not_set_up():
+    class Unready(Echo):
+        def __init__(self):
+            self.colour = "red"
+
+    with pytest.raises(UsageError, match=r"Unready\.__init__\(\) did not call super\(\)\.__init__\(\)"):
+        await Unready().reply(UserMsg("user", "hi"))
+
+
+@pytest.mark.parametrize(
+    ("misuse", "words"),
+    [
+        (lambda agent: agent.set_msg_queue_enabled(True, []), r"needs a queue with an async `put`, not \[\]"),
+        (lambda agent: agent.set_audio_player(3), "makes a player, not 3"),
+        (lambda agent: agent.reset_subscribers("hub", ["x"]), "the subscribers of 'Echo' must be agents, not 'x'"),
+    ],
+    ids=["queue", "player", "subscribers"],
+)
+def test_what_cannot_be_used_is_refused_at_once(misuse, words):
+    with pytest.raises(UsageError, match=words):
+        misuse(Echo())

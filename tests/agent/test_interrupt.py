@@ -14,7 +14,7 @@ import agentrt.agent.interrupt
 from agentrt import Agent, AgentState, MiddlewareBase, Msg
 from agentrt.agent.host import running_trio
 from agentrt.errors import ChainContractError
-from agentrt.event import ReplyEndEvent, UserInterruptEvent
+from agentrt.event import ReplyEndEvent, TextBlockDeltaEvent, UserInterruptEvent
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.state import InMemoryStateStore
@@ -364,17 +364,27 @@ async def test_during_a_save_the_save_is_finished_first(save):
 
 async def test_between_replies_there_is_nothing_to_interrupt():
     agent = agent_of(["one", "two"])
-    assert agent.interrupt() is False
+    assert not agent.interrupt()
     await agent.reply("go")
-    assert agent.interrupt() is False
+    assert not agent.interrupt()
     assert (await agent.reply("go")).get_text_content() == "two"
+
+
+async def test_interrupting_may_be_awaited_and_given_a_message():
+    agent = agent_of(["one two three"])
+    assert not await agent.interrupt()
+    async with agent.reply_stream("go", yield_final_msg=True) as items:
+        async for item in items:
+            if isinstance(item, TextBlockDeltaEvent):
+                assert repr(await agent.interrupt(AssistantMsg("boss", "lunch"))) == "True"
+    assert "(lunch)" in (item.get_text_content() or "")
 
 
 async def test_a_reply_that_waits_is_put_to_rest_at_once():
     agent = agent_of([[call("1", "add", a=1, b=2)], "next"], FunctionTool(add, ask=True))
     await agent.reply("go")
-    assert agent.interrupt() is True
-    assert agent.interrupt() is False
+    assert agent.interrupt()
+    assert not agent.interrupt()
     assert agent.state.context[-1].get_content_blocks("tool_result")[0].state == "interrupted"
     await assert_well(agent)
 

@@ -5,6 +5,8 @@ import io
 import json
 import logging
 import os
+import sys
+import threading
 import unicodedata
 from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
@@ -625,3 +627,29 @@ def test_a_line_that_fits_is_json():
         "name": 'na"me',
         "input": {"a": [1, "é"]},
     }
+
+
+def test_printers_in_several_threads_write_whole_pieces():
+    stream, threads = io.StringIO(), []
+
+    def show(name: str) -> None:
+        printer, msg = Printer(), message(TextBlock(""), name=name)
+        for n in range(200):
+            msg.content[0].text += f"{n} "
+            printer.show(msg, n == 199)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with redirect_stdout(stream):
+            threads += [threading.Thread(target=show, args=(name,)) for name in ("Ann", "Bob", "Eve")]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    lines = stream.getvalue().splitlines()
+    for name in ("Ann", "Bob", "Eve"):
+        mine = [line.removeprefix(f"{name}: ") for line in lines if line.startswith(f"{name}: ")]
+        assert "".join(mine) == "".join(f"{n} " for n in range(200))

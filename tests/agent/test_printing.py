@@ -5,14 +5,19 @@ from itertools import pairwise
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
+from pydantic import BaseModel
 
-from agentrt import Agent, MiddlewareBase, Msg
+from agentrt import Agent, AgentBase, MiddlewareBase, Msg
+from agentrt.agent import printing
 from agentrt.agent.queue import MessageQueue
-from agentrt.errors import Transient
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
-from agentrt.message import TextBlock, ThinkingBlock
+from agentrt.errors import AgentBusyError, Transient
+from agentrt.event import ConfirmResult, TextBlockDeltaEvent, UserConfirmResultEvent
+from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.middleware import RetryMiddleware
+from agentrt.model import ScriptedChatModel
+from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool
 from tests.agent.helpers import add, agent_of, call, items_of
 
@@ -279,3 +284,189 @@ async def test_printing_by_hand_goes_the_same_way(capsys):
     assert queued is not msg
     assert layer.shown == [("look", True)]
     assert "look" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("how", ["reply", "stream"])
+async def test_a_reply_whose_reader_has_stopped_reading_can_be_interrupted(how, monkeypatch):
+    monkeypatch.setattr(printing, "_LAST_SECONDS", 0.01)
+    agent = agent_of(["one two three four five"])
+    queue = Stuck()
+    agent.set_msg_queue_enabled(True, queue)
+
+    async def interrupt():
+        await queue.stuck.wait()
+        assert agent.interrupt("nobody reads")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(interrupt)
+        answer = await agent.reply("go") if how == "reply" else (await items_of(agent))[-1]
+    assert answer.finished_reason == "interrupted"
+    assert "nobody reads" in answer.get_text_content()
+    assert agent.state.last_reply.finished_reason == "interrupted"
+
+
+async def test_the_callers_time_limit_on_a_reply_whose_reader_has_stopped_reading_is_the_callers():
+    agent = agent_of(["one two three four five"])
+    queue = Stuck()
+    agent.set_msg_queue_enabled(True, queue)
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(agent.reply, "go")
+            await queue.stuck.wait()
+            scope.cancel()
+    assert scope.cancelled_caught
+
+
+async def test_an_interrupted_reply_is_printed_to_its_end_where_somebody_reads():
+    agent = agent_of(["one two three four five"])
+    agent.set_msg_queue_enabled(True)
+    async with agent.reply_stream("go", yield_final_msg=True) as items:
+        async for item in items:
+            if isinstance(item, TextBlockDeltaEvent):
+                agent.interrupt()
+    assert item.finished_reason == "interrupted"
+    shown = drained(agent.msg_queue)
+    assert [last for _, last, _ in shown] == [False] * (len(shown) - 1) + [True]
+    assert shown[-1][0].get_text_content() == "one "
+
+
+class Stuck(MessageQueue[Any]):
+    """A queue for one item, which nobody takes."""
+
+    __slots__ = ("stuck",)
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.stuck = anyio.Event()
+
+    async def put(self, item: Any) -> None:
+        if self.full():
+            self.stuck.set()
+        await super().put(item)
+
+
+async def test_a_reply_that_is_refused_leaves_the_printing_of_the_one_in_progress_alone():
+    agent = agent_of(["one two three four five"])
+    agent.set_msg_queue_enabled(True)
+    async with agent.reply_stream("go") as events:
+        async for event in events:
+            if isinstance(event, TextBlockDeltaEvent):
+                with pytest.raises(AgentBusyError):
+                    await agent.reply("another")
+    assert len({id(msg) for msg, _, _ in drained(agent.msg_queue)}) == 1
+
+
+async def test_what_agents_show_at_the_same_time_has_lines_of_its_own(capsys):
+    class Speaker(AgentBase):
+        async def reply(self, msg=None):
+            msg = Msg(self.name, "", "assistant")
+            for word in ("one ", "two"):
+                msg.content += word
+                await self.print(msg, word == "two")
+                await anyio.lowlevel.checkpoint()
+            return msg
+
+    async with anyio.create_task_group() as group:
+        for name in ("Ann", "Bob"):
+            group.start_soon(Speaker(name=name))
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("Ann", "Bob"):
+        mine = [line.removeprefix(f"{name}: ") for line in lines if line.startswith(f"{name}: ")]
+        assert "".join(mine) == "one two"
+    assert all(line.count(":") == 1 for line in lines)
+
+
+@pytest.mark.parametrize("text", ["one two three four five", "one"], ids=["in the middle", "at the end"])
+async def test_who_reads_again_after_an_interrupt_sees_the_end(text):
+    agent = agent_of([text])
+    queue = Stuck()
+    agent.set_msg_queue_enabled(True, queue)
+    shown = []
+
+    async def interrupt_and_read():
+        await queue.stuck.wait()
+        agent.interrupt()
+        while not (shown and shown[-1][1]):
+            shown.append(await queue.get())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(interrupt_and_read)
+        await agent.reply("go")
+    assert [last for _, last, _ in shown].count(True) == 1
+
+
+async def test_a_printed_conversation_is_whole_after_a_fault_at_any_place():
+    class Slow:
+        async def put(self, item):
+            await anyio.lowlevel.checkpoint()
+
+    async def wait(self, kwargs, output=None):
+        await anyio.lowlevel.checkpoint()
+
+    def make(log: ToolLog) -> Agent:
+        agent = agent_of([[call("1", "add", a=1, b=2)], "three"], log.watch(add), state_store=InMemoryStateStore())
+        agent.set_msg_queue_enabled(True, Slow())
+        agent.register_instance_hook("pre_print", "wait", wait)
+        return agent
+
+    await check_every_suspension(make, faults=["cancel", "interrupt", "drop"], at_least=30)
+
+
+FORM = ToolCallBlock("form", "GenerateStructuredOutput", '{"name": "Oslo"}')
+BAD_FORM = ToolCallBlock("bad", "GenerateStructuredOutput", '{"nam": "Oslo"}')
+
+
+class City(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ([[FORM]], ['{"name":"Oslo"}']),
+        ([[TextBlock("It is Oslo."), FORM]], ["It is Oslo."]),
+        (["Oslo, I think.", [BAD_FORM], [FORM]], ["Oslo, I think.", '{"name":"Oslo"}']),
+    ],
+    ids=["alone", "with a text", "after other rounds"],
+)
+async def test_of_an_answer_with_a_form_the_answer_is_shown_and_not_the_tool(script, said, capsys):
+    agent = agent_of(script)
+    agent.set_msg_queue_enabled(True)
+    agent.set_console_output_enabled(True)
+    answer = await agent.reply("where?", City)
+    shown = drained(agent.msg_queue)
+    assert not any(msg.has_content_blocks("tool_call") or msg.has_content_blocks("tool_result") for msg, _, _ in shown)
+    assert [block.text for block in shown[-1][0].get_content_blocks("text")] == said
+    assert answer.get_text_content() == said[-1]
+    assert "GenerateStructuredOutput" not in capsys.readouterr().out
+
+
+async def test_the_form_is_not_shown_among_the_calls_of_an_answered_reply_either():
+    agent = agent_of([[call("1", "add", a=1, b=2), FORM], [FORM]], FunctionTool(add, ask=True))
+    agent.set_msg_queue_enabled(True)
+    asked = await agent.reply("where?", City)
+    calls = [each for each in asked.get_content_blocks("tool_call") if each.name == "add"]
+    await agent.reply(UserConfirmResultEvent(asked.id, [ConfirmResult(True, each) for each in calls]))
+    names = {block.name for msg, _, _ in drained(agent.msg_queue) for block in msg.get_content_blocks("tool_call")}
+    assert names == {"add"}
+
+
+async def test_a_reply_of_ones_own_that_waits_for_room_can_be_interrupted(monkeypatch):
+    class Own(Agent):
+        async def reply(self, inputs=None, structured_schema=None):
+            return await super().reply(inputs, structured_schema)
+
+    monkeypatch.setattr(printing, "_LAST_SECONDS", 0.01)
+    agent = Own("own", model=ScriptedChatModel(["word " * 200]))  # more than goes ahead of its reader
+    queue = Stuck()
+    agent.set_msg_queue_enabled(True, queue)
+
+    async def interrupt():
+        await queue.stuck.wait()
+        agent.interrupt()
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(interrupt)
+            answer = await agent.reply("go")
+    assert answer.finished_reason == "interrupted"

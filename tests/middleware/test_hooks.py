@@ -3,18 +3,20 @@
 import functools
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from textwrap import dedent
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, Toolkit, UserMsg
 from agentrt.agent import ReActAgentBase
 from agentrt.agent.hooking import hooks_of
-from agentrt.errors import AgentBusyError, ChainContractError, ChainError, HookError, MiddlewareConfigError
+from agentrt.errors import AgentBusyError, HookError, MiddlewareConfigError
 from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
 from agentrt.model import ScriptedChatModel
@@ -378,15 +380,38 @@ async def test_a_pre_hook_that_returns_no_dict_is_named(result):
 async def test_an_argument_that_the_core_does_not_have_is_refused_by_name():
     agent = Echo()
     agent.register_instance_hook("pre_reply", "wrong", lambda self, kwargs: {**kwargs, "mgs": said("b")})
-    with pytest.raises(ChainError, match="'mgs'"):
+    with pytest.raises(HookError, match=r"pre_reply hook 'wrong' returned the argument 'mgs', .* it has msg"):
         await agent(said("a"))
+
+
+async def test_arguments_that_a_hook_leaves_out_keep_their_values():
+    class Repeating(AgentBase):
+        async def reply(self, msg, times=1):
+            return said(msg.content * times)
+
+    agent, seen = Repeating(), []
+    agent.register_instance_hook("pre_reply", "msg", lambda self, kwargs: {"msg": said("b")})
+    agent.register_instance_hook("post_reply", "see", lambda self, kwargs, output: seen.append(sorted(kwargs)))
+    assert (await agent(said("a"), times=2)).content == "bb"
+    assert seen == [["msg", "times"]]
 
 
 async def test_a_post_hook_of_reply_that_returns_no_message_is_refused():
     agent = Echo()
     agent.register_instance_hook("post_reply", "wrong", lambda self, kwargs, output: "no message")
-    with pytest.raises(ChainContractError, match="on_reply"):
+    with pytest.raises(HookError, match="post_reply hook 'wrong' must return a Msg or None, not 'no message'"):
         await agent(said("a"))
+
+
+@pytest.mark.parametrize(
+    ("hook_type", "wanted"),
+    [("post_reply", "Msg"), ("post_reasoning", "Msg"), ("post_acting", "ToolResponse")],
+)
+async def test_a_post_hook_of_an_agent_that_returns_something_else_is_named(hook_type, wanted):
+    agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add)
+    agent.register_instance_hook(hook_type, "wrong", lambda self, kwargs, output: 3)
+    with pytest.raises(HookError, match=f"the {hook_type} hook 'wrong' must return a {wanted} or None, not 3"):
+        await agent.reply("go")
 
 
 async def test_a_post_hook_gives_an_answer_where_there_was_none():
@@ -1042,3 +1067,34 @@ def test_a_hook_middleware_that_does_not_stand_innermost_is_refused():
 
     with pytest.raises(MiddlewareConfigError, match="must be innermost"):
         agent_of([], middlewares=[ReplyHookMiddleware(), Inside()])
+
+
+def test_class_hooks_registered_in_several_threads_are_all_there():
+    def register(place: int) -> None:
+        for n in range(60):
+            Loud.register_class_hook("pre_reply", f"{place}.{n}", lambda self, kwargs: None)
+
+    threads = [threading.Thread(target=register, args=(place,)) for place in range(4)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(hooks_of(Loud())["pre_reply"]) == 240
+
+
+async def test_a_class_hook_from_another_thread_runs_from_the_next_reply_on():
+    notes: list[str] = []
+    agent = Loud()
+    await agent(said("a"))
+    await anyio.to_thread.run_sync(
+        Loud.register_class_hook, "pre_reply", "note", lambda self, kwargs: notes.append("ran")
+    )
+    await agent(said("b"))
+    await anyio.to_thread.run_sync(Loud.remove_class_hook, "pre_reply", "note")
+    await agent(said("c"))
+    assert notes == ["ran"]
