@@ -613,9 +613,7 @@ def test_what_is_no_block_is_refused(content):
 def test_a_type_that_no_block_has_is_refused_with_those_that_there_are():
     message = UserMsg("u", "hi")
     for ask in (message.get_content_blocks, message.has_content_blocks):
-        with pytest.raises(
-            ValueError, match="no block type 'tool_use': the types are text, thinking, data, hint"
-        ):
+        with pytest.raises(ValueError, match="no block type 'tool_use': the types are text, thinking, data, hint"):
             ask("tool_use")
     with pytest.raises(ValueError, match="the type of a ToolCallBlock is 'tool_call', not 'tool_use'"):
         ToolCallBlock("1", "f", "{}", type="tool_use")
