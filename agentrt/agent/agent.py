@@ -113,6 +113,7 @@ class Agent(ReActAgentBase):
     def _begin_conversation(self) -> None:
         self._fill = Fill()
         self._turns = Turns()
+        self._growing = None
         self._model_calls = 0
         self._run: Run | None = None
 

@@ -105,6 +105,11 @@ class ReActAgent(Agent):
         other._seen = None
         return other
 
+    def __copy__(self) -> Self:
+        other = super().__copy__()
+        other.memory, other._remembered = self.memory, self._remembered  # it is the same conversation
+        return other
+
     async def _take_up_memory(self) -> None:
         if self.memory.revision is not None and self.memory.revision == self._seen:
             return

@@ -1,5 +1,7 @@
 """An agent under its old names: the memory is what the conversation is made of."""
 
+import copy
+
 import pytest
 
 from agentrt import Toolkit
@@ -153,3 +155,11 @@ async def test_a_long_memory_costs_a_turn_no_more_than_a_short_one(monkeypatch: 
         counts.append(copies - before)
     assert set(counts[1:]) == {counts[1]}
     assert await agent.memory.size() == 60
+
+
+async def test_a_copy_is_the_same_conversation_with_the_same_memory():
+    agent = agent_of("one", "two")
+    other = copy.copy(agent)
+    await agent(said("a"))
+    await other(said("b"))
+    assert await remembered(agent) == await remembered(other) == ["a", "one", "b", "two"]
