@@ -37,7 +37,7 @@ class CircuitBreakerMiddleware(MiddlewareBase):
         recovery_seconds: float = 30.0,
         *,
         half_open_probes: int = 1,
-        trip_on: ErrorChoice = (Timeout, Transient),
+        trip_on: ErrorChoice = (Timeout, Transient, OSError),
         clock: Callable[[], float] = monotonic,
     ) -> None:
         check_number("CircuitBreakerMiddleware(failure_threshold=...)", failure_threshold, least=1, whole=True)

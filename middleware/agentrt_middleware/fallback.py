@@ -5,7 +5,15 @@ from dataclasses import replace
 from time import time
 from typing import Any, ClassVar
 
-from agentrt.errors import Malformed, MiddlewareConfigError, RateLimited, Rejected, Timeout, Transient
+from agentrt.errors import (
+    AgentRTError,
+    Malformed,
+    MiddlewareConfigError,
+    RateLimited,
+    Rejected,
+    Timeout,
+    Transient,
+)
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.message import DataBlock, Msg, ToolResultBlock
@@ -16,8 +24,16 @@ from agentrt_middleware.options import ErrorChoice, check_number, choose_errors
 __all__ = ["ModelFallbackMiddleware"]
 
 
+_FAILURES = (RateLimited, Timeout, Transient, Rejected, Malformed)
+
+
+def _has_failed(error: Exception) -> bool:
+    # What is none of our errors comes from a model that somebody wrote.
+    return isinstance(error, _FAILURES) or not isinstance(error, AgentRTError)
+
+
 class ModelFallbackMiddleware(MiddlewareBase):
-    """Asks `models`, one after the other, when the agent's own model fails with an error of `on`.
+    """Asks `models`, one after the other, when the agent's own model fails, with an error of `on` if that is given.
 
     That holds for a stream that breaks off as well: what it said is withdrawn, and the next model's answer goes on in
     the same stream. Each change of model is announced by a `ModelCallRetryEvent`. If all fail, the last error leaves
@@ -48,7 +64,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
         self,
         models: ChatModelBase | Sequence[ChatModelBase],
         *,
-        on: ErrorChoice = (RateLimited, Timeout, Transient, Rejected, Malformed),
+        on: ErrorChoice = _has_failed,
         sticky: bool | float = False,
         needs: Sequence[str] = (),
         clock: Callable[[], float] = time,

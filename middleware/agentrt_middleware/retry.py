@@ -45,7 +45,7 @@ class RetryMiddleware(MiddlewareBase):
         base: float = 0.5,
         cap: float = 30.0,
         max_wait: float | None = 120.0,
-        retry_on: ErrorChoice = (RateLimited, Timeout, Transient),
+        retry_on: ErrorChoice = (RateLimited, Timeout, Transient, OSError),
         budget: float | None = 0.2,
         clock: Callable[[], float] = monotonic,
         random: Random | None = None,

@@ -72,6 +72,20 @@ async def test_console_output_can_be_switched_off_again(capsys):
     assert "two" not in out
 
 
+@pytest.mark.parametrize(("variable", "shown"), [("true", ""), ("1", ""), ("false", "echo: hi\n"), ("", "echo: hi\n")])
+async def test_the_environment_switches_the_console_off_for_agents_that_are_built_then(
+    variable, shown, monkeypatch, capsys
+):
+    class Echo(AgentBase):
+        async def reply(self, msg):
+            await self.print(msg)
+            return msg
+
+    monkeypatch.setenv("AGENTRT_DISABLE_CONSOLE_OUTPUT", variable)
+    await Echo()(Msg("echo", "hi", "assistant"))
+    assert capsys.readouterr().out == shown
+
+
 async def test_calls_and_results_are_shown_as_well(capsys):
     agent = agent_of([TOOL_ROUND, "it is three"], add)
     agent.set_console_output_enabled(True)

@@ -17,6 +17,7 @@ from agentrt.errors import (
     Rejected,
     Timeout,
     Transient,
+    UsageError,
 )
 from agentrt.message import Base64Source, DataBlock, TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.middleware import MiddlewareBase, ModelFallbackMiddleware
@@ -67,7 +68,7 @@ async def test_a_single_model_may_be_given_as_it_is() -> None:
     assert (await agent.reply("go")).get_text_content() == "hello"
 
 
-@pytest.mark.parametrize("error", [Refused("filtered"), ValueError("a bug")])
+@pytest.mark.parametrize("error", [Refused("filtered"), UsageError("not here")])
 async def test_a_refusal_goes_to_no_other_model_unless_that_is_wanted(error: Exception) -> None:
     second = model_of("second", "I will say it")
     with pytest.raises(type(error)) as raised:

@@ -605,6 +605,44 @@ def test_no_window_sees_too_many_and_nobody_starves_whoever_is_cancelled(
 
 
 @on_both_loops
+@settings(max_examples=60)
+@given(
+    calls=st.lists(
+        st.tuples(st.sampled_from([0.0, 0.0, 0.1, 1.0]), st.integers(0, 150), st.sampled_from([0.0, 0.1, 3.0])),
+        min_size=2,
+        max_size=25,
+    ),
+    tokens=st.sampled_from([60, 100, 6_000]),
+)
+def test_no_window_sees_more_tokens_than_a_minutes_worth_and_what_came_back_in_it(
+    backend: str, calls: list[Any], tokens: int
+) -> None:
+    begun: list[tuple[float, int]] = []
+
+    async def call(limiter: Limiter, estimate: int, seconds: float) -> None:
+        lease = await limiter.acquire(estimate)
+        begun.append((anyio.current_time(), estimate))
+        await anyio.sleep(seconds)
+        await lease.settle(estimate)
+
+    async def main() -> None:
+        limiter = Limiter(Limits(0.0, None, tokens, None))
+        async with anyio.create_task_group() as group:
+            for pause, *values in calls:
+                await anyio.sleep(pause)
+                group.start_soon(call, limiter, *values)
+
+    play(backend, main)
+    assert sorted(estimate for _, estimate in begun) == sorted(estimate for _, estimate, _ in calls)
+    for first, (start, _) in enumerate(begun):
+        taken = 0
+        for end, estimate in begun[first:]:
+            taken += estimate
+            # One that is larger than a minute's worth goes when nothing is used, and is worked off.
+            assert taken <= max(tokens, 150) + tokens / 60 * (end - start) + 1e-3
+
+
+@on_both_loops
 def test_a_cancelled_head_hands_its_place_to_the_next(backend: str) -> None:
     async def main() -> float:
         starts, limiter = Starts(), Limiter(Limits(min_interval=1))

@@ -97,7 +97,7 @@ async def test_the_withdrawn_blocks_are_named_and_a_withdrawn_tool_call_does_not
 
 @pytest.mark.parametrize("in_stream", [False, True])
 @pytest.mark.parametrize(
-    "error", [Rejected("quota"), Refused("no"), Malformed("what"), ConnectionError("x"), ModelError("?")]
+    "error", [Rejected("quota"), Refused("no"), Malformed("what"), ValueError("x"), ModelError("?")]
 )
 async def test_an_error_that_will_not_pass_leaves_at_once_as_it_is(error: Exception, in_stream: bool) -> None:
     agent = agent_of([["half ", error] if in_stream else error], middlewares=[at_once()])
@@ -105,6 +105,11 @@ async def test_an_error_that_will_not_pass_leaves_at_once_as_it_is(error: Except
         await agent.reply("go")
     assert raised.value is error
     assert not any("RetryMiddleware" in note for note in notes(error))
+
+
+@pytest.mark.parametrize("error", [ConnectionError("refused"), TimeoutError("slow")])
+async def test_a_model_of_ones_own_without_a_connection_is_asked_again(error: Exception) -> None:
+    assert (await agent_of([error, "fine"], middlewares=[at_once()]).reply("go")).get_text_content() == "fine"
 
 
 @pytest.mark.parametrize("in_stream", [False, True])

@@ -158,7 +158,16 @@ async def test_dynamic_context_makes_the_same_prompt(layer: Any) -> None:
 
 
 @pytest.mark.parametrize("layer", [OwnFallback, ModelFallbackMiddleware])
-@pytest.mark.parametrize("failure", [Transient("no connection"), Rejected("quota"), ["Half ", Transient("cut")]])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Transient("no connection"),
+        Rejected("quota"),
+        ConnectionError("refused"),
+        RuntimeError("broken"),
+        ["Half ", Transient("cut")],
+    ],
+)
 async def test_a_fallback_answers_when_the_model_fails_in_mid_stream_too(layer: Any, failure: Any) -> None:
     agent = Agent("a", model=ScriptedChatModel([failure]), middlewares=[layer(ScriptedChatModel(["Other answer."]))])
     if layer is OwnFallback and isinstance(failure, list):
