@@ -28,6 +28,7 @@ __all__ = [
     "INPUT_TOKENS",
     "INPUT_VALUE",
     "INVOKE_AGENT",
+    "METRICS_INFERENCE_USAGE",
     "METRIC_AGENT_DURATION",
     "METRIC_AGENT_INFERENCE_CALLS",
     "METRIC_AGENT_TOOL_CALLS",
@@ -102,6 +103,7 @@ REQUEST_SETTINGS: Final = {
     "max_completion_tokens": "gen_ai.request.max_tokens",
     "max_tokens": "gen_ai.request.max_tokens",
     "presence_penalty": "gen_ai.request.presence_penalty",
+    "reasoning_effort": "gen_ai.request.reasoning.level",
     "seed": "gen_ai.request.seed",
     "stop": "gen_ai.request.stop_sequences",
     "stop_sequences": "gen_ai.request.stop_sequences",
@@ -147,6 +149,13 @@ METRIC_TOKEN_USAGE: Final = "gen_ai.client.token.usage"
 METRIC_OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
 METRIC_INFERENCE_DURATION: Final = "gen_ai.client.inference.duration"
 METRIC_INFERENCE_INPUT_TOKENS: Final = "gen_ai.client.inference.operation.input_tokens"
+# What was used, counted up: the name of a field of `ChatUsage`, and that of its counter.
+METRICS_INFERENCE_USAGE: Final = {
+    "input_tokens": "gen_ai.client.inference.usage.input_tokens",
+    "output_tokens": "gen_ai.client.inference.usage.output_tokens",
+    "cache_input_tokens": "gen_ai.client.inference.usage.cache_read.input_tokens",
+    "cache_creation_input_tokens": "gen_ai.client.inference.usage.cache_write.input_tokens",
+}
 METRIC_INFERENCE_OUTPUT_TOKENS: Final = "gen_ai.client.inference.operation.output_tokens"
 METRIC_AGENT_DURATION: Final = "gen_ai.invoke_agent.duration"
 METRIC_AGENT_INFERENCE_CALLS: Final = "gen_ai.invoke_agent.inference_calls"

@@ -24,6 +24,8 @@ class GenAIMetrics:
         self._usage = _tokens(meter, genai.METRIC_TOKEN_USAGE)
         self._input = _tokens(meter, genai.METRIC_INFERENCE_INPUT_TOKENS)
         self._output = _tokens(meter, genai.METRIC_INFERENCE_OUTPUT_TOKENS)
+        counted = genai.METRICS_INFERENCE_USAGE.items()
+        self._used = [(field, meter.create_counter(name, "{token}")) for field, name in counted]
         self._agents = _seconds(meter, genai.METRIC_AGENT_DURATION)
         self._inference_calls = meter.create_histogram(genai.METRIC_AGENT_INFERENCE_CALLS, "{call}")
         self._tool_calls = meter.create_histogram(genai.METRIC_AGENT_TOOL_CALLS, "{call}")
@@ -39,6 +41,8 @@ class GenAIMetrics:
         self._usage.record(usage.output_tokens, {**known, genai.TOKEN_TYPE: "output"})
         self._input.record(usage.input_tokens, known)
         self._output.record(usage.output_tokens, known)
+        for field, counter in self._used:
+            counter.add(getattr(usage, field), known)
 
     def agent(self, seconds: float, inference_calls: int, tool_calls: int, attributes: Attributes) -> None:
         self._agents.record(seconds, attributes)

@@ -939,6 +939,9 @@ async def test_metrics_are_recorded_under_the_names_of_the_conventions(spans: Sp
         assert {each.attributes.get("error.type"): each.count for each in points[name]} == {None: 2, "RateLimited": 1}
     (tool,) = points["gen_ai.execute_tool.duration"]
     assert (tool.count, tool.attributes["gen_ai.tool.name"]) == (1, "add")
+    for which, total in (("input_tokens", 12), ("output_tokens", 5), ("cache_read.input_tokens", 0)):
+        (counted,) = points[f"gen_ai.client.inference.usage.{which}"]
+        assert counted.value == total
     calls = {each.attributes.get("error.type"): each.sum for each in points["gen_ai.invoke_agent.inference_calls"]}
     assert calls == {None: 2, "RateLimited": 1}
     assert {each.unit for each in scope.metrics} == {"s", "{token}", "{call}"}
