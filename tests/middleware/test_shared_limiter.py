@@ -7,6 +7,7 @@ import pytest
 
 from agentrt_middleware.limits import Limits, Refusal
 from agentrt_middleware.shared_limiter import SharedLimiter
+from tests.middleware.played import on_both_loops, play
 
 PATIENCE = 10.0  # seconds; only a failure waits that long
 
@@ -190,3 +191,19 @@ async def test_what_another_thread_has_just_told_is_not_told_again(parts):
     limiter.clock = OthersPay()
     await limiter._pay()
     assert store.ended == []
+
+
+@on_both_loops
+def test_what_to_do_without_the_store_is_decided_within_a_quarter_of_a_second(backend):
+    async def main() -> float:
+        store = Store()
+        store.gate = anyio.Event()  # which nobody sets: the store hangs
+        limiter = SharedLimiter(Limits(max_concurrency=1), store, "key")
+        start = anyio.current_time()
+        lease = await limiter.acquire()
+        waited = anyio.current_time() - start
+        store.gate.set()
+        await lease.settle()
+        return waited
+
+    assert 0 < play(backend, main) <= 0.25
