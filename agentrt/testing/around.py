@@ -7,7 +7,7 @@ import anyio.lowlevel
 
 from agentrt.hooks import MiddlewareBase
 
-__all__ = ["Fails", "HoldsBack", "Outcomes"]
+__all__ = ["Fails", "HoldsBack", "Outcomes", "OutcomesAside"]
 
 _NOTHING: Any = object()
 
@@ -96,6 +96,16 @@ class Outcomes(_Around):
             raise
         self._note(hook, None)
         return result
+
+
+class OutcomesAside(Outcomes):
+    """Notes it of observing and printing too; apart, since an agent prints for whoever looks."""
+
+    async def on_observe(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+        return await self.result("on_observe", next_handler, input_kwargs)
+
+    async def on_print(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+        return await self.result("on_print", next_handler, input_kwargs)
 
 
 class HoldsBack(_Around):

@@ -8,15 +8,17 @@ from typing import Any
 import anyio
 
 from agentrt.chain import HookSpec
+from agentrt.chain.check import overrides
 from agentrt.chain.owner import close
 from agentrt.errors import ChainContractError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import ToolCallBlock
 
-__all__ = ["Lint", "lint"]
+__all__ = ["Lint", "kind_of_lint", "lint"]
 
 _END: Any = object()
 _NOT_OURS = {"decimal_context"}  # comes into being where somebody first calculates
+_SHARED = {"inputs", "messages", "msg", "speech", "tool_choice", "tool_input", "tools"}
 _SPECS = {spec.name: spec for spec in HOOKS}
 
 
@@ -26,10 +28,11 @@ def lint(middlewares: Sequence[MiddlewareBase]) -> list[MiddlewareBase]:
     For tests and for finding a fault: `Agent(..., middlewares=lint([A(), B()]))`. The runtime tells which hook had its
     contract broken; this tells by which layer, and notices some things that the runtime does not look at.
     """
+    kind = kind_of_lint(middlewares)
     watched: list[MiddlewareBase] = []
     for each in middlewares:
-        watched += [Lint(each), each]
-    core = Lint("the core")
+        watched += [kind(each), each]
+    core = kind("the core")
     if watched and watched[-1].position == "innermost":
         core.position = "innermost"
     return [*watched, core]
@@ -74,9 +77,10 @@ class Lint(MiddlewareBase):
     """Watches the one layer that stands next inside of it, and raises `ChainContractError` that names it.
 
     It is told of: an item of a wrong type, a missing last item, anything after the last item, a model's stream without
-    a response that has `is_last`, a change of the lists and messages that the layer was given, a `yield` or `return`
-    inside an open cancel scope or task group, and a `ContextVar` left changed while its reader runs. `problems` has the
-    same in words, also where the error went no further. What the runtime itself blames on a layer is not said again.
+    a response that has `is_last`, a change of the lists and messages that the layer was given (what is printed goes on
+    growing, but not while a layer has it), a `yield` or `return` inside an open cancel scope or task group, and a
+    `ContextVar` left changed while its reader runs. `problems` has the same in words, also where the error went no
+    further. What the runtime itself blames on a layer is not said again.
     """
 
     def __init__(self, watched: MiddlewareBase | str) -> None:
@@ -95,11 +99,22 @@ class Lint(MiddlewareBase):
     on_model_call = _call_hook("on_model_call")
     on_check_permission = _call_hook("on_check_permission")
     on_compress_context = _call_hook("on_compress_context")
+    on_observe = _call_hook("on_observe")
     # Of on_system_prompt the runtime names the layer itself.
 
     def _watches(self, hook: str) -> bool:
         watched = self.watched
         return isinstance(watched, str) or getattr(type(watched), hook) is not getattr(MiddlewareBase, hook)
+
+
+class _LintThatSeesPrinting(Lint):
+    on_print = _call_hook("on_print")
+
+
+def kind_of_lint(watched: Sequence[MiddlewareBase]) -> type[Lint]:
+    """Return the class of the lints around these layers: an agent prints for whoever looks, so only some look."""
+    sees = any(overrides(each, MiddlewareBase, "on_print") for each in watched)
+    return _LintThatSeesPrinting if sees else Lint
 
 
 class _Look:
@@ -116,7 +131,8 @@ class _Look:
             self._who = f"{type(layer.watched).__name__}.{spec.name}"
 
     def _told(self) -> dict[str, Any]:
-        return {key: _told(key, value) for key, value in self._given.items()}
+        # Methods that a class of agents writes itself have parameters of their own, of whatever meaning.
+        return {key: _told(key, value) for key, value in self._given.items() if key in self._spec.keys}
 
     async def items(self, stream: AsyncIterator[Any], terminal: type | None) -> AsyncGenerator[Any, None]:
         last: Any = None
@@ -223,6 +239,4 @@ def _told(key: str, value: Any) -> Any:
     """Return what must not change about a value, in a form that is compared."""
     if isinstance(value, ToolCallBlock):  # its state is the runtime's
         return (value.id, value.name, value.input)
-    if key in ("inputs", "messages", "tools", "tool_choice", "tool_input"):
-        return repr(value)
-    return None
+    return repr(value) if key in _SHARED else None

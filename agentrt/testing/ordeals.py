@@ -15,8 +15,10 @@ from agentrt.message import TextBlock
 from agentrt.state import AgentState, InMemoryStateStore
 from agentrt.testing.answer import approve
 from agentrt.testing.around import Fails, HoldsBack, Outcomes
+from agentrt.testing.asides import observing, printing
+from agentrt.testing.mishaps import Hang, cancel_at, raising
 from agentrt.testing.rehearsal import GivenUp, Rehearsal, Talk, between_lints, told
-from agentrt.testing.stage import FORM, QUESTIONS, OnPoint, agent_on_stage
+from agentrt.testing.stage import FORM, QUESTIONS, agent_on_stage
 from agentrt.testing.suspensions import try_every_suspension
 from agentrt.testing.tool_log import ToolLog
 from agentrt.testing.trial import Scenario
@@ -134,38 +136,11 @@ async def _cancelled(rehearsal: Rehearsal) -> None:
 
 
 async def _cancelled_at(rehearsal: Rehearsal, point: str, stream: bool) -> None:
-    reached = anyio.Event()
-    scope = anyio.CancelScope()
-
-    async def hang(at: str) -> None:
-        if at == point and not reached.is_set():
-            reached.set()
-            await anyio.sleep_forever()
-
-    async def read() -> None:
-        try:
-            with scope:
-                await talk.ask(_TOOL)
-        except GivenUp as error:
-            rehearsal.tell(str(error))
-        finally:
-            reached.set()
-
-    core = Outcomes()
+    core, hang = Outcomes(), Hang(point)
     outcomes = Outcomes(core)
     layers = between_lints([rehearsal.factory()], [outcomes], [core])
-    talk = rehearsal.talk(layers, stream=stream, on_point=hang)
-    async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        await reached.wait()
-        outcomes.strike()
-        scope.cancel()
-    allowed = (anyio.get_cancelled_exc_class(), GeneratorExit)
-    for hook, error in outcomes.seen:
-        if not isinstance(error, allowed):
-            became = "went on" if error is None else f"raised {type(error).__name__} in its place"
-            rehearsal.tell(f"its {hook} swallowed the cancellation and {became}: let it through, with a bare `raise`")
-            return
+    talk = rehearsal.talk(layers, stream=stream, on_point=hang.on_point)
+    await cancel_at(rehearsal, hang, outcomes, partial(talk.ask, _TOOL))
 
 
 async def _failing(rehearsal: Rehearsal) -> None:
@@ -174,7 +149,7 @@ async def _failing(rehearsal: Rehearsal) -> None:
         error = kind("made to fail")
         where = f"the model raises {point} its answer" if point in _POINTS[:3] else f"a {point} raises"
         rehearsal.doing = f"{doing}: {where}"
-        await _fails_once(rehearsal, error, (), stream=stream, on_point=_raising(point, error))
+        await _fails_once(rehearsal, error, (), stream=stream, on_point=raising(point, error))
     for hook, midway in product(("on_reply", "on_reasoning", "on_acting", "on_model_call"), (False, True)):
         error = _MadeToFail("made to fail")
         rehearsal.doing = f"{doing}: a layer inside of it raises in {hook}, {'midway' if midway else 'at once'}"
@@ -186,7 +161,7 @@ async def _failing(rehearsal: Rehearsal) -> None:
 async def _begun_again(rehearsal: Rehearsal) -> None:
     for kind in (_MadeToFail, Transient):
         alone = await rehearsal.talk().ask(_PLAIN) or ""
-        talk = rehearsal.talk(on_point=_raising("midway", kind("made to fail")))
+        talk = rehearsal.talk(on_point=raising("midway", kind("made to fail")))
         text = await talk.ask(_PLAIN) or ""
         given_up = text.removesuffix(alone)
         if alone and given_up != text and given_up and alone.startswith(given_up):
@@ -196,28 +171,12 @@ async def _begun_again(rehearsal: Rehearsal) -> None:
             )
 
 
-def _raising(point: str, error: Exception) -> OnPoint:
-    left = [error]
-
-    async def on_point(at: str) -> None:
-        await anyio.lowlevel.checkpoint()
-        if at == point and left:
-            raise left.pop()
-
-    return on_point
-
-
 async def _fails_once(
     rehearsal: Rehearsal, injected: Exception, inside: Sequence[MiddlewareBase], **options: Any
 ) -> None:
     talk = rehearsal.talk(between_lints([rehearsal.factory()], inside=inside), **options)
     await talk.ask(_EVERY_TOOL)
-    error = talk.error
-    if error is not None and type(error) is not type(injected):
-        rehearsal.tell(
-            f"{type(injected).__name__} came from inside of it, and {type(error).__name__} out of it "
-            f"({error}): let errors leave as they are, or deal with them"
-        )
+    rehearsal.tell_what_became_of(injected, talk.error)
     await talk.ask(_PLAIN)  # which may be refused, but must be over
 
 
@@ -375,6 +334,8 @@ ORDEALS: dict[str, Callable[[Rehearsal], Awaitable[None]]] = {
     "two instances in one agent": _two_instances,
     "one instance in": _shared,
     "saved and loaded": _saved,
+    "observing": observing,
+    "printing": printing,
 }
 """What is done to a middleware; the first leaves it alone."""
 

@@ -1,6 +1,6 @@
 """One conversation with a middleware, and what must hold of it whatever the middleware does."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,12 +8,13 @@ import anyio
 import anyio.lowlevel
 
 from agentrt.agent import Agent
+from agentrt.chain.check import overrides
 from agentrt.event import AgentEvent, ReplyStartEvent
 from agentrt.hooks import MiddlewareBase, ReplyInput
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import AgentState
 from agentrt.testing.answer import approve
-from agentrt.testing.lint_layer import Lint
+from agentrt.testing.lint_layer import Lint, kind_of_lint
 from agentrt.testing.promises import problems_of_events, problems_of_state
 from agentrt.testing.stage import agent_on_stage
 
@@ -47,6 +48,18 @@ class Rehearsal:
             if not any(each in found for found in self.problems.values()):
                 self.problems.setdefault(self.doing, []).append(each)
 
+    def tell_what_became_of(self, injected: Exception, error: BaseException | None) -> None:
+        """Note it if the error that came from inside of the middleware has left as one of another type."""
+        if error is not None and type(error) is not type(injected):
+            self.tell(
+                f"{type(injected).__name__} came from inside of it, and {type(error).__name__} out of it "
+                f"({error}): let errors leave as they are, or deal with them"
+            )
+
+    def has(self, hook: str) -> bool:
+        """Say whether the middleware has that hook."""
+        return overrides(self.factory(), MiddlewareBase, hook)
+
     def talk(self, layers: Sequence[MiddlewareBase] | None = None, **options: Any) -> "Talk":
         """Return a conversation with these layers, or else with a new instance of the middleware alone."""
         self.trials += 1
@@ -60,10 +73,11 @@ def between_lints(
     """Return the layers, each inside a `Lint`, between others that may stand outermost and innermost as these may."""
     for each in outside:
         each.position = "outermost" if layers[0].position == "outermost" else None
-    core = Lint("the core, or a layer of this check,")
+    kind = kind_of_lint(layers)
+    core = kind("the core, or a layer of this check,")
     for each in (*inside, core):
         each.position = "innermost" if layers[-1].position == "innermost" else None
-    return [*outside, *(each for layer in layers for each in (Lint(layer), layer)), core, *inside]
+    return [*outside, *(each for layer in layers for each in (kind(layer), layer)), core, *inside]
 
 
 class Talk:
@@ -75,7 +89,7 @@ class Talk:
         self.error: BaseException | None = None
         self._items: list[Any] = []
 
-    async def ask(self, inputs: str | ReplyInput, schema: Any = None) -> str | None:
+    async def ask(self, inputs: str | ReplyInput, schema: Any = None, *, answers: int = _MOST_ANSWERS) -> str | None:
         """Say something, answer what is asked in return, check it all, and return the text of the final message.
 
         An error that leaves the reply is kept in `error`, and nothing is returned. Raises `GivenUp`.
@@ -85,7 +99,7 @@ class Talk:
         with anyio.move_on_after(self.rehearsal.patience) as limit:
             try:
                 await self._hear(inputs, schema)
-                for _ in range(_MOST_ANSWERS):
+                for _ in range(answers):
                     if self.agent.state.reply_context is None:
                         break
                     await self._hear(approve(self.agent.state))
@@ -93,14 +107,31 @@ class Talk:
                 self.error = error
         if limit.cancelled_caught:
             raise GivenUp(f"the reply was not over after {self.rehearsal.patience:g} seconds")
-        self.rehearsal.tell(*self._lints(), *self._problems())
+        self.rehearsal.tell(*self.lints(), *self._problems())
         return None if self.error is not None else self._text()
+
+    async def do(self, what: str, work: Callable[..., Awaitable[None]], *values: Any) -> BaseException | None:
+        """Have the agent do something else than reply, and return the error that leaves it. Raises `GivenUp`."""
+        error: BaseException | None = None
+        with anyio.move_on_after(self.rehearsal.patience) as limit:
+            try:
+                await work(*values)
+            except Exception as raised:  # noqa: BLE001  # judged by who asked
+                error = raised
+        if limit.cancelled_caught:
+            raise GivenUp(f"{what} was not over after {self.rehearsal.patience:g} seconds")
+        self.rehearsal.tell(*self.lints())
+        return error
+
+    def tell_error(self, error: BaseException | None) -> None:
+        """Tell of an error that ought not to be, unless a lint has told it already."""
+        if error is not None and not any(self.lints()):
+            self.rehearsal.tell(told(error))
 
     async def ask_without_errors(self, inputs: str | ReplyInput, schema: Any = None) -> str | None:
         """Do what `ask` does; an error that leaves the reply is told as well."""
         text = await self.ask(inputs, schema)
-        if self.error is not None and not any(self._lints()):
-            self.rehearsal.tell(told(self.error))
+        self.tell_error(self.error)
         return text
 
     @property
@@ -119,7 +150,8 @@ class Talk:
     def _text(self) -> str | None:
         return None if self.message is None else self.message.get_text_content("")
 
-    def _lints(self) -> list[str]:
+    def lints(self) -> list[str]:
+        """Return what the lints have told."""
         return [words for each in self.agent.chains.middlewares if isinstance(each, Lint) for words in each.problems]
 
     def _problems(self) -> Iterator[str]:

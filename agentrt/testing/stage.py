@@ -10,11 +10,11 @@ from agentrt.hooks import MiddlewareBase
 from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt.model.scripted import stream_response, whole_response
-from agentrt.state import StateStore
+from agentrt.state import AgentState, InMemoryStateStore, StateStore
 from agentrt.tool import FunctionTool, ToolBase, Toolkit
 from agentrt.types import JSONSchema, ToolChoice
 
-__all__ = ["FORM", "QUESTIONS", "OnPoint", "StageModel", "agent_on_stage"]
+__all__ = ["FORM", "QUESTIONS", "OnPoint", "StageModel", "StageQueue", "StageStore", "agent_on_stage"]
 
 OnPoint = Callable[[str], Awaitable[None]]
 
@@ -91,6 +91,30 @@ def _last_question(messages: Sequence[Msg]) -> tuple[str, Sequence[Msg]]:
         if messages[place].role == "user" and messages[place].name != "runtime":
             return messages[place].get_text_content() or "", messages[place:]
     return "", messages
+
+
+class StageStore(InMemoryStateStore):
+    """A store; `on_point` is awaited at "save", before it keeps anything."""
+
+    def __init__(self, on_point: OnPoint) -> None:
+        super().__init__()
+        self._on_point = on_point
+
+    async def save(self, state: AgentState) -> None:
+        """Keep the state, unless `on_point` raises."""
+        await self._on_point("save")
+        await super().save(state)
+
+
+class StageQueue:
+    """What messages are printed into; `on_point` is awaited at each "piece" of one, and at the "last" of it."""
+
+    def __init__(self, on_point: OnPoint = _nothing) -> None:
+        self._on_point = on_point
+
+    async def put(self, item: tuple[Msg, bool, Any]) -> None:
+        """Take what is printed, and forget it."""
+        await self._on_point("last" if item[1] else "piece")
 
 
 class _Send(ToolBase):

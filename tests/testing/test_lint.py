@@ -142,6 +142,42 @@ async def test_the_one_layer_of_three_that_breaks_a_contract_is_named(middleware
     assert [name for name, problems in told.items() if problems] == [f"Lint({middleware.__name__})"]
 
 
+class ChangesWhatIsPrinted(Innocent):
+    async def on_print(self, agent, input_kwargs, next_handler):
+        input_kwargs["msg"].content.append(TextBlock("..."))
+        await next_handler()
+
+
+async def test_of_a_message_that_was_changed_where_it_is_printed_the_layer_is_named():
+    layers = lint([Outside(), ChangesWhatIsPrinted(), Inside()])
+    with pytest.raises(ChainContractError, match=r"^ChangesWhatIsPrinted\.on_print changed the msg that it was given"):
+        await agent(*layers).reply("go")
+
+
+class Hears(Innocent):
+    async def on_observe(self, agent, input_kwargs, next_handler):
+        await next_handler()
+
+
+class ChangesWhatIsObserved(Innocent):
+    async def on_observe(self, agent, input_kwargs, next_handler):
+        await next_handler()
+        input_kwargs["msg"].content = "Hurry."
+
+
+@pytest.mark.parametrize("order", [(Hears, ChangesWhatIsObserved), (ChangesWhatIsObserved, Hears)])
+async def test_of_a_message_that_was_changed_where_it_is_observed_the_layer_is_named(order):
+    layers = lint([each() for each in order])
+    with pytest.raises(
+        ChainContractError, match=r"^ChangesWhatIsObserved\.on_observe changed the msg that it was given"
+    ):
+        await agent(*layers).observe(Msg("user", "go", "user"))
+
+
+def test_an_agent_does_not_print_for_lints_alone():
+    assert not agent(*lint([Outside(), Inside()])).chains.layers["on_print"]
+
+
 class ScopeOfACall(Innocent):
     async def on_model_call(self, agent, input_kwargs, next_handler):
         anyio.CancelScope().__enter__()
