@@ -283,9 +283,6 @@ class Agent(ReActAgentBase):
         self._announcing = hooks_that_emit(self.chains)
         self._is_seen_printing = self.chains.on_print is not self._cores["on_print"]
 
-    def _own_run(self) -> Run | None:
-        return self._run
-
     def _spec_around(self, spec: HookSpec, method: OwnMethod) -> HookSpec:
         return spec if method.name == "reply" else super()._spec_around(spec, method)
 

@@ -49,7 +49,8 @@ _logger = logging.getLogger("agentrt")
 
 Speech = DataBlock | list[DataBlock] | None
 _NO_TOOLS = Toolkit()
-_MADE_BY_INIT = {"_compiled_for", "_printer", "_queues", "_stops", "_subscribers", "chains", "id", "name", "state"}
+_MADE_BY_INIT = {"_compiled_for", "_own_methods", "_printer", "_queues", "_stops", "_subscribers"}
+_MADE_BY_INIT |= {"chains", "id", "name", "state"}
 # What a copy does not take over: it is in no hub, shows nothing to anybody and has no reply in progress.
 _NOT_COPIED = {"_compiled", "_compiled_for", "_growing", "_own_methods", "_printer", "_queues", "_stops"}
 _NOT_COPIED |= {"_subscribers", "chains", "msg_queue"}
@@ -175,7 +176,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
     @property
     def run(self) -> Run:
         """The reply in progress; raises `UsageError` between replies."""
-        run = self._own_run()
+        run = self._reply_here()
         if run is None:
             raise UsageError(f"agent {self.name!r} has no reply in progress: agent.run is there for hooks and tools")
         return run
@@ -183,7 +184,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
     @property
     def reply_id(self) -> str | None:
         """The id of the reply in progress, else of the last one; `None` before the first."""
-        run = self._own_run()
+        run = self._reply_here()
         return self._reply_id if run is None else run.id
 
     def state_of(self, middleware: MiddlewareBase) -> dict[str, Any]:
@@ -270,9 +271,6 @@ class AgentBase(HookRegistration, SetUp, StateModule):
 
     def _tools_of_middlewares(self) -> dict[int, list[str]]:
         return {}
-
-    def _own_run(self) -> Run | None:
-        return self._reply_here()
 
     def _reply_here(self) -> OwnRun | None:
         run = _replies.get({}).get(id(self))

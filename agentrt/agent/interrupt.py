@@ -137,6 +137,10 @@ class Interruption:
         finally:
             self.task = None
 
+    def goes_on(self) -> None:
+        """Have the work that `whole` awaits interruptible again, after it has taken steps of its own."""
+        self.task = self.worker()
+
     def steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
         """Return what to read in place of the stream, so that a step of it can be interrupted."""
         if not self.stays or self._reader is None:
@@ -230,6 +234,7 @@ class _TrioInterruption(Interruption):
         self.worker = _nobody
         self._loop = trio.lowlevel.current_trio_token()
         self._scope: Any = None
+        self._whole: Any = None
 
     def request(self, why: FinishedReason, message: str | None = None) -> None:
         if self.why is None:
@@ -262,12 +267,15 @@ class _TrioInterruption(Interruption):
     async def whole(self, work: Callable[[], Awaitable[_T]]) -> _T:
         if self.why is None:
             with self._new_scope() as scope:
-                self._scope = scope
+                self._scope = self._whole = scope
                 try:
                     return await work()
                 finally:
-                    self._scope = None
+                    self._scope = self._whole = None
         raise Interrupted
+
+    def goes_on(self) -> None:
+        self._scope = self._whole
 
     async def steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
         new_scope, now, deadline, take_step = self._new_scope, self._now, self.deadline, stream.__anext__

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from agentrt.agent.ending import ReplyingConversation, end, end_event, leftovers
 from agentrt.agent.host import Host, Mailbox
-from agentrt.agent.interrupt import Interrupted, Interruption, said_when_interrupted
+from agentrt.agent.interrupt import Interrupted, said_when_interrupted
 from agentrt.agent.own import OwnMethod
 from agentrt.agent.reply import reply
 from agentrt.errors import ChainContractError, ConfigError, UsageError
@@ -85,7 +85,6 @@ async def reply_of_the_loop(agent: ReplyingConversation, inputs: ReplyInput, str
             f"another round, call self.run.continue_with(hint) before that"
         )
     final: Any = None
-    scope = getattr(run.interruption, "_scope", None)
     stream = reply(agent, inputs, structured_schema)
     try:
         async for item in stream:
@@ -97,12 +96,5 @@ async def reply_of_the_loop(agent: ReplyingConversation, inputs: ReplyInput, str
         try:
             await stream.aclose()
         finally:
-            _stop_with(run.interruption, scope)
+            run.interruption.goes_on()
     return cast(Msg, final)
-
-
-def _stop_with(interruption: Interruption, scope: Any) -> None:
-    """Have an interruption stop the class's own `reply` again, of which the loop knows nothing."""
-    interruption.task = interruption.worker()
-    if scope is not None:
-        interruption._scope = scope  # type: ignore[attr-defined]  # on trio, where there is no task to be stopped

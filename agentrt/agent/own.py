@@ -18,7 +18,7 @@ from agentrt.message import Msg
 
 __all__ = ["OwnMethod", "SetUp", "own_methods", "own_spec"]
 
-HOOK_OF = {
+_HOOK_OF = {
     "reply": "on_reply",
     "observe": "on_observe",
     "print": "on_print",
@@ -41,7 +41,7 @@ class OwnMethod:
         self.function = function
         self.title = f"{cls.__name__}.{name}()"
         _check_kind(self.title, function)
-        self.hook = HOOK_OF[name]
+        self.hook = _HOOK_OF[name]
         self.signature = inspect.signature(function)
         # The first one is the agent.
         self._parameters = list(self.signature.parameters.values())[1:]

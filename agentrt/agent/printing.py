@@ -105,7 +105,10 @@ async def _print(agent: Printing, message: Msg, last: bool) -> None:
         return
     if run.interruption.why is None:
         with anyio.CancelScope() as run.interruption.showing:
-            await agent.print(message, last)
+            try:
+                await agent.print(message, last)
+            finally:
+                run.interruption.showing = None
             return
     if last:
         with anyio.move_on_after(_LAST_SECONDS):

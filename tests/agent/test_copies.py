@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from agentrt import Agent, AgentBase, MiddlewareBase, Msg, UserMsg
+from agentrt.errors import UsageError
 from agentrt.model import ScriptedChatModel
 from tests.agent.helpers import add, call
 
@@ -186,3 +187,12 @@ async def test_the_tools_of_middlewares_go_along(copied):
     await other.reply("go")
     [result] = other.state.context[-1].get_content_blocks("tool_result")
     assert result.output[0].text == "3"
+
+
+def test_a_copy_of_an_agent_that_was_not_set_up_is_told_so():
+    class Unready(AgentBase):
+        def __init__(self):
+            self.colour = "red"
+
+    with pytest.raises(UsageError, match=r"Unready\.__init__\(\) did not call super\(\)\.__init__\(\)"):
+        copy.copy(Unready())
