@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import wraps
 from time import perf_counter
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import urlsplit
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
@@ -26,7 +25,7 @@ from agentrt.event import (
 from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultState
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.types import ToolChunk, ToolResponse
-from agentrt_middleware import genai, genai_content
+from agentrt_middleware import genai, genai_attributes, genai_content
 from agentrt_middleware.genai_metrics import GenAIMetrics
 from agentrt_middleware.genai_span import GenAISpan, Isolated
 from agentrt_middleware.replies import input_of, model_name_of
@@ -261,7 +260,7 @@ class _Reply:
         self._started = perf_counter()
         is_external = isinstance(inputs, ExternalExecutionResultEvent)
         self._external = {each.id for each in inputs.execution_results} if is_external else set()
-        self.span = instruments.span(genai.INVOKE_AGENT, _describe_agent, agent, inputs)
+        self.span = instruments.span(genai.INVOKE_AGENT, genai_attributes.of_agent, agent, inputs)
         told = [inputs] if isinstance(inputs, Msg) else inputs
         if isinstance(told, list):
             instruments.content(self.span, genai.INPUT_MESSAGES, genai_content.input_messages, told)
@@ -324,7 +323,9 @@ class _Reply:
         self.end_chat()
         for tool in self.tools.values():
             tool.end(None)
-        self.span.set({genai.AGENT_FINISHED_REASON: self.reason or "completed", **_usage(self.usage)})
+        self.span.set(
+            {genai.AGENT_FINISHED_REASON: self.reason or "completed", **genai_attributes.of_usage(self.usage)}
+        )
         self.span.end()
         name, model = self.agent.name, model_name_of(self.agent)
         labels = {genai.AGENT_NAME: name, genai.REQUEST_MODEL: model, genai.ERROR_TYPE: self.failure}
@@ -358,7 +359,7 @@ class _Chat:
             reply.end_chat()
             reply.chat = self
             reply.chats += 1
-        self.span = instruments.span(genai.CHAT, _describe_chat, agent, self._model)
+        self.span = instruments.span(genai.CHAT, genai_attributes.of_chat, agent, self._model)
         messages, choice = values["messages"], values["tool_choice"]
         tools = [] if choice is not None and choice.mode == "none" else values["tools"]
         instruments.content(self.span, genai.SYSTEM_INSTRUCTIONS, genai_content.system_parts, messages)
@@ -380,20 +381,22 @@ class _Chat:
         # One that was cut or left has no answer, which is an error to the conventions, and none to us.
         reason = "error" if response is None else response.finished_reason or "stop"
         usage = None if response is None else response.usage
-        answering = None if response is None else _answering(response)
+        answering = None if response is None else genai_attributes.answering(response)
         self.span.set(
             {
                 genai.FINISH_REASONS: [reason],
                 genai.TIME_TO_FIRST_CHUNK: self._first,
                 genai.RESPONSE_ID: None if response is None else response.id,
                 genai.RESPONSE_MODEL: answering,
-                **_usage(usage),
+                **genai_attributes.of_usage(usage),
             }
         )
         made = self._instruments
         if response is not None:
             made.content(self.span, genai.OUTPUT_MESSAGES, genai_content.output_messages, response.content, reason)
-        labels = made.labels({**_labels(self._model), genai.RESPONSE_MODEL: answering, genai.ERROR_TYPE: failure})
+        labels = made.labels(
+            {**genai_attributes.labels_of(self._model), genai.RESPONSE_MODEL: answering, genai.ERROR_TYPE: failure}
+        )
         made.metrics.chat(perf_counter() - self._started, usage, labels)
         if self._reply is None:
             self.end()
@@ -418,7 +421,15 @@ class _Tool:
             before.end(None)
         reply.tools[call.id] = self
         where = {} if at is None else {"parent": reply.span.context, "started_at": at}
-        self.span = instruments.span(genai.EXECUTE_TOOL, _describe_tool, reply, call, **where)
+        self.span = instruments.span(
+            genai.EXECUTE_TOOL,
+            genai_attributes.of_tool,
+            reply.agent,
+            reply.run.toolkit,
+            call,
+            instruments.captures,
+            **where,
+        )
         if at is not None:
             self.span.stop(at)
             return
@@ -444,70 +455,3 @@ class _Tool:
             self.span.fail(self.failure or _FAILED[known])
         self.span.end()
         self.response = None
-
-
-def _describe_agent(agent: Any, inputs: Any) -> tuple[str, _Attributes]:
-    return agent.name, {
-        genai.AGENT_NAME: agent.name,
-        genai.AGENT_REPLY_ID: agent.run.id,
-        genai.CONVERSATION_ID: agent.state.session_id,
-        genai.REQUEST_MODEL: model_name_of(agent),
-        genai.AGENT_INCOMING_EVENT: inputs.type if isinstance(inputs, AgentEvent) else None,
-    }
-
-
-def _describe_chat(agent: Any, model: ChatModelBase) -> tuple[str, _Attributes]:
-    url = urlsplit(str(getattr(model, "base_url", None) or ""))
-    return model.model, {
-        **_labels(model),
-        genai.AGENT_NAME: agent.name,
-        genai.CONVERSATION_ID: agent.state.session_id,
-        genai.REQUEST_STREAM: model.stream or None,
-        **_settings(model),
-        genai.SERVER_ADDRESS: url.hostname,
-        genai.SERVER_PORT: url.port,
-        genai.CHAT_IS_INTERNAL: agent.run.is_internal or None,
-    }
-
-
-def _settings(model: ChatModelBase) -> _Attributes:
-    names = genai.REQUEST_SETTINGS
-    known = {names[name]: value for name, value in model.settings.items() if name in names}
-    # One sequence that ends an answer may be given as it is; an attribute is always a list of them.
-    return {name: [value] if isinstance(value, str) else value for name, value in known.items()}
-
-
-def _describe_tool(reply: _Reply, call: ToolCallBlock) -> tuple[str, _Attributes]:
-    tool = reply.run.toolkit.get(call.name)
-    # A name that no tool has is the model's own words.
-    name = call.name if tool is not None or reply.instruments.captures else genai.OTHER
-    return name, {
-        genai.TOOL_NAME: name,
-        genai.TOOL_TYPE: "function",
-        genai.TOOL_CALL_ID: call.id,
-        genai.TOOL_DESCRIPTION: None if tool is None else tool.description,
-        genai.AGENT_NAME: reply.agent.name,
-    }
-
-
-def _labels(model: ChatModelBase) -> _Attributes:
-    provider = type(model).__name__.removesuffix("ChatModel").lower() or genai.OTHER
-    return {genai.OPERATION: genai.CHAT, genai.PROVIDER: provider, genai.REQUEST_MODEL: model.model}
-
-
-def _answering(response: ChatResponse) -> str | None:
-    """Return the name of the model that answered, where a layer further in says so."""
-    name = (response.metadata or {}).get("model")
-    return name if isinstance(name, str) else None
-
-
-def _usage(usage: ChatUsage | None) -> _Attributes:
-    if usage is None:
-        return {}
-    return {
-        genai.INPUT_TOKENS: usage.input_tokens,
-        genai.OUTPUT_TOKENS: usage.output_tokens,
-        genai.CACHE_READ_TOKENS: usage.cache_input_tokens or None,
-        genai.CACHE_WRITE_TOKENS: usage.cache_creation_input_tokens or None,
-        genai.USAGE_ESTIMATED: usage.estimated or None,
-    }
