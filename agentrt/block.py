@@ -18,6 +18,7 @@ __all__ = [
     "ContentBlock",
     "DataBlock",
     "HintBlock",
+    "ProviderBlock",
     "Strict",
     "TextBlock",
     "ThinkingBlock",
@@ -154,11 +155,25 @@ class ToolResultBlock(Strict):
     type: Literal["tool_result"] = "tool_result"
 
 
-BLOCKS = (TextBlock, ThinkingBlock, DataBlock, HintBlock, ToolCallBlock, ToolResultBlock)
+@dataclass(slots=True)
+class ProviderBlock(Strict):
+    """What a provider did on its own side, such as a web search, for it to be shown again in the next request.
+
+    `content` is JSON text, that part of the answer as the API of `provider` gave it. Formatters for other providers
+    leave it out.
+    """
+
+    provider: str
+    content: str
+    id: str = field(default_factory=new_id)
+    type: Literal["provider"] = "provider"
+
+
+BLOCKS = (TextBlock, ThinkingBlock, DataBlock, HintBlock, ToolCallBlock, ToolResultBlock, ProviderBlock)
 """The classes of blocks."""
 
-BlockType = Literal["text", "thinking", "data", "hint", "tool_call", "tool_result"]
+BlockType = Literal["text", "thinking", "data", "hint", "tool_call", "tool_result", "provider"]
 ContentBlock = Annotated[
-    TextBlock | ThinkingBlock | DataBlock | HintBlock | ToolCallBlock | ToolResultBlock,
+    TextBlock | ThinkingBlock | DataBlock | HintBlock | ToolCallBlock | ToolResultBlock | ProviderBlock,
     Field(discriminator="type"),
 ]

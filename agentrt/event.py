@@ -28,6 +28,7 @@ __all__ = [
     "ModelCallEndEvent",
     "ModelCallRetryEvent",
     "ModelCallStartEvent",
+    "ProviderBlockEvent",
     "ReplyEndEvent",
     "ReplyStartEvent",
     "RequireExternalExecutionEvent",
@@ -228,6 +229,16 @@ class HintBlockEvent(AgentEvent):
 
 
 @dataclass(slots=True)
+class ProviderBlockEvent(AgentEvent):
+    """The provider did something on its own side; `content` is JSON text, as in `ProviderBlock`."""
+
+    block_id: str
+    provider: str
+    content: str
+    type: Literal["PROVIDER_BLOCK"] = "PROVIDER_BLOCK"
+
+
+@dataclass(slots=True)
 class ToolCallStartEvent(AgentEvent):
     """The model begins to write a tool call."""
 
@@ -382,6 +393,7 @@ AnyEvent = Annotated[
     | DataBlockDeltaEvent
     | DataBlockEndEvent
     | HintBlockEvent
+    | ProviderBlockEvent
     | ToolCallStartEvent
     | ToolCallDeltaEvent
     | ToolCallEndEvent

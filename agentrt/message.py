@@ -18,6 +18,7 @@ from agentrt.block import (
     ContentBlock,
     DataBlock,
     HintBlock,
+    ProviderBlock,
     Strict,
     TextBlock,
     ThinkingBlock,
@@ -35,6 +36,7 @@ from agentrt.event import (
     HintBlockEvent,
     ModelCallEndEvent,
     ModelCallRetryEvent,
+    ProviderBlockEvent,
     ReplyEndEvent,
     ReplyStartEvent,
     RequireExternalExecutionEvent,
@@ -62,6 +64,7 @@ __all__ = [
     "DataBlock",
     "HintBlock",
     "Msg",
+    "ProviderBlock",
     "SystemMsg",
     "TextBlock",
     "ThinkingBlock",
@@ -133,6 +136,8 @@ class Msg(Strict):
     def get_content_blocks(self, block_type: Literal["tool_call"]) -> list[ToolCallBlock]: ...
     @overload
     def get_content_blocks(self, block_type: Literal["tool_result"]) -> list[ToolResultBlock]: ...
+    @overload
+    def get_content_blocks(self, block_type: Literal["provider"]) -> list[ProviderBlock]: ...
     @overload
     def get_content_blocks(self, block_type: None = None) -> list[ContentBlock]: ...
     def get_content_blocks(self, block_type: BlockType | None = None) -> Any:
@@ -243,7 +248,10 @@ def _as_html(block: ContentBlock) -> str:
     if isinstance(block, ToolResultBlock):
         output = [TextBlock(block.output)] if isinstance(block.output, str) else block.output
         return f"<blockquote>{''.join(map(_as_html, output))}</blockquote>"
-    text = block.hint if isinstance(block, HintBlock) else block.thinking
+    if isinstance(block, ProviderBlock):
+        text = block.content
+    else:
+        text = block.hint if isinstance(block, HintBlock) else block.thinking
     return f"<details><summary>{block.type}</summary>{escape(text)}</details>"
 
 
@@ -385,6 +393,10 @@ def _hint(msg: Msg, event: HintBlockEvent) -> None:
     _blocks(msg).append(HintBlock(event.hint, event.source, event.block_id))
 
 
+def _provider(msg: Msg, event: ProviderBlockEvent) -> None:
+    _blocks(msg).append(ProviderBlock(event.provider, event.content, event.block_id))
+
+
 def _tool_call_start(msg: Msg, event: ToolCallStartEvent) -> None:
     _blocks(msg).append(ToolCallBlock(event.tool_call_id, event.tool_call_name))
 
@@ -474,6 +486,7 @@ APPLY: dict[type[AgentEvent], Callable[[Msg, Any], None]] = {
     DataBlockStartEvent: _data_start,
     DataBlockDeltaEvent: _data_delta,
     HintBlockEvent: _hint,
+    ProviderBlockEvent: _provider,
     ToolCallStartEvent: _tool_call_start,
     ToolCallDeltaEvent: _tool_call_delta,
     ToolResultStartEvent: _tool_result_start,

@@ -46,6 +46,7 @@ FIELDS = {
     "DATA_BLOCK_DELTA": "reply_id block_id media_type data url",
     "DATA_BLOCK_END": "reply_id block_id",
     "HINT_BLOCK": "reply_id block_id source hint",
+    "PROVIDER_BLOCK": "reply_id block_id provider content",
     "TOOL_CALL_START": "reply_id tool_call_id tool_call_name",
     "TOOL_CALL_DELTA": "reply_id tool_call_id delta",
     "TOOL_CALL_END": "reply_id tool_call_id",

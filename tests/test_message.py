@@ -27,6 +27,7 @@ from agentrt.event import (
     ModelCallEndEvent,
     ModelCallRetryEvent,
     ModelCallStartEvent,
+    ProviderBlockEvent,
     ReplyEndEvent,
     ReplyStartEvent,
     RequireExternalExecutionEvent,
@@ -53,6 +54,7 @@ from agentrt.message import (
     DataBlock,
     HintBlock,
     Msg,
+    ProviderBlock,
     SystemMsg,
     TextBlock,
     ThinkingBlock,
@@ -226,7 +228,7 @@ def test_the_list_of_blocks_is_new_and_the_blocks_are_not():
 def full_message() -> Msg:
     result = ToolResultBlock("1", "f", [TextBlock("out")], metadata={"a": 1})
     content = [TextBlock("t"), ThinkingBlock("h"), DataBlock(Base64Source("YQ==", "image/png"), id="d")]
-    content += [HintBlock("x"), ToolCallBlock("1", "f", "{}"), result]
+    content += [HintBlock("x"), ToolCallBlock("1", "f", "{}"), result, ProviderBlock("anthropic", "{}")]
     return AssistantMsg("a", content, metadata={"a": 1}, structured_output={"a": 1}, usage=ChatUsage(1, 2))
 
 
@@ -458,6 +460,13 @@ def test_data_behind_a_url_is_all_there_is():
 
 def test_a_hint_is_one_event():
     assert built(HintBlockEvent("r", "b", "look again", "me")).content == [HintBlock("look again", "me", "b")]
+
+
+def test_what_a_provider_did_is_one_event():
+    message = built(ProviderBlockEvent("r", "b", "anthropic", '{"type": "x"}'))
+    assert message.content == [ProviderBlock("anthropic", '{"type": "x"}', "b")]
+    assert Msg.from_json(message.to_json()) == message
+    assert message.get_content_blocks("provider") == message.content
 
 
 def test_a_result_grows_block_by_block_and_its_end_settles_the_call():

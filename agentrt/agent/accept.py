@@ -10,7 +10,7 @@ from agentrt.message import Msg, UserMsg
 
 __all__ = ["ANSWERS", "Answer", "as_input", "as_messages"]
 
-_REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking")
+_REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking", "hint", "provider")
 
 Answer = UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent
 ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)

@@ -5,11 +5,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from agentrt.block import BlockType
 from agentrt.message import Msg
 
 __all__ = ["Observer", "broadcast"]
 
 _logger = logging.getLogger("agentrt")
+_KEPT_TO_ONESELF: tuple[BlockType, ...] = ("thinking", "provider")
 
 
 class Observer(Protocol):
@@ -21,11 +23,12 @@ class Observer(Protocol):
 
 
 async def broadcast(msg: Msg, observers: Iterable[Observer]) -> None:
-    """Let each observer take in a message of its own, without what was thought, in order; nobody gets it twice.
+    """Let each observer take in a message of its own, in order; nobody gets it twice.
 
-    An observer that fails is reported to the log, and harms nobody.
+    It comes without what was thought, and without what is for the provider. An observer that fails is reported to the
+    log, and harms nobody.
     """
-    said = _without_thinking(msg)
+    said = _as_said(msg)
     for observer in {id(each): each for each in observers}.values():
         try:
             await observer.observe(said.copy())
@@ -39,7 +42,7 @@ def _told(error: Exception) -> str:
     return f"{name}: {error}" if isinstance(error, NotImplementedError) else name
 
 
-def _without_thinking(msg: Msg) -> Msg:
-    if isinstance(msg.content, str) or not msg.has_content_blocks("thinking"):
+def _as_said(msg: Msg) -> Msg:
+    if isinstance(msg.content, str) or not any(map(msg.has_content_blocks, _KEPT_TO_ONESELF)):
         return msg
-    return replace(msg, content=[block for block in msg.content if block.type != "thinking"])
+    return replace(msg, content=[block for block in msg.content if block.type not in _KEPT_TO_ONESELF])

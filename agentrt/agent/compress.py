@@ -29,6 +29,7 @@ from agentrt.message import (
     DataBlock,
     HintBlock,
     Msg,
+    ProviderBlock,
     SystemMsg,
     TextBlock,
     ThinkingBlock,
@@ -382,5 +383,7 @@ def _line(block: Any, most: int | None) -> str:
         return f"[{block.name} gives ({block.state}): {text}]"
     if isinstance(block, DataBlock):
         return f"[{block.source.media_type} {block.name or ''}]"
+    if isinstance(block, ProviderBlock):
+        return f"[uses a tool of {block.provider}]"
     assert isinstance(block, ThinkingBlock)
     return "[thinks]"

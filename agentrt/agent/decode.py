@@ -11,6 +11,7 @@ from agentrt.event import (
     DataBlockEndEvent,
     DataBlockStartEvent,
     ModelCallEndEvent,
+    ProviderBlockEvent,
     TextBlockDeltaEvent,
     TextBlockEndEvent,
     TextBlockStartEvent,
@@ -21,7 +22,15 @@ from agentrt.event import (
     ToolCallEndEvent,
     ToolCallStartEvent,
 )
-from agentrt.message import Base64Source, ContentBlock, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock
+from agentrt.message import (
+    Base64Source,
+    ContentBlock,
+    DataBlock,
+    ProviderBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+)
 from agentrt.types import ChatResponse, ChatUsage
 
 __all__ = ["Decoder"]
@@ -222,6 +231,8 @@ class Decoder:
             self._call_piece(block, events)  # type: ignore[arg-type]  # by its class
         elif cls is DataBlock:
             self._data_piece(block, events)  # type: ignore[arg-type]  # by its class
+        elif cls is ProviderBlock:
+            self._provider(block, events)  # type: ignore[arg-type]  # by its class
         else:
             raise ChainContractError(
                 f"model {self._by!r} answered with {block!r:.200}: an answer holds text, thinking, data and tool calls"
@@ -308,17 +319,28 @@ class Decoder:
         data, url = (source.data, None) if isinstance(source, Base64Source) else (None, source.url)
         events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, data, url))
 
+    def _provider(self, block: ProviderBlock, events: Events) -> None:
+        self.written += len(block.content)
+        self._streamed.add(ProviderBlock)
+        self._close(events)
+        block_id = self._new_id()
+        self._blocks.append(block_id)
+        events.append(ProviderBlockEvent(self._reply_id, block_id, block.provider, _whole_characters(block.content)))
+
 
 def _size(block: ContentBlock) -> int:
     if isinstance(block, TextBlock):
         return len(block.text)
     if isinstance(block, ThinkingBlock):
         return len(block.thinking)
+    if isinstance(block, ProviderBlock):
+        return len(block.content)
     return len(block.input) if isinstance(block, ToolCallBlock) else 0
 
 
 def _thinking_first(content: list[ContentBlock]) -> list[ContentBlock]:
-    if len(content) == 1:
+    # Between the things that a provider does it may think anew, and wants its thoughts back where they were.
+    if len(content) == 1 or any(isinstance(block, ProviderBlock) for block in content):
         return content
     return sorted(content, key=lambda block: not isinstance(block, ThinkingBlock))
 

@@ -15,6 +15,7 @@ from agentrt.message import (
     DataBlock,
     HintBlock,
     Msg,
+    ProviderBlock,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
@@ -279,6 +280,8 @@ def _fields(block: ContentBlock) -> dict[str, Any]:
         return {"id": block.id, "name": block.name, "state": block.state, "output": _output(block)}
     if isinstance(block, HintBlock):
         return {"hint": block.hint} | ({"source": block.source} if block.source else {})
+    if isinstance(block, ProviderBlock):
+        return {"provider": block.provider, "content": block.content}
     return _data(block) if isinstance(block, DataBlock) else {}
 
 

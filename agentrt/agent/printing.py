@@ -15,6 +15,7 @@ from agentrt.event import (
     HintBlockEvent,
     ModelCallRetryEvent,
     ModelCallStartEvent,
+    ProviderBlockEvent,
     ReplyEndEvent,
     ReplyStartEvent,
     RequireExternalExecutionEvent,
@@ -41,8 +42,8 @@ from agentrt.state import AgentState
 __all__ = ["printed"]
 
 # Of the others nothing can be seen, or not yet.
-_GROWS = {DataBlockEndEvent, HintBlockEvent, ModelCallRetryEvent, TextBlockDeltaEvent, ThinkingBlockDeltaEvent}
-_GROWS |= {ToolCallEndEvent, ToolResultEndEvent}
+_GROWS = {DataBlockEndEvent, HintBlockEvent, ModelCallRetryEvent, ProviderBlockEvent}
+_GROWS |= {TextBlockDeltaEvent, ThinkingBlockDeltaEvent, ToolCallEndEvent, ToolResultEndEvent}
 _LAST_SECONDS = 5.0  # for the end of a reply that was interrupted
 _STOPS = {ReplyEndEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent}
 

@@ -14,6 +14,7 @@ from agentrt.event import (
     HintBlockEvent,
     ModelCallRetryEvent,
     ModelCallStartEvent,
+    ProviderBlockEvent,
     RequireExternalExecutionEvent,
     RequireUserConfirmEvent,
     TextBlockDeltaEvent,
@@ -123,6 +124,9 @@ class Transcript:
     def _hint(self, event: HintBlockEvent) -> None:
         self._view.line("hint", one_line(event.hint))
 
+    def _provider(self, event: ProviderBlockEvent) -> None:
+        self._view.line("provider", f"{one_line(event.provider)}: {_cut(one_line(event.content))}")
+
     def _call(self, event: ToolCallStartEvent) -> None:
         self._calls[event.tool_call_id] = _Call(event.tool_call_name)
         self._view.wait(f"{event.tool_call_name} ...")
@@ -225,6 +229,7 @@ _TELL: dict[type[AgentEvent], Callable[[Transcript, Any], None]] = {
     DataBlockStartEvent: Transcript._data,
     DataBlockDeltaEvent: Transcript._data_url,
     HintBlockEvent: Transcript._hint,
+    ProviderBlockEvent: Transcript._provider,
     ToolCallStartEvent: Transcript._call,
     ToolCallDeltaEvent: Transcript._call_input,
     ToolCallEndEvent: Transcript._call_end,

@@ -13,6 +13,7 @@ from agentrt.block import (
     ContentBlock,
     DataBlock,
     HintBlock,
+    ProviderBlock,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
@@ -23,7 +24,10 @@ from agentrt.block import (
 from agentrt.formatter.shared import DATA_URL, TEXTS, UNANSWERED, nothing_of, results_of_calls
 from agentrt.message import Msg
 
-__all__ = ["format_anthropic", "pack_thinking"]
+__all__ = ["PROVIDER", "format_anthropic", "pack_thinking"]
+
+PROVIDER = "anthropic"
+"""How blocks name this provider as the one whose tools they tell of."""
 
 Part = dict[str, Any]
 
@@ -38,10 +42,12 @@ def format_anthropic(messages: Sequence[Msg]) -> dict[str, Any]:
 
     Roles alternate, beginning with the user's; the results of a turn's calls come first in the turn after it, in the
     order of the calls, and a call that has none is told so. Thinking goes back only with the signature that came with
-    it. What the API does not take (sound, an image of the assistant's own) leaves a note in its place.
+    it, and what Anthropic's own tools did goes back as it came, a use together with its result; one that is still
+    without a result ends the request or is left out. What the API does not take (sound, an image of the assistant's
+    own) leaves a note in its place.
     """
     items = [(msg.role, block) for msg in messages if msg.role != "system" for block in msg.get_content_blocks()]
-    turns = _Turns(results_of_calls(block for _, block in items))
+    turns = _Turns(results_of_calls(block for _, block in items), _own_parts(items))
     for role, block in items:
         turns.add(role, block)
     payload: dict[str, Any] = {"messages": turns.end()}
@@ -70,11 +76,51 @@ def _unpack_thinking(block: ThinkingBlock) -> list[Part]:
     return [part for part in parts if part.get("signature") or part.get("data")]
 
 
+def _own_parts(items: Sequence[tuple[str, ContentBlock]]) -> dict[int, Part]:
+    """Return what Anthropic's own tools did, by the identity of the block, without what the API would refuse.
+
+    It refuses a use without a result, unless the answer is still to go on, and a result without its use.
+    """
+    parts: dict[int, Part] = {}
+    uses: dict[str, int] = {}  # those that have no result yet
+    for role, block in items:
+        if isinstance(block, ProviderBlock):
+            part = _own_part(block) if role == "assistant" else None
+            if part is None or ("tool_use_id" in part and uses.pop(part["tool_use_id"], None) is None):
+                continue
+            parts[id(block)] = part
+            if part["type"].endswith("_tool_use"):
+                uses[part["id"]] = id(block)
+        elif isinstance(block, HintBlock) or (role != "assistant" and not isinstance(block, ToolResultBlock)):
+            for use in uses.values():
+                del parts[use]
+            uses.clear()
+    return parts
+
+
+def _own_part(block: ProviderBlock) -> Part | None:
+    try:
+        part = json.loads(block.content) if block.provider == PROVIDER else None
+    except ValueError:
+        return None
+    return part if isinstance(part, dict) and _is_whole(part) else None
+
+
+def _is_whole(part: Part) -> bool:
+    kind = part.get("type")
+    if not isinstance(kind, str):
+        return False
+    names = ["id"] if kind.endswith("_tool_use") else []
+    names += ["tool_use_id"] if "tool_use_id" in part else []
+    return all(isinstance(part.get(name), str) for name in names)
+
+
 class _Turns:
     """The turns so far, and what is held back until it is known where it belongs."""
 
-    def __init__(self, results: dict[int, ToolResultBlock]) -> None:
+    def __init__(self, results: dict[int, ToolResultBlock], own_parts: dict[int, Part]) -> None:
         self._results = results
+        self._own_parts = own_parts
         self._paired = {id(result) for result in results.values()}
         self._turns: list[dict[str, Any]] = []
         self._thinking: list[Part] = []
@@ -93,6 +139,9 @@ class _Turns:
             self._say("user", block.hint)
         elif isinstance(block, TextBlock):
             self._say("assistant" if role == "assistant" else "user", block.text)
+        elif isinstance(block, ProviderBlock):
+            if id(block) in self._own_parts:
+                self._put("assistant", self._own_parts[id(block)])
         elif role == "assistant":
             self._say("assistant", _note(block))
         else:
@@ -104,8 +153,9 @@ class _Turns:
         if not self._turns or self._turns[0]["role"] == "assistant":
             self._turns.insert(0, {"role": "user", "content": [_text(_START)]})
         last = self._turns[-1]
-        if last["role"] == "assistant":  # can only end in text: a call has been answered
-            last["content"][-1]["text"] = last["content"][-1]["text"].rstrip()
+        end = last["content"][-1]
+        if last["role"] == "assistant" and end["type"] == "text":
+            last["content"][-1] = {**end, "text": end["text"].rstrip()}
         return self._turns
 
     def _think(self, block: ThinkingBlock) -> None:

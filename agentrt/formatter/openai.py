@@ -93,7 +93,7 @@ class _Rounds:
         elif isinstance(block, HintBlock):
             self._end_round()
             self._messages.append({"role": "user", "content": block.hint})
-        else:
+        elif isinstance(block, ToolResultBlock):  # what another provider did stays out
             self._end_round()
             if id(block) not in self._answering:
                 self._messages.append(_orphan(block))

@@ -3,7 +3,15 @@
 from collections.abc import Iterable
 from typing import Any
 
-from agentrt.block import ContentBlock, HintBlock, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
+from agentrt.block import (
+    ContentBlock,
+    HintBlock,
+    ProviderBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+)
 from agentrt.message import Msg
 from agentrt.types import ChatUsage
 
@@ -29,6 +37,8 @@ def characters_of(block: Any) -> int:
         return len(block.output) if isinstance(block.output, str) else sum(map(characters_of, block.output))
     if kind is ThinkingBlock:
         return len(block.thinking)
+    if kind is ProviderBlock:
+        return len(block.content)
     return len(block.hint) if kind is HintBlock else 0
 
 

@@ -8,16 +8,7 @@ from typing import Any
 
 import anyio.lowlevel
 
-from agentrt.block import (
-    ContentBlock,
-    DataBlock,
-    HintBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
-    ToolResultBlock,
-    new_id,
-)
+from agentrt.block import BLOCKS, ContentBlock, TextBlock, ThinkingBlock, ToolCallBlock, new_id
 from agentrt.errors import ConfigError, UsageError
 from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase, ModelResult
@@ -30,7 +21,6 @@ Raised = BaseException | type[BaseException]
 Script = str | ChatResponse | Raised | Sequence[str | ChatResponse | ContentBlock | Raised]
 ScriptedResponse = Script | Callable[[list[Msg], list[JSONSchema] | None], Script | Awaitable[Script]]
 
-_BLOCKS = (TextBlock, ThinkingBlock, DataBlock, HintBlock, ToolCallBlock, ToolResultBlock)
 _END: Any = object()
 _PIECE = 16  # characters of a tool call's input that are streamed at a time
 
@@ -103,7 +93,7 @@ class ScriptedChatModel(ChatModelBase):
             return whole if self._stream_wanted is False else stream_response(whole)
         if not isinstance(response, (list, tuple)):
             raise _misfit(response)
-        if response and all(isinstance(item, _BLOCKS) for item in response):
+        if response and all(isinstance(item, BLOCKS) for item in response):
             return await self._play(whole_response(list(response), messages), messages)
         stream = _stream_items(response, messages)
         return await _join(stream) if self._stream_wanted is False else stream
@@ -187,7 +177,7 @@ async def _stream_items(items: Sequence[Any], messages: list[Msg]) -> AsyncGener
 def _piece(item: Any, text_id: str) -> ChatResponse:
     if isinstance(item, str):
         return ChatResponse([TextBlock(item, text_id)], False)
-    if isinstance(item, _BLOCKS):
+    if isinstance(item, BLOCKS):
         return ChatResponse([item], False)
     if isinstance(item, ChatResponse):
         return item

@@ -11,16 +11,16 @@ from agentrt.pipeline.members import Stage, stages_in
 
 __all__ = ["SequentialPipeline", "sequential_pipeline"]
 
-_KEPT_TO_ONESELF: tuple[BlockType, ...] = ("thinking", "tool_call", "tool_result")
+_KEPT_TO_ONESELF: tuple[BlockType, ...] = ("thinking", "tool_call", "tool_result", "hint", "provider")
 
 
 async def sequential_pipeline(agents: Sequence[Stage], msg: Any = None) -> Any:
     """Have each agent answer what the one before it answered, the first one `msg`, and return the last answer.
 
-    An answer goes on as what was said, without thoughts and tool calls, which no agent takes from another; the one
-    returned is whole. `None` goes on like any other answer, and without agents `msg` is returned. A reply that waits
-    for somebody's answer is returned at once, since it is not finished: answer its agent, then run those after it.
-    Other pipelines, and coroutine functions, may stand among the agents.
+    An answer goes on as what was said, without thoughts, tool calls and notes of the runtime, which no agent takes from
+    another; the one returned is whole. `None` goes on like any other answer, and without agents `msg` is returned. A
+    reply that waits for somebody's answer is returned at once, since it is not finished: answer its agent, then run
+    those after it. Other pipelines, and coroutine functions, may stand among the agents.
     """
     stages = stages_in(agents, "sequential_pipeline()")
     for place, stage in enumerate(stages):

@@ -9,6 +9,7 @@ from agentrt.message import (
     DataBlock,
     HintBlock,
     Msg,
+    ProviderBlock,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
@@ -114,6 +115,8 @@ def _part(block: ContentBlock, clean: Clean) -> dict[str, Any]:
             return {"type": "reasoning", "content": clean(block.thinking)}
         case HintBlock():
             return {"type": "text", "content": clean(block.hint)}
+        case ProviderBlock():
+            return {"type": "provider", "name": clean(block.provider), "content": clean(block.content)}
         case ToolCallBlock():
             arguments = _arguments(block, clean)
             return {"type": "tool_call", "id": clean(block.id), "name": clean(block.name), "arguments": arguments}

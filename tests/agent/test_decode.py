@@ -20,6 +20,7 @@ from agentrt.message import (
     DataBlock,
     HintBlock,
     Msg,
+    ProviderBlock,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
@@ -349,3 +350,21 @@ def test_a_model_whose_pieces_grow_is_told_of(caplog: pytest.LogCaptureFixture) 
 def test_a_model_whose_pieces_are_new_each_is_not(whole: list[ContentBlock], caplog: pytest.LogCaptureFixture) -> None:
     streamed(piece(TextBlock("a")), piece(TextBlock("bc")), last(*whole))
     assert not caplog.records
+
+
+SEARCH = ProviderBlock("anthropic", '{"type": "server_tool_use", "id": "s1"}')
+
+
+@pytest.mark.parametrize("decode", [lambda *content: blocks_of(piece(*content), last(*content)), None])
+def test_what_a_provider_did_stays_where_it_was_among_the_thoughts(decode):
+    content = [ThinkingBlock("first", signature="1"), SEARCH, ThinkingBlock("then", signature="2"), TextBlock("so")]
+    built = decode(*content) if decode else message_of(at_once(last(*content))).content
+    assert [block.type for block in built] == ["thinking", "provider", "thinking", "text"]
+    assert [built[0].signature, built[1].content, built[2].signature] == ["1", SEARCH.content, "2"]
+
+
+def test_what_a_provider_did_counts_as_written_and_is_discarded_with_its_attempt():
+    by = decoder()
+    event = by.feed(piece(SEARCH))[0]
+    assert by.written == len(SEARCH.content)
+    assert by.discard() == [event.block_id]

@@ -16,6 +16,7 @@ from agentrt.message import (
     DataBlock,
     HintBlock,
     Msg,
+    ProviderBlock,
     SystemMsg,
     TextBlock,
     ThinkingBlock,
@@ -307,3 +308,56 @@ def test_whatever_was_said_the_api_would_take_it(conversation):
         seen.update(open_calls)
     assert not open_calls
     assert [msg.to_json() for msg in conversation] == before
+
+
+SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "tea"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"encrypted_content": "EqgC"}]}
+
+
+def did(part: Any, provider: str = "anthropic") -> ProviderBlock:
+    return ProviderBlock(provider, part if isinstance(part, str) else json.dumps(part))
+
+
+def sent(*messages: Msg) -> list[list[dict[str, Any]]]:
+    return [turn["content"] for turn in format_anthropic(messages)["messages"]]
+
+
+def test_what_anthropics_own_tools_did_goes_back_as_it_came():
+    answer = AssistantMsg("a", [TextBlock("I look."), did(SEARCH), did(FOUND), TextBlock("Tea.")])
+    assert sent(UserMsg("u", "?"), answer, UserMsg("u", "Thanks")) == [
+        [text("?")],
+        [text("I look."), SEARCH, FOUND, text("Tea.")],
+        [text("Thanks")],
+    ]
+
+
+def test_thinking_goes_back_between_what_own_tools_did():
+    first, second = ThinkingBlock("first", signature="one"), ThinkingBlock("then", signature="two")
+    answer = AssistantMsg("a", [first, did(SEARCH), did(FOUND), second, TextBlock("Tea.")])
+    then = {"type": "thinking", "thinking": "then", "signature": "two"}
+    assert sent(UserMsg("u", "?"), answer)[1] == [SIGNED, SEARCH, FOUND, then, text("Tea.")]
+
+
+def test_a_use_without_a_result_ends_the_request_or_stays_out():
+    paused = AssistantMsg("a", [TextBlock("I look."), did(SEARCH)])
+    assert sent(UserMsg("u", "?"), paused)[-1] == [text("I look."), SEARCH]
+    assert sent(UserMsg("u", "?"), paused, UserMsg("u", "Never mind"))[1] == [text("I look.")]
+    hinted = AssistantMsg("a", [did(SEARCH), HintBlock("Go on")])
+    assert sent(UserMsg("u", "?"), hinted) == [[text("?"), text("Go on")]]
+
+
+def test_a_result_may_come_after_those_of_other_tools():
+    call, result = ToolCallBlock("t1", "add", "{}"), ToolResultBlock("t1", "add", "3")
+    answer = AssistantMsg("a", [did(SEARCH), call, result, did(FOUND), TextBlock("Tea.")])
+    turns = sent(UserMsg("u", "?"), answer)
+    assert [part["type"] for part in turns[1]] == ["server_tool_use", "tool_use"]
+    assert turns[3] == [FOUND, text("Tea.")]
+
+
+@pytest.mark.parametrize(
+    "block", [did(FOUND), did("{"), did("[]"), did({"type": 5}), did({"type": "x_tool_use"}), did(SEARCH, "other")]
+)
+def test_what_the_api_would_refuse_of_own_tools_stays_out(block):
+    answer = AssistantMsg("a", [TextBlock("Tea."), block])
+    assert sent(UserMsg("u", "?"), answer, UserMsg("u", "!")) == [[text("?")], [text("Tea.")], [text("!")]]
+    assert sent(UserMsg("u", [TextBlock("?"), did(SEARCH), did(FOUND)])) == [[text("?")]]

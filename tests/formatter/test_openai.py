@@ -16,6 +16,7 @@ from agentrt.message import (
     DataBlock,
     HintBlock,
     Msg,
+    ProviderBlock,
     SystemMsg,
     TextBlock,
     ThinkingBlock,
@@ -272,3 +273,11 @@ def test_every_call_is_followed_by_its_result_and_no_result_stands_alone(message
         assert each["content"] or due or each["role"] == "user"
     assert not due
     assert [msg.to_json() for msg in messages] == before
+
+
+def test_what_another_provider_did_stays_out():
+    did = ProviderBlock("anthropic", '{"type": "server_tool_use"}')
+    assert format_openai([UserMsg("user", [did, TextBlock("Hi")]), AssistantMsg("a", [TextBlock("Tea"), did])]) == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Tea"},
+    ]
