@@ -30,7 +30,7 @@ class ToolBase:
     to the model.
 
     `input_schema`, when not set, comes from the signature and docstring of `call`. `description`, when not set, is the
-    first paragraph of the docstring. A subclass need not call `super().__init__()`.
+    docstring up to its first section (`Args:`, `Returns:`, ...). A subclass need not call `super().__init__()`.
     """
 
     name: str

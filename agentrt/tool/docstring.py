@@ -10,29 +10,43 @@ from functools import lru_cache
 
 __all__ = ["parse_docstring"]
 
-_GOOGLE_HEADS = ("args:", "arguments:", "parameters:", "params:", "keyword args:", "keyword arguments:")
-_NUMPY_HEADS = ("parameters", "other parameters")
+_GOOGLE_PARAMETERS = ("args:", "arguments:", "parameters:", "params:", "keyword args:", "keyword arguments:")
+_GOOGLE_SECTIONS = (
+    *_GOOGLE_PARAMETERS,
+    *("return:", "returns:", "yield:", "yields:", "raise:", "raises:", "except:", "exceptions:", "warns:"),
+    *("attributes:", "example:", "examples:", "references:", "see also:", "todo:"),
+)
+_NUMPY_PARAMETERS = ("parameters", "other parameters")
 # Docstrings are the programmer's own text, never the model's.
 _GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 _NUMPY_ENTRY = re.compile(r"([\w*,\s]+?)\s*(?::.*)?")
+_SPHINX_FIELD = re.compile(
+    r":(?:param|parameter|arg|argument|key|keyword|type|returns?|rtype|yields?|ytype|raises?|except|exception|var|ivar|cvar"
+    r"|vartype|meta)(?:\s[^:]*)?:.*"
+)
 _SPHINX_ENTRY = re.compile(r":(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)")
 
 
 @lru_cache(maxsize=1024)  # name and parameters of a tool are asked for separately
 def parse_docstring(text: str | None) -> tuple[str, dict[str, str]]:
-    """Return the first paragraph as one line, and the meaning of each parameter that the text explains."""
+    """Return what the text says before its first section, as written, and the meaning of each parameter it explains."""
     lines = inspect.cleandoc(text or "").splitlines()
     entries = [*_google(lines), *_numpy(lines), *_sphinx(lines)]
-    return _summary(lines), {name: _joined(meaning) for name, meaning in entries}
+    return _description(lines), {name: _joined(meaning) for name, meaning in entries}
 
 
-def _summary(lines: list[str]) -> str:
-    paragraph: list[str] = []
-    for line in lines:
-        if not line.strip() or line.startswith(":") or line.strip().lower() in _GOOGLE_HEADS:
-            break
-        paragraph.append(line)
-    return "" if _is_underlined(paragraph) else _joined(paragraph)
+def _description(lines: list[str]) -> str:
+    starts = (number for number in range(len(lines)) if _is_section(lines[number:]))
+    return "\n".join(line.rstrip() for line in lines[: next(starts, None)]).strip()
+
+
+def _is_section(lines: list[str]) -> bool:
+    """Say whether a section, whatever it is about, begins with the first of these lines."""
+    return (
+        lines[0].rstrip().lower() in _GOOGLE_SECTIONS
+        or bool(_SPHINX_FIELD.fullmatch(lines[0]))
+        or (bool(lines[0].strip()) and _is_underlined(lines))
+    )
 
 
 def _is_underlined(lines: list[str]) -> bool:
@@ -41,14 +55,14 @@ def _is_underlined(lines: list[str]) -> bool:
 
 def _google(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
     for number, line in enumerate(lines):
-        if line.lower().strip() in _GOOGLE_HEADS:
+        if line.lower().strip() in _GOOGLE_PARAMETERS:
             body = _indented(lines[number + 1 :], _indent(line))
             yield from _entries(body, _GOOGLE_ENTRY)
 
 
 def _numpy(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
     for number, line in enumerate(lines[:-1]):
-        if line.lower().strip() in _NUMPY_HEADS and set(lines[number + 1].strip()) == {"-"}:
+        if line.lower().strip() in _NUMPY_PARAMETERS and set(lines[number + 1].strip()) == {"-"}:
             for names, meaning in _entries(_numpy_body(lines[number + 2 :]), _NUMPY_ENTRY):
                 for name in names.split(","):
                     yield name.strip(" *"), meaning

@@ -18,8 +18,8 @@ class FunctionTool(ToolBase):
 
     Coroutine functions run in the caller's task; async generators stream `ToolChunk`s or text, each only what is new;
     plain functions and generators run in a worker thread, so the event loop keeps going. Bound methods, partials and
-    objects with `__call__` will do as well. The name and the first paragraph of the docstring are what the model reads,
-    and the parameters' meanings come from `Annotated[..., Field(description=...)]` or the docstring.
+    objects with `__call__` will do as well. The model reads the name, the docstring up to its first section (`Args:`,
+    `Returns:`, ...), and of each parameter what `Annotated[..., Field(description=...)]` or the docstring says.
 
     `preset_kwargs` are passed at each call and hidden from the model. `is_concurrency_safe`, when not given, is true
     for async functions and false for plain ones. Raises `ToolConfigError` for what a model could not be told.

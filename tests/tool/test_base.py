@@ -42,7 +42,7 @@ class Search(ToolBase):
 
 async def test_schema_and_description_come_from_the_class() -> None:
     tool = Search("found")
-    assert tool.description == "Search the store."
+    assert tool.description == "Search the store.\n\nMore."
     assert tool.input_schema == {
         "type": "object",
         "properties": {

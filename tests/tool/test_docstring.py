@@ -7,7 +7,9 @@ from agentrt.tool.docstring import parse_docstring
 GOOGLE = """Get the weather
 of a city.
 
-More that the model need not read.
+It takes:
+  - a name
+  - a number of days
 
 Args:
     city (str): The city: its name,
@@ -21,7 +23,9 @@ Returns:
 NUMPY = """Get the weather
 of a city.
 
-More that the model need not read.
+It takes:
+  - a name
+  - a number of days
 
 Parameters
 ----------
@@ -41,7 +45,9 @@ text : str
 SPHINX = """Get the weather
 of a city.
 
-More that the model need not read.
+It takes:
+  - a name
+  - a number of days
 
 :param city: The city: its name,
     in English.
@@ -53,11 +59,36 @@ More that the model need not read.
 
 
 @pytest.mark.parametrize("text", [GOOGLE, NUMPY, SPHINX], ids=["google", "numpy", "sphinx"])
-def test_first_paragraph_and_parameters_are_read(text: str) -> None:
+def test_whole_description_and_parameters_are_read(text: str) -> None:
     assert parse_docstring(text) == (
-        "Get the weather of a city.",
+        "Get the weather\nof a city.\n\nIt takes:\n  - a name\n  - a number of days",
         {"city": "The city: its name, in English.", "days": "How many days.", "extra": "More."},
     )
+
+
+SECTIONS = [
+    "Returns:\n    x",
+    "Yields:\n    x",
+    "Raises:\n    ValueError: x",
+    "Examples:\n    >>> f()",
+    "See Also\n--------\ng",
+    ":returns: x",
+    ":rtype: str",
+    ":raises ValueError: x",
+    "Args:\n    a: x",
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_description_ends_at_the_first_section_of_any_kind(section: str) -> None:
+    assert parse_docstring(f"Find.\n\nSlowly.\n\n{section}\n")[0] == "Find.\n\nSlowly."
+    assert parse_docstring(f"Find.\n{section}\n")[0] == "Find."
+    assert parse_docstring(section)[0] == ""
+
+
+@pytest.mark.parametrize("line", ["Note: dates are ISO.", "Returns: a list", ":smile: is allowed", "---"])
+def test_what_only_looks_like_a_section_stays_in_the_description(line: str) -> None:
+    assert parse_docstring(f"Find.\n\n{line}\n")[0] == f"Find.\n\n{line}"
 
 
 def test_several_numpy_parameters_may_share_an_entry() -> None:
