@@ -64,7 +64,7 @@ def _by_hand(function: Any, preset: dict[str, Any], schema: JSONSchema) -> Signa
     convert: Parse | None = None
     context_name = context_parameter(function, preset)
     with suppress(ToolConfigError):  # the schema was given because the signature says too little
-        convert = read_signature(function, preset).parse
+        convert = read_signature(function, preset, by_hand=True).parse
     hidden = frozenset(preset) | ({context_name} if context_name else set())
     shown = _without(schema, hidden)
     return Signature(shown, by_schema(shown, hidden, convert), context_name)

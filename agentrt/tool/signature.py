@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
@@ -31,6 +31,7 @@ else:  # pydantic takes no other TypedDict there, and brings this one along
 __all__ = ["Signature", "context_parameter", "docstring_of", "name_of", "place", "read_signature", "underlying"]
 
 _Parameters = dict[str, inspect.Parameter]
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(slots=True)
@@ -50,11 +51,14 @@ class _Schema(GenerateJsonSchema):
         return False
 
 
-def read_signature(function: Callable[..., Any], hidden: Collection[str] = ()) -> Signature:
+def read_signature(
+    function: Callable[..., Any], hidden: Collection[str] = (), *, by_hand: bool = False
+) -> Signature:
     """Read everything once; raises `ToolConfigError` for what a model could not be told.
 
-    The parameters named in `hidden`, those bound by `functools.partial` and the one annotated `ToolContext` are left
-    out of the schema.
+    The parameters named in `hidden`, those bound by `functools.partial`, the one annotated `ToolContext`, and `*args`
+    and `**kwargs` beside other parameters are left out of the schema. `by_hand` is for a schema that was given, which
+    may have arguments for `**kwargs`.
     """
     parameters = _parameters(function)
     _refuse_unknown(function, hidden, parameters)
@@ -62,9 +66,14 @@ def read_signature(function: Callable[..., Any], hidden: Collection[str] = ()) -
     wanted = {name: each for name, each in parameters.items() if name not in hidden}
     hints = {name: _hint(function, each) for name, each in wanted.items()}
     context_name = _take_context(function, hints)
+    variable = [name for name in hints if wanted[name].kind in _VARIABLE]
     for name in hints:
-        _refuse_kind(function, wanted[name])
-    adapter = _adapter(function, hints, wanted)
+        if name not in variable or len(variable) == len(hints):
+            _refuse_kind(function, wanted[name])
+    takes_more = by_hand and any(wanted[name].kind is inspect.Parameter.VAR_KEYWORD for name in variable)
+    for name in variable:
+        del hints[name]
+    adapter = _adapter(function, hints, wanted, "allow" if takes_more else "forbid")
     schema = _schema(function, adapter, hints)
     _explain(schema, wanted, parse_docstring(docstring_of(function))[1])
     return Signature(schema, by_types(adapter.validator), context_name)
@@ -147,6 +156,8 @@ def _refuse_unknown(function: Any, hidden: Collection[str], parameters: _Paramet
 
 def _hint(function: Any, parameter: inspect.Parameter) -> Any:
     hint, name = parameter.annotation, parameter.name
+    if parameter.kind in _VARIABLE:
+        return Any  # left out, or refused for its kind, in words that fit better
     if hint is parameter.empty:
         return _missing_hint(function, parameter)
     try:
@@ -162,8 +173,6 @@ def _hint(function: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _missing_hint(function: Any, parameter: inspect.Parameter) -> Any:
-    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        return Any  # refused for its kind, in words that fit better
     if parameter.name == "self":
         _refuse(function, "it is a method without its object; pass a method of an instance, e.g. `store.search`")
     _refuse(
@@ -212,19 +221,21 @@ def _refuse_kind(function: Any, parameter: inspect.Parameter) -> None:
         )
 
 
-def _adapter(function: Any, hints: dict[str, Any], parameters: _Parameters) -> TypeAdapter[Any]:
+def _adapter(
+    function: Any, hints: dict[str, Any], parameters: _Parameters, extra: Literal["allow", "forbid"]
+) -> TypeAdapter[Any]:
     fields = {name: _field(hint, parameters[name].default) for name, hint in hints.items()}
     try:
-        return _adapter_of(fields)
+        return _adapter_of(fields, extra)
     except PydanticUserError as error:
         _refuse_hint(function, hints, error)
 
 
-def _adapter_of(fields: dict[str, Any]) -> TypeAdapter[Any]:
+def _adapter_of(fields: dict[str, Any], extra: Literal["allow", "forbid"]) -> TypeAdapter[Any]:
     # A TypedDict, not a model: it makes a plain dict, leaves out what was not given so that the function's own default
     # holds, and has no attributes that a parameter called `json` or `copy` could shadow.
     arguments = TypedDict("arguments", fields)  # type: ignore[misc]  # its fields are known only now
-    arguments.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)  # type: ignore[attr-defined]
+    arguments.__pydantic_config__ = ConfigDict(extra=extra, allow_inf_nan=False)  # type: ignore[attr-defined]
     return TypeAdapter(arguments)
 
 

@@ -285,6 +285,40 @@ async def test_a_schema_given_by_hand_makes_up_for_missing_hints() -> None:
     assert "missing 1 required positional argument: 'a'" in await said(tool, '{"b": 2}')
 
 
+async def test_variable_parameters_beside_others_are_left_out_of_the_schema() -> None:
+    async def f(city: str, *args: str, **options: int) -> list[Any]:
+        """Find a city.
+
+        Args:
+            city: Its name.
+            **options: More.
+        """
+        return [city, args, options]
+
+    tool = FunctionTool(f)
+    assert tool.input_schema == {
+        "type": "object",
+        "properties": {"city": {"type": "string", "description": "Its name."}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    assert await said(tool, '{"city": "Oslo"}') == '["Oslo",[],{}]'
+    assert "'more' is unknown" in await said(tool, '{"city": "Oslo", "more": 1}')
+    preset = FunctionTool(f, preset_kwargs={"key": 7})
+    assert list(preset.input_schema["properties"]) == ["city"]
+    assert await said(preset, '{"city": "Oslo"}') == '["Oslo",[],{"key":7}]'
+
+
+async def test_a_schema_given_by_hand_may_name_what_goes_into_variable_keywords() -> None:
+    async def f(colour: Colour, **more: Any) -> str:
+        return f"{colour!r} {more}"
+
+    schema = {"type": "object", "properties": {"colour": {}, "size": {"type": "integer"}}}
+    assert await said(FunctionTool(f, json_schema=schema), '{"colour": "red", "size": 3}') == (
+        f"{Colour.RED!r} {{'size': 3}}"
+    )
+
+
 async def test_the_context_is_hidden_and_given() -> None:
     async def f(a: int, context: ToolContext) -> str:
         return f"{a} {context.tool_call.id}"
