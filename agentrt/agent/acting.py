@@ -32,6 +32,7 @@ from agentrt.types import PermissionBehavior, ToolChunk, ToolOutput, ToolRespons
 __all__ = ["act", "calls_of_round", "result_events", "run_calls"]
 
 _logger = logging.getLogger("agentrt")
+_Output = AsyncGenerator[ToolChunk | ToolResponse, None]
 _ANSWERS = ("text", "data", "thinking")
 _DENIED = ToolResultState.DENIED
 _LOST = "Failed: the result of this call was lost on its way. It may have taken effect."
@@ -40,18 +41,36 @@ _LOST = "Failed: the result of this call was lost on its way. It may have taken 
 async def act(agent: Conversation, tool_call: ToolCallBlock) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
     """The core of on_acting: runs the call. One that a layer put in its place is checked like any other first."""
     prepared = await _prepare(agent, tool_call)
-    if isinstance(prepared, ToolResponse):
-        yield prepared
+    result = prepared if isinstance(prepared, ToolResponse) else await _run_tool(agent, prepared)
+    if isinstance(result, ToolResponse):
+        yield result
         return
-    if not prepared.is_streaming:
-        yield await _respond(agent, agent.run, prepared)
-        return
-    stream = run_call(prepared, _context(agent, prepared))
-    inside = inside_of.get() | {agent.run.id}
+    try:
+        async for item in result:
+            yield item
+    finally:
+        await result.aclose()
+
+
+async def _run_tool(agent: Conversation, prepared: PreparedCall) -> ToolResponse | _Output:
+    """Run a checked call; returns its result, or, if the tool streams, its output."""
+    context = _context(agent, prepared)
+    if prepared.is_streaming:
+        return _inside(agent.run, run_call(prepared, context))
+    token = inside_of.set(agent.run.inside)
+    try:
+        result = await respond(prepared, context)
+    finally:
+        inside_of.reset(token)
+    return result if isinstance(result, ToolResponse) else _inside(agent.run, result)
+
+
+async def _inside(run: Run, stream: _Output) -> _Output:
+    """Yield what the stream does, which for each of its steps is known to be inside of this reply."""
     try:
         item: ToolChunk | ToolResponse | None
         while True:
-            token = inside_of.set(inside)  # for one step at a time, since our reader has the same context
+            token = inside_of.set(run.inside)  # for one step at a time, since our reader has the same context
             try:
                 item = await anext(stream, None)
             finally:
@@ -105,12 +124,12 @@ async def run_calls(agent: Conversation, context: ReplyContext, step: Act) -> As
         elif ready:
             call, prepared = ready[0]
             yield _start(run, call)
-            if _is_at_once(agent, prepared):
-                response = await _respond(agent, run, prepared)
-                for event in result_events(context, run, call, response, []):
+            result = await _begin(agent, call, prepared)
+            if isinstance(result, ToolResponse):
+                for event in result_events(context, run, call, result, []):
                     yield event
             else:
-                stream = _after_start(agent, context, call, prepared)
+                stream = _output_events(agent, context, call, result)
                 try:
                     async for event in stream:
                         yield event
@@ -242,47 +261,55 @@ def _start(run: Run, call: ToolCallBlock) -> ToolResultStartEvent:
     return ToolResultStartEvent(run.id, call.id, call.name)
 
 
-def _is_at_once(agent: Conversation, prepared: Ready) -> bool:
-    """Say whether no layer wraps the call and it does not stream: then `_respond` is what `act` comes to, for less."""
-    return isinstance(prepared, ToolResponse) or (agent.chains.on_acting is act and not prepared.plan.is_streaming)
-
-
-async def _respond(agent: Conversation, run: Run, prepared: Ready) -> ToolResponse:
+async def _begin(agent: Conversation, call: ToolCallBlock, prepared: Ready) -> ToolResponse | _Output:
+    """Return the result of a call, or the stream that ends with it; where no layer is, no chain is entered."""
     if isinstance(prepared, ToolResponse):
         return prepared
-    token = inside_of.set(run.inside)
-    try:
-        return await respond(prepared, _context(agent, prepared))
-    finally:
-        inside_of.reset(token)
+    if agent.chains.on_acting is act:
+        return await _run_tool(agent, prepared)
+    agent.run.prepared[call.id] = prepared
+    stream: _Output = agent.chains.on_acting(agent, tool_call=copy_block(call))
+    return stream
 
 
 async def _after_start(
     agent: Conversation, context: ReplyContext, call: ToolCallBlock, prepared: Ready
 ) -> AsyncGenerator[AgentEvent, None]:
     """Yield the events of one call after its start: pieces of output, then the end."""
-    run = agent.run
-    response = await _respond(agent, run, prepared) if _is_at_once(agent, prepared) else None
+    result = await _begin(agent, call, prepared)
+    if isinstance(result, ToolResponse):
+        for event in result_events(context, agent.run, call, result, []):
+            yield event
+        return
+    stream = _output_events(agent, context, call, result)
+    try:
+        async for event in stream:
+            yield event
+    finally:
+        await stream.aclose()
+
+
+async def _output_events(
+    agent: Conversation, context: ReplyContext, call: ToolCallBlock, stream: _Output
+) -> AsyncGenerator[AgentEvent, None]:
+    response: ToolResponse | None = None
     streamed: ToolOutput = []
-    if response is None and isinstance(prepared, PreparedCall):
-        run.prepared[call.id] = prepared
-        stream = agent.chains.on_acting(agent, tool_call=copy_block(call))
-        try:
-            async for item in stream:
-                if response is not None:
-                    _logger.warning("on_acting yielded %r after the result of %r: it was dropped", item, call.name)
-                elif isinstance(item, ToolResponse):
-                    response = item
-                else:
-                    content = _blocks(item.content)
-                    streamed += content
-                    for event in _pieces(run, call, content):
-                        yield event
-        except MissingTerminalError as error:
-            _logger.error("%s", error)
-        finally:
-            await stream.aclose()
-    for event in result_events(context, run, call, response or _lost(), streamed):
+    try:
+        async for item in stream:
+            if response is not None:
+                _logger.warning("on_acting yielded %r after the result of %r: it was dropped", item, call.name)
+            elif isinstance(item, ToolResponse):
+                response = item
+            else:
+                content = _blocks(item.content)
+                streamed += content
+                for event in _pieces(agent.run, call, content):
+                    yield event
+    except MissingTerminalError as error:
+        _logger.error("%s", error)
+    finally:
+        await stream.aclose()
+    for event in result_events(context, agent.run, call, response or _lost(), streamed):
         yield event
 
 

@@ -24,10 +24,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class ToolBase:
     """A tool: a subclass sets `name` and overrides `call`.
 
-    `call` is a coroutine function, an async generator of `ToolChunk` or `str` (each only what is new), or a plain
-    function or generator, which runs in a worker thread. What it returns may be a `ToolResponse`, text, blocks, or any
-    value that has a JSON form. A parameter annotated `ToolContext` receives the context of the call and is not shown
-    to the model.
+    `call` is a coroutine function, an async generator, or a plain function or generator, which runs in a worker thread.
+    What it returns may be a `ToolResponse`, text, blocks, any value that has a JSON form, or a generator. A generator
+    may yield the same, and `ToolChunk`s; text, blocks and chunks are only what is new. A parameter annotated
+    `ToolContext` receives the context of the call and is not shown to the model.
 
     `input_schema`, when not set, comes from the signature and docstring of `call`. `description`, when not set, is the
     docstring up to its first section (`Args:`, `Returns:`, ...). A subclass need not call `super().__init__()`.
@@ -104,7 +104,7 @@ class ToolBase:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the output comes in pieces."""
+        """Whether the output comes in pieces; of a function that returns a generator that is known when it has run."""
         return plan_of(self).is_streaming
 
     def renamed(self, name: str) -> Self:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from agentrt.text import frames_of
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
 from agentrt.tool.output import Output
-from agentrt.tool.plan import Plan
+from agentrt.tool.plan import Plan, step_in_thread
 from agentrt.tool.result import failed, failure, to_response
 from agentrt.types import ToolChunk, ToolResponse
 
@@ -32,6 +32,7 @@ _CROSSED = (
     "close that before each `yield`, or collect the output and return it"
 )
 
+ToolResult = ToolChunk | ToolResponse
 _Ending = tuple[str, ToolResultState]
 _NO_ENDING: _Ending = ("", ToolResultState.SUCCESS)
 
@@ -70,18 +71,28 @@ class PreparedCall:
         return {**arguments, name: context or ToolContext(self.tool_call)}
 
 
-async def run_call(
-    prepared: PreparedCall, context: ToolContext | None = None
-) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+def run_call(prepared: PreparedCall, context: ToolContext | None = None) -> AsyncGenerator[ToolResult, None]:
     """Run the call: yields each piece of output as it comes, then one `ToolResponse` with all of it.
 
     The tool's deadline, its exceptions and its mistakes become results; cancellation always leaves. The tool's own
     generator is closed in the same task, before the `ToolResponse` is yielded or when this generator is closed.
     """
-    if not prepared.plan.is_streaming:
-        yield await respond(prepared, context)
+    return _streamed(_Stream(prepared, context)) if prepared.plan.is_streaming else _responded(prepared, context)
+
+
+async def _responded(prepared: PreparedCall, context: ToolContext | None) -> AsyncGenerator[ToolResult, None]:
+    result = await respond(prepared, context)
+    if isinstance(result, ToolResponse):
+        yield result
         return
-    stream = _Stream(prepared, context)
+    try:
+        async for item in result:
+            yield item
+    finally:
+        await result.aclose()
+
+
+async def _streamed(stream: "_Stream") -> AsyncGenerator[ToolResult, None]:
     try:
         while stream.ending is None:
             chunk = await stream.step()
@@ -95,14 +106,21 @@ async def run_call(
     yield stream.response()
 
 
-async def respond(prepared: PreparedCall, context: ToolContext | None = None) -> ToolResponse:
-    """Run a call whose tool does not stream; as `run_call`, for less."""
+async def respond(
+    prepared: PreparedCall, context: ToolContext | None = None
+) -> ToolResponse | AsyncGenerator[ToolResult, None]:
+    """Run a call whose function has no `yield`; as `run_call`, for less.
+
+    What the function returns may be a generator. Then it is its output that is returned, as `run_call` yields it.
+    """
     tool, plan = prepared.tool, prepared.plan
+    deadline = None
     try:
         if tool.timeout is None or not plan.can_wait:
             value = await plan.run(**prepared.keywords(context))
         else:
-            value = await _in_time(prepared, context, current_time() + tool.timeout)
+            deadline = current_time() + tool.timeout
+            value = await _in_time(prepared, context, deadline)
     except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a tool's failure becomes a result
         return failure(*_ending(tool, error))
     except get_cancelled_exc_class():
@@ -110,7 +128,9 @@ async def respond(prepared: PreparedCall, context: ToolContext | None = None) ->
             raise
         return failure(_gave_up(prepared))
     if value is _LATE:
-        return failure(*_late(prepared))
+        return failure(*_late(prepared, plan.in_thread))
+    if value.__class__ is not str and isinstance(value, (AsyncGenerator, Generator)):
+        return _streamed(_Stream(prepared, context, value, deadline))
     try:
         return to_response(tool, value)
     except ToolError as error:
@@ -126,19 +146,40 @@ async def _in_time(prepared: PreparedCall, context: ToolContext | None, deadline
 class _Stream:
     """A tool's generator while it runs; `ending` is set once there is no more to come.
 
+    The generator is what the function `returned`, if that has no `yield` of its own; a plain one works in a thread.
     The deadline stands from the start, but its scope is entered for one step at a time: none is open across a `yield`.
     """
 
-    __slots__ = ("_context", "_crossed", "_deadline", "_items", "_prepared", "ending", "output")
+    __slots__ = (
+        "_can_wait",
+        "_context",
+        "_crossed",
+        "_deadline",
+        "_in_thread",
+        "_items",
+        "_prepared",
+        "ending",
+        "output",
+    )
 
-    def __init__(self, prepared: PreparedCall, context: ToolContext | None) -> None:
-        timeout = prepared.tool.timeout
+    def __init__(
+        self,
+        prepared: PreparedCall,
+        context: ToolContext | None,
+        returned: AsyncGenerator[Any, None] | Generator[Any] | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        plan = prepared.plan
         self.output = Output(prepared.tool)
         self.ending: _Ending | None = None
         self._prepared = prepared
         self._context = context
-        self._deadline = None if timeout is None else current_time() + timeout
+        self._deadline = deadline
         self._items: AsyncIterator[Any] | None = None
+        self._can_wait, self._in_thread = plan.can_wait, plan.in_thread
+        if returned is not None:
+            self._can_wait, self._in_thread = True, isinstance(returned, Generator)
+            self._items = step_in_thread(returned) if isinstance(returned, Generator) else returned
         self._crossed: Any = None
 
     async def step(self) -> ToolChunk | None:
@@ -155,7 +196,7 @@ class _Stream:
             self.ending = _gave_up(self._prepared), ToolResultState.ERROR
             return None
         if item is _END or item is _LATE:
-            self.ending = _NO_ENDING if item is _END else _late(self._prepared)
+            self.ending = _NO_ENDING if item is _END else _late(self._prepared, self._in_thread)
             return None
         try:
             return self.output.add(item)
@@ -164,13 +205,16 @@ class _Stream:
             return None
 
     async def _next(self) -> Any:
+        timeout = self._prepared.tool.timeout
+        if self._deadline is None and timeout is not None:
+            self._deadline = current_time() + timeout
         if self._items is None:
             self._items = self._prepared.plan.run(**self._prepared.keywords(self._context))
         if self._deadline is None:
             return await anext(self._items, _END)
         if current_time() >= self._deadline:  # a tool that never waits would never notice
             return _LATE
-        if not self._prepared.plan.can_wait:
+        if not self._can_wait:
             return await anext(self._items, _END)
         return await self._next_in_time(self._items, self._deadline)
 
@@ -241,9 +285,9 @@ def _gave_up(prepared: PreparedCall) -> str:
     return f"{prepared.name} failed: something that it waited for was cancelled"
 
 
-def _late(prepared: PreparedCall) -> _Ending:
+def _late(prepared: PreparedCall, in_thread: bool) -> _Ending:
     took = f"it took longer than {prepared.tool.timeout:g} seconds"
-    if prepared.plan.in_thread:
+    if in_thread:
         text = f"{prepared.name} was given up: {took}; its thread cannot be stopped, so it may still take effect"
         return text, ToolResultState.UNKNOWN
     return f"{prepared.name} was stopped: {took}", ToolResultState.TIMEOUT

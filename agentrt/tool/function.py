@@ -16,13 +16,16 @@ __all__ = ["FunctionTool"]
 class FunctionTool(ToolBase):
     """A typed function that a model may call; schema and validator are built here, once.
 
-    Coroutine functions run in the caller's task; async generators stream `ToolChunk`s or text, each only what is new;
-    plain functions and generators run in a worker thread, so the event loop keeps going. Bound methods, partials and
+    Coroutine functions run in the caller's task, plain functions and generators in a worker thread, so the event loop
+    keeps going. Generators stream what a tool may return (text, blocks and `ToolChunk`s: each only what is new), and so
+    does a function that returns one. Bound methods, partials and
     objects with `__call__` will do as well. The model reads the name, the docstring up to its first section (`Args:`,
     `Returns:`, ...), and of each parameter what `Annotated[..., Field(description=...)]` or the docstring says.
 
-    `preset_kwargs` are passed at each call and hidden from the model. `is_concurrency_safe`, when not given, is true
-    for async functions and false for plain ones. Raises `ToolConfigError` for what a model could not be told.
+    `preset_kwargs` are passed at each call and hidden from the model. `json_schema` takes the place of what the hints
+    say: the schema of the parameters, or the whole `{"type": "function", "function": {...}}`, whose name and
+    description hold where no others are given. `is_concurrency_safe`, when not given, is true for async functions and
+    false for plain ones. Raises `ToolConfigError` for what a model could not be told.
     """
 
     def __init__(
@@ -40,6 +43,8 @@ class FunctionTool(ToolBase):
         max_output: int = MAX_OUTPUT,
         raise_tool_errors: bool = False,
     ) -> None:
+        if isinstance(json_schema, dict) and json_schema.get("type") == "function":
+            name, description, json_schema = _parts(json_schema, name, description)
         _check_function(function, name)
         self.function = function
         self.name = name if name is not None else name_of(function)
@@ -67,6 +72,21 @@ class FunctionTool(ToolBase):
         if self._json_schema is not None:
             check_schema(self.name, self._json_schema)
         return make_plan(self.function, self._preset, self._json_schema)
+
+
+def _parts(whole: JSONSchema, name: str | None, description: str | None) -> tuple[str | None, str | None, JSONSchema]:
+    """Return name, description and parameters of a schema in the form that tools are sent to a model in."""
+    told = whole.get("function", whole)
+    if not isinstance(told, dict) or "parameters" not in told:
+        raise ToolConfigError(
+            f'a json_schema of type "function" is {{"type": "function", "function": {{"name": ..., "description": ..., '
+            f'"parameters": {{...}}}}}}, not {whole!r:.200}'
+        )
+    return (
+        told.get("name") if name is None else name,
+        told.get("description") if description is None else description,
+        told["parameters"],
+    )
 
 
 def _check_function(function: Any, name: str | None) -> None:

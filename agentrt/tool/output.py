@@ -8,7 +8,7 @@ from typing import Any
 from agentrt.block import Base64Source, DataBlock, TextBlock, ToolResultState, new_id
 from agentrt.errors import ToolError
 from agentrt.tool.base import ToolBase
-from agentrt.tool.result import Budget, blocks_of, check_metadata, final, kind_of, state_of, to_response
+from agentrt.tool.result import Budget, blocks_of, check_metadata, content_of, final, response_of, state_of, to_response
 from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 
 __all__ = ["Output"]
@@ -57,7 +57,11 @@ class Output:
         self._whole: ToolResponse | None = None
 
     def add(self, item: Any) -> ToolChunk | None:
-        """Take one item of the tool; returns what to show of it, if anything. Raises `ToolError` for a wrong item."""
+        """Take one item of the tool; returns what to show of it, if anything. Raises `ToolError` for a wrong item.
+
+        Text and blocks are pieces, which may go on in the next item; any other value is a block of its own, and `None`
+        is nothing.
+        """
         if self._closed:
             raise ToolError(f"{self._tool.name} yielded {type(item).__name__} after its last chunk")
         if isinstance(item, str):
@@ -65,28 +69,30 @@ class Output:
         if isinstance(item, ToolResponse):
             self._whole, self._closed = to_response(self._tool, item), item.is_last
             return None
-        if not isinstance(item, ToolChunk):
-            raise ToolError(
-                f"{self._tool.name} yielded {kind_of(item)}: a tool that streams yields ToolChunk or str, "
-                f"and may end with a ToolResponse"
-            )
-        return self._add_chunk(item)
+        if isinstance(item, ToolChunk):
+            return self._add_chunk(item)
+        if item is None:
+            return None
+        content = content_of(item)
+        if content is not None:
+            return self._add_chunk(ToolChunk(content))
+        return self._add_chunk(ToolChunk(response_of(self._tool, item).content), is_open=False)
 
-    def _add_chunk(self, chunk: ToolChunk) -> ToolChunk | None:
+    def _add_chunk(self, chunk: ToolChunk, *, is_open: bool = True) -> ToolChunk | None:
         check_metadata(self._tool, chunk.metadata)
         self._state = _worse(self._state, state_of(self._tool, chunk.state))
-        content = self._joined(blocks_of(self._tool, chunk.content))
+        content = self._joined(blocks_of(self._tool, chunk.content), is_open)
         self._metadata.update(chunk.metadata or {})
         self._closed = chunk.is_last
         shown = ToolChunk(content, chunk.state, chunk.is_last, chunk.metadata)
         return shown if content or chunk.is_last or chunk.metadata else None
 
-    def _joined(self, content: ToolOutput) -> ToolOutput:
+    def _joined(self, content: ToolOutput, is_open: bool) -> ToolOutput:
         shown: ToolOutput = []
         for place, block in enumerate(content):
             kept = self._budget.take(block)
             if kept is not None:
-                shown.append(self._join(kept, is_first=place == 0))
+                shown.append(self._join(kept, is_first=place == 0) if is_open else self._begin(kept, is_open=False))
         return shown
 
     def _join(self, block: TextBlock | DataBlock, *, is_first: bool) -> TextBlock | DataBlock:
@@ -104,14 +110,14 @@ class Output:
     def _open_block(self, block: TextBlock | DataBlock, is_first: bool) -> "_Pieces | None":
         if isinstance(block, TextBlock):
             last = self._blocks[-1] if self._blocks else None
-            return last if last is not None and last.is_text and (is_first or block.id == last.block.id) else None
+            return last if last is not None and last.is_open and (is_first or block.id == last.block.id) else None
         return self._data.get(block.id) if _is_inline(block) else None
 
-    def _begin(self, block: TextBlock | DataBlock) -> TextBlock | DataBlock:
+    def _begin(self, block: TextBlock | DataBlock, *, is_open: bool = True) -> TextBlock | DataBlock:
         if block.id in self._ids:
             block = replace(block, id=new_id())
         self._ids.add(block.id)
-        pieces = _Pieces(block)
+        pieces = _Pieces(block, is_open and isinstance(block, TextBlock))
         self._blocks.append(pieces)
         if isinstance(block, DataBlock) and _is_inline(block):
             self._data[block.id] = pieces
@@ -142,17 +148,14 @@ class Output:
 
 
 class _Pieces:
-    """A block and the pieces that it is put together from, joined once at the end."""
+    """A block and the pieces that it is put together from, joined once at the end; to an open text more may come."""
 
-    __slots__ = ("block", "pieces")
+    __slots__ = ("block", "is_open", "pieces")
 
-    def __init__(self, block: TextBlock | DataBlock) -> None:
+    def __init__(self, block: TextBlock | DataBlock, is_open: bool) -> None:
         self.block = block
+        self.is_open = is_open
         self.pieces = [_payload(block)]
-
-    @property
-    def is_text(self) -> bool:
-        return isinstance(self.block, TextBlock)
 
     def joined(self) -> TextBlock | DataBlock:
         if len(self.pieces) == 1:

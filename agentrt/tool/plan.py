@@ -1,7 +1,7 @@
 """What is worked out once about a tool, so that no call has to."""
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from agentrt.tool.arguments import Parse, by_schema
 from agentrt.tool.signature import Signature, context_parameter, read_signature, underlying
 from agentrt.types import JSONSchema
 
-__all__ = ["Plan", "make_plan"]
+__all__ = ["Plan", "make_plan", "step_in_thread"]
 
 _MAX_THREADS = 40
 _END = object()
@@ -117,14 +117,18 @@ async def _threaded(function: Callable[..., Any], /, **arguments: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-async def _step_by_step(function: Callable[..., Iterator[Any]], /, **arguments: Any) -> AsyncGenerator[Any, None]:
-    items = function(**arguments)
+def _step_by_step(function: Callable[..., Generator[Any]], /, **arguments: Any) -> AsyncGenerator[Any, None]:
+    return step_in_thread(function(**arguments))
+
+
+async def step_in_thread(items: Generator[Any]) -> AsyncGenerator[Any, None]:
+    """Yield what a plain generator yields, each step of it in a worker thread."""
     try:
         while (item := await _in_thread(next, items, _END)) is not _END:
             yield item
     finally:
         with suppress(ValueError):  # it is still running in a thread that was left to itself
-            items.close()  # type: ignore[attr-defined]  # a generator, as its function said
+            items.close()
 
 
 def _in_thread(function: Callable[..., _T], *arguments: Any) -> Awaitable[_T]:

@@ -21,10 +21,12 @@ __all__ = [
     "Budget",
     "blocks_of",
     "check_metadata",
+    "content_of",
     "failed",
     "failure",
     "final",
     "kind_of",
+    "response_of",
     "state_of",
     "to_response",
 ]
@@ -55,7 +57,7 @@ def to_response(tool: ToolBase, value: Any) -> ToolResponse:
     """Return a tool's value as a result, cut to the tool's `max_output`; raises `ToolError` for what cannot be one."""
     if value.__class__ is str and len(value) <= tool.max_output:
         return ToolResponse([TextBlock(value if value.isascii() else _printable(value))])
-    response = _response(tool, value)
+    response = response_of(tool, value)
     state = state_of(tool, response.state)
     check_metadata(tool, response.metadata)
     budget = Budget(tool.max_output)
@@ -92,20 +94,25 @@ class Budget:
         return TextBlock(kept, block.id) if kept else None
 
 
-def _response(tool: ToolBase, value: Any) -> ToolResponse:
+def response_of(tool: ToolBase, value: Any) -> ToolResponse:
+    """Return a tool's value as a result, not yet checked and not cut."""
     if isinstance(value, ToolResponse):
         return value
     if isinstance(value, ToolChunk):
         return ToolResponse(value.content, value.state, value.metadata)
     if isinstance(value, str):
         return ToolResponse([TextBlock(str(value))])
-    if isinstance(value, TextBlock | DataBlock):
-        return ToolResponse([value])
     if isinstance(value, Msg):
         return ToolResponse([*value.get_content_blocks("text"), *value.get_content_blocks("data")])
-    if isinstance(value, list) and value and all(isinstance(each, TextBlock | DataBlock) for each in value):
-        return ToolResponse(value)
-    return ToolResponse([TextBlock(_json(tool, value))])
+    return ToolResponse(content_of(value) or [TextBlock(_json(tool, value))])
+
+
+def content_of(value: Any) -> ToolOutput | None:
+    """Return a block, or a list of blocks, as a list; `None` for any other value."""
+    if isinstance(value, TextBlock | DataBlock):
+        return [value]
+    is_content = isinstance(value, list) and value and all(isinstance(block, TextBlock | DataBlock) for block in value)
+    return value if is_content else None
 
 
 def _json(tool: ToolBase, value: Any) -> str:
@@ -113,12 +120,13 @@ def _json(tool: ToolBase, value: Any) -> str:
         if inspect.iscoroutine(value):
             value.close()  # the result says it, so Python need not warn as well
         raise ToolError(
-            f"{tool.name} returned {kind_of(value)} instead of a value: await it, or write one function with `yield`"
+            f"the output of {tool.name} is {kind_of(value)} instead of a value: await it, or make it a generator or "
+            f"a list"
         )
     try:
         return to_json(value).decode()
     except (PydanticSerializationError, ValueError) as error:
-        raise ToolError(f"{tool.name} returned {kind_of(value)}, which has no JSON form: {error}") from error
+        raise ToolError(f"the output of {tool.name} is {kind_of(value)}, which has no JSON form: {error}") from error
 
 
 def blocks_of(tool: ToolBase, content: Any) -> ToolOutput:

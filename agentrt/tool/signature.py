@@ -51,9 +51,7 @@ class _Schema(GenerateJsonSchema):
         return False
 
 
-def read_signature(
-    function: Callable[..., Any], hidden: Collection[str] = (), *, by_hand: bool = False
-) -> Signature:
+def read_signature(function: Callable[..., Any], hidden: Collection[str] = (), *, by_hand: bool = False) -> Signature:
     """Read everything once; raises `ToolConfigError` for what a model could not be told.
 
     The parameters named in `hidden`, those bound by `functools.partial`, the one annotated `ToolContext`, and `*args`

@@ -79,7 +79,8 @@ class Toolkit(StateModule):
     ) -> None:
         """Add a function, or a finished tool.
 
-        `preset_kwargs` are passed at each call and hidden from the model. `namesake` says what to do when the name is
+        `preset_kwargs` are passed at each call and hidden from the model. `json_schema` is the schema of the
+        parameters, or the whole `{"type": "function", "function": {...}}`. `namesake` says what to do when the name is
         taken: "raise", "override" the old tool, "skip" the new one, or "rename" it by a number at its end.
         """
         if function == self.reset_equipped_tools:

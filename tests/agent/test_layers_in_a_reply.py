@@ -343,6 +343,37 @@ async def test_what_comes_after_a_tool_response_is_dropped_with_a_warning(caplog
     assert "it was dropped" in caplog.text
 
 
+async def pieces():
+    yield "a"
+    yield {"n": 1}
+
+
+async def give() -> object:
+    """Give pieces."""
+    return pieces()
+
+
+class Passes(MiddlewareBase):
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+
+@pytest.mark.parametrize("layers", [[], [Passes()]], ids=["no layer", "a layer"])
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_a_tool_that_returns_a_generator_streams_in_a_reply(calls, layers):
+    agent = agent_of([[call(str(n), "give") for n in range(calls)], "done"], give, middlewares=layers)
+    names = [short(item) for item in await items_of(agent)]
+    for n in range(calls):
+        assert [name for name in names if name.startswith("RESULT") and f":{n}" in name] == [
+            f"RESULT_START:{n}",
+            *[f"RESULT_DELTA:{n}"] * 2,
+            f"RESULT_END:{n}(success)",
+        ]
+    for result in agent.state.context[-1].get_content_blocks("tool_result"):
+        assert [block.text for block in result.output] == ["a", '{"n":1}']
+
+
 async def test_a_result_that_a_layer_rewrites_replaces_what_was_streamed():
     async def count() -> object:
         """Count."""

@@ -382,6 +382,89 @@ async def test_pieces_come_as_they_are_made_and_the_result_holds_them_all() -> N
     assert log == ["made a", "ToolChunk a", "made b", "ToolChunk b", "ToolResponse ab"]
 
 
+async def pieces(*items: str) -> AsyncGenerator[str, None]:
+    for item in items:
+        await lowlevel.checkpoint()
+        yield item
+
+
+def plain_pieces(*items: str) -> Iterator[str]:
+    yield from items
+
+
+async def gives_async_generator() -> AsyncGenerator[str, None]:
+    return pieces("a", "b")
+
+
+async def gives_generator() -> Iterator[str]:
+    return plain_pieces("a", "b")
+
+
+def plain_gives_async_generator() -> AsyncGenerator[str, None]:
+    return pieces("a", "b")
+
+
+def plain_gives_generator() -> Iterator[str]:
+    return plain_pieces("a", "b")
+
+
+GIVERS = [gives_async_generator, gives_generator, plain_gives_async_generator, plain_gives_generator]
+
+
+@pytest.mark.parametrize("seconds", [None, 60.0])
+@pytest.mark.parametrize("function", GIVERS)
+async def test_a_function_that_returns_a_generator_streams(function: Any, seconds: float | None) -> None:
+    chunks, response = await run(tool(function, timeout=seconds))
+    assert (chunks, response.state, text_of(response)) == (["a", "b"], "success", "ab")
+
+
+async def test_a_returned_generator_is_closed_when_the_consumer_leaves() -> None:
+    log: list[Any] = []
+
+    async def stream() -> AsyncIterator[str]:
+        try:
+            yield "a"
+            yield "b"
+        finally:
+            await lowlevel.checkpoint()
+            log.append(anyio.get_current_task().id)
+
+    async def give() -> AsyncIterator[str]:
+        return stream()
+
+    items = run_call(prepared(give))
+    assert text_of(await anext(items)) == "a"
+    await items.aclose()
+    assert log == [anyio.get_current_task().id]
+
+
+async def test_a_returned_generator_has_what_is_left_of_the_time() -> None:
+    async def stream() -> AsyncIterator[str]:
+        yield "a"
+        await anyio.sleep_forever()
+
+    async def give() -> AsyncIterator[str]:
+        await lowlevel.checkpoint()
+        return stream()
+
+    with fail_after(5):
+        chunks, response = await run(tool(give, timeout=0.05))
+    assert chunks == ["a", "give was stopped: it took longer than 0.05 seconds"]
+    assert response.state == "timeout"
+
+
+async def test_a_returned_generator_that_fails_keeps_what_it_made() -> None:
+    async def stream() -> AsyncIterator[str]:
+        yield "a"
+        raise ValueError("b")
+
+    async def give() -> AsyncIterator[str]:
+        return stream()
+
+    chunks, response = await run(give)
+    assert (chunks, response.state) == (["a", "give failed: ValueError: b"], "error")
+
+
 async def test_a_generator_that_fails_midway_keeps_what_it_made() -> None:
     async def stream() -> AsyncIterator[str]:
         yield "a"

@@ -275,6 +275,36 @@ async def test_a_schema_given_by_hand_is_shown_and_checked_and_hints_convert() -
     assert "argument 'colour' should be 'red', not 'blue'" in await said(tool, '{"colour": "blue"}')
 
 
+WHOLE = {
+    "name": "colours",
+    "description": "Paint it.",
+    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+}
+
+
+@pytest.mark.parametrize("schema", [{"type": "function", "function": WHOLE}, {"type": "function", **WHOLE}])
+async def test_a_schema_in_the_form_that_models_take_brings_name_and_description(schema: dict[str, Any]) -> None:
+    async def f(a):  # type: ignore[no-untyped-def]
+        """Do."""
+        return a
+
+    tool = FunctionTool(f, json_schema=schema)
+    assert (tool.name, tool.description, tool.input_schema) == tuple(WHOLE.values())
+    assert await said(tool, '{"a": 1}') == "1"
+    assert "argument 'a' should be of type integer" in await said(tool, '{"a": "1"}')
+    named = FunctionTool(f, json_schema=schema, name="mine", description="Mine.")
+    assert (named.name, named.description) == ("mine", "Mine.")
+    kit = Toolkit()
+    kit.register_tool_function(f, json_schema=schema, func_name="again")
+    kit.register_tool_function(f, json_schema=schema)
+    assert [each["function"] for each in kit.get_json_schemas()] == [{**WHOLE, "name": "again"}, WHOLE]
+
+
+@pytest.mark.parametrize("schema", [{"type": "function"}, {"type": "function", "function": "f"}])
+def test_a_schema_in_that_form_without_parameters_is_refused(schema: dict[str, Any]) -> None:
+    assert 'a json_schema of type "function" is ' in error_of(lambda: FunctionTool(get_weather, json_schema=schema))
+
+
 async def test_a_schema_given_by_hand_makes_up_for_missing_hints() -> None:
     async def f(a, *, b: "Nowhere" = 0, **rest):  # type: ignore[no-untyped-def, name-defined]  # noqa: F821
         return [a, b, rest]

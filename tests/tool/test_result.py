@@ -138,15 +138,15 @@ async def test_what_has_no_json_form_is_an_error_that_names_its_type() -> None:
     response = await returned(object())
     assert response.state == "error"
     assert texts(response) == [
-        "give returned an object, which has no JSON form: Unable to serialize unknown type: <class 'object'>"
+        "the output of give is an object, which has no JSON form: Unable to serialize unknown type: <class 'object'>"
     ]
 
 
-@pytest.mark.parametrize("value", [(each for each in "ab"), nothing])
+@pytest.mark.parametrize("value", [map(str, "ab"), nothing])
 async def test_what_is_not_finished_is_an_error_with_the_remedy(value: Any) -> None:
     response = await returned(value() if value is nothing else value)
     assert response.state == "error"
-    assert "instead of a value: await it, or write one function with `yield`" in texts(response)[0]
+    assert "instead of a value: await it, or make it a generator or a list" in texts(response)[0]
 
 
 async def test_a_circle_is_an_error() -> None:
@@ -273,10 +273,22 @@ async def test_what_comes_after_the_end_is_an_error() -> None:
     assert (texts(response), response.state) == (["a", late], "error")
 
 
-async def test_a_wrong_item_is_an_error() -> None:
-    _, response = await streamed("a", {"b": 1})
-    wrong = "give yielded a dict: a tool that streams yields ToolChunk or str, and may end with a ToolResponse"
-    assert (texts(response), response.state) == (["a", wrong], "error")
+async def test_a_stream_may_yield_whatever_a_tool_may_return() -> None:
+    class Place(BaseModel):
+        city: str
+
+    items = ["a", "b", {"n": 1}, Place(city="Oslo"), "c", TextBlock("d"), [TextBlock("e")], None, 2.5]
+    chunks, response = await streamed(*items)
+    whole = ["ab", '{"n":1}', '{"city":"Oslo"}', "cde", "2.5"]  # text goes on, any other value stands by itself
+    assert (texts(response), response.state) == (whole, "success")
+    assert "".join(text for chunk in chunks for text in texts(chunk)) == "".join(whole)
+    assert len(chunks) == len(items) - 1
+
+
+async def test_a_value_in_a_stream_that_has_no_json_form_is_an_error() -> None:
+    _, response = await streamed("a", object())
+    assert response.state == "error"
+    assert "the output of give is an object, which has no JSON form" in texts(response)[1]
 
 
 async def test_a_tool_that_yields_nothing_succeeds_with_nothing() -> None:
