@@ -74,8 +74,11 @@ def _generators(backend: str) -> list[AsyncGeneratorType[object, object]]:
 
 
 def _is_ours(generator: AsyncGeneratorType[object, object]) -> bool:
-    code = generator.ag_code.co_filename
-    return generator.ag_frame is not None and f"agentrt{os.sep}" in code
+    # By module and not by path: a clone lies in a folder named agentrt too, and then these tests would count as ours.
+    if generator.ag_frame is None:
+        return False
+    package, _, _ = generator.ag_frame.f_globals.get("__name__", "").partition(".")
+    return package in ("agentrt", "agentrt_middleware")
 
 
 def _waits_for_work(thread: threading.Thread) -> bool:
