@@ -70,7 +70,8 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    return run(python(), "-m", "pytest", *arguments)
+    # One process per core, each of which takes tests from the other when it has none left; `-n 0` runs them in one.
+    return run(python(), "-m", "pytest", "-n", "auto", "--dist", "worksteal", *arguments)
 
 
 def check(_: list[str]) -> int:
