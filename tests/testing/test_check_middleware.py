@@ -381,7 +381,9 @@ def test_a_swallowed_cancellation_of_a_task_is_found_where_it_costs_a_call(middl
 
 
 async def check(middleware):
-    await check_middleware(middleware, faults=["cancel"], patience=0.4)
+    # Little patience with the one that hangs, so that the test is short; none of the others is to be given up for being
+    # slow on a busy machine.
+    await check_middleware(middleware, faults=["cancel"], patience=0.4 if middleware is GivesBackAfterItsLoop else 10.0)
 
 
 class AnswersItself(MiddlewareBase):
