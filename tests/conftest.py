@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
+pytest_plugins = ["tests.time_limit"]
+
 FILES = Path("/proc/self/fd")
 
 
