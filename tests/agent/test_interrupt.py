@@ -867,6 +867,8 @@ from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.state import FileStateStore
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what a shell started in the background
+
 def press_ctrl_c():
     threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
 
