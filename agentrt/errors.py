@@ -202,7 +202,7 @@ class SessionIOError(StateError):
 
 
 class SessionUnserializable(StateError, TypeError):
-    """The state holds something that JSON cannot hold, most often in the data of a middleware."""
+    """The state holds something that JSON cannot hold, or that could not be loaded again; what is saved stays."""
 
 
 class SessionVersion(StateError):

@@ -110,7 +110,7 @@ class _Conversion(NamedTuple):
         return _json_copy(value, place)
 
     def loaded(self, value: Any, place: str) -> Any:
-        value = _json_copy(value, place)
+        value = _json_copy(value, place, allow_nan=True)
         if self.from_json is None:
             return value
         with _naming(f"{place} was to be loaded"):
@@ -129,7 +129,7 @@ class _Loading:
         if type(module).load_state_dict is StateModule.load_state_dict:
             self.plan_attributes(module, state, strict, place)
         else:  # what it will do is its own affair: it comes last, when all else is known to be right
-            self._modules.append((module, _json_copy(state, place), strict, place))
+            self._modules.append((module, _json_copy(state, place, allow_nan=True), strict, place))
 
     def plan_attributes(self, module: StateModule, state: dict[str, Any], strict: bool, place: str) -> None:
         registered = _registered(module, "loading its state")
@@ -244,13 +244,14 @@ def _is_given(name: str, state: dict[str, Any], strict: bool, place: str) -> boo
     return name in state
 
 
-def _json_copy(value: Any, place: str) -> Any:
+def _json_copy(value: Any, place: str, *, allow_nan: bool = False) -> Any:
     # As text and back, which is what happens to it in a file: lists for tuples, and nothing shared. Not as ASCII, since
-    # of two surrogates in a row the escapes would be read as one character.
+    # of two surrogates in a row the escapes would be read as one character. JSON has no NaN and no infinity, but what
+    # was saved with them still loads.
     try:
-        return json.loads(json.dumps(value, ensure_ascii=False))
+        return json.loads(json.dumps(value, ensure_ascii=False, allow_nan=allow_nan))
     except (TypeError, ValueError, RecursionError) as exc:
         raise SessionUnserializable(
-            f"{place} holds something that JSON cannot hold ({exc}): keep texts, numbers, lists and dicts there, or "
-            f"give register_state a custom_to_json and a custom_from_json"
+            f"{place} holds something that JSON cannot hold ({exc}): keep texts, finite numbers, lists and dicts there, "
+            f"or give register_state a custom_to_json and a custom_from_json"
         ) from exc

@@ -120,15 +120,13 @@ def _saved(content: Iterable[_Entry]) -> list[list[Any]]:
 def _as_json(number: int, msg: Msg) -> Any:
     # Not by way of a JSON text: that has no place for surrogates, which a model may well have written. Pydantic's
     # errors, which are ValueErrors, may quote the message: none goes on from here.
-    with suppress(ValueError):
-        return _adapter().dump_python(msg, mode="json", warnings="error")
-    with suppress(ValueError):  # a text in place of an enum, say, is as good, if it can be loaded
+    with suppress(ValueError):  # what it could not be loaded from is not saved
         found = _adapter().dump_python(msg, mode="json", warnings="none")
         _adapter().validate_python(found)
         return found
     raise SessionUnserializable(
-        f"message {number} of a memory holds something that JSON cannot hold, most likely in its metadata: keep texts, "
-        f"numbers, lists and dicts there"
+        f"message {number} of a memory holds something that JSON cannot hold, or not the type that it should have, most "
+        f"likely in its metadata: keep texts, finite numbers, lists and dicts there"
     )
 
 

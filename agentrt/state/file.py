@@ -25,8 +25,8 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from pydantic_core import from_json
 
 from agentrt.errors import SessionCorrupt, SessionIOError, SessionVersion
-from agentrt.state.state import AgentState
-from agentrt.state.store import check_revision, check_session_id, next_revision, state_from_json, state_to_json
+from agentrt.state.state import AgentState, state_from_json, state_to_json
+from agentrt.state.store import check_revision, check_session_id, next_revision
 
 if sys.platform == "win32":
     import msvcrt
@@ -92,8 +92,8 @@ class FileStateStore(FileKeeper):
         """Keep the state as it is now, in place of the one that it is based on, and set its `revision`.
 
         A cancellation waits for the write; one of asyncio's own does not, and the write ends without its caller. Raises
-        `SessionConflict` when the saved state is another one, `SessionUnserializable` for what JSON cannot hold, and
-        `SessionIOError` also when it takes more than ten seconds.
+        `SessionConflict` when the saved state is another one, `SessionUnserializable` for what JSON cannot hold or what
+        could not be loaded again, and `SessionIOError` also when it takes more than ten seconds.
         """
         await checkpoint_if_cancelled()
         file = self._file(state.session_id)

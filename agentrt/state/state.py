@@ -1,13 +1,17 @@
 """What survives a process: the conversation so far, and the reply in progress."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
 import shortuuid
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import CoreConfig, SchemaSerializer, from_json
 
 from agentrt.block import Strict
+from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion
 from agentrt.message import ContentBlock, Msg, TextBlock
 from agentrt.types import (
     FinishedReason,
@@ -18,7 +22,22 @@ from agentrt.types import (
     PermissionRule,
 )
 
-__all__ = ["AgentState", "CallDecision", "ReplyContext", "ReplyOutcome", "StructuredTask", "Waits"]
+__all__ = [
+    "AgentState",
+    "CallDecision",
+    "ReplyContext",
+    "ReplyOutcome",
+    "StructuredTask",
+    "Waits",
+    "state_from_json",
+    "state_to_json",
+]
+
+_MAX_LOADABLE = 1 << 15
+
+# The hashes of the messages, as JSON, that have been loaded again as a proof: one that was saved before is not parsed
+# anew by every save.
+_loadable: set[int] = set()
 
 Waits = Literal["user", "external"]
 
@@ -129,13 +148,119 @@ class AgentState(Strict):
     revision: int = 0
 
     def model_dump_json(self, *, indent: int | None = None) -> str:
-        """Return the state as JSON."""
-        return _adapter().dump_json(self, indent=indent).decode()
+        """Return the state as JSON that loads; raises `SessionUnserializable`, naming what JSON cannot hold."""
+        with suppress(ValueError):
+            text = _dump(self, indent=indent)
+            if _loads(text):
+                return text.decode()
+        raise _unserializable(self)
 
     @staticmethod
     def model_validate_json(text: str | bytes) -> "AgentState":
-        """Return the state that `model_dump_json` wrote; raises `pydantic.ValidationError` for anything else."""
+        """Return the state that `model_dump_json` wrote.
+
+        Raises `SessionVersion` for one that this version of agentrt does not understand, `SessionCorrupt` for what is
+        not a JSON object.
+        """
+        return _load(text, "the text", "load it")
+
+
+def state_to_json(state: AgentState) -> bytes:
+    """Return the state as JSON that loads, without its revision.
+
+    Raises `SessionUnserializable`, naming what JSON cannot hold or could not be loaded again.
+    """
+    with suppress(ValueError, TypeError):  # they may quote the state: none goes on from here
+        dump = _serializer(Msg).to_json
+        messages = [dump(message, warnings="none") for message in state.context]
+        rest = _dump(state, indent=2, exclude={"revision", "context"})
+        new = [message for message in messages if hash(message) not in _loadable]
+        if _loads(_with_context(rest, new)):
+            if len(_loadable) + len(new) > _MAX_LOADABLE:
+                _loadable.clear()
+            _loadable.update(map(hash, new))
+            return _with_context(rest, messages)
+    raise _unserializable(state)
+
+
+def state_from_json(text: bytes, revision: int, place: str) -> AgentState:
+    """Return the state that `state_to_json` gave; raises `SessionVersion` for one that another version of it gave."""
+    state = _load(text, place, "it is kept as it is, so load it")
+    state.revision = revision
+    return state
+
+
+def _load(text: str | bytes, place: str, remedy: str) -> AgentState:
+    # A state of an older version would be brought up to date here, before it is validated: one function per version,
+    # from JSON to JSON. There has been one version so far.
+    try:
         return _adapter().validate_json(text)
+    except ValidationError as exc:
+        fields = [str(each["loc"][0]) for each in exc.errors(include_input=False) if each["loc"]]
+    # Raised here, since pydantic's error, which quotes what it refused, would go along as the context.
+    if not fields:
+        raise SessionCorrupt(f"{place} holds no JSON of a state; {remedy} from a copy that is whole")
+    raise SessionVersion(
+        f"{place} was saved by another version of agentrt: this one does not understand its {fields[0]!r:.100}; "
+        f"{remedy} with the version that saved it, or a newer one"
+    )
+
+
+def _with_context(rest: bytes, messages: Iterable[bytes]) -> bytes:
+    """Return the JSON of a state, one message a line, from that of all its other fields."""
+    return b"".join([rest.removesuffix(b"\n}"), b',\n  "context": [\n', b",\n".join(messages), b"\n]}"])
+
+
+def _loads(text: bytes) -> bool:
+    try:
+        if b"NaN" in text or b"Infinity" in text:  # inside of a string, these are words like any other
+            from_json(text, allow_inf_nan=False, cache_strings="none")
+        _adapter().validate_json(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _unserializable(state: AgentState) -> SessionUnserializable:
+    return SessionUnserializable(
+        f"the state of session {state.session_id!r:.100} cannot be saved: {_culprit(state)} holds something that "
+        f"has no JSON form, or not the type that it should have; keep texts, finite numbers, lists and dicts there"
+    )
+
+
+def _culprit(state: AgentState) -> str:
+    for path in _paths(state):
+        if not _is_sound(state, path):
+            field, *rest = path
+            if field == "middleware_data" and rest:
+                return f"the data of the middleware {rest[0]!r:.100}"
+            return "".join([f"its {field}", *(f"[{each}]" for each in rest)])
+    return "it"
+
+
+def _is_sound(state: AgentState, path: tuple[Any, ...]) -> bool:
+    field, *rest = path
+    with suppress(ValueError, TypeError):
+        return _loads(_dump(state, include={field: set(rest)} if rest else {field}))
+    return False
+
+
+def _paths(state: AgentState) -> Iterator[tuple[Any, ...]]:
+    if isinstance(state.middleware_data, dict):
+        yield from (("middleware_data", key) for key in state.middleware_data)
+    if isinstance(state.context, list):
+        yield from (("context", index) for index in range(len(state.context)))
+    yield from ((field,) for field in AgentState.__dataclass_fields__)
+
+
+def _dump(state: AgentState, **options: Any) -> bytes:
+    return _serializer(AgentState).to_json(state, warnings="none", **options)
+
+
+@cache
+def _serializer(kind: type[AgentState | Msg]) -> SchemaSerializer:
+    # A number that is not finite is written as what it is, not as `null`: then it is noticed.
+    return SchemaSerializer(TypeAdapter(kind).core_schema, CoreConfig(ser_json_inf_nan="constants"))
 
 
 @cache

@@ -13,9 +13,11 @@ from typing import Any
 import anyio
 import pytest
 
+from agentrt import Agent
 from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionUnserializable, UsageError
 from agentrt.memory import InMemoryMemory
 from agentrt.message import UserMsg
+from agentrt.model import ScriptedChatModel
 from agentrt.module import StateModule
 from agentrt.session import JSONSession, SessionBase
 from agentrt.state import AgentState, FileStateStore, file
@@ -301,6 +303,35 @@ async def test_a_module_without_a_name_is_told_how_to_give_it(tmp_path):
 def test_a_folder_that_is_no_path_is_refused_by_its_value(wrong):
     with pytest.raises(ConfigError, match=rf"save_dir=...\) must be the path of a folder, not {wrong}"):
         JSONSession(wrong)
+
+
+@pytest.mark.parametrize("value", [float("nan"), {"a": [float("-inf")]}], ids=repr)
+async def test_a_number_that_is_not_finite_leaves_the_saved_file_as_it_is(tmp_path, value):
+    session, counter = JSONSession(tmp_path), Counter(1)
+    await session.save_session_state("s", counter=counter)
+    counter.count = value
+    with pytest.raises(SessionUnserializable, match="Counter.count holds something that JSON cannot hold"):
+        await session.save_session_state("s", counter=counter)
+    await session.load_session_state("s", counter=(loaded := Counter()))
+    assert loaded.count == 1
+
+
+async def test_a_file_that_was_saved_with_such_a_number_still_loads(tmp_path):
+    (tmp_path / "s.json").write_text('{"counter": {"count": Infinity}}')
+    await JSONSession(tmp_path).load_session_state("s", counter=(counter := Counter()))
+    assert counter.count == float("inf")
+
+
+async def test_an_agent_whose_state_would_not_load_leaves_the_saved_file_as_it_is(tmp_path):
+    session, agent = JSONSession(tmp_path), Agent("a", model=ScriptedChatModel(["hi"]))
+    await agent.observe("good")
+    await session.save_session_state("s", agent=agent)
+    agent.state.context[0].id = None
+    with pytest.raises(SessionUnserializable, match=r"its context\[0\] holds"):
+        await session.save_session_state("s", agent=agent)
+    other = Agent("a", model=ScriptedChatModel(["hi"]))
+    await session.load_session_state("s", agent=other)
+    assert other.state.context[0].content == "good"
 
 
 async def test_sessions_and_states_may_share_a_directory(tmp_path):

@@ -2,15 +2,20 @@
 
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentrt import Agent
-from agentrt.errors import SessionConflict, SessionUnserializable, UsageError
-from agentrt.message import ToolResultBlock, ToolResultState, UserMsg
+from agentrt.errors import SessionConflict, SessionCorrupt, SessionUnserializable, SessionVersion, UsageError
+from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState, UserMsg
 from agentrt.model import ScriptedChatModel
-from agentrt.state import AgentState, FileStateStore, InMemoryStateStore
+from agentrt.state import AgentState, FileStateStore, InMemoryStateStore, ReplyContext
+from agentrt.state.state import state_to_json
+from agentrt.types import ChatUsage
 
 Store = InMemoryStateStore | FileStateStore
 ODD_IDS = ["../../x", "/etc/x", "a/b", "CON", ".", "a\0b", "e\u0301", "\u00e9", "A", "a", " ", "x" * 10_000]
@@ -149,6 +154,90 @@ async def test_what_has_no_json_form_is_refused_by_its_place_and_never_shown(
 async def test_what_could_not_be_loaded_again_is_not_saved(store):
     with pytest.raises(SessionUnserializable, match=r"its summary holds something that has .* not the type"):
         await store.save(in_a_field(5))
+
+
+NAN, INFINITY = float("nan"), float("inf")
+UNLOADABLE: dict[str, tuple[AgentState, str]] = {
+    "message id": (AgentState(context=[UserMsg("user", "a", id=None)]), r"its context\[0\]"),
+    "message name": (AgentState(context=[UserMsg(None, "a")]), r"its context\[0\]"),
+    "message": (AgentState(context=[UserMsg("user", "a"), None]), r"its context\[1\]"),
+    "text": (AgentState(context=[UserMsg("user", [TextBlock(None)])]), r"its context\[0\]"),
+    "type": (AgentState(context=[UserMsg("user", [TextBlock("a", type=None)])]), r"its context\[0\]"),
+    "call name": (AgentState(context=[AssistantMsg("a", [ToolCallBlock("1", None)])]), r"its context\[0\]"),
+    "usage": (AgentState(context=[AssistantMsg("a", "b", usage=ChatUsage(None, 3))]), r"its context\[0\]"),
+    "context": (AgentState(context=None), "its context"),
+    "summary": (AgentState(summary=None), "its summary"),
+    "no data": (AgentState(middleware_data=None), "its middleware_data"),
+    "sequence": (AgentState(sequence=None), "its sequence"),
+    "reply": (AgentState(reply_context=ReplyContext("r", UserMsg("u", "a"), 3, worked=INFINITY)), "its reply_context"),
+    "nan in data": (AgentState(middleware_data={"M": {"a": [NAN]}}), "the data of the middleware 'M'"),
+    "infinity in metadata": (AgentState(context=[UserMsg("u", "a", metadata={"a": -INFINITY})]), r"its context\[0\]"),
+}
+
+
+@pytest.mark.parametrize("case", UNLOADABLE)
+async def test_a_state_that_would_not_load_leaves_the_good_one_as_it_is(store, case):
+    broken, place = UNLOADABLE[case]
+    await store.save(good := AgentState(session_id="s", summary="good"))
+    broken = replace(broken, session_id="s", revision=good.revision)
+    for _ in range(2):  # what was refused once is not taken for proved
+        with pytest.raises(SessionUnserializable, match=f"session 's' cannot be saved: {place} holds"):
+            await store.save(broken)
+    with pytest.raises(SessionUnserializable, match=f"{place} holds"):
+        broken.model_dump_json()
+    assert (await store.load("s")).summary == "good"
+
+
+async def test_a_message_that_was_saved_whole_and_broken_since_is_refused(store):
+    state = AgentState(session_id="s", context=[UserMsg("user", "a"), UserMsg("user", "b")])
+    await store.save(state)
+    state.context[0].name = None
+    with pytest.raises(SessionUnserializable, match=r"its context\[0\] holds"):
+        await store.save(state)
+    state.context[0].name = "user"
+    await store.save(state)
+
+
+async def test_words_that_look_like_numbers_without_end_are_saved_as_the_text_they_are(store):
+    state = AgentState(summary='NaN, -Infinity and "NaN"', middleware_data={"M": {"NaN": "Infinity"}})
+    await store.save(state)
+    assert await store.load(state.session_id) == state
+
+
+anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.just(object())
+containers = st.recursive(anything, lambda each: st.lists(each) | st.dictionaries(st.text() | st.integers(), each))
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_whatever_a_field_holds_a_state_loads_or_is_refused(data):
+    blocks: list[object] = [TextBlock("a"), ToolCallBlock("1", "f"), ToolResultBlock("1", "f", [TextBlock("b")])]
+    state = AgentState(context=[UserMsg("user", "a"), AssistantMsg("b", blocks, usage=ChatUsage(1, 2))])
+    holders = [state, *state.context, *blocks, state.context[1].usage, state.permission_context]
+    holder = data.draw(st.sampled_from(holders))
+    setattr(holder, data.draw(st.sampled_from(holder.__slots__)), data.draw(containers))
+    try:
+        text = state_to_json(state)
+    except SessionUnserializable:
+        return
+    loaded = AgentState.model_validate_json(text)
+    assert state_to_json(loaded) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "problem"),
+    [
+        ('{"version": 2}', SessionVersion, "understand its 'version'; load it with the version that saved it"),
+        ('{"junk": 1}', SessionVersion, "understand its 'junk'"),
+        ("the content", SessionCorrupt, "the text holds no JSON of a state; load it from a copy that is whole"),
+        ("[]", SessionCorrupt, "holds no JSON of a state"),
+    ],
+)
+def test_the_json_of_another_version_is_told_from_what_is_no_state(text, error, problem):
+    with pytest.raises(error, match=problem) as caught:
+        AgentState.model_validate_json(text)
+    assert caught.value.__context__ is None
+    assert "the content" not in str(caught.value)
 
 
 async def test_a_value_that_is_as_good_as_the_one_that_should_be_there_is_saved(store):
