@@ -7,9 +7,12 @@ import os
 import random
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from agentrt.errors import InvalidInputError
 
 __all__ = [
     "BLOCKS",
@@ -28,7 +31,10 @@ __all__ = [
     "ToolResultState",
     "URLSource",
     "new_id",
+    "parse_json",
 ]
+
+_T = TypeVar("_T")
 
 # A private generator, so that a user's `random.seed(0)` cannot make two conversations share ids, reseeded in
 # forked children. Ids name things; they are never credentials.
@@ -177,3 +183,35 @@ ContentBlock = Annotated[
     TextBlock | ThinkingBlock | DataBlock | HintBlock | ToolCallBlock | ToolResultBlock | ProviderBlock,
     Field(discriminator="type"),
 ]
+
+
+def parse_json(adapter: TypeAdapter[_T], text: str | bytes, noun: str) -> _T:
+    """Return the value that the JSON holds; raises `InvalidInputError`, in one line, for anything else."""
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as exc:
+        # Of the branches of a union, the one that reads furthest is the one that was meant.
+        problem = _problem(max(exc.errors(include_input=False, include_url=False), key=lambda each: len(each["loc"])))
+    # Raised here, since pydantic's error, which quotes what it refused, would go along as the context.
+    raise InvalidInputError(f"not {noun}: {problem}")
+
+
+def _problem(error: ErrorDetails) -> str:
+    kind = error["type"]
+    # The tags of unions, which pydantic puts among the keys, are not part of the JSON.
+    keys = [str(key) for key in error["loc"] if isinstance(key, int) or _is_field(key)]
+    place = f"its {'.'.join(keys)!r:.100}" if keys else "it"
+    if kind == "json_invalid":
+        return f"it is not JSON ({error['ctx']['error']})"
+    if kind == "union_tag_not_found":
+        return f"{place} has no type"
+    if kind == "union_tag_invalid":
+        return f"{place} has the type {error['ctx']['tag']!r:.100}, which does not exist"
+    if kind in ("missing", "unexpected_keyword_argument"):
+        owner = f"its {'.'.join(keys[:-1])!r:.100}" if keys[:-1] else "it"
+        return f"{owner} has {'no ' if kind == 'missing' else 'the unknown field '}{keys[-1]!r:.100}"
+    return f"{place} {error['msg'].removeprefix('Input ')}" if keys else "it is not a JSON object"
+
+
+def _is_field(key: str) -> bool:
+    return key.isidentifier() and not key.isupper() and key != "str"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from agentrt.block import Strict, ToolCallBlock, ToolResultBlock, ToolResultState
+from agentrt.block import Strict, ToolCallBlock, ToolResultBlock, ToolResultState, parse_json
 from agentrt.types import FinishedReason, PermissionDecision, PermissionRule, Role, ToolOutput
 
 __all__ = [
@@ -76,8 +76,8 @@ class AgentEvent(Strict):
 
     @staticmethod
     def from_json(text: str | bytes) -> "AnyEvent":
-        """Return the event that `to_json` wrote; raises `pydantic.ValidationError` for anything else."""
-        return _adapter().validate_json(text)
+        """Return the event that `to_json` wrote; raises `InvalidInputError`, saying why, for anything else."""
+        return parse_json(_adapter(), text, "an event")
 
 
 @dataclass(slots=True)

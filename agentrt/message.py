@@ -1,7 +1,7 @@
 """Messages, and how a message is rebuilt from the events of its reply."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -28,6 +28,7 @@ from agentrt.block import (
     ToolResultState,
     URLSource,
     new_id,
+    parse_json,
 )
 from agentrt.event import (
     AgentEvent,
@@ -79,7 +80,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 _ROLES = ("user", "assistant", "system")
-_TYPES = (None, *get_args(BlockType))
+_TYPES: tuple[str, ...] = get_args(BlockType)
 
 
 @dataclass(slots=True)
@@ -139,19 +140,21 @@ class Msg(Strict):
     @overload
     def get_content_blocks(self, block_type: Literal["provider"]) -> list[ProviderBlock]: ...
     @overload
-    def get_content_blocks(self, block_type: None = None) -> list[ContentBlock]: ...
-    def get_content_blocks(self, block_type: BlockType | None = None) -> Any:
-        """Return the blocks of one type, or all of them, in order; the list is new, the blocks are not."""
-        _check_type(block_type)
+    def get_content_blocks(
+        self, block_type: list[BlockType] | tuple[BlockType, ...] | None = None
+    ) -> list[ContentBlock]: ...
+    def get_content_blocks(self, block_type: BlockType | list[BlockType] | tuple[BlockType, ...] | None = None) -> Any:
+        """Return the blocks of one type, of several types, or all of them, in order; the list is new, its items not."""
+        types = _types(block_type)
         blocks: list[ContentBlock] = [TextBlock(self.content)] if isinstance(self.content, str) else self.content
-        return [block for block in blocks if block_type is None or block.type == block_type]
+        return [block for block in blocks if block.type in types]
 
-    def has_content_blocks(self, block_type: BlockType | None = None) -> bool:
-        """Say whether there is a block of that type, or any block at all."""
-        _check_type(block_type)
+    def has_content_blocks(self, block_type: BlockType | list[BlockType] | tuple[BlockType, ...] | None = None) -> bool:
+        """Say whether there is a block of that type, of one of these types, or any block at all."""
+        types = _types(block_type)
         if isinstance(self.content, str):
-            return block_type in (None, "text")
-        return any(block_type is None or block.type == block_type for block in self.content)
+            return "text" in types
+        return any(block.type in types for block in self.content)
 
     def snapshot(self) -> "Msg":
         """Return a message with a list of its own over the same blocks: what is added to this one stays out of it."""
@@ -186,8 +189,8 @@ class Msg(Strict):
 
     @staticmethod
     def from_json(text: str | bytes) -> "Msg":
-        """Return the message that `to_json` wrote; raises `pydantic.ValidationError` for anything else."""
-        return _adapter().validate_json(text)
+        """Return the message that `to_json` wrote; raises `InvalidInputError`, saying why, for anything else."""
+        return parse_json(_adapter(), text, "a message")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: all of it, as text, since a model may write markup that is better not obeyed."""
@@ -199,18 +202,30 @@ class Msg(Strict):
 
         The runtime builds its own message this way, so applying a reply's events in order, from `REPLY_START` on,
         gives exactly the message that the conversation keeps; answers that went into the reply belong among them.
-        Events that change no message are passed over; one that names a block this message does not have raises
-        `ValueError`.
+        Events that change no message are passed over, and so are those of other replies, a sub-agent's say: a message
+        without content takes the id of the first `REPLY_START`, and then belongs to that reply. An event that names a
+        block this message does not have raises `ValueError`.
         """
+        if event.reply_id != self.id and not (event.__class__ is ReplyStartEvent and _is_unused(self)):
+            return self
         apply = APPLY.get(event.__class__)
         if apply is not None:
             apply(self, event)
         return self
 
 
-def _check_type(block_type: object) -> None:
-    if block_type not in _TYPES:
-        raise ValueError(f"there is no block type {block_type!r}: the types are {', '.join(get_args(BlockType))}")
+def _types(block_type: Any) -> Sequence[str]:
+    if block_type is None:
+        return _TYPES
+    types = block_type if isinstance(block_type, (list, tuple)) else (block_type,)
+    for each in types:
+        if each not in _TYPES:
+            raise ValueError(f"there is no block type {each!r}: the types are {', '.join(_TYPES)}")
+    return types
+
+
+def _is_unused(msg: Msg) -> bool:
+    return not msg.content and msg.usage is None and msg.finished_reason is None
 
 
 def UserMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg:

@@ -9,9 +9,9 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from agentrt import event as events
+from agentrt.errors import InvalidInputError
 from agentrt.event import (
     AgentEvent,
     AnyEvent,
@@ -167,26 +167,38 @@ def test_a_nested_block_keeps_its_class():
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "problem"),
     [
-        "",
-        "[]",
-        "null",
-        '"CUSTOM"',
-        '{"name": "no type"}',
-        '{"type": "NOPE", "reply_id": "r"}',
-        '{"type": "text_block_start", "reply_id": "r", "block_id": "b"}',
-        '{"type": "TEXT_BLOCK_DELTA", "reply_id": "r", "block_id": "b"}',
-        '{"type": "TEXT_BLOCK_DELTA", "reply_id": "r", "block_id": "b", "delta": 1}',
-        '{"type": "REPLY_END", "reply_id": "r", "session_id": "s", "finished_reason": "bored"}',
-        '{"type": "CUSTOM", "name": "a"} and more',
+        ("", "it is not JSON (EOF while parsing a value at line 1 column 0)"),
+        ("[]", "it is not a JSON object"),
+        ("null", "it is not a JSON object"),
+        ('"CUSTOM"', "it is not a JSON object"),
+        ('{"name": "no type"}', "it has no type"),
+        ('{"type": "NOPE", "reply_id": "r"}', "it has the type 'NOPE', which does not exist"),
+        (
+            '{"type": "text_block_start", "reply_id": "r", "block_id": "b"}',
+            "it has the type 'text_block_start', which does not exist",
+        ),
+        ('{"type": "TEXT_BLOCK_DELTA", "reply_id": "r", "block_id": "b"}', "it has no 'delta'"),
+        (
+            '{"type": "TEXT_BLOCK_DELTA", "reply_id": "r", "block_id": "b", "delta": 1}',
+            "its 'delta' should be a valid string",
+        ),
+        (
+            '{"type": "REPLY_END", "reply_id": "r", "session_id": "s", "finished_reason": "bored"}',
+            "its 'finished_reason' should be 'completed', ",
+        ),
+        (
+            '{"type": "USER_CONFIRM_RESULT", "reply_id": "r", "confirm_results": [{"confirmed": 1}]}',
+            "its 'confirm_results.0' has no 'tool_call'",
+        ),
+        ('{"type": "CUSTOM", "name": "a"} and more', "it is not JSON (trailing characters at line 1 column 33)"),
+        ('{"type": "CUSTOM", "name": "a", "nmae": "b"}', "it has the unknown field 'nmae'"),
     ],
 )
-def test_what_to_json_did_not_write_is_refused(text):
-    with pytest.raises(ValidationError):
+def test_what_is_not_an_event_is_refused_in_one_line(text, problem):
+    with pytest.raises(InvalidInputError) as caught:
         AgentEvent.from_json(text)
-
-
-def test_a_field_that_no_event_has_is_refused():
-    with pytest.raises(ValidationError):
-        AgentEvent.from_json('{"type": "CUSTOM", "name": "a", "nmae": "b"}')
+    assert str(caught.value).startswith(f"not an event: {problem}")
+    assert "\n" not in str(caught.value)
+    assert caught.value.__context__ is None

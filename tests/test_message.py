@@ -13,9 +13,9 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from agentrt import block as blocks
+from agentrt.errors import InvalidInputError
 from agentrt.event import (
     CustomEvent,
     DataBlockDeltaEvent,
@@ -97,7 +97,7 @@ def anything(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def built(*events: Any) -> Msg:
-    message = AssistantMsg("", [])
+    message = AssistantMsg("", [], id="r")
     for event in events:
         assert message.append_event(event) is message
     return message
@@ -214,6 +214,16 @@ def test_blocks_are_found_by_type_in_order(content):
         assert message.has_content_blocks(kind) == any(isinstance(block, cls) for block in content)
 
 
+def test_blocks_of_several_types_are_found_in_their_order():
+    message = AssistantMsg("a", [ThinkingBlock("hm"), TextBlock("one"), ToolCallBlock("1", "f"), TextBlock("two")])
+    assert message.get_content_blocks(["text", "tool_call"]) == message.content[1:]
+    assert message.get_content_blocks(("data",)) == message.get_content_blocks([]) == []
+    assert [message.has_content_blocks(each) for each in (["data", "tool_call"], ["data"], [])] == [True, False, False]
+    assert AssistantMsg("a", "one").get_content_blocks(["data", "text"])[0].text == "one"
+    assert AssistantMsg("a", "one").has_content_blocks(["data", "text"])
+    assert not AssistantMsg("a", "one").has_content_blocks(["data"])
+
+
 def test_the_list_of_blocks_is_new_and_the_blocks_are_not():
     message = AssistantMsg("a", [TextBlock("one")])
     found = message.get_content_blocks()
@@ -300,7 +310,7 @@ def test_an_event_applied_to_a_copy_leaves_the_message_alone(event):
     output = [TextBlock("out", "o"), DataBlock(Base64Source("YQ==", "image/png"), id="p")]
     content = [TextBlock("t", "t"), ThinkingBlock("h", "h"), DataBlock(Base64Source("YQ==", "image/png"), id="d")]
     content += [ToolCallBlock("1", "f", "{}"), ToolResultBlock("1", "f", output)]
-    message = AssistantMsg("a", content, usage=ChatUsage(1, 2))
+    message = AssistantMsg("a", content, id="r", usage=ChatUsage(1, 2))
     before = message.to_json()
     message.copy().append_event(event)
     assert message.to_json() == before
@@ -343,7 +353,7 @@ def test_every_kind_of_block_comes_back_as_what_it_was(cls, data):
     ],
 )
 def test_what_to_json_did_not_write_is_refused(text):
-    with pytest.raises(ValidationError):
+    with pytest.raises(InvalidInputError, match="not a message: it"):
         Msg.from_json(text)
 
 
@@ -355,7 +365,7 @@ def test_what_to_json_did_not_write_is_refused(text):
     ],
 )
 def test_a_field_that_no_message_has_is_refused(text):
-    with pytest.raises(ValidationError):
+    with pytest.raises(InvalidInputError, match="not a message: it"):
         Msg.from_json(text)
 
 
@@ -552,10 +562,33 @@ def test_a_retry_drops_the_blocks_that_it_names_and_no_others():
 
 
 def test_a_message_that_was_text_becomes_a_list_of_blocks():
-    message = AssistantMsg("a", "so far").append_event(HintBlockEvent("r", "b", "x"))
+    message = AssistantMsg("a", "so far", id="r").append_event(HintBlockEvent("r", "b", "x"))
     assert [block.type for block in message.content] == ["text", "hint"]
     assert message.get_text_content() == "so far"
-    assert AssistantMsg("a", "").append_event(HintBlockEvent("r", "b", "x")).get_text_content() is None
+    assert AssistantMsg("a", "", id="r").append_event(HintBlockEvent("r", "b", "x")).get_text_content() is None
+
+
+def test_events_of_another_reply_are_passed_over():
+    message = AssistantMsg("", [])
+    message.append_event(ReplyStartEvent("r", "s", "ann", created_at=5))
+    message.append_event(TextBlockStartEvent("r", "b"))
+    for foreign in [
+        ReplyStartEvent("other", "t", "bob"),
+        TextBlockDeltaEvent("other", "b", "not hers"),
+        TextBlockStartEvent("other", "c"),
+        TextBlockDeltaEvent("other", "unknown", "not hers"),
+        ModelCallEndEvent("other", 1, 1),
+        ModelCallRetryEvent(block_ids=["b"], reply_id="other"),
+        ReplyEndEvent("other", "t", "error", "too slow"),
+    ]:
+        message.append_event(foreign)
+    message.append_event(TextBlockDeltaEvent("r", "b", "hers"))
+    assert message == Msg("ann", [TextBlock("hers", "b")], "assistant", id="r", created_at=5)
+
+
+def test_a_message_of_a_reply_is_no_other_replys_before_its_first_block():
+    message = AssistantMsg("ann", [], id="r").append_event(TextBlockStartEvent("other", "b"))
+    assert (message.id, message.content) == ("r", [])
 
 
 CALLS = [ToolCallBlock("nope", "f")]
@@ -580,10 +613,10 @@ UNKNOWN = {
     ("kind", "event"), [pytest.param(kind, each, id=each.type) for kind, found in UNKNOWN.items() for each in found]
 )
 def test_an_event_of_a_block_that_is_not_there_is_refused(kind, event):
-    message = AssistantMsg("a", [], id="m")
+    message = AssistantMsg("a", [], id="r")
     with pytest.raises(ValueError, match="has no") as caught:
         message.append_event(event)
-    assert str(caught.value) == f"the message 'm' has no {kind} with id 'nope': was an event left out?"
+    assert str(caught.value) == f"the message 'r' has no {kind} with id 'nope': was an event left out?"
     assert message.content == []
 
 
@@ -624,5 +657,7 @@ def test_a_type_that_no_block_has_is_refused_with_those_that_there_are():
     for ask in (message.get_content_blocks, message.has_content_blocks):
         with pytest.raises(ValueError, match="no block type 'tool_use': the types are text, thinking, data, hint"):
             ask("tool_use")
+        with pytest.raises(ValueError, match="no block type 'tool_use'"):
+            ask(["text", "tool_use"])
     with pytest.raises(ValueError, match="the type of a ToolCallBlock is 'tool_call', not 'tool_use'"):
         ToolCallBlock("1", "f", "{}", type="tool_use")
