@@ -252,6 +252,6 @@ def _json_copy(value: Any, place: str, *, allow_nan: bool = False) -> Any:
         return json.loads(json.dumps(value, ensure_ascii=False, allow_nan=allow_nan))
     except (TypeError, ValueError, RecursionError) as exc:
         raise SessionUnserializable(
-            f"{place} holds something that JSON cannot hold ({exc}): keep texts, finite numbers, lists and dicts there, "
-            f"or give register_state a custom_to_json and a custom_from_json"
+            f"{place} holds something that JSON cannot hold ({exc}): keep texts, finite numbers, lists and dicts "
+            f"there, or give register_state a custom_to_json and a custom_from_json"
         ) from exc

@@ -125,8 +125,8 @@ def _as_json(number: int, msg: Msg) -> Any:
         _adapter().validate_python(found)
         return found
     raise SessionUnserializable(
-        f"message {number} of a memory holds something that JSON cannot hold, or not the type that it should have, most "
-        f"likely in its metadata: keep texts, finite numbers, lists and dicts there"
+        f"message {number} of a memory holds something that JSON cannot hold, or not the type that it should have, "
+        f"most likely in its metadata: keep texts, finite numbers, lists and dicts there"
     )
 
 
