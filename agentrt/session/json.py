@@ -32,8 +32,8 @@ class JSONSession(FileKeeper, SessionBase):
 
     A save is on the disk when it returns, and a crash leaves the old file or the new one; of two writers, the last one
     wins. Raises `SessionIOError` when the disk fails or takes more than ten seconds, `SessionCorrupt` for a damaged
-    file, which is kept, and `SessionUnserializable` for a state that JSON cannot hold (a number that is not finite, say) or
-    that could not be loaded again.
+    file, which is kept, and `SessionUnserializable` for a state that JSON cannot hold (a number that is not
+    finite, say) or that could not be loaded again.
     """
 
     def __init__(self, save_dir: str | PathLike[str] = ".") -> None:

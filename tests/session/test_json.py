@@ -310,7 +310,7 @@ async def test_a_number_that_is_not_finite_leaves_the_saved_file_as_it_is(tmp_pa
     session, counter = JSONSession(tmp_path), Counter(1)
     await session.save_session_state("s", counter=counter)
     counter.count = value
-    with pytest.raises(SessionUnserializable, match="Counter.count holds something that JSON cannot hold"):
+    with pytest.raises(SessionUnserializable, match=r"Counter\.count holds something that JSON cannot hold"):
         await session.save_session_state("s", counter=counter)
     await session.load_session_state("s", counter=(loaded := Counter()))
     assert loaded.count == 1
