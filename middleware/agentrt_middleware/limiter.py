@@ -88,7 +88,7 @@ class Lease:
         """
         if not self._is_settled:
             self._is_settled = True
-            self._limiter.end(0.0 if tokens is None else tokens - self._tokens)
+            self._limiter.end(self, 0.0 if tokens is None else tokens - self._tokens)
 
 
 def _event_loop() -> Any:
@@ -164,6 +164,7 @@ class Limiter:
         self.usage = Usage()
         self._queue: deque[Waiter] = deque()
         self._queued_tokens = 0.0
+        self._calls_to_wake = 0
         self._lock = RLock()
 
     async def acquire(self, tokens: float = 0.0, *, max_wait: float | None = None, listener: Listener = _DEAF) -> Lease:
@@ -210,28 +211,31 @@ class Limiter:
         with self._lock:
             return not self._queue and self.usage.is_at_rest(self.limits, self.clock())
 
-    def end(self, difference: float) -> None:
-        """Count the end of a call, and let the next one look."""
+    def end(self, lease: Lease, difference: float) -> None:
+        """Count the end of a call that took that many tokens more than it was counted with; let the next one look."""
         with self._lock:
-            self.usage.end(self.limits, self.clock(), difference)
+            self.usage.end(lease, difference)
             self._wake_head()
 
     def _enter(self, waiter: Waiter) -> Lease | Refusal | None:
         """Take at once, or queue; `None` if the waiter is to look before it sleeps."""
         with self._lock:
+            calls_to_wake = self._calls_to_wake
             if not self._queue:
-                refusal = self._take(waiter)
-                if refusal is None:
-                    return Lease(self, waiter.tokens)
+                answer = self._take(waiter)
+                if isinstance(answer, Lease):
+                    return answer
             else:
                 waiter.ahead = len(self._queue)
-                refusal = self._in_turn(waiter, self._queued_tokens)
+                answer = self._in_turn(waiter, self._queued_tokens)
             self._join(waiter)
-            return refusal
+            # The garbage collector may have ended calls in between; nobody was there to be woken.
+            return answer if calls_to_wake == self._calls_to_wake else None
 
-    def _take(self, waiter: Waiter) -> Refusal | None:
+    def _take(self, waiter: Waiter) -> Lease | Refusal:
         waiter.now = self.clock()
-        return self.usage.take(self.limits, waiter.now, waiter.tokens)
+        lease = Lease(self, waiter.tokens)
+        return self.usage.take(self.limits, waiter.now, waiter.tokens, lease) or lease
 
     def _join(self, waiter: Waiter) -> None:
         waiter.loop = _event_loop()
@@ -246,11 +250,10 @@ class Limiter:
         with self._lock:
             if not self._is_head(waiter):
                 return self._in_turn(waiter, 0.0)
-            refusal = self._take(waiter)
-            if refusal is not None:
-                return refusal
-            self._step_out(waiter)
-            return Lease(self, waiter.tokens)
+            answer = self._take(waiter)
+            if isinstance(answer, Lease):
+                self._step_out(waiter)
+            return answer
 
     async def _look_elsewhere(self, waiter: Waiter, listener: Listener) -> Lease | Refusal:
         raise NotImplementedError  # here every look is an answer
@@ -285,6 +288,7 @@ class Limiter:
         return most is not None and self.usage.active >= most
 
     def _wake_head(self) -> None:
+        self._calls_to_wake += 1
         while self._queue:
             head = self._queue[0]
             if head.wake():

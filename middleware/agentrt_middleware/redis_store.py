@@ -16,27 +16,74 @@ _POLL = "0.1"  # seconds until the next look where only the end of another proce
 # The same reckoning as `Usage`, on the server's clock. Should that be set back, everything is moved back with it.
 # A lease whose time has run out has no place any more, but is kept for KEPT seconds: its call may still end, and then
 # took other tokens than it was counted with. What is not there has ended, or was lost with the server.
+# Of the tokens, `surpluses` has for each open call the largest surplus of the stretches that begin with it, or between
+# the open call before it and it; `begun` has the order in which these calls began, `latest` the largest surplus of the
+# stretches that begin after the last of them, and `tokens` what is to be added to all of these numbers.
 _SCRIPT = """
-local usage, leases = KEYS[1], KEYS[2]
+local usage, leases, begun, surpluses = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local what, name, amount, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local interval, rpm = tonumber(ARGV[5]), tonumber(ARGV[6])
 local tpm, most = tonumber(ARGV[7]), tonumber(ARGV[8])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-local found = redis.call('HMGET', usage, 'at', 'requests', 'tokens', 'next_start', 'blocked_until')
+local found = redis.call('HMGET', usage, 'at', 'requests', 'tokens', 'latest', 'next_start', 'blocked_until')
 local at = tonumber(found[1] or now)
-local requests, tokens = tonumber(found[2] or 0), tonumber(found[3] or 0)
-local next_start, blocked_until = tonumber(found[4] or 0), tonumber(found[5] or 0)
+local requests, tokens, latest = tonumber(found[2] or 0), tonumber(found[3] or 0), tonumber(found[4] or 0)
+local next_start, blocked_until = tonumber(found[5] or 0), tonumber(found[6] or 0)
 local passed = now - at
 if passed < 0 then
   for _, each in ipairs(redis.call('ZRANGE', leases, 0, -1)) do redis.call('ZINCRBY', leases, passed, each) end
   next_start, blocked_until, passed = next_start + passed, blocked_until + passed, 0
 end
-local function left(used, per_minute)
-  if per_minute == 0 then return 0 end
-  return math.max(0, used - per_minute * passed / 60)
+local function exact(number) return string.format('%.17g', number) end
+
+local function level()
+  local highest = redis.call('ZREVRANGE', surpluses, 0, 0, 'WITHSCORES')[2]
+  return math.max(0, tokens + math.max(latest, tonumber(highest or latest)))
 end
-requests, tokens = left(requests, rpm), left(tokens, tpm)
+local function pour()
+  local surplus = math.max(latest, -tokens)
+  local last = redis.call('ZREVRANGE', begun, 0, 0, 'WITHSCORES')[2]
+  redis.call('ZADD', begun, tonumber(last or 0) + 1, name)
+  redis.call('ZADD', surpluses, exact(surplus), name)
+  tokens = tokens + amount
+  latest = -tokens
+end
+local function raise(first, last, difference)
+  if difference == 0 then return end
+  for _, each in ipairs(redis.call('ZRANGE', begun, first, last)) do
+    redis.call('ZINCRBY', surpluses, exact(difference), each)
+  end
+end
+local function correct(call, difference)
+  local place = redis.call('ZRANK', begun, call)
+  if not place then return end
+  if place * 2 < redis.call('ZCARD', begun) then
+    raise(0, place, difference)
+  else
+    tokens, latest = tokens + difference, latest - difference
+    raise(place + 1, -1, -difference)
+  end
+  local surplus = tonumber(redis.call('ZSCORE', surpluses, call))
+  local following = redis.call('ZRANGE', begun, place + 1, place + 1)[1]
+  if not following then
+    latest = math.max(latest, surplus)
+  elseif tonumber(redis.call('ZSCORE', surpluses, following)) < surplus then
+    redis.call('ZADD', surpluses, exact(surplus), following)
+  end
+  redis.call('ZREM', begun, call)
+  redis.call('ZREM', surpluses, call)
+end
+
+requests = rpm > 0 and math.max(0, requests - rpm * passed / 60) or 0
+if tpm == 0 then
+  redis.call('DEL', begun, surpluses)
+  tokens, latest = 0, 0
+elseif redis.call('EXISTS', begun) == 1 then
+  tokens = tokens - tpm * passed / 60
+else
+  tokens, latest = math.max(0, level() - tpm * passed / 60), 0
+end
 
 local function refusal()
   local seconds, reason = blocked_until - now, 'retry_after'
@@ -45,12 +92,11 @@ local function refusal()
   end
   if interval > 0 then wait(next_start - now, 'min_interval') end
   if rpm > 0 then wait((requests + 1 - math.max(1, rpm)) * 60 / rpm, 'requests_per_minute') end
-  if tpm > 0 then wait((tokens + math.min(amount, tpm) - tpm) * 60 / tpm, 'tokens_per_minute') end
+  if tpm > 0 then wait((level() + math.min(amount, tpm) - tpm) * 60 / tpm, 'tokens_per_minute') end
   if seconds > 0.000001 then
     local text = string.format('%.6f', seconds + 0.000001)
     return {text, reason, text}
   end
-  redis.call('ZREMRANGEBYSCORE', leases, '-inf', now - KEPT)
   if most > 0 and redis.call('ZCOUNT', leases, string.format('(%.6f', now), '+inf') >= most then
     return {'0', 'max_concurrency', 'POLL'}
   end
@@ -58,7 +104,9 @@ end
 local function hold()
   redis.call('ZADD', leases, now + ttl, name)
   local kept = math.ceil((ttl + KEPT) * 1000)
-  if redis.call('PTTL', leases) < kept then redis.call('PEXPIRE', leases, kept) end
+  if redis.call('PTTL', leases) < kept then
+    for _, key in ipairs({leases, begun, surpluses}) do redis.call('PEXPIRE', key, kept) end
+  end
 end
 local function is_held()
   local expires = redis.call('ZSCORE', leases, name)
@@ -67,25 +115,32 @@ end
 
 local answer = {}
 if what == 'take' then
-  answer = refusal()
-  if answer then return answer end
-  answer = {}
-  requests, tokens, next_start = requests + 1, tokens + amount, now + interval
-  hold()
+  for _, each in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now - KEPT)) do
+    correct(each, 0)
+    redis.call('ZREM', leases, each)
+  end
+  local refused = refusal()
+  if refused then
+    answer = refused
+  else
+    requests, next_start = requests + 1, now + interval
+    if tpm > 0 then pour() end
+    hold()
+  end
 elseif what == 'renew' then
   answer = is_held()
   hold()
 elseif what == 'end' then
   answer = is_held()
-  if redis.call('ZREM', leases, name) == 1 then tokens = math.max(0, tokens + amount) end
+  if redis.call('ZREM', leases, name) == 1 then correct(name, amount) end
 else
   blocked_until = math.max(blocked_until, now + amount)
 end
 local keep = math.max(next_start - now, blocked_until - now, redis.call('PTTL', leases) / 1000, 0)
 if rpm > 0 then keep = math.max(keep, requests * 60 / rpm) end
-if tpm > 0 then keep = math.max(keep, tokens * 60 / tpm) end
-redis.call('HSET', usage, 'at', string.format('%.6f', now), 'requests', string.format('%.9f', requests),
-  'tokens', string.format('%.9f', tokens), 'next_start', string.format('%.6f', next_start),
+if tpm > 0 then keep = math.max(keep, level() * 60 / tpm) end
+redis.call('HSET', usage, 'at', string.format('%.6f', now), 'requests', exact(requests), 'tokens', exact(tokens),
+  'latest', exact(latest), 'next_start', string.format('%.6f', next_start),
   'blocked_until', string.format('%.6f', blocked_until))
 redis.call('PEXPIRE', usage, math.ceil((math.min(keep, 1e9) + 60) * 1000))
 return answer
@@ -149,7 +204,7 @@ class RedisStore:
         most = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
         numbers = [amount, self.lease_seconds, limits.min_interval, *(each or 0.0 for each in most)]
         # In one slot of a cluster, by the braces.
-        keys = [f"agentrt:limit:{{{key}}}:usage", f"agentrt:limit:{{{key}}}:leases"]
+        keys = [f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases", "begun", "surpluses")]
         async with client:
             return await client.eval(_SCRIPT, keys, [what, lease, *(repr(float(each)) for each in numbers)])
 

@@ -144,7 +144,7 @@ class SharedLimiter(Limiter):
             waiter.ahead = len(self._queue)
             refusal = self._in_turn(waiter, self._queued_tokens) if self._queue else None
             self._join(waiter)
-            return refusal
+            return None if self._queue[0] is waiter else refusal
 
     def _look(self, waiter: Waiter) -> Lease | Refusal | None:
         with self._lock:
@@ -181,7 +181,7 @@ class SharedLimiter(Limiter):
 
     def _counted(self, lease: Lease, tokens: float) -> Lease:
         with self._lock:
-            self.usage.charge(self.limits, self.clock(), tokens)
+            self.usage.charge(self.limits, self.clock(), tokens, lease)
         return lease
 
     def _note_down(self, why: str) -> None:
@@ -240,4 +240,4 @@ class _SharedLease(Lease):
         finally:
             if self._is_in_doubt:  # a renewal that got no answer may reach the store after the end
                 shared.owe(self._name, 0.0)
-            shared.end(difference)
+            shared.end(self, difference)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import count, pairwise, repeat
+from math import inf
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrt import Agent, AgentState, Toolkit
@@ -608,22 +609,32 @@ def test_no_window_sees_too_many_and_nobody_starves_whoever_is_cancelled(
 @settings(max_examples=60)
 @given(
     calls=st.lists(
-        st.tuples(st.sampled_from([0.0, 0.0, 0.1, 1.0]), st.integers(0, 150), st.sampled_from([0.0, 0.1, 3.0])),
+        st.tuples(
+            st.sampled_from([0.0, 0.0, 0.1, 1.0, 40.0]),  # seconds after the last arrival
+            st.integers(0, 150),  # estimated tokens
+            st.sampled_from([0.0, 0.1, 1.0]),  # the share of them that it takes
+            st.sampled_from([0.0, 0.1, 3.0, 70.0]),  # how long it takes
+            st.sampled_from([None, None, 0.0, 0.3, 30.0]),  # when it is cancelled
+        ),
         min_size=2,
         max_size=25,
     ),
     tokens=st.sampled_from([60, 100, 6_000]),
 )
-def test_no_window_sees_more_tokens_than_a_minutes_worth_and_what_came_back_in_it(
+@example(calls=[(0.0, 60, 0.0, 70.0, None), (60.0, 60, 1.0, 3.0, None), (20.0, 60, 1.0, 0.0, None)], tokens=60)
+def test_no_window_sees_calls_that_took_more_than_a_minutes_worth_and_what_came_back_in_it(
     backend: str, calls: list[Any], tokens: int
 ) -> None:
-    begun: list[tuple[float, int]] = []
+    begun: list[tuple[float, float]] = []
 
-    async def call(limiter: Limiter, estimate: int, seconds: float) -> None:
-        lease = await limiter.acquire(estimate)
-        begun.append((anyio.current_time(), estimate))
-        await anyio.sleep(seconds)
-        await lease.settle(estimate)
+    async def call(limiter: Limiter, estimate: int, share: float, seconds: float, patience: float | None) -> None:
+        with anyio.move_on_after(inf if patience is None else patience):
+            lease = await limiter.acquire(estimate)
+            begun.append((anyio.current_time(), share * estimate))
+            try:
+                await anyio.sleep(seconds)
+            finally:
+                await lease.settle(share * estimate)
 
     async def main() -> None:
         limiter = Limiter(Limits(0.0, None, tokens, None))
@@ -633,13 +644,13 @@ def test_no_window_sees_more_tokens_than_a_minutes_worth_and_what_came_back_in_i
                 group.start_soon(call, limiter, *values)
 
     play(backend, main)
-    assert sorted(estimate for _, estimate in begun) == sorted(estimate for _, estimate, _ in calls)
+    # One that is larger than a minute's worth goes when nothing is used, and is worked off.
+    most = max(tokens, *(estimate for _, estimate, *_ in calls))
     for first, (start, _) in enumerate(begun):
-        taken = 0
-        for end, estimate in begun[first:]:
-            taken += estimate
-            # One that is larger than a minute's worth goes when nothing is used, and is worked off.
-            assert taken <= max(tokens, 150) + tokens / 60 * (end - start) + 1e-3
+        taken = 0.0
+        for end, actual in begun[first:]:
+            taken += actual
+            assert taken <= most + tokens / 60 * (end - start) + 1e-3
 
 
 @on_both_loops
@@ -831,12 +842,14 @@ def test_a_waiter_of_a_loop_that_was_stopped_keeps_nobody_waiting_and_goes_on_la
     lease, waiting = loop.run_until_complete(leave_a_waiter(limiter))
 
     async def main() -> None:
+        async def call() -> None:
+            await (await limiter.acquire()).settle()
+
         with anyio.fail_after(10):
             async with anyio.create_task_group() as group:
-                group.start_soon(limiter.acquire)
+                group.start_soon(call)
                 await let_others_run()
                 await lease.settle()
-        limiter.end(0.0)
 
     anyio.run(main)
     later = loop.run_until_complete(asyncio.wait_for(waiting, 10))
@@ -892,3 +905,33 @@ def test_a_waiter_that_the_garbage_collector_closes_in_the_middle_of_a_question_
     thread.join(10)
     assert not thread.is_alive()
     assert (limiter.usage.active, len(limiter._queue)) == (0, 0)
+
+
+def test_a_call_that_comes_while_the_garbage_collector_ends_the_last_one_does_not_wait() -> None:
+    lost: list[Any] = []
+
+    def clock() -> float:
+        while lost:
+            lost.pop().close()
+        return monotonic()
+
+    limiter = Limiter(Limits(max_concurrency=1), clock)
+
+    async def main() -> None:
+        async def hold() -> None:
+            lease = await limiter.acquire()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await lease.settle()
+
+        holder = hold()
+        holder.send(None)
+        waiter = limiter.acquire()
+        waiter.send(None)
+        lost.extend([waiter, holder])  # the one that holds the place ends first
+        with anyio.fail_after(10):
+            await limiter.acquire()
+
+    anyio.run(main)
