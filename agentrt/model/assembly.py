@@ -1,13 +1,16 @@
 """Putting a streamed answer together: fragments in, pieces with stable ids out, and the whole at the end."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrt.block import ContentBlock, TextBlock, ThinkingBlock, ToolCallBlock, new_id
+from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock, new_id
 from agentrt.errors import Malformed
 
 __all__ = ["Assembly"]
+
+_JSON_TOKEN = re.compile(r'\\.|["{}\[\]]|\\\Z', re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -24,6 +27,36 @@ class _Text:
 
 
 @dataclass(slots=True)
+class _Extent:
+    """Follows how deep in JSON a text is that comes in pieces; each piece is read once, and only when somebody asks."""
+
+    unread: list[str] = field(default_factory=list)
+    depth: int = 0
+    in_string: bool = False
+    has_begun: bool = False
+    ends_escaping: bool = False
+
+    def is_complete(self) -> bool:
+        """Say whether every bracket that was opened has been closed, and there were some."""
+        text, self.unread = "".join(self.unread), []
+        self._read(f"\\{text}" if self.ends_escaping and text else text)
+        return self.has_begun and not self.in_string and self.depth <= 0
+
+    def _read(self, text: str) -> None:
+        token = ""
+        for match in _JSON_TOKEN.finditer(text):
+            token = match[0]
+            if token == '"':
+                self.in_string = not self.in_string
+            elif not self.in_string and token in "{[":
+                self.depth += 1
+                self.has_begun = True
+            elif not self.in_string and token in "}]":
+                self.depth -= 1
+        self.ends_escaping = (token == "\\") if text else self.ends_escaping
+
+
+@dataclass(slots=True)
 class _Call:
     id: str = ""
     given_id: str = ""
@@ -31,21 +64,31 @@ class _Call:
     parts: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     half: str = ""
+    extent: _Extent = field(default_factory=_Extent)
 
     def block(self) -> ContentBlock:
         return ToolCallBlock(self.id, self.name, "".join(self.parts))
 
 
+@dataclass(slots=True)
+class _Whole:
+    given: DataBlock | ProviderBlock
+
+    def block(self) -> ContentBlock:
+        return self.given
+
+
 class Assembly:
     """Makes blocks of the fragments of one answer.
 
-    `text`, `thinking` and `call` take the fragments in the order in which they came; `take` gives the pieces that they
-    make, and `content` the whole blocks, in the order of their first fragments and with the ids of their pieces. A
-    tool call is first handed on with the first fragment of its arguments, when its id and its whole name are known.
+    `text`, `thinking` and `call` take the fragments in the order in which they came, and `add` what comes as a whole;
+    `take` gives the pieces that they make, and `content` the whole blocks, in the order of their first fragments and
+    with the ids of their pieces. A tool call is first handed on with the first fragment of its arguments, when its id
+    and its whole name are known.
     """
 
     def __init__(self) -> None:
-        self._blocks: list[_Text | _Call] = []
+        self._blocks: list[_Text | _Call | _Whole] = []
         self._open: _Text | None = None
         self._calls: dict[Any, _Call] = {}
         self._last_call: _Call | None = None
@@ -75,6 +118,12 @@ class Assembly:
         """Begin a new block with the next text or thinking, even if it is of the same kind."""
         self._open = None
 
+    def add(self, block: DataBlock | ProviderBlock) -> None:
+        """Take a block that comes as a whole."""
+        self._blocks.append(_Whole(block))
+        self._open = None
+        self._pieces.append(block)
+
     def call(self, index: int | None, id: str, name: str, arguments: str | dict[str, Any]) -> None:
         """Take a fragment of a tool call, of which any part may be empty.
 
@@ -93,6 +142,7 @@ class Assembly:
             arguments = json.dumps(arguments, ensure_ascii=False)
         if arguments := _with_whole_characters(call, arguments):
             call.waiting.append(arguments)
+            call.extent.unread.append(arguments)
         if call.waiting and call.name:
             self._hand_on(call)
 
@@ -121,6 +171,11 @@ class Assembly:
         call = self._last_call
         return call is not None and not _is_object("".join(call.parts or call.waiting))
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was taken."""
+        return bool(self._blocks)
+
     def _opened(self, kind: type[TextBlock | ThinkingBlock]) -> _Text:
         if self._open is None or self._open.kind is not kind:
             self._open = _Text(kind)
@@ -132,7 +187,7 @@ class Assembly:
         call = self._last_call if key == ("id", "") else self._calls.get(key)
         if call is None or _is_second(call, id, name, arguments):
             return None
-        if index is None and not id and name and (name != call.name or _seems_complete(call)):
+        if index is None and not id and name and (name != call.name or call.extent.is_complete()):
             return None
         return call
 
@@ -179,9 +234,4 @@ def _is_second(call: _Call, id: str, name: str, arguments: str | dict[str, Any])
         return True
     # Nowhere in JSON does an object begin right where another ends, and only a fragment with a name begins a call.
     begins = isinstance(arguments, dict) or arguments.lstrip().startswith("{")
-    return bool(name) and begins and _seems_complete(call)
-
-
-def _seems_complete(call: _Call) -> bool:
-    parts = call.waiting or call.parts
-    return bool(parts) and parts[-1].rstrip().endswith("}")
+    return bool(name) and begins and call.extent.is_complete()

@@ -1,5 +1,7 @@
 """Fragments of an answer become pieces with stable ids, and the whole that they add up to."""
 
+import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -167,3 +169,43 @@ def test_the_pieces_always_add_up_to_the_whole(given: list[Any]) -> None:
     assert len(set(ids)) == len(ids)
     assert all(ids)
     assert streamed == {block.id: text_of(block) for block in content if text_of(block)}
+
+
+HARD = ["}{", "}", '{"a": 1}', '\\"}{', "}\\", "[{", "{}{}"]
+
+
+def split(text: str, cuts: list[int]) -> list[str]:
+    places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    return [text[start:end] for start, end in pairwise(places)]
+
+
+@given(st.sampled_from(HARD), st.text(max_size=3), st.lists(st.integers(0, 60)), st.sampled_from([0, None]))
+def test_a_name_in_every_fragment_tears_no_call_apart(hard: str, more: str, cuts: list[int], index: int | None) -> None:
+    arguments = json.dumps({"code": hard + more, "list": [{"b": hard}]})
+    assembly = Assembly()
+    for fragment in split(arguments, cuts):
+        assembly.call(index, "", "run", fragment)
+    assembly.call(index, "", "run", arguments)
+
+    assert [text_of(block) for block in assembly.content()] == [arguments, arguments]
+
+
+def test_each_fragment_is_read_once_to_find_out_where_a_call_ends() -> None:
+    read = 0
+    assembly = Assembly()
+    assembly.call(0, "", "run", '{"a": "')
+    extent = assembly._last_call.extent  # type: ignore[union-attr]  # a call has begun
+    original = type(extent)._read
+
+    def count(self: Any, text: str) -> None:
+        nonlocal read
+        read += len(text)
+        original(self, text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(extent), "_read", count)
+        for _ in range(1000):
+            assembly.call(0, "", "run", "{}x")
+
+    assert len(assembly.content()) == 1
+    assert read <= 3_007
