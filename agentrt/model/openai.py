@@ -29,13 +29,18 @@ class Quirks:
     `max_tokens_name` is how it calls the limit on an answer. `stream_usage`: it knows `stream_options`, with which a
     stream says how many tokens it took. `reasoning_back`: it wants the thinking of the rounds since the user's last
     message back. `must_call`: it can be made to call a tool; where not, "required" and the name of a tool become
-    "auto".
+    "auto". `says_reason`: each of its answers says why it ended, so that a stream which ends without a reason was cut,
+    and is `Transient`; where not, such an answer is taken for whole.
     """
 
     max_tokens_name: str = "max_tokens"
     stream_usage: bool = True
     reasoning_back: bool = False
     must_call: bool = True
+    says_reason: bool = False
+
+
+_OPENAI = Quirks("max_completion_tokens", says_reason=True)
 
 
 class OpenAIChatModel(RemoteChatModel):
@@ -88,7 +93,7 @@ class OpenAIChatModel(RemoteChatModel):
             max_bytes=max_bytes,
             http_client=http_client,
         )
-        self.quirks = quirks or Quirks("max_completion_tokens" if self.base_url == _URL else "max_tokens")
+        self.quirks = quirks or (_OPENAI if self.base_url == _URL else Quirks())
         self._formatter = formatter
         if formatter is not None:
             self.capabilities = None  # it may have a form for anything
@@ -129,14 +134,15 @@ class OpenAIChatModel(RemoteChatModel):
         return {**choice, "tool_choice": mode if is_word else {"type": "function", "function": {"name": mode}}}
 
     def _reader(self, messages: Sequence[Msg]) -> "_Reader":
-        return _Reader(messages)
+        return _Reader(messages, is_cut_without_reason=self.quirks.says_reason)
 
 
 class _Reader:
     """Reads a chat completion, whole or in chunks."""
 
-    def __init__(self, messages: Sequence[Msg]) -> None:
+    def __init__(self, messages: Sequence[Msg], *, is_cut_without_reason: bool) -> None:
         self._messages = messages
+        self._is_cut_without_reason = is_cut_without_reason
         self._assembly = Assembly()
         self._refusal: list[str] = []
         self._reason: str | None = None
@@ -152,6 +158,10 @@ class _Reader:
     def has_ended(self) -> bool:
         return False  # its stream says so with "[DONE]"
 
+    @property
+    def has_progressed(self) -> bool:
+        return False  # whatever comes is a piece
+
     def feed(self, event: dict[str, Any]) -> list[ContentBlock]:
         self._take(event, "delta", are_whole=False)
         return self._assembly.take()
@@ -159,6 +169,7 @@ class _Reader:
     def read(self, body: dict[str, Any]) -> None:
         if not list_in(body, "choices"):
             raise Malformed("it answered without 'choices': does base_url end in the API's path, often /v1?")
+        self._is_cut_without_reason = False  # since it came to its end
         self._take(body, "message", are_whole=True)
 
     def answer(self) -> ChatResponse:
@@ -170,6 +181,8 @@ class _Reader:
             raise Transient("it stopped for lack of resources (finish_reason 'insufficient_system_resource')")
         if not self._has_answered:
             raise Malformed("its answer has no choices")
+        if self._reason is None and self._is_cut_without_reason:
+            raise Transient("its answer ended without a finish_reason, so it was cut")
         content = self._assembly.content()
         return ChatResponse(
             content,
@@ -179,11 +192,10 @@ class _Reader:
             self._id,
         )
 
-    def _finished_reason(self) -> str:
+    def _finished_reason(self) -> str | None:
         if self._reason is None and self._assembly.ends_in_half_a_call:
             return "length"  # nobody says so, but more was to come
-        reason = self._reason or "stop"
-        return "tool_calls" if reason == "stop" and self._assembly.has_calls else reason
+        return "tool_calls" if self._reason == "stop" and self._assembly.has_calls else self._reason
 
     def _take(self, fields: dict[str, Any], name: str, *, are_whole: bool) -> None:
         self._id = self._id or text_in(fields, "id") or None

@@ -78,14 +78,14 @@ PRESETS = {
         "DASHSCOPE_API_KEY",
         "qwen-max",
         "https://dashscope.aliyuncs.com/compatible-mode/v1",
-        quirks=Quirks(must_call=False),
+        quirks=Quirks(must_call=False, says_reason=True),
     ),
     "deepseek": Preset(
         OpenAIChatModel,
         "DEEPSEEK_API_KEY",
         "deepseek-chat",
         "https://api.deepseek.com",
-        quirks=Quirks(reasoning_back=True, must_call=False),
+        quirks=Quirks(reasoning_back=True, must_call=False, says_reason=True),
     ),
     "ollama": Preset(
         OpenAIChatModel,

@@ -1,15 +1,19 @@
 """What comes over the wire, read strictly: server-sent events, and the fields of the JSON in them.
 
-Everything here raises `Malformed` for what does not fit, with all of it: whoever tells it to somebody blots out the
-secrets and then shortens it, for half a secret is not found any more.
+Everything here raises `Malformed` for what does not fit, and `Transient` for what was cut, with all of it: whoever
+tells it to somebody blots out the secrets and then shortens it, for half a secret is not found any more.
 """
 
 import json
 import math
 import re
+from codecs import getincrementaldecoder
+from json import JSONDecoder
 from typing import Any, NamedTuple
 
-from agentrt.errors import Malformed
+from pydantic_core import from_json
+
+from agentrt.errors import Malformed, Transient
 
 __all__ = ["EventReader", "ServerSentEvent", "count_in", "dict_in", "list_in", "parse_object", "text_in"]
 
@@ -69,16 +73,36 @@ class EventReader:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object that the UTF-8 text holds."""
+    """Return the JSON object that the UTF-8 text holds; raises `Transient` for the beginning of one."""
     try:
         value = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else error
         text = data.decode(errors="replace")
+        if _is_beginning(data):
+            raise Transient(f"its answer breaks off within an event: {text!r}") from None
         raise Malformed(f"it answered with {text!r}, which is not valid JSON ({why})") from None
     if not isinstance(value, dict):
         raise Malformed(f"it answered with {value!r}, not with a JSON object")
     return value
+
+
+def _is_beginning(data: bytes) -> bool:
+    """Say whether the data is an object's beginning, which may end in the middle of a character."""
+    try:
+        text = getincrementaldecoder("utf-8-sig")().decode(data).lstrip()
+        from_json(text, allow_partial=True)
+    except ValueError:
+        return False
+    return text.startswith("{") and not _ends_early(text)
+
+
+def _ends_early(text: str) -> bool:
+    try:
+        JSONDecoder().raw_decode(text)
+    except ValueError:
+        return False
+    return True
 
 
 def text_in(fields: dict[str, Any], name: str) -> str:

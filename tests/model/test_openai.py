@@ -15,10 +15,13 @@ from agentrt import Agent, Toolkit
 from agentrt.errors import ConfigError, ContextOverflow, Malformed, ModelError, RateLimited, Refused, Transient
 from agentrt.message import Msg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import ChatUsage, OpenAIChatModel, Quirks
+from agentrt.model.presets import PRESETS
 from agentrt.types import ToolChoice
 from tests.model.wire_openai import (
     DONE,
     HELLO,
+    KEY,
+    URL,
     Answer,
     answer_of,
     body_of,
@@ -249,7 +252,8 @@ HALF_CALLS = [["", ""], ["", '{"a": '], ["{}", "  "], ["{}", "[1]"], ["{}", "{} 
         *((each, None, "length") for each in HALF_CALLS),
         *((each, "length", "length") for each in HALF_CALLS),
         *((each, "stop", "tool_calls") for each in HALF_CALLS),
-        (["", "{}"], None, "tool_calls"),
+        (["", "{}"], None, None),
+        (["", "{}"], "stop", "tool_calls"),
     ],
 )
 async def test_half_a_call_at_the_end_tells_that_the_answer_was_cut(
@@ -286,7 +290,8 @@ async def test_an_answer_that_is_not_streamed_although_it_should_be_is_one() -> 
         (json_of({"error": {"message": "slow down", "code": 429}}), RateLimited, "slow down"),
         (json_of({"error": "overloaded"}), Transient, "overloaded"),
         (json_of({"models": []}), Malformed, "without 'choices'"),
-        (Answer([b'{"choices": [{"mess']), Malformed, "not valid JSON"),
+        (Answer([b'{"choices": [{"mess']), Transient, "breaks off"),
+        (Answer([b'{"choices": [{mess']), Malformed, "not valid JSON"),
         (Answer([b"event: error\ndata: everything is on fire\n\n"]), Transient, "everything is on fire"),
         (Answer([b'event: error\ndata: {"message": "full", "code": 503}\n\n']), Transient, "503.*full"),
         (Answer([b'event: error\ndata: {"code": "rate_limit_exceeded"}\n\n']), RateLimited, "rate_limit"),
@@ -560,3 +565,30 @@ async def test_reasoning_goes_back_where_the_server_wants_it() -> None:
     await model.aclose()
 
     assert server.bodies[1]["messages"][1]["reasoning_content"] == "Ich überlege 🤔"
+
+
+async def test_an_answer_without_a_reason_has_none() -> None:
+    assert (await last(delta(content="Hi"))).finished_reason is None
+    assert (await answer_of(model_of(completion(None, content="Hi"), stream=False)[0]))[-1].finished_reason is None
+
+
+@pytest.mark.parametrize("quirks", [Quirks(says_reason=True), PRESETS["deepseek"].quirks, PRESETS["dashscope"].quirks])
+async def test_a_stream_without_a_reason_was_cut_where_the_server_always_gives_one(quirks: Quirks) -> None:
+    model, server = model_of(stream_of(delta(content="Hi")), quirks=quirks)
+    with pytest.raises(Transient, match="ended without a finish_reason"):
+        await answer_of(model)
+    assert not server.open
+    whole = (await answer_of(model_of(completion(None, content="Hi"), stream=False, quirks=quirks)[0]))[-1]
+    assert whole.finished_reason is None
+
+
+def test_openai_itself_always_gives_a_reason() -> None:
+    assert OpenAIChatModel("gpt-test", api_key=KEY).quirks.says_reason
+    assert not OpenAIChatModel("gpt-test", api_key=KEY, base_url=URL).quirks.says_reason
+
+
+@pytest.mark.parametrize("rest", ['{"id": "c1", "choices": [{"index": 0, "del', '{"id"', "{", '{"a": tru'])
+async def test_half_an_event_in_mid_stream_may_pass_by_itself(rest: str) -> None:
+    played = Answer([events(delta(content="Hi")), f"data: {rest}\n\n".encode(), DONE])
+    with pytest.raises(Transient, match="breaks off"):
+        await answer_of(model_of(played)[0])

@@ -1,5 +1,6 @@
 """Server-sent events and JSON, read strictly."""
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrt.errors import Malformed
+from agentrt.errors import Malformed, Transient
 from agentrt.model.wire import EventReader, count_in, dict_in, list_in, parse_object, text_in
 
 
@@ -63,7 +64,7 @@ def test_what_is_no_event_is_kept_to_be_told() -> None:
     assert reader.stray == b'{"id": 1}'
 
 
-@pytest.mark.parametrize("data", [b"", b"[1]", b"5", b"{", b"\xff", b"[" * 100_000, b"9" * 5000])
+@pytest.mark.parametrize("data", [b"", b"[1]", b"5", b"{a", b"[", b"{} {", b"\xff", b"[" * 100_000, b"9" * 5000])
 def test_what_is_no_json_object_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         parse_object(data)
@@ -92,3 +93,11 @@ def test_a_field_is_of_its_type_or_absent(read_field: Any, wrong: Any, empty: An
     assert read_field({}, "x") == read_field({"x": None}, "x") == empty
     with pytest.raises(Malformed, match="'x"):
         read_field({"x": wrong}, "x")
+
+
+def test_every_beginning_of_an_object_may_pass_by_itself() -> None:
+    whole = json.dumps({"a": ["\U0001f600", True, {"b": "}\n"}], "c": -1.5e3}, ensure_ascii=False).encode()
+    assert parse_object(whole)
+    for length in range(1, len(whole)):
+        with pytest.raises(Transient, match="breaks off"):
+            parse_object(whole[:length])
