@@ -72,6 +72,9 @@ class ChatResponse:
     A stream is any number of pieces with `is_last=False`, each holding only what is new, and then one with
     `is_last=True` that holds the whole content, the usage and the reason for stopping. Pieces of one tool call share
     its `id`, and their `input`s are to be joined. A signature of thinking comes with a piece of it.
+
+    `finished_reason` is "stop", "tool_calls", "length" or what else the provider says, `None` when it does not say;
+    with "pause" it has stopped in the middle of its own work, and an agent asks it to go on.
     """
 
     content: list[ContentBlock]

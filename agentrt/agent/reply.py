@@ -147,6 +147,7 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                 continue
             if run.last.__class__ is ModelCallEndEvent:
                 learn(agent, run.last)
+                context.paused = run.last.finished_reason == "pause"
                 if run.last.finished_reason == "length":
                     run.cut_call = _cut_call(context)
             if interruption.has_missed():
@@ -306,6 +307,7 @@ def _perform(agent: ReplyingConversation, context: ReplyContext, step: Step) -> 
         return run_calls(agent, context, step)
     assert isinstance(step, Reason)  # a hint makes another round, so the step after it is no end either
     context.round_start = len(context.blocks)
+    context.paused = False
     if not agent._fill.has_plenty(agent.state, context, agent.model) and may_be_full(agent):
         return reason_in_less(agent, step.tool_choice)
     stream: AsyncGenerator[AgentEvent | Msg, None] = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)

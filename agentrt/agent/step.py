@@ -5,6 +5,7 @@ A reply is a sequence of rounds. A round asks the model once, and then runs the 
     what the current round holds              what comes next
     calls that may go ahead                   act on them
     only calls that wait for somebody         wait; the reply is parked
+    an answer that its provider paused        ask the model again, while there are rounds left
     an answer and no tool calls               finish; the reply is complete (after the last call: used up)
     neither, or only finished calls           ask the model again, while there are rounds left
     the same, with no rounds left             ask once more, for a text answer without tools
@@ -104,7 +105,7 @@ def step_between_rounds(reply: ReplyContext) -> Reason | Finish:
             called = True
         elif isinstance(block, (TextBlock, DataBlock)):
             answered = True
-    if answered and not called:
+    if answered and not called and not reply.paused:
         return _COMPLETED if reply.cur_iter <= reply.max_iters else _EXCEEDED
     if reply.cur_iter < reply.max_iters:
         return _REASON

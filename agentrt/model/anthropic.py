@@ -1,5 +1,6 @@
 """Anthropic's messages API, through the official SDK."""
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,10 +8,10 @@ from typing import Any, ClassVar
 
 from pydantic import SecretStr
 
-from agentrt.block import ContentBlock
-from agentrt.errors import ConfigError, Malformed, Refused
+from agentrt.block import ContentBlock, ProviderBlock
+from agentrt.errors import ConfigError, Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_anthropic
-from agentrt.formatter.anthropic import pack_thinking
+from agentrt.formatter.anthropic import PROVIDER, pack_thinking
 from agentrt.message import Msg
 from agentrt.model.assembly import Assembly
 from agentrt.model.estimate import estimated_usage
@@ -27,9 +28,11 @@ _REASONS = {
     "tool_use": "tool_calls",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
+    "pause_turn": "pause",
 }
 _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_COUNTED_TOGETHER = (("output_tokens",), ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"))
 
 
 class AnthropicChatModel(RemoteChatModel):
@@ -168,16 +171,51 @@ class _Thought:
         return {"type": "thinking", "thinking": "".join(self.texts), "signature": self.signature}
 
 
+@dataclass(slots=True)
+class _Part:
+    """A part of the answer that is none of ours, kept as the API gives it: what its own tools did, mostly."""
+
+    fields: dict[str, Any]
+    input: list[str] = field(default_factory=list)
+    more: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, delta: dict[str, Any]) -> bool:
+        """Take a delta, JSON text of the input or more of other fields, and say whether it held any."""
+        if delta.get("type") == "input_json_delta":
+            self.input.append(text_in(delta, "partial_json"))
+            return bool(self.input[-1])
+        more = {name: value for name, value in delta.items() if name != "type" and value}
+        for name, value in more.items():
+            if isinstance(value, str):
+                self.more.setdefault(name, []).append(value)
+            else:
+                self.fields[name] = value
+        return bool(more)
+
+    def block(self) -> ProviderBlock:
+        """Return all of it."""
+        whole = dict(self.fields)
+        for name, texts in self.more.items():
+            before = whole.get(name)
+            whole[name] = (before if isinstance(before, str) else "") + "".join(texts)
+        text = "".join(self.input)
+        if text.strip():
+            whole["input"] = _object(text)
+        return ProviderBlock(PROVIDER, json.dumps(whole))
+
+
 class _Reader:
     """Makes an answer of the events of a stream, or of a whole message."""
 
     def __init__(self, messages: Sequence[Msg]) -> None:
         self.is_complete = False
         self.has_ended = False
+        self.has_progressed = False
         self._messages = messages
         self._assembly = Assembly()
         self._thoughts: dict[int, _Thought] = {}  # those since the last text or call
         self._inputs: dict[int, dict[str, Any]] = {}
+        self._parts: dict[int, _Part] = {}  # those that are not ours and not over
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._reason = ""
         self._id: str | None = None
@@ -185,6 +223,7 @@ class _Reader:
     def feed(self, event: dict[str, Any]) -> list[ContentBlock]:
         """Take one event of a stream, and return the new pieces; events that are not known are passed over."""
         kind = event.get("type")
+        self.has_progressed = False
         if kind == "content_block_delta":
             self._delta(_index(event), dict_in(event, "delta"))
         elif kind == "content_block_start":
@@ -192,7 +231,7 @@ class _Reader:
         elif kind == "content_block_stop":
             self._stop(_index(event))
         elif kind == "message_start":
-            self._begin(dict_in(event, "message"))
+            self._begin_stream(dict_in(event, "message"))
         elif kind == "message_delta":
             self._count(dict_in(event, "usage"))
             self._end(dict_in(event, "delta"))
@@ -217,11 +256,22 @@ class _Reader:
             raise Refused("it declined to answer (stop_reason 'refusal')")
         if not self.is_complete:
             raise Malformed("it ended with '[DONE]' and no stop_reason: does base_url lead to Anthropic's API?")
+        for index in sorted(self._parts):
+            self._stop(index)
         self._end_thinking()
         content = self._assembly.content()
         unsaid = "length" if self._assembly.ends_in_half_a_call else None  # more was to come
         reason = _REASONS.get(self._reason, self._reason) or unsaid
         return ChatResponse(content, True, self._usage(content), reason, self._id)
+
+    def _begin_stream(self, message: dict[str, Any]) -> None:
+        # A proxy may ask again when its own connection broke, and send what it then gets behind what it sent before.
+        if self.is_complete:
+            self.has_ended = True
+        elif self._assembly.has_begun or self._thoughts or self._parts:
+            raise Transient("it began a second answer before the first was over")
+        else:
+            self._begin(message)
 
     def _begin(self, message: dict[str, Any]) -> None:
         self._id = text_in(message, "id") or None
@@ -233,6 +283,8 @@ class _Reader:
 
     def _start(self, index: int, block: dict[str, Any]) -> None:
         kind = block.get("type")
+        if index in self._parts:
+            self._stop(index)
         if kind == "text":
             self._text(text_in(block, "text"))
         elif kind == "thinking":
@@ -243,10 +295,14 @@ class _Reader:
             self._end_thinking()
             self._inputs[index] = dict_in(block, "input")
             self._assembly.call(index, text_in(block, "id"), text_in(block, "name"), "")
+        elif text_in(block, "type"):
+            self._parts[index] = _Part(block)
 
     def _delta(self, index: int, delta: dict[str, Any]) -> None:
         kind = delta.get("type")
-        if kind == "text_delta":
+        if index in self._parts:
+            self.has_progressed = self._parts[index].add(delta)
+        elif kind == "text_delta":
             self._text(text_in(delta, "text"))
         elif kind == "input_json_delta":
             self._input(index, text_in(delta, "partial_json"))
@@ -260,6 +316,10 @@ class _Reader:
         whole = self._inputs.pop(index, None)
         if whole:
             self._assembly.call(index, "", "", whole)
+        part = self._parts.pop(index, None)
+        if part:
+            self._end_thinking()
+            self._assembly.add(part.block())
 
     def _text(self, text: str) -> None:
         if text:
@@ -284,9 +344,12 @@ class _Reader:
             self._thoughts = {}
 
     def _count(self, usage: dict[str, Any]) -> None:
-        # Counts grow from event to event, and what a later one leaves out still holds.
-        for name in _COUNTS:
-            self._counts[name] = max(self._counts[name], count_in(usage, name))
+        # Each event counts all that was taken so far. What a later one leaves out still holds; so does what came
+        # before noughts, which some servers send at the end that they do not count at.
+        for names in _COUNTED_TOGETHER:
+            counts = {name: count_in(usage, name) for name in names if usage.get(name) is not None}
+            if any(counts.values()):
+                self._counts |= counts
 
     def _usage(self, content: list[ContentBlock]) -> ChatUsage:
         fresh, output, cached, created = (self._counts[name] for name in _COUNTS)
@@ -295,6 +358,14 @@ class _Reader:
             return ChatUsage(asked, output, cached, created)
         guess = estimated_usage(self._messages, content)
         return ChatUsage(asked or guess.input_tokens, output or guess.output_tokens, cached, created, estimated=True)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"INVALID_JSON": text}
 
 
 def _index(event: dict[str, Any]) -> int:

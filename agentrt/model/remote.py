@@ -76,6 +76,10 @@ class AnswerReader(Protocol):
     def has_ended(self) -> bool:
         """Whether the last event had no pieces and none can follow; "[DONE]" needs no reader to be understood."""
 
+    @property
+    def has_progressed(self) -> bool:
+        """Whether the last event brought anything of the answer, be it of a piece that is still to come."""
+
     def feed(self, event: dict[str, Any]) -> list[ContentBlock]:
         """Take one event of a stream, and return the new pieces."""
 
@@ -476,9 +480,10 @@ class _Stream:
         pieces = self._reader.feed(event)
         if self._reader.has_ended:
             return self._reader.answer()
+        if pieces or self._reader.has_progressed:
+            self._clock.progress()
         if not pieces:
             return None
-        self._clock.progress()
         self._count += len(pieces)
         self._characters += sum(map(characters_of, pieces))
         return ChatResponse(pieces, False)

@@ -81,7 +81,8 @@ class ReplyContext(Strict):
     the conversation's summary stands for. `tool_calls` counts the calls, `written` and `received` count in characters
     what the model wrote and the tools gave, and `worked` the seconds that it took so far, what it waited for answers
     not included. `response` is what a tool gave to end the reply with. `decisions` holds what was decided on each tool
-    call, by its id, `ids` the number of the last id given out. `parked` says that nothing was going on when this was
+    call, by its id, `ids` the number of the last id given out. `paused` says that the model's provider stopped in the
+    middle of its own work and goes on with it in the next round. `parked` says that nothing was going on when this was
     saved; where it is not set, calls without a result may have been running.
     """
 
@@ -97,6 +98,7 @@ class ReplyContext(Strict):
     worked: float = 0.0
     summarised: int = 0
     ids: int = 0
+    paused: bool = False
     parked: bool = False
     response: Msg | None = None
     structured: StructuredTask | None = None

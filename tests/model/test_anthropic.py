@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrt import Agent, Msg, Toolkit, UserMsg
+from agentrt.agent import ReActConfig
 from agentrt.errors import (
     ConfigError,
     ContextOverflow,
@@ -25,9 +26,10 @@ from agentrt.errors import (
     Transient,
 )
 from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent
-from agentrt.message import AssistantMsg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
+from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import AnthropicChatModel, ChatResponse
 from agentrt.model.remote import Timeouts
+from agentrt.state import AgentState
 from agentrt.types import ChatUsage, ToolChoice
 from tests.agent.helpers import add, items_of
 from tests.model.wire_anthropic import (
@@ -260,7 +262,8 @@ async def test_usage_that_is_missing_is_estimated_and_says_so(counts):
         ("tool_use", "tool_calls"),
         ("max_tokens", "length"),
         ("model_context_window_exceeded", "length"),
-        ("pause_turn", "pause_turn"),
+        ("pause_turn", "pause"),
+        ("something_new", "something_new"),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
@@ -425,14 +428,176 @@ async def test_a_conversation_of_tools_goes_back_and_forth():
     )
 
 
-async def test_events_and_blocks_that_nobody_knows_are_passed_over():
-    unknown = [
-        {"type": "new_event", "x": 1},
-        *block(0, {"type": "server_tool_use", "name": "web"}, {"type": "new_delta"}),
-    ]
+async def test_events_that_nobody_knows_are_passed_over():
+    unknown = [{"type": "new_event", "x": 1}, *block(0, {"type": "text", "text": ""}, {"type": "new_delta", "x": 1})]
     response = await answer(Wire([start(), *unknown, *text(1, "Hi"), *stop()]))
 
     assert [each.text for each in response.content] == ["Hi"]
+
+
+SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+FOUND = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "srvtoolu_1",
+    "content": [{"type": "web_search_result", "title": "Tea", "url": "https://tea.test", "encrypted_content": "EqgC"}],
+}
+QUERY = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "green tea"}}
+MCP_USE = {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "echo", "server_name": "mcp", "input": {}}
+MCP_RESULT = {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_1", "is_error": False, "content": []}
+LISTED = {
+    "type": "tool_search_tool_result",
+    "tool_use_id": "srvtoolu_2",
+    "content": {"type": "tool_search_tool_search_result", "tool_references": []},
+}
+
+
+def query(*pieces: str) -> list[Event]:
+    return [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+
+
+SEARCHED = [
+    *thinking(0, "one", "I should look."),
+    *block(1, SEARCH, *query("", '{"que', 'ry": "green', ' tea"}')),
+    *block(2, FOUND),
+    *thinking(3, "two", "Green it is."),
+    *text(4, "Drink ", "tea."),
+]
+
+
+def shape_of(response: ChatResponse) -> list[Any]:
+    """Return the answer as Anthropic wrote it, so far as it is not ours."""
+    return [json.loads(each.content) if isinstance(each, ProviderBlock) else each.type for each in response.content]
+
+
+async def test_what_anthropics_own_tools_did_is_kept_and_nothing_of_it_is_a_call_of_ours():
+    *pieces, whole = await ask(Wire([start(), *SEARCHED, *stop()]))
+
+    assert shape_of(whole) == ["thinking", QUERY, FOUND, "thinking", "text"]
+    assert whole.finished_reason == "stop"
+    assert [block for piece in pieces for block in piece.content if isinstance(block, ProviderBlock)] == [
+        block for block in whole.content if isinstance(block, ProviderBlock)
+    ]
+
+
+async def test_an_answer_that_is_not_streamed_keeps_them_too():
+    body = message({"type": "text", "text": "I look."}, QUERY, FOUND, {"type": "text", "text": "Tea."})
+    assert shape_of(await answer(Wire(body), stream=False)) == ["text", QUERY, FOUND, "text"]
+
+
+async def test_kinds_of_parts_that_nobody_knows_yet_are_kept_with_their_deltas():
+    parts = [
+        *block(0, MCP_USE, *query("{}")),
+        *block(1, MCP_RESULT),
+        *block(2, {"type": "compaction", "content": None}, {"type": "compaction_delta", "content": "So "}),
+        *block(3, LISTED),
+        *block(4, {"type": "new", "list": []}, {"type": "new_delta", "list": [1]}, {"type": "new_delta", "list": [2]}),
+        *text(5, "Hi"),
+    ]
+    response = await answer(Wire([start(), *parts, *stop()]))
+
+    assert shape_of(response) == [
+        MCP_USE,
+        MCP_RESULT,
+        {"type": "compaction", "content": "So "},
+        LISTED,
+        {"type": "new", "list": [2]},
+        "text",
+    ]
+
+
+async def test_a_call_of_ours_among_own_tools_stays_a_call():
+    played = [*block(0, SEARCH, *query('{"q": 1}')), *block(1, FOUND), *tool_use(2, "t1", "add", '{"a": 1, "b": 2}')]
+    response = await answer(Wire([start(), *played, *stop("tool_use")]))
+
+    assert response.content[-1] == ToolCallBlock("t1", "add", '{"a": 1, "b": 2}')
+    assert [each.type for each in response.content] == ["provider", "provider", "tool_call"]
+
+
+async def test_a_part_that_was_not_ended_is_kept_and_input_that_is_no_object_is_shown():
+    first = {"type": "content_block_start", "index": 0, "content_block": SEARCH}
+    half = {"type": "content_block_delta", "index": 0, "delta": query('{"que')[0]}
+    response = await answer(Wire([start(), first, half, *stop("max_tokens")]))
+
+    assert shape_of(response) == [{**SEARCH, "input": {"INVALID_JSON": '{"que'}}]
+
+
+async def test_the_next_request_carries_back_what_own_tools_did():
+    wire = Wire([start(), *SEARCHED, *stop()], said("You are welcome."))
+    agent = agent_on(wire)
+    await agent.reply("What should I drink?")
+    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    await agent.reply("Thanks")
+
+    assert [part["type"] for part in wire.bodies[1]["messages"][1]["content"]] == [
+        "thinking",
+        "server_tool_use",
+        "web_search_tool_result",
+        "thinking",
+        "text",
+    ]
+    assert wire.bodies[1]["messages"][1]["content"][1:3] == [QUERY, FOUND]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_pause_goes_on_where_the_provider_stopped(stream):
+    if stream:
+        first = [start(), *text(0, "I look."), *block(1, SEARCH, *query('{"query": "green tea"}')), *stop("pause_turn")]
+        wire = Wire(first, [start(), *block(0, FOUND), *text(1, "Tea."), *stop()])
+    else:
+        said_first = message({"type": "text", "text": "I look."}, QUERY, reason="pause_turn")
+        wire = Wire(said_first, message(FOUND, {"type": "text", "text": "Tea."}))
+    agent = agent_on(wire, stream=stream)
+    reply = await agent.reply("What should I drink?")
+
+    assert reply.get_text_content() == "Tea."
+    assert [part["type"] for part in wire.bodies[1]["messages"][-1]["content"]] == ["text", "server_tool_use"]
+    kept = agent.state.context[-1]
+    assert [each.type for each in kept.content] == ["text", "provider", "provider", "text"]
+    assert kept.finished_reason == "completed"
+
+
+async def test_a_provider_that_pauses_for_ever_uses_up_the_rounds():
+    paused = [start(), *text(0, "..."), *stop("pause_turn")]
+    wire = Wire(*[paused] * 4)
+    agent = Agent("tester", "", model_on(wire), react_config=ReActConfig(max_iters=3))
+    await agent.reply("go")
+
+    assert len(wire.requests) == 4
+    assert agent.state.context[-1].finished_reason == "exceed_max_iters"
+
+
+async def test_a_second_start_within_an_answer_never_mixes_two():
+    with pytest.raises(Transient, match="a second answer"):
+        await ask(Wire([start(), *text(0, "Once "), start(), *text(0, "Twice"), *stop()]))
+    again = await answer(Wire([start(), *text(0, "Once"), *stop()[:1], start(), *text(0, "Twice"), *stop()]))
+    assert again.content[0].text == "Once"
+    harmless = await answer(Wire([start(), start(), *text(0, "Once"), *stop()]))
+    assert harmless.content[0].text == "Once"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "wanted"),
+    [
+        ({"input_tokens": 90}, {"input_tokens": 20, "output_tokens": 3}, ChatUsage(20, 3)),
+        ({"input_tokens": 20}, {"input_tokens": 90, "output_tokens": 3}, ChatUsage(90, 3)),
+        ({"input_tokens": 20}, {"input_tokens": 0, "output_tokens": 3}, ChatUsage(20, 3)),
+        ({"input_tokens": 20}, {"input_tokens": 0, "cache_read_input_tokens": 20}, ChatUsage(20, 5, 20)),
+        ({"output_tokens": 50}, {"output_tokens": 7}, ChatUsage(10, 7)),
+    ],
+)
+async def test_the_last_count_is_the_usage(first, last, wanted):
+    assert (await answer(Wire([start(**first), *text(0, "Hi"), *stop(**last)]))).usage == wanted
+
+
+def test_input_of_an_own_tool_is_progress_and_an_empty_delta_is_not():
+    reader = model_on(Wire())._reader(HELLO)
+    first, *deltas, _ = block(0, SEARCH, *query("{", ""))
+    progress = []
+    for event in (first, *deltas, {"type": "ping"}):
+        assert reader.feed(event) == []
+        progress.append(reader.has_progressed)
+
+    assert progress == [False, True, False, False]
 
 
 def error_event(kind: str, words: str = "sorry") -> Event:
@@ -525,7 +690,7 @@ WRONG = [
         "index": 0,
         "content_block": {"type": "tool_use", "id": "1", "name": "add", "input": 3},
     },
-    {"type": "message_start", "message": {"usage": {"input_tokens": "many"}}},
+    {"type": "message_delta", "usage": {"input_tokens": "many"}},
     b"data: {not json\n\n",
     b"data: [1, 2]\n\n",
 ]
