@@ -1,7 +1,8 @@
 """Events: everything that happens in a reply, in order.
 
-`seq` counts up over the whole conversation, `created_at` is a clock reading in nanoseconds since the epoch; both are
-filled in by the runtime. An event is cheap to make and is only turned into JSON at an edge (`to_json`, `from_json`).
+`seq` counts up over the whole conversation and is never used twice, `created_at` is a clock reading in nanoseconds
+since the epoch; both are filled in by the runtime. An event is cheap to make and is only turned into JSON at an edge
+(`to_json`, `from_json`).
 """
 
 from dataclasses import dataclass, field
@@ -11,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from agentrt.block import Strict, ToolCallBlock, ToolResultBlock, ToolResultState, parse_json
-from agentrt.types import FinishedReason, PermissionDecision, PermissionRule, Role, ToolOutput
+from agentrt.block import ContentBlock, Strict, ToolCallBlock, ToolResultBlock, ToolResultState, parse_json
+from agentrt.types import ChatUsage, FinishedReason, PermissionDecision, PermissionRule, Role, ToolOutput
 
 __all__ = [
     "AgentEvent",
@@ -30,6 +31,7 @@ __all__ = [
     "ModelCallStartEvent",
     "ProviderBlockEvent",
     "ReplyEndEvent",
+    "ReplyResumedEvent",
     "ReplyStartEvent",
     "RequireExternalExecutionEvent",
     "RequireUserConfirmEvent",
@@ -88,6 +90,22 @@ class ReplyStartEvent(AgentEvent):
     name: str
     role: Role = "assistant"
     type: Literal["REPLY_START"] = "REPLY_START"
+
+
+@dataclass(slots=True)
+class ReplyResumedEvent(AgentEvent):
+    """A reply resumes after its process died: `blocks` is all that counts of it, in place of what was shown before.
+
+    `usage` counts likewise, and `begun_at` is when the reply began.
+    """
+
+    blocks: list[ContentBlock]
+    session_id: str = ""
+    name: str = ""
+    role: Role = "assistant"
+    usage: ChatUsage | None = None
+    begun_at: int = 0
+    type: Literal["REPLY_RESUMED"] = "REPLY_RESUMED"
 
 
 @dataclass(slots=True)
@@ -379,6 +397,7 @@ class CustomEvent(AgentEvent):
 
 AnyEvent = Annotated[
     ReplyStartEvent
+    | ReplyResumedEvent
     | ReplyEndEvent
     | ModelCallStartEvent
     | ModelCallEndEvent

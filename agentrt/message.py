@@ -39,6 +39,7 @@ from agentrt.event import (
     ModelCallRetryEvent,
     ProviderBlockEvent,
     ReplyEndEvent,
+    ReplyResumedEvent,
     ReplyStartEvent,
     RequireExternalExecutionEvent,
     RequireUserConfirmEvent,
@@ -79,6 +80,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_OPENINGS = (ReplyStartEvent, ReplyResumedEvent)
 _ROLES = ("user", "assistant", "system")
 _TYPES: tuple[str, ...] = get_args(BlockType)
 
@@ -203,10 +205,11 @@ class Msg(Strict):
         The runtime builds its own message this way, so applying a reply's events in order, from `REPLY_START` on,
         gives exactly the message that the conversation keeps; answers that went into the reply belong among them.
         Events that change no message are passed over, and so are those of other replies, a sub-agent's say: a message
-        without content takes the id of the first `REPLY_START`, and then belongs to that reply. An event that names a
-        block this message does not have raises `ValueError`.
+        without content takes the id of the first `REPLY_START` or `REPLY_RESUMED`, and then belongs to that reply;
+        `REPLY_RESUMED` also replaces what was applied before it. An event that names a block this message does not
+        have raises `ValueError`.
         """
-        if event.reply_id != self.id and not (event.__class__ is ReplyStartEvent and _is_unused(self)):
+        if event.reply_id != self.id and not (event.__class__ in _OPENINGS and _is_unused(self)):
             return self
         apply = APPLY.get(event.__class__)
         if apply is not None:
@@ -327,6 +330,13 @@ def _find(msg: Msg, block_id: str, kind: type) -> Any:
 
 def _reply_start(msg: Msg, event: ReplyStartEvent) -> None:
     msg.id, msg.name, msg.role, msg.created_at = event.reply_id, event.name, event.role, event.created_at
+
+
+def _reply_resumed(msg: Msg, event: ReplyResumedEvent) -> None:
+    msg.id, msg.name, msg.role = event.reply_id, event.name or msg.name, event.role
+    msg.created_at = event.begun_at or msg.created_at
+    msg.content = [copy_block(block) for block in event.blocks]
+    msg.usage = event.usage
 
 
 def _reply_end(msg: Msg, event: ReplyEndEvent) -> None:
@@ -489,6 +499,7 @@ def _user_confirm_result(msg: Msg, event: UserConfirmResultEvent) -> None:
 
 APPLY: dict[type[AgentEvent], Callable[[Msg, Any], None]] = {
     ReplyStartEvent: _reply_start,
+    ReplyResumedEvent: _reply_resumed,
     ReplyEndEvent: _reply_end,
     ModelCallEndEvent: _model_call_end,
     ModelCallRetryEvent: _model_call_retry,

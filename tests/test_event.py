@@ -31,6 +31,7 @@ EACH = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 
 FIELDS = {
     "REPLY_START": "session_id reply_id name role",
+    "REPLY_RESUMED": "session_id reply_id name role blocks usage begun_at",
     "REPLY_END": "session_id reply_id finished_reason error",
     "MODEL_CALL_START": "reply_id model_name",
     "MODEL_CALL_END": "reply_id input_tokens output_tokens cache_input_tokens "

@@ -181,7 +181,7 @@ async def _decide(
         await main()
         return
     mailbox = agent.run.mailbox
-    async with Host(agent.run.id, mailbox, main) as host:
+    async with Host(agent.run.ticket, mailbox, main) as host:
         while await host.running():
             for event in mailbox.take():
                 yield event
@@ -237,7 +237,7 @@ async def _beside(
 
     for call, _ in batch:
         yield _start(agent.run, call)
-    async with Host(agent.run.id, mailbox, main if len(batch) > 1 else partial(work, 0, *batch[0])) as host:
+    async with Host(agent.run.ticket, mailbox, main if len(batch) > 1 else partial(work, 0, *batch[0])) as host:
         while await host.running():
             for event in mailbox.take():
                 yield event

@@ -24,11 +24,11 @@ from agentrt.agent.overridden import check_parameters, core_of, entry_of, reply_
 from agentrt.agent.own import OwnMethod
 from agentrt.agent.printing import printed
 from agentrt.agent.reasoning import Prompts, call_model, reason, system_prompt
+from agentrt.agent.repeat import check_number, check_reply_id
 from agentrt.agent.reply import reply
 from agentrt.agent.run import Run
 from agentrt.agent.stream import ReplyStream, Ticket, Turns, WhenBusy
 from agentrt.agent.structured import check_form
-from agentrt.block import new_id
 from agentrt.chain import Chains, HookSpec
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.hooks import MiddlewareBase, ReplyInput
@@ -134,7 +134,13 @@ class Agent(ReActAgentBase):
         return waiting.reply_id if waiting is not None else last.reply_id if last is not None else None
 
     def reply_stream(
-        self, inputs: str | ReplyInput = None, structured_schema: Any = None, *, yield_final_msg: bool = False
+        self,
+        inputs: str | ReplyInput = None,
+        structured_schema: Any = None,
+        *,
+        yield_final_msg: bool = False,
+        reply_id: str | None = None,
+        after: int = 0,
     ) -> ReplyStream:
         """Answer, as a stream of events, with the final message after them when asked for.
 
@@ -145,8 +151,16 @@ class Agent(ReActAgentBase):
         message that carries the calls; the answering event as `inputs` goes on with it, here or in another process that
         has the state. Raises `InvalidInputError` for what no agent takes, and `ResumeError`, in the first step, for an
         answer that does not fit or a message while an answer is due; neither changes anything.
+
+        `reply_id` (1 to 128 letters, digits, ".", "_", ":" and "-") names the reply, which never runs twice: the id of
+        the last one gives its message again, without events; that of the one in progress resumes it, or repeats its
+        question; the input is not read then. Events are numbered above `after`, the last number that a listener has.
         """
-        ticket = Ticket(new_id())
+        if reply_id is not None:
+            check_reply_id(reply_id)
+        if after != 0:
+            check_number(after)
+        ticket = Ticket(reply_id, after)
         inputs = as_input(inputs)
         check_form(structured_schema)
         items = drive(self, ticket, inputs, structured_schema, yield_final_msg)
@@ -157,11 +171,13 @@ class Agent(ReActAgentBase):
             items = printed(self, items)
         return ReplyStream(items, ticket)
 
-    async def reply(self, inputs: str | ReplyInput = None, structured_schema: Any = None) -> Msg:
+    async def reply(
+        self, inputs: str | ReplyInput = None, structured_schema: Any = None, *, reply_id: str | None = None
+    ) -> Msg:
         """Answer with the final message; see `reply_stream`."""
         if type(self).reply is not Agent.reply:  # reached by `super()`
             return await reply_of_the_loop(self, as_input(inputs), structured_schema)
-        stream = self.reply_stream(inputs, structured_schema, yield_final_msg=True)
+        stream = self.reply_stream(inputs, structured_schema, yield_final_msg=True, reply_id=reply_id)
         return await stream.drain()  # type: ignore[return-value]  # the last item is the message
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Msg:

@@ -31,7 +31,6 @@ from agentrt.agent.printer import Printer
 from agentrt.agent.queue import MessageQueue
 from agentrt.agent.run import Run
 from agentrt.agent.stream import Ticket
-from agentrt.block import new_id
 from agentrt.chain import Chains, HookSpec, compile_chains, explain
 from agentrt.chain.check import overrides
 from agentrt.chain.explain import ExplainFormat
@@ -296,7 +295,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         return await _last_of(entered)
 
     async def _reply_through_chain(self, values: dict[str, Any]) -> Msg | None:
-        ticket = Ticket(new_id())
+        ticket = Ticket()
         ticket.reaper = Reaper()
         run = OwnRun(ticket, 0, _NO_TOOLS)
         run.chains = self._fresh_chains()

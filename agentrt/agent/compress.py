@@ -21,7 +21,6 @@ from agentrt.agent.reasoning import system_prompt
 from agentrt.agent.run import Run
 from agentrt.agent.stream import Ticket
 from agentrt.agent.structured import toolkit_for
-from agentrt.block import new_id
 from agentrt.errors import ContextOverflow, Malformed
 from agentrt.event import AgentEvent, ModelCallEndEvent
 from agentrt.message import (
@@ -107,7 +106,7 @@ async def reason_in_less(
         await _compress_if_full(agent)
     else:
         mailbox = agent.run.mailbox
-        async with Host(agent.run.id, mailbox, lambda: _compress_if_full(agent)) as host:
+        async with Host(agent.run.ticket, mailbox, lambda: _compress_if_full(agent)) as host:
             while await host.running():
                 for event in mailbox.take():
                     yield event
@@ -137,7 +136,7 @@ async def _compress_if_full(agent: ReplyingConversation) -> None:
 
 async def compress_now(agent: ReplyingConversation, instructions: str | None) -> None:
     """Enter on_compress_context between two replies, in the conversation's turn."""
-    ticket = Ticket(new_id())
+    ticket = Ticket()
     if not agent._turns.take_free(ticket, agent.when_busy):
         await agent._turns.take(ticket, agent.when_busy)
     try:

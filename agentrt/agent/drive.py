@@ -6,10 +6,12 @@ the state is whole when control returns.
 
 import logging
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 from agentrt.agent.accept import ANSWERS
 from agentrt.agent.ending import (
+    UNSAVED,
     ReplyingConversation,
     close_unfinished,
     end,
@@ -17,16 +19,18 @@ from agentrt.agent.ending import (
     leftovers,
     record,
     settle,
+    skip_unsaved,
     start,
 )
 from agentrt.agent.hooking import class_hooks
 from agentrt.agent.host import inside_of, shielded
+from agentrt.agent.repeat import is_in_progress, repeated
 from agentrt.agent.resume import answered_before, going_on
 from agentrt.agent.run import PLAIN_OUTSIDE, Run
 from agentrt.agent.stream import Ticket
 from agentrt.agent.structured import toolkit_for
 from agentrt.errors import ChainContractError, ChainError, UsageError
-from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent, UserInterruptEvent
+from agentrt.event import AgentEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext
@@ -34,6 +38,7 @@ from agentrt.state import ReplyContext
 __all__ = ["drive"]
 
 _logger = logging.getLogger("agentrt")
+_OPENINGS = {ReplyStartEvent, ReplyResumedEvent}
 _SAVE_SECONDS = 15.0
 
 
@@ -56,17 +61,16 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
         await agent._turns.take(ticket, agent.when_busy)
     try:
         left = nothing_to_do = None
-        if agent.state.reply_context is not None or isinstance(inputs, ANSWERS):
-            nothing_to_do = _nothing_to_do(agent, inputs)
-            left = None if nothing_to_do else going_on(agent, inputs)
+        if agent.state.reply_context is not None or ticket.is_named or isinstance(inputs, ANSWERS):
+            inputs, left, nothing_to_do = _take_up(agent, ticket, inputs)
         if agent._compiled_for != class_hooks.version:
             agent._fresh_chains()
-        run = _begin(agent, ticket, left)
+        if nothing_to_do is None:
+            run = _begin(agent, ticket, left)
     except BaseException:
         agent._turns.give_back(ticket)
         raise
     if nothing_to_do is not None:
-        agent._begin(None)
         agent._turns.give_back(ticket)
         if yield_final_msg:
             yield nothing_to_do
@@ -75,19 +79,21 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
     stream = agent.chains.on_reply(agent, inputs=inputs, structured_schema=structured_schema)
     final: Msg | None = None
     failure: Exception | None = None
-    started = left is not None
-    ended = False
+    is_told = left is None or run.is_resumed  # that it begins, or goes on
+    started = ended = False
     try:
         try:
             async for item in stream:
-                if item.__class__ in PLAIN_OUTSIDE and started and not item.seq:
+                if item.__class__ in PLAIN_OUTSIDE and run.is_flowing and not item.seq:
                     item.seq = run.sequence = run.sequence + 1  # what `let_out` comes to, without the call
                     yield item
                     continue
                 if not started:
-                    started = True
-                    if item.__class__ is not ReplyStartEvent:
-                        yield run.let_out(run.admit(start(agent, run)))
+                    started = run.is_flowing = True
+                    if not run.opened:
+                        await _reserve_numbers(agent, run)
+                    if is_told and item.__class__ not in _OPENINGS:
+                        yield run.let_out(start(agent, run))
                 if isinstance(item, Msg):
                     final = item
                     continue
@@ -99,6 +105,8 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                         for event in run.completed(leftovers(agent, run)):
                             yield run.let_out(event)
                         await end(agent, run, item)
+                if run.end_is_saved and run.sequence >= agent.state.sequence:  # a layer adds it to what was saved
+                    await _reserve_numbers(agent, run)
                 yield run.let_out(item)
             if run.interruption.has_missed():  # a layer of on_reply has swallowed the caller's cancellation
                 await run.interruption.raise_missed()
@@ -106,9 +114,11 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
             failure = raised
         if failure is not None and _is_still_waiting(agent, run):
             raise failure  # an answer that was refused, or a layer that failed before it was taken: nothing has changed
-        if not started:
-            yield run.let_out(run.admit(start(agent, run)))
         if not ended and not _is_still_waiting(agent, run):
+            if is_told and not started:
+                with suppress(Exception):  # what failed before is what the caller is to know of
+                    await _reserve_numbers(agent, run)
+                yield run.let_out(start(agent, run))
             for event in run.completed(leftovers(agent, run)):
                 yield run.let_out(event)
             yield run.let_out(await _missing_end(agent, run, failure))
@@ -136,16 +146,44 @@ def _check_depth(agent: ReplyingConversation) -> None:
 
 
 def _begin(agent: ReplyingConversation, ticket: Ticket, left: ReplyContext | None) -> Run:
+    state = agent.state
     if left is None:
-        run = Run(ticket, agent.state.sequence, agent.toolkit)
-        agent._begin(run)
         close_unfinished(agent)
-        return run
-    ticket.reply_id = left.reply_id
-    run = Run(ticket, agent.state.sequence, toolkit_for(agent, left))
-    run.go_on(left)
+        toolkit = agent.toolkit
+    else:
+        skip_unsaved(state)
+        ticket.reply_id = left.reply_id
+        toolkit = toolkit_for(agent, left)
+    run = Run(ticket, max(state.sequence, ticket.after), toolkit)
+    if left is not None:
+        run.go_on(left)
     agent._begin(run)
     return run
+
+
+def _take_up(
+    agent: ReplyingConversation, ticket: Ticket, inputs: ReplyInput
+) -> tuple[ReplyInput, ReplyContext | None, Msg | None]:
+    """Return the input, the reply in progress that it goes on with, and the message where nothing is left to do."""
+    if ticket.is_named:
+        goes_on = is_in_progress(agent, ticket.reply_id, inputs)
+        if not isinstance(inputs, ANSWERS):  # an answer names its reply by itself
+            message = repeated(agent, ticket.reply_id)
+            if message is not None:
+                return None, None, message
+            inputs = None if goes_on else inputs
+    message = _nothing_to_do(agent, inputs)
+    return inputs, None if message is not None else going_on(agent, inputs), message
+
+
+async def _reserve_numbers(agent: ReplyingConversation, run: Run) -> None:
+    """Save that numbers are in use, for events of a layer that come before the first save or after the last one."""
+    if agent.state_store is not None:
+        run.sequence += UNSAVED
+        try:
+            await agent.save()
+        finally:
+            run.sequence -= UNSAVED
 
 
 def _nothing_to_do(agent: ReplyingConversation, inputs: ReplyInput) -> Msg | None:
@@ -194,7 +232,7 @@ async def _leave(agent: ReplyingConversation, run: Run, ticket: Ticket, stream: 
     finally:
         try:
             run.interruption.end()
-            if not run.end_is_saved or run.parked or run.last_number > agent.state.sequence:
+            if not run.end_is_saved or run.parked or run.last_number != agent.state.sequence:
                 await _make_good(agent, run)
         finally:
             agent._begin(None)
@@ -207,7 +245,7 @@ async def _make_good(agent: ReplyingConversation, run: Run) -> None:
     if context is not None and run.parked and run.interruption.why is not None:
         context.parked = run.end_is_saved = False  # asked to stop while it was being parked
     is_untouched = _is_still_waiting(agent, run) and not run.parked
-    if run.last_number <= agent.state.sequence and (run.end_is_saved or is_untouched):
+    if run.last_number == agent.state.sequence and (run.end_is_saved or is_untouched):
         return
     if not run.ended and not _is_still_waiting(agent, run):
         for _ in settle(agent, run):  # nobody is listening, so no event is sent

@@ -13,6 +13,7 @@ from agentrt.event import (
     AgentEvent,
     ModelCallEndEvent,
     ReplyEndEvent,
+    ReplyResumedEvent,
     ReplyStartEvent,
     TextBlockDeltaEvent,
     TextBlockEndEvent,
@@ -28,12 +29,13 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
 )
 from agentrt.hooks import ReplyInput
-from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
-from agentrt.state import ReplyContext, ReplyOutcome, StateStore
+from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState, copy_block
+from agentrt.state import AgentState, ReplyContext, ReplyOutcome, StateStore
 from agentrt.tool.base import plan_of
 from agentrt.types import FinishedReason, PermissionBehavior
 
 __all__ = [
+    "UNSAVED",
     "ReplyingConversation",
     "close_unfinished",
     "cut_off",
@@ -44,10 +46,15 @@ __all__ = [
     "record",
     "settle",
     "settle_doubtful",
+    "skip_unsaved",
     "start",
 ]
 
 _Told = tuple[str, ToolResultState]
+
+# More events than any process sends between two saves. So many numbers fit nine million times into what JSON's readers
+# keep exactly.
+UNSAVED = 1_000_000_000
 
 _INTERRUPTED: _Told = "Interrupted: the reply ended before this call was done.", ToolResultState.INTERRUPTED
 _NOT_RUN: _Told = (
@@ -79,9 +86,28 @@ class ReplyingConversation(Conversation, Protocol):
     async def handle_interrupt(self, inputs: ReplyInput, *, reason: str | None) -> Msg: ...
 
 
-def start(agent: Conversation, run: Run) -> ReplyStartEvent:
-    run.start = ReplyStartEvent(run.id, agent.state.session_id, agent.name)
+def start(agent: Conversation, run: Run) -> ReplyStartEvent | ReplyResumedEvent:
+    """Return the event that a reply begins with, admitted, or that it goes on with after its process died."""
+    if run.start is None:
+        session_id = agent.state.session_id
+        if run.is_resumed and run.message is not None:
+            message = run.message
+            blocks = [copy_block(block) for block in message.get_content_blocks()]
+            run.start = ReplyResumedEvent(
+                run.id, blocks, session_id, message.name, message.role, message.usage, message.created_at
+            )
+        else:
+            run.start = ReplyStartEvent(run.id, session_id, agent.name)
+        run.admit(run.start)
     return run.start
+
+
+def skip_unsaved(state: AgentState) -> None:
+    """Leave out the numbers that a process which died has given to events after its last save."""
+    left = state.reply_context
+    if left is not None and not left.parked:
+        state.sequence += UNSAVED
+        left.ids += UNSAVED
 
 
 def end_event(agent: Conversation, run: Run, reason: FinishedReason, error: str | None = None) -> ReplyEndEvent:
@@ -102,13 +128,16 @@ async def end(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> Re
 
 def record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
     run.admit(event)
+    run.expect(1)
     run.ended = True
+    run.is_flowing = False
     state = agent.state
     state.sequence = run.last_number
     context = state.reply_context
-    decisions = context.decisions if context is not None else {}
-    state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error, decisions)
+    state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error)
     if context is not None:
+        state.last_reply.decisions = context.decisions
+        state.last_reply.answer_start = context.round_start - context.summarised
         _keep(agent, context)
 
 
@@ -127,6 +156,7 @@ def close_unfinished(agent: ReplyingConversation) -> None:
     left = agent.state.reply_context
     if left is None:
         return
+    skip_unsaved(agent.state)
     for event in _results(agent, left, new_id, _if_left):
         left.message.append_event(event)
     left.message.append_event(ReplyEndEvent(left.reply_id, agent.state.session_id, "interrupted"))

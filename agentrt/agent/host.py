@@ -9,7 +9,7 @@ import logging
 import math
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from typing import Any
@@ -20,8 +20,8 @@ from agentrt.errors import AgentRTError, UsageError
 
 __all__ = ["Host", "Mailbox", "Reaper", "checkpoint", "in_event_loop", "inside_of", "running_trio", "shielded", "soon"]
 
-inside_of: ContextVar[frozenset[str]] = ContextVar("agentrt_inside_of", default=frozenset())
-"""The ids of the replies that the current task is working for."""
+inside_of: ContextVar[frozenset[Hashable]] = ContextVar("agentrt_inside_of", default=frozenset())
+"""The replies that the current task is working for; not their ids, which two conversations may share."""
 
 _logger = logging.getLogger("agentrt")
 _MAILBOX_SIZE = 64
@@ -90,7 +90,7 @@ class Mailbox:
 class Host:
     """Runs one coroutine function in a task of its own, and tells the mailbox's reader when it is over.
 
-        async with Host(reply_id, mailbox, main) as host:
+        async with Host(reply, mailbox, main) as host:
             while await host.running():
                 for event in mailbox.take():
                     yield event
@@ -106,7 +106,7 @@ class Host:
         "_mailbox",
         "_main",
         "_over",
-        "_reply_id",
+        "_reply",
         "_result",
         "_returned",
         "_scope",
@@ -114,9 +114,9 @@ class Host:
     )
 
     def __init__(
-        self, reply_id: str, mailbox: Mailbox, main: Callable[[], Awaitable[Any]], *, has_deadline: bool = True
+        self, reply: Hashable, mailbox: Mailbox, main: Callable[[], Awaitable[Any]], *, has_deadline: bool = True
     ) -> None:
-        self._reply_id = reply_id
+        self._reply = reply
         self._mailbox = mailbox
         self._main = main
         self._has_deadline = has_deadline
@@ -161,7 +161,7 @@ class Host:
         return self._result
 
     async def _run(self) -> None:
-        inside_of.set(inside_of.get() | {self._reply_id})
+        inside_of.set(inside_of.get() | {self._reply})
         try:
             with self._scope:
                 self._result = await self._main()

@@ -55,7 +55,7 @@ def core_of(method: OwnMethod) -> Callable[..., AsyncGenerator[AgentEvent | Msg,
         given = (inputs,) if structured_schema is None else (inputs, structured_schema)
         values = method.values(agent, given, {})
         final: Any = None
-        async with Host(run.id, mailbox, partial(run.interruption.whole, partial(method, agent, values))) as host:
+        async with Host(run.ticket, mailbox, partial(run.interruption.whole, partial(method, agent, values))) as host:
             while await host.running():
                 for item in mailbox.take():
                     yield item

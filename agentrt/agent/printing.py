@@ -17,6 +17,7 @@ from agentrt.event import (
     ModelCallStartEvent,
     ProviderBlockEvent,
     ReplyEndEvent,
+    ReplyResumedEvent,
     ReplyStartEvent,
     RequireExternalExecutionEvent,
     RequireUserConfirmEvent,
@@ -43,7 +44,7 @@ __all__ = ["printed"]
 
 # Of the others nothing can be seen, or not yet.
 _GROWS = {DataBlockEndEvent, HintBlockEvent, ModelCallRetryEvent, ProviderBlockEvent}
-_GROWS |= {TextBlockDeltaEvent, ThinkingBlockDeltaEvent, ToolCallEndEvent, ToolResultEndEvent}
+_GROWS |= {ReplyResumedEvent, TextBlockDeltaEvent, ThinkingBlockDeltaEvent, ToolCallEndEvent, ToolResultEndEvent}
 _LAST_SECONDS = 5.0  # for the end of a reply that was interrupted
 _STOPS = {ReplyEndEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent}
 
@@ -81,6 +82,8 @@ async def printed(
                 if item.reply_id == message.id and not _is_about_form(item, form_calls):
                     with suppress(ValueError):  # a layer has made up events that do not fit together
                         message.append_event(item)
+                    if item.__class__ is ReplyResumedEvent:
+                        _leave_out_form(message, form_calls)
                     if item.__class__ in _GROWS:
                         await _print(agent, message, False)
                     elif item.__class__ in _STOPS:
@@ -125,6 +128,13 @@ def _is_about_form(event: AgentEvent, form_calls: set[str]) -> bool:
     if isinstance(event, (ToolCallStartEvent, ToolResultStartEvent)) and event.tool_call_name == STRUCTURED_OUTPUT:
         form_calls.add(event.tool_call_id)
     return bool(form_calls) and getattr(event, "tool_call_id", None) in form_calls
+
+
+def _leave_out_form(message: Msg, form_calls: set[str]) -> None:
+    calls = message.get_content_blocks("tool_call")
+    form_calls.update(call.id for call in calls if call.name == STRUCTURED_OUTPUT)
+    if form_calls:
+        message.content = [block for block in message.get_content_blocks() if block.id not in form_calls]
 
 
 def _say_form(message: Msg, round_start: int) -> None:

@@ -81,7 +81,7 @@ class ReActAgent(Agent):
         """The system prompt."""
         return self.system_prompt
 
-    async def reply(self, msg: Any = None, structured_model: Any = None) -> Msg:
+    async def reply(self, msg: Any = None, structured_model: Any = None) -> Msg:  # type: ignore[override]  # no reply_id: it is the runtime's
         """Answer with the final message."""
         await self._take_up_memory()
         try:

@@ -157,7 +157,7 @@ async def _beside(
         return None
 
     try:
-        async with Host(agent.run.id, mailbox, ask) as host:
+        async with Host(agent.run.ticket, mailbox, ask) as host:
             while await host.running():
                 for item in mailbox.take():
                     agent.run.discard_attempt(item)

@@ -47,7 +47,7 @@ from agentrt.message import (
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
 
-__all__ = ["reply"]
+__all__ = ["asking_of", "final_of", "reply"]
 
 _logger = logging.getLogger("agentrt")
 
@@ -181,13 +181,13 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
         for event in await _park(agent, run, context, step):
             yield event
         if interruption.why is None:
-            yield _asking(context, step)
+            yield asking_of(context, step.calls)
             return
         context.parked = run.parked = run.end_is_saved = False  # asked to stop while the question was on its way
         reason = interruption.why
         for event in _cut_short(agent, run, reason):
             yield event
-    final = _final(context, reason)
+    final = final_of(context, reason)
     yield await end(agent, run, end_event(agent, run, reason))
     if reason == "interrupted":
         final = await said_when_interrupted(agent, inputs, interruption.message)
@@ -253,7 +253,7 @@ def _begin(
     run.message = message
     opening: list[AgentEvent] = []
     if run.start is None:
-        opening.append(run.admit(start(agent, run)))
+        opening.append(start(agent, run))
     else:  # it is out already, since a layer spoke before us
         message.append_event(run.start)
     return context, opening
@@ -273,7 +273,8 @@ async def _go_on(agent: ReplyingConversation, run: Run, context: ReplyContext, i
     going_on(agent, inputs)  # a layer may have put something else in the place of the answer
     permissions = agent.state.permission_context
     before = deepcopy((context, permissions.rules)) if agent.state_store is not None else None
-    opening = [run.admit(event) for event in settle_doubtful(agent, run, context)]
+    opening: list[AgentEvent] = [start(agent, run)] if run.is_resumed and run.start is None else []
+    opening += [run.admit(event) for event in settle_doubtful(agent, run, context)]
     if isinstance(inputs, ANSWERS):
         opening += [run.admit(event) for event in apply_answer(agent, context, inputs)]
     run.opened = run.goes_on = True
@@ -357,6 +358,8 @@ async def _park(agent: ReplyingConversation, run: Run, context: ReplyContext, st
     """Leave the reply as it is, saved, for somebody's answer; returns the events that ask for what is not asked yet."""
     events = [run.admit(event) for event in _requests(context, step)]
     context.parked = run.parked = True
+    run.is_flowing = False
+    run.expect(len(events))
     context.ids = run.ids
     if events or run.last is not None:  # an answer that came before leaves everything as it was
         context.worked += run.interruption.worked()
@@ -383,15 +386,14 @@ def _asked(call: ToolCallBlock, state: ToolCallState) -> ToolCallBlock:
     return ToolCallBlock(call.id, call.name, call.input, state)
 
 
-def _asking(context: ReplyContext, step: Wait) -> Msg:
+def asking_of(context: ReplyContext, calls: list[ToolCallBlock]) -> Msg:
     """Return the message of a parked reply: it carries the calls that wait."""
-    calls = [copy_block(call) for call in step.calls]
-    text = TextBlock(f"Waiting for an answer about {named(step.calls)}.")
+    text = TextBlock(f"Waiting for an answer about {named(calls)}.")
     message = context.message
-    return Msg(message.name, [text, *calls], "assistant", id=message.id, created_at=message.created_at)
+    return Msg(message.name, [text, *map(copy_block, calls)], "assistant", id=message.id, created_at=message.created_at)
 
 
-def _final(context: ReplyContext, reason: FinishedReason) -> Msg:
+def final_of(context: ReplyContext, reason: FinishedReason) -> Msg:
     """Return the message that answers the input: what the last round said."""
     message = context.message
     answer = [copy_block(block) for block in context.blocks[context.round_start :]]

@@ -20,6 +20,7 @@ from agentrt.event import (
     AnyEvent,
     ModelCallRetryEvent,
     ReplyEndEvent,
+    ReplyResumedEvent,
     ReplyStartEvent,
     ToolCallStartEvent,
     ToolResultEndEvent,
@@ -38,7 +39,7 @@ STARTS = {ToolCallStartEvent, ToolResultStartEvent}
 _EVENTS: frozenset[type[AgentEvent]] = frozenset(get_args(get_args(AnyEvent)[0]))
 PLAIN_INSIDE = _EVENTS - {ReplyEndEvent, ToolResultEndEvent}
 """The events of which nothing has to be noted as they enter the stream of a reply: nearly all."""
-PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyEndEvent, *STARTS}
+PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent, *STARTS}
 """The events of which nothing has to be noted as they leave it."""
 _START_OF: dict[type, type] = {ToolCallBlock: ToolCallStartEvent, ToolResultBlock: ToolResultStartEvent}
 _OF_A_RESULT = (ToolResultStartEvent, ToolResultTextDeltaEvent, ToolResultEndEvent)
@@ -49,9 +50,9 @@ class Run:
     """One reply in progress: `agent.run` in a hook, and behind `ToolContext` in a tool."""
 
     # Defaults of the class, since most of these are never set in a short reply.
-    is_internal = is_out_of_date = opened = goes_on = parked = ended = end_is_saved = False
-    admitted = ids = 0
-    start: ReplyStartEvent | None = None
+    is_internal = is_out_of_date = is_resumed = is_flowing = opened = goes_on = parked = ended = end_is_saved = False
+    admitted = ids = _expected = 0
+    start: ReplyStartEvent | ReplyResumedEvent | None = None
     message: Msg | None = None
     attempt: Decoder | None = None
     last: AgentEvent | None = None
@@ -62,11 +63,12 @@ class Run:
     def __init__(self, ticket: Ticket, sequence: int, toolkit: Toolkit) -> None:
         assert ticket.reaper is not None  # it has the conversation
         self.id = ticket.reply_id
+        self.ticket = ticket
         self.sequence = self._first = sequence
         self.toolkit = toolkit
         self.drained = ticket.drained and not ticket.printed
         self.interruption = interruption(ticket.reaper.loop)
-        self.inside = inside_of.get() | {self.id}
+        self.inside = inside_of.get() | {ticket}
         self.starts_out: set[tuple[type, str]] = set()
         self.mailbox = Mailbox()
         self.call_ids: set[str] = set()
@@ -110,7 +112,7 @@ class Run:
         if self.ended:
             raise UsageError(f"{event.type} was emitted after the reply {self.id!r} had ended")
         event.reply_id = event.reply_id or self.id
-        if event.reply_id == self.id and isinstance(event, (ReplyStartEvent, ReplyEndEvent)):
+        if event.reply_id == self.id and isinstance(event, (ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent)):
             raise UsageError(f"{event.type} cannot be emitted: the runtime begins and ends a reply")
         if not self.mailbox.is_read:
             self.discard_attempt(event)
@@ -124,6 +126,7 @@ class Run:
     def go_on(self, context: ReplyContext) -> None:
         """Take up a reply where it was left."""
         self.message = context.message
+        self.is_resumed = not context.parked
         self.ids = context.ids
         calls = [block for block in context.blocks if isinstance(block, (ToolCallBlock, ToolResultBlock))]
         self.call_ids = {call.id for call in calls}
@@ -191,7 +194,11 @@ class Run:
         calls = self.message.get_content_blocks("tool_call") if self.message else []
         return next((call.name for call in calls if call.id == call_id), "")
 
+    def expect(self, events: int) -> None:
+        """Count events that are on their way out, beyond those that are out already, to what is saved now."""
+        self._expected = max(self._expected, self.sequence) + events
+
     @property
     def last_number(self) -> int:
         """The highest number that an event of this reply has, or will have once it is out."""
-        return max(self.sequence, self._first + self.admitted)
+        return max(self.sequence, self._expected, self._first + self.admitted)

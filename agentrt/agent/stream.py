@@ -8,6 +8,7 @@ from typing import Literal, NoReturn
 import anyio
 
 from agentrt.agent.host import Reaper, inside_of
+from agentrt.block import new_id
 from agentrt.errors import AgentBusyError
 from agentrt.event import AgentEvent
 from agentrt.message import Msg
@@ -22,13 +23,16 @@ class Ticket:
     """One reply's claim on its conversation.
 
     `drained` says that one task reads it from start to end, `printed` that what is read is printed, `dropped` that
-    nobody holds its stream any more.
+    nobody holds its stream any more. `is_named` says that the caller gave the reply its id, and `after` is the number
+    that those of its events are to be above.
     """
 
-    __slots__ = ("drained", "dropped", "printed", "reaper", "reply_id", "task")
+    __slots__ = ("after", "drained", "dropped", "is_named", "printed", "reaper", "reply_id", "task")
 
-    def __init__(self, reply_id: str) -> None:
-        self.reply_id = reply_id
+    def __init__(self, reply_id: str | None = None, after: int = 0) -> None:
+        self.is_named = reply_id is not None
+        self.reply_id = reply_id or new_id()
+        self.after = after
         self.drained = self.dropped = self.printed = False
         self.reaper: Reaper | None = None
         self.task: int | None = None
@@ -100,7 +104,7 @@ class Turns:
 
 
 def _refuse_own(holder: Ticket, ticket: Ticket) -> None:
-    if holder.task == ticket.task or holder.reply_id in inside_of.get():
+    if holder.task == ticket.task or holder in inside_of.get():
         raise AgentBusyError(
             "a reply cannot wait for itself: this call comes from inside the reply that has the conversation, "
             "from one of its tools or middlewares or from the code that reads its stream"

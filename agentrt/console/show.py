@@ -13,7 +13,7 @@ from agentrt.console.plain import PlainView
 from agentrt.console.transcript import Transcript
 from agentrt.console.view import View
 from agentrt.errors import UsageError
-from agentrt.event import AgentEvent, ModelCallStartEvent, ReplyStartEvent, ToolResultEndEvent
+from agentrt.event import AgentEvent, ModelCallStartEvent, ReplyResumedEvent, ReplyStartEvent, ToolResultEndEvent
 from agentrt.message import Msg
 from agentrt.types import ChatUsage
 
@@ -64,7 +64,7 @@ class _Answer:
         if isinstance(item, Msg):
             self._given = item
             return
-        if self._built is None and isinstance(item, ReplyStartEvent):
+        if self._built is None and isinstance(item, (ReplyStartEvent, ReplyResumedEvent)):
             self._built = Msg(item.name, [], item.role, id=item.reply_id)
         if self._built is None or item.reply_id != self._built.id:
             return

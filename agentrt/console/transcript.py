@@ -15,6 +15,7 @@ from agentrt.event import (
     ModelCallRetryEvent,
     ModelCallStartEvent,
     ProviderBlockEvent,
+    ReplyResumedEvent,
     RequireExternalExecutionEvent,
     RequireUserConfirmEvent,
     TextBlockDeltaEvent,
@@ -83,6 +84,19 @@ class Transcript:
         after = f", after {event.wait_seconds:g} s" if event.wait_seconds else ""
         reason = f" ({one_line(event.reason)})" if event.reason else ""
         self._view.line("retry", f"{void}another attempt follows{after}{reason}")
+
+    def _resumed(self, event: ReplyResumedEvent) -> None:
+        self._view.line("resumed", "what was said above is void but for this:")
+        for block in event.blocks:
+            if isinstance(block, TextBlock) and block.text:
+                self.spoke = True
+                self._begin(block.id)
+                self._view.stream("text", block.text)
+            elif isinstance(block, ToolCallBlock):
+                self._view.end()
+                self._calls[block.id] = _Call(block.name)
+                self._view.line("call", f"{block.name}({one_line(block.input)})")
+        self._view.end()
 
     def _start(self, event: TextBlockStartEvent | ThinkingBlockStartEvent) -> None:
         self._begin(event.block_id)
@@ -220,6 +234,7 @@ def _calls(calls: list[ToolCallBlock]) -> str:
 _TELL: dict[type[AgentEvent], Callable[[Transcript, Any], None]] = {
     ModelCallStartEvent: Transcript._model_call,
     ModelCallRetryEvent: Transcript._retry,
+    ReplyResumedEvent: Transcript._resumed,
     TextBlockStartEvent: Transcript._start,
     TextBlockDeltaEvent: Transcript._text,
     TextBlockEndEvent: Transcript._text_end,

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable, iscoroutine
@@ -156,7 +156,7 @@ class _Printing:
         for _ in self._mailbox.take():  # whoever waits for room is let go
             pass
 
-    async def _main(self, replies: frozenset[str]) -> None:
+    async def _main(self, replies: frozenset[Hashable]) -> None:
         inside_of.set(replies)  # the host stands for no reply
         if self._queue is None:
             await self._finish()

@@ -116,12 +116,16 @@ class ReplyContext(Strict):
 
 @dataclass(slots=True)
 class ReplyOutcome(Strict):
-    """How a reply ended, and what was decided on its tool calls, by their ids."""
+    """How a reply ended, and what was decided on its tool calls, by their ids.
+
+    `answer_start` is where the blocks of its last round begin in the message that was kept.
+    """
 
     reply_id: str
     finished_reason: FinishedReason
     error: str | None = None
     decisions: dict[str, CallDecision] = field(default_factory=dict)
+    answer_start: int = 0
 
 
 @dataclass(slots=True)

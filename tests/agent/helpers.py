@@ -10,6 +10,7 @@ from agentrt.model import ScriptedChatModel
 
 SHORT = {
     "REPLY_START": "RS",
+    "REPLY_RESUMED": "RESUMED",
     "REPLY_END": "RE",
     "MODEL_CALL_START": "MS",
     "MODEL_CALL_END": "ME",

@@ -29,6 +29,7 @@ from tests.agent.helpers import agent_of, call, items_of, order_of, short
 from tests.agent.parked import Log, PathTool, Told, asked, done, elsewhere, no, results_of, waiting, yes
 
 UP_TO_THE_TOOL = "RS MS CALL_START:1 CALL_DELTA:1 CALL_END:1 ME"
+TAKEN = "RESULT_START:1 RESULT_DELTA:1 RESULT_END:1(success)"
 ANSWER = "MS TX_START TX_DELTA TX_END ME RE(completed) Msg"
 PICTURE = DataBlock(Base64Source("cGl4ZWxz", "image/png"), "a.png", "picture")
 
@@ -250,7 +251,7 @@ async def test_a_result_is_taken_when_the_process_died_before_it_was_asked_for()
                 saved = await store.load(agent.state.session_id)
     revived = agent_of(["done"], *tools, state=saved)
     assert not saved.reply_context.parked
-    assert await order_of(revived, done(revived)) == f"RESULT_START:1 RESULT_DELTA:1 RESULT_END:1(success) {ANSWER}"
+    assert await order_of(revived, done(revived)) == f"RESUMED {TAKEN} {ANSWER}"
     assert log == [("ls", "/a")]
 
 
