@@ -144,8 +144,10 @@ class _Call:
         kept = self._layer._kept(self._agent)
         first = own if kept is None or not self._suits(kept) else kept
         yield first
-        for model in (own, *self._layer.models):
-            if model is not first and (model is own or self._suits(model)):
+        if first is not own:
+            yield own
+        for model in self._layer.models:
+            if model is not first and self._suits(model):  # the agent's own does not: it had its turn
                 yield model
 
     def _suits(self, model: ChatModelBase) -> bool:

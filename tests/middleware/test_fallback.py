@@ -91,6 +91,18 @@ async def test_if_all_fail_the_last_error_leaves_as_it_is_with_a_note_of_the_oth
     assert f"agentrt: {expected}" in last.__notes__
 
 
+@pytest.mark.parametrize("sticky", [False, True])
+async def test_no_model_is_asked_twice_in_a_call_also_if_the_agents_own_is_listed(sticky: bool) -> None:
+    down = [Transient("503")] * 2
+    first, second, third = model_of("first", *down), model_of("second", "hello", *down), model_of("third", *down)
+    layer = ModelFallbackMiddleware([third, second, first], sticky=sticky)
+    agent = Agent("tester", model=first, middlewares=[layer])
+    assert (await agent.reply("go")).get_text_content() == "hello"
+    with pytest.raises(Transient):
+        await agent.reply("go on")
+    assert calls_of(first, second, third) == [2, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("sticky", "passed", "expected"),
     [(False, 0, [2, 2]), (True, 1e9, [1, 2]), (60, 59, [1, 2]), (60, 61, [2, 1])],
