@@ -56,6 +56,7 @@ _STATUS_OF_CODE = {
 }
 _PASSING = {408, 409, 425, 499}
 _USER_IN_URL = re.compile(r"://[^/@\s'\"]+@")
+_LONGEST_PAUSE = 86_400.0  # seconds; a server that asks for more means a day's quota, or is mistaken
 _MOST = 500  # characters of a provider's own words that a message repeats
 _SHORTEST_SECRET = 8  # "EMPTY", "none" and "ollama" are keys as well, and words
 
@@ -191,10 +192,12 @@ def _without_tags(text: str) -> str:
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     milliseconds = _seconds(headers.get("retry-after-ms"))
     if milliseconds is not None:
-        return milliseconds / 1000
+        return min(milliseconds / 1000, _LONGEST_PAUSE)
     said = headers.get("retry-after")
     seconds = _seconds(said)
-    return seconds if seconds is not None or said is None else _seconds_until(said)
+    if seconds is None and said is not None:
+        seconds = _seconds_until(said)
+    return None if seconds is None else min(seconds, _LONGEST_PAUSE)
 
 
 def _seconds(said: str | None) -> float | None:
@@ -208,7 +211,7 @@ def _seconds(said: str | None) -> float | None:
 def _seconds_until(said: str) -> float | None:
     try:
         return max(parsedate_to_datetime(said).timestamp() - time.time(), 0.0)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):  # of a year that the system cannot count from
         return None
 
 

@@ -9,7 +9,7 @@ from agentrt.errors import CircuitOpen, Timeout, Transient
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt_middleware.model_calls import watch
-from agentrt_middleware.options import ErrorChoice, check_number, choose_errors
+from agentrt_middleware.options import ErrorChoice, check_number, choose_errors, retry_after_of
 
 __all__ = ["CircuitBreakerMiddleware"]
 
@@ -19,9 +19,10 @@ _logger = logging.getLogger("agentrt")
 class CircuitBreakerMiddleware(MiddlewareBase):
     """Refuses calls of a model that has failed `failure_threshold` times in a row, with `CircuitOpen`.
 
-    After `recovery_seconds`, or as long as the provider asked for (`retry_after`) if that is longer, up to
-    `half_open_probes` calls at a time are let through; when one brings an answer all calls are, when one fails the
-    refusing begins again. `trip_on` says which errors are failures; other errors, and calls that their reader leaves,
+    After `recovery_seconds`, or as long as the provider asked for (`retry_after`, a day at most) if that is longer, up
+    to `half_open_probes` calls at a time are let through; when one brings an answer all calls are, when one fails the
+    refusing begins again. One that is not over after `recovery_seconds` makes room
+    for another. `trip_on` says which errors are failures; other errors, and calls that their reader leaves,
     say nothing either way. A stream counts when it is over.
 
     Calls of one model of one account count together, for all users of this middleware. `CircuitOpen.retry_after` is the
@@ -76,19 +77,29 @@ class _Circuit:
         self._model = model
         self._failures = 0
         self._open_until: float | None = None
-        self._probes = 0
+        self._probes: dict[_Call, float] = {}  # the calls that are to find out, and when they were let through
         self.era = 0
 
     def enter(self) -> "_Call":
         """Let a call through, or raise `CircuitOpen`."""
         if self._open_until is not None:
-            left = self._open_until - self._layer._clock()
+            now = self._layer._clock()
+            left = self._open_until - now
             if left > 0:
                 raise self._refusal(f"and may be called again in {left:.1f} s", left)
-            if self._probes >= self._layer.half_open_probes:
+            if len(self._probes) >= self._layer.half_open_probes:
+                self._forget_hanging(now)
+            if len(self._probes) >= self._layer.half_open_probes:
                 raise self._refusal("and a first call is finding out whether it is back", None)
-        self._probes += 1
+            call = _Call(self, self._layer._is_failure)
+            self._probes[call] = now
+            return call
         return _Call(self, self._layer._is_failure)
+
+    def _forget_hanging(self, now: float) -> None:
+        oldest, begun = next(iter(self._probes.items()))
+        if now - begun >= self._layer.recovery_seconds:
+            del self._probes[oldest]
 
     def succeed(self) -> None:
         self._failures = 0
@@ -106,13 +117,13 @@ class _Circuit:
         self._change()
         _logger.warning("model %r has failed %s times: no calls for %g s", self._model, self._failures, seconds)
 
-    def leave(self) -> None:
+    def leave(self, call: "_Call") -> None:
         """A call of this era is over."""
-        self._probes -= 1
+        self._probes.pop(call, None)
 
     def _change(self) -> None:
         self.era += 1
-        self._probes = 0
+        self._probes.clear()
 
     def _refusal(self, when: str, left: float | None) -> CircuitOpen:
         error = CircuitOpen(f"model {self._model!r} was not called: it has failed {self._failures} times, {when}")
@@ -136,8 +147,8 @@ class _Call:
         circuit = self._circuit
         if circuit.era != self._era:
             return
-        circuit.leave()
+        circuit.leave(self)
         if self._is_answered:
             circuit.succeed()
         elif isinstance(error, Exception) and self._is_failure(error):
-            circuit.fail(getattr(error, "retry_after", None))
+            circuit.fail(retry_after_of(error))

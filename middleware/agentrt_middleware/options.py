@@ -6,10 +6,11 @@ from typing import Any
 
 from agentrt.errors import CircuitOpen, MiddlewareConfigError, RateLimitTimeout
 
-__all__ = ["Backoff", "ErrorChoice", "check_number", "choose_errors"]
+__all__ = ["Backoff", "ErrorChoice", "check_number", "choose_errors", "retry_after_of"]
 
 ErrorChoice = type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool]
 
+_LONGEST_PAUSE = 86_400.0  # seconds; a provider that asks for more means a day's quota, or is mistaken
 _OUR_OWN = (CircuitOpen, RateLimitTimeout)
 
 
@@ -42,6 +43,17 @@ def choose_errors(option: str, chosen: ErrorChoice, *, our_own: bool) -> Callabl
         return isinstance(error, named if isinstance(error, left_out) else classes)
 
     return is_chosen
+
+
+def retry_after_of(error: BaseException) -> float | None:
+    """Return in how many seconds the other side asks to be called again: a day at most, `None` where it says no number.
+
+    It is asked of any error, and a model of one's own may have put anything there.
+    """
+    seconds = getattr(error, "retry_after", None)
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:
+        return None
+    return min(seconds, _LONGEST_PAUSE)
 
 
 class Backoff:

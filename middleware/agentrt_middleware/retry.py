@@ -10,7 +10,7 @@ from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatResponse, ModelResult
 from agentrt_middleware.model_calls import make_attempts
-from agentrt_middleware.options import Backoff, ErrorChoice, check_number, choose_errors
+from agentrt_middleware.options import Backoff, ErrorChoice, check_number, choose_errors, retry_after_of
 
 __all__ = ["RetryMiddleware"]
 
@@ -26,8 +26,8 @@ class RetryMiddleware(MiddlewareBase):
     `CircuitOpen` and `RateLimitTimeout`, are retried only if `retry_on` names them; it may be a function of the error.
 
     Waits, in seconds, are random up to `base`, twice that, four times that, up to `cap`; what the provider asks for
-    (`retry_after`) is always waited. Where the waits of one call would add up to more than `max_wait`, the error leaves
-    at once. `budget` is the share of calls that may be retried in the long run, by all users of this middleware
+    (`retry_after`) is always waited, a day at most. Where the waits of one call would add up to more than `max_wait`,
+    the error leaves at once. `budget` is the share of calls that may be retried in the long run, by all users of this middleware
     together, so that retries do not keep a provider down that is struggling to its feet; ten, and ten more per minute,
     are always granted. `None` leaves the waits or the retries unlimited.
 
@@ -87,7 +87,7 @@ class _Call:
 
     def wait_after(self, error: Exception) -> float | None:
         self._failures += 1
-        wait = self._layer._backoff.after(self._failures, getattr(error, "retry_after", None))
+        wait = self._layer._backoff.after(self._failures, retry_after_of(error))
         refusal = self._refusal(error, wait)
         if refusal is not None:
             self._note(error, refusal)

@@ -1,5 +1,6 @@
 """Refusing calls of a model that keeps failing."""
 
+from math import inf, nan
 from typing import Any
 
 import anyio
@@ -124,6 +125,35 @@ async def test_a_first_call_that_is_cancelled_or_left_makes_room_for_another() -
         async for event in events:
             if event.type == "TEXT_BLOCK_DELTA":
                 break
+    assert await scene.ask() == "back"
+
+
+async def test_a_first_call_that_hangs_makes_room_for_another_after_a_while() -> None:
+    async def never(messages: Any, tools: Any) -> str:
+        await anyio.sleep_forever()
+        return ""
+
+    scene = Scene(Transient("1"), Transient("2"), never, "back", "hello")
+    await scene.ask_times(2)
+    scene.clock.now += 31
+    async with anyio.create_task_group() as group:
+        group.start_soon(scene.ask)
+        await anyio.wait_all_tasks_blocked()
+        scene.clock.now += 29
+        assert await scene.ask() == "CircuitOpen"
+        scene.clock.now += 1
+        assert await scene.ask_times(2) == ["back", "hello"]
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("told", "seconds"), [(1e9, 86_400), (inf, 86_400), ("soon", 30), (nan, 30), (-5, 30)])
+async def test_what_the_provider_asks_for_is_a_number_of_seconds_and_a_day_at_most(told: Any, seconds: float) -> None:
+    failure = RateLimited(retry_after=told)
+    scene = Scene(failure, failure, "back", trip_on=RateLimited)
+    assert await scene.ask_times(2) == ["RateLimited"] * 2
+    scene.clock.now += seconds - 1
+    assert await scene.ask() == "CircuitOpen"
+    scene.clock.now += 1
     assert await scene.ask() == "back"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from itertools import repeat
+from math import inf, nan
 from random import Random
 from typing import Any
 
@@ -432,3 +433,23 @@ async def test_the_runtimes_own_calls_are_retried_too() -> None:
     await agent.reply("go on")
     await agent.compress_context()
     assert agent.state.summary == "They counted."
+
+
+@pytest.mark.parametrize("told", ["soon", nan, -1, True, [3]])
+async def test_a_retry_after_that_is_no_number_replaces_neither_error_nor_wait(told: Any) -> None:
+    error = RateLimited(retry_after=told)
+    agent = agent_of([error, error], middlewares=[RetryMiddleware(1, base=0)])
+    with pytest.raises(RateLimited) as caught:
+        await agent.reply("go")
+    assert caught.value is error
+
+
+@on_both_loops
+@pytest.mark.parametrize("told", [1e9, inf])
+def test_a_provider_that_asks_for_more_than_a_day_is_waited_for_a_day(backend: str, told: float) -> None:
+    async def main() -> list[Any]:
+        return await items_of(
+            agent_of([RateLimited(retry_after=told), "hello"], middlewares=[RetryMiddleware(base=0, max_wait=None)])
+        )
+
+    assert retries(play(backend, main)) == [("RateLimited", 1, 86_400)]
