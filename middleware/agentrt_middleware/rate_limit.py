@@ -1,31 +1,25 @@
 """Call the model no faster than is allowed."""
 
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Any
-
-from pydantic_core import to_json
 
 from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout
 from agentrt.event import CustomEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult
-from agentrt.model.estimate import estimated_usage
+from agentrt.model import ChatModelBase, ChatResponse, ModelResult
+from agentrt_middleware.call_tokens import AnswerLengths, CallTokens
 from agentrt_middleware.limiter import Lease, Limiter, Listener, loop_time
 from agentrt_middleware.limits import Limits, Refusal
 from agentrt_middleware.model_calls import close
-from agentrt_middleware.options import check_number
+from agentrt_middleware.options import check_number, retry_after_of
 from agentrt_middleware.shared_limiter import LimitStore, SharedLimiter, StorePolicy
 
 __all__ = ["RateLimitMiddleware"]
 
-_CHARACTERS_PER_TOKEN = 4
-_FIRST_GUESS = 256  # tokens of an answer, as long as none has been seen
-_REMEMBERED = 32  # answers, whose lengths say what to expect of the next
-_LONGEST_PAUSE = 86_400.0  # seconds; a provider that asks for more means a day's quota, or is out of its mind
+_MINUTES_OF_A_DAY = 1_440
 _MOST = 1e12  # of anything; far from where numbers become infinite
-_MOST_KEPT = 1_000  # limiters of keys, before those that are at rest are dropped
+_MOST_KEPT = 1_000  # limiters of keys, before those that are at rest are dropped; models whose answers are known
 
 _logger = logging.getLogger("agentrt")
 _limiters: dict[Hashable, Limiter] = {}
@@ -36,8 +30,10 @@ class RateLimitMiddleware(MiddlewareBase):
 
     `requests_per_minute` and `tokens_per_minute` may be used at once and then come back evenly; `min_interval` is in
     seconds from one start to the next, and 1.0 if no limit is given. A call counts with an estimate of its tokens until
-    it is over, and from then on with those it took, if the model says so. It holds its place of `max_concurrency` until
-    its stream is closed. When the provider asks to slow down (`RateLimited.retry_after`), all calls wait for so long.
+    it is over, and from then on, as if that had been known when it began, with those it took: with what was seen of its
+    answer if it is left or broken off. The estimate is made for each model by its last answers, and is no longer than
+    its `max_tokens`. A call holds its place of `max_concurrency` until its stream is closed. When the provider asks to
+    slow down (`RateLimited.retry_after`), all calls wait for so long, a day at most.
 
     A call that waits is announced by a `CustomEvent` "rate_limit_wait". With `max_wait`, in seconds, one that would
     have to wait longer raises `RateLimitTimeout` as soon as that is known.
@@ -93,7 +89,7 @@ class RateLimitMiddleware(MiddlewareBase):
         self._policy: StorePolicy = "local" if store is None else on_store_error
         self._clock = clock
         self._own: dict[Hashable, Limiter] = {}
-        self._outputs = _Outputs()
+        self._lengths: dict[Hashable, AnswerLengths] = {}
         if key is not None:
             self._adopt(key)
 
@@ -101,26 +97,34 @@ class RateLimitMiddleware(MiddlewareBase):
         self, agent: Any, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
         limiter = self._limiter_for(input_kwargs["current_model"])
-        tokens = self._estimate(input_kwargs)
-        lease = await limiter.acquire(tokens, max_wait=self._max_wait, listener=_Announcer(agent))
-        call = _Call(limiter, lease, self._outputs)
+        tokens = self._tokens_of(input_kwargs)
+        expected = 0.0 if tokens is None else tokens.expected
+        lease = await limiter.acquire(expected, max_wait=self._max_wait, listener=_Announcer(agent))
+        call = _Call(limiter, lease, tokens)
         try:
             result = await next_handler(**input_kwargs)
         except BaseException as error:  # whatever it is, the next one may begin
             await call.end(error)
             raise
+        call.has_answer = True
         if isinstance(result, ChatResponse):
-            call.usage = result.usage
+            if tokens is not None:
+                tokens.see(result)
             await call.end()
             return result
         return _LeasedStream(result, call)  # type: ignore[return-value]  # as good as an async generator
 
-    def _estimate(self, values: ModelCallValues) -> float:
+    def _tokens_of(self, values: ModelCallValues) -> CallTokens | None:
         if self._limits.tokens_per_minute is None:
-            return 0.0
-        asked = estimated_usage(values["messages"], ()).input_tokens
-        schemas = len(to_json(values["tools"])) // _CHARACTERS_PER_TOKEN if values["tools"] else 0
-        return asked + schemas + self._outputs.expected
+            return None
+        model = values["current_model"]
+        name = (model.account, model.model)
+        lengths = self._lengths.get(name)
+        if lengths is None:
+            if len(self._lengths) >= _MOST_KEPT:
+                self._lengths.clear()
+            lengths = self._lengths[name] = AnswerLengths()
+        return CallTokens(values, lengths)
 
     def _limiter_for(self, model: ChatModelBase) -> Limiter:
         if self._name is not None:
@@ -152,45 +156,31 @@ class RateLimitMiddleware(MiddlewareBase):
         return kept.setdefault(key, SharedLimiter(self._limits, self._store, name, self._policy, self._clock))
 
 
-class _Outputs:
-    """How many tokens an answer is likely to have: nine in ten of the last ones had no more."""
-
-    __slots__ = ("_last", "expected")
-
-    def __init__(self) -> None:
-        self._last: deque[int] = deque(maxlen=_REMEMBERED)
-        self.expected = _FIRST_GUESS
-
-    def learn(self, tokens: int) -> None:
-        self._last.append(tokens)
-        self.expected = sorted(self._last)[len(self._last) * 9 // 10]
-
-
 class _Call:
     """One call of the model, from its admission to its end."""
 
-    __slots__ = ("_limiter", "_outputs", "lease", "usage")
+    __slots__ = ("_limiter", "has_answer", "lease", "tokens")
 
-    def __init__(self, limiter: Limiter, lease: Lease, outputs: _Outputs) -> None:
+    def __init__(self, limiter: Limiter, lease: Lease, tokens: CallTokens | None) -> None:
         self._limiter = limiter
         self.lease = lease
-        self._outputs = outputs
-        self.usage: ChatUsage | None = None
+        self.tokens = tokens
+        self.has_answer = False  # or the beginning of one
 
     async def end(self, error: BaseException | None = None) -> None:
         """Settle with what is known; only the first time counts."""
+        tokens, self.tokens = self.tokens, None
         try:
             if isinstance(error, RateLimited) and not isinstance(error, RateLimitTimeout):
-                seconds = error.retry_after or 0.0
-                if seconds > 0:
-                    await self._limiter.block(min(seconds, _LONGEST_PAUSE))
+                seconds = retry_after_of(error)
+                if seconds:
+                    await self._limiter.block(seconds)
         finally:
-            usage, self.usage = self.usage, None
-            if usage is None:
+            most = self._limiter.limits.tokens_per_minute
+            if tokens is None or most is None or not self.has_answer:
                 await self.lease.settle()
             else:
-                self._outputs.learn(usage.output_tokens)
-                await self.lease.settle(usage.input_tokens + usage.output_tokens)
+                await self.lease.settle(tokens.count(most * _MINUTES_OF_A_DAY))
 
 
 class _LeasedStream:
@@ -214,8 +204,9 @@ class _LeasedStream:
         except BaseException as error:  # the end of the stream included
             await self._call.end(error)
             raise
-        if response.usage is not None:
-            self._call.usage = response.usage
+        tokens = self._call.tokens
+        if tokens is not None:
+            tokens.see(response)
         return response
 
     async def aclose(self) -> None:

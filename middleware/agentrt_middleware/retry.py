@@ -27,9 +27,9 @@ class RetryMiddleware(MiddlewareBase):
 
     Waits, in seconds, are random up to `base`, twice that, four times that, up to `cap`; what the provider asks for
     (`retry_after`) is always waited, a day at most. Where the waits of one call would add up to more than `max_wait`,
-    the error leaves at once. `budget` is the share of calls that may be retried in the long run, by all users of this middleware
-    together, so that retries do not keep a provider down that is struggling to its feet; ten, and ten more per minute,
-    are always granted. `None` leaves the waits or the retries unlimited.
+    the error leaves at once. `budget` is the share of calls that may be retried in the long run, by all users of this
+    middleware together, so that retries do not keep a provider down that is struggling to its feet; ten, and ten more
+    per minute, are always granted. `None` leaves the waits or the retries unlimited.
 
     The error of the last attempt leaves as it is, with a note of how many there were.
     """

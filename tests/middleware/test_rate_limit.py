@@ -3,10 +3,10 @@
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from itertools import count, pairwise, repeat
-from math import inf
+from math import inf, nan
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -17,12 +17,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentrt import Agent, AgentState, Toolkit
-from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout
+from agentrt import Agent, AgentState, Toolkit, UserMsg
+from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout, Transient
 from agentrt.event import CustomEvent
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.middleware import MiddlewareBase, RateLimitMiddleware
-from agentrt.model import ChatResponse, ChatUsage, OpenAIChatModel, ScriptedChatModel
+from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, OpenAIChatModel, ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt_middleware import rate_limit
 from agentrt_middleware.limiter import Limiter
@@ -308,6 +308,126 @@ def test_without_usage_the_estimate_stays(backend: str) -> None:
     play(backend, main)
     assert starts.times[:2] == [0, 0]
     assert 10 < starts.times[2] < 60
+
+
+class Words(ChatModelBase):
+    """Says one word after the other, each of which is a token by its length, and waits before the last."""
+
+    def __init__(self, *pieces: Any, stream: bool = True, settings: Any = None, name: str = "words") -> None:
+        super().__init__(model=name, stream=stream)
+        self._pieces = pieces
+        if settings is not None:
+            self.settings = settings
+
+    async def _call(self, messages: Any, tools: Any, tool_choice: Any) -> Any:
+        return self._words() if self.stream else self._pieces[0]
+
+    async def _words(self) -> AsyncGenerator[ChatResponse, None]:
+        for piece in self._pieces:
+            if isinstance(piece, Exception):
+                raise piece
+            if piece is None:
+                await anyio.sleep_forever()
+            yield piece
+
+
+WORD = ChatResponse([TextBlock("word")], is_last=False)
+BEGIN = ChatResponse([], is_last=False, usage=ChatUsage(50, 1))
+ASKED = 2  # tokens of "go" and the system prompt, by their length
+
+
+def level_of(layer: RateLimitMiddleware) -> float:
+    (limiter,) = layer._own.values()
+    assert limiter.usage.active == 0
+    return limiter.usage._tokens.level
+
+
+async def ask_and_leave_after(agent: Agent, deltas: int) -> None:
+    async with agent.with_state(AgentState()).reply_stream("go") as stream:
+        async for event in stream:
+            deltas -= event.type == "TEXT_BLOCK_DELTA"
+            if not deltas:
+                return
+
+
+@on_both_loops
+@pytest.mark.parametrize(
+    ("pieces", "how", "taken"),
+    [
+        ([WORD] * 5 + [None], "left", 4 + ASKED),
+        ([WORD] * 4 + [None], "cancelled", 4 + ASKED),
+        ([WORD] * 4 + [Transient("cut")], "broken off", 4 + ASKED),
+        ([BEGIN, *[WORD] * 5, None], "left", 54),
+        ([Transient("cut")], "broken off", ASKED),
+    ],
+)
+def test_a_stream_that_does_not_come_to_its_end_took_what_was_seen_of_it(
+    backend: str, pieces: list[Any], how: str, taken: float
+) -> None:
+    async def main() -> None:
+        layer = RateLimitMiddleware(tokens_per_minute=60_000)
+        agent = Agent("a", model=Words(*pieces), middlewares=[layer])
+        with anyio.move_on_after(0.01 if how == "cancelled" else inf):
+            if how == "broken off":
+                with pytest.raises(Transient):
+                    await agent.reply("go")
+            else:
+                await ask_and_leave_after(agent, 4 if how == "left" else 99)
+        assert level_of(layer) == pytest.approx(taken, abs=1.1)
+        seen = 4 if len(pieces) > 1 else 256
+        assert layer._tokens_of(call_of(Words())).expected == pytest.approx(seen + ASKED, abs=1.1)
+
+    play(backend, main)
+
+
+def call_of(model: ChatModelBase) -> Any:
+    return {"messages": [UserMsg("user", "go")], "tools": None, "tool_choice": None, "current_model": model}
+
+
+@on_both_loops
+def test_what_is_expected_is_known_for_each_model_and_no_more_than_it_may_say(backend: str) -> None:
+    def expected(layer: RateLimitMiddleware, **options: Any) -> float:
+        tokens = layer._tokens_of(call_of(Words(**options)))
+        assert tokens is not None
+        return tokens.expected - ASKED
+
+    async def main() -> None:
+        layer = RateLimitMiddleware(tokens_per_minute=60_000)
+        assert expected(layer) == pytest.approx(256, abs=1)
+        assert expected(layer, settings={"max_tokens": 30}) == pytest.approx(30, abs=1)
+        assert expected(layer, settings={"max_completion_tokens": 20}) == pytest.approx(20, abs=1)
+        await Agent("a", model=Words(used(10, 4_000), stream=False), middlewares=[layer]).reply("go")
+        assert expected(layer) == pytest.approx(4_000, abs=1)
+        assert expected(layer, name="other") == pytest.approx(256, abs=1)
+
+    play(backend, main)
+
+
+@on_both_loops
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        (ChatUsage(-50, -10), 0),
+        (ChatUsage(10, -10), 10),
+        (ChatUsage(10**300, 5), 60 * 1_440),
+        (ChatUsage(10, 60 * 1_440), 60 * 1_440),
+        (ChatUsage(10, inf), 60 * 1_440),  # type: ignore[arg-type]
+        (ChatUsage(nan, 10), 256 + ASKED),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+def test_a_usage_that_cannot_be_is_capped_and_logged_and_teaches_nothing(
+    backend: str, usage: ChatUsage, counted: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        layer = RateLimitMiddleware(tokens_per_minute=60)
+        response = ChatResponse([TextBlock("Hello.")], usage=usage)
+        await Agent("a", model=Words(response, stream=False), middlewares=[layer]).reply("go")
+        assert level_of(layer) == pytest.approx(counted, abs=1)
+        assert layer._tokens_of(call_of(Words())).expected == pytest.approx(256 + ASKED, abs=1.1)
+
+    play(backend, main)
+    assert "cannot be" in caplog.text
 
 
 @on_both_loops
