@@ -1,8 +1,9 @@
 """Text from models and tools, made safe for a terminal, and errors for a log."""
 
+import reprlib
 import traceback
 
-__all__ = ["escaped", "frames_of", "one_line"]
+__all__ = ["escaped", "frames_of", "one_line", "shown"]
 
 _KEPT = {ord("\n"), ord("\t")}
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _KEPT
@@ -11,6 +12,18 @@ _SURROGATES = range(0xD800, 0xE000)  # no encoding takes them
 _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS} | {
     code: f"\\u{code:04x}" for code in (*_DIRECTIONS, *_SURROGATES)
 }
+
+
+class _Repr(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        # Python writes no number of more than some thousand digits.
+        return super().repr_int(x, level) if abs(x) < 10**100 else "a number of more than 100 digits"
+
+
+_repr = _Repr()
+_repr.maxstring = _repr.maxother = 60
+_repr.maxlevel = 2
+shown = _repr.repr  # a short `!r`: what the model wrote may be a megabyte
 
 
 def escaped(text: str) -> str:

@@ -1,5 +1,6 @@
 """Answers that must have a form: the model gives them through a tool that exists for one reply only."""
 
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -11,6 +12,7 @@ from agentrt.agent.step import STRUCTURED_OUTPUT
 from agentrt.errors import InvalidInputError, ToolError, UsageError
 from agentrt.state import ReplyContext, StructuredTask
 from agentrt.tool import ToolBase, Toolkit
+from agentrt.tool.schema import CompiledSchema, SchemaError
 from agentrt.types import JSONSchema
 
 __all__ = ["check_form", "demand", "toolkit_for"]
@@ -66,7 +68,30 @@ def _schema_of(structured_schema: Any) -> JSONSchema:
             f'{{"type": "object", "properties": {{"answer": {{"type": "string"}}}}}}, not {structured_schema!r:.200}; '
             f"a list or a number goes into a property"
         )
-    return dict(copy)
+    return _checkable(copy, structured_schema)
+
+
+def _checkable(schema: JSONSchema, structured_schema: Any) -> JSONSchema:
+    """Return a schema whose every keyword can be checked; raises `InvalidInputError` where there is none."""
+    if _is_model(structured_schema):
+        with suppress(SchemaError):
+            CompiledSchema(schema)
+            return schema
+        schema = _without_patterns(schema)  # they may be written for Python's engine, and the class checks them itself
+    try:
+        CompiledSchema(schema)
+    except SchemaError as error:
+        raise InvalidInputError(f"structured_schema {structured_schema!r:.200} cannot be used: {error}") from error
+    return schema
+
+
+def _without_patterns(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_patterns(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: part for name, part in schema.items() if name != "pattern" or not isinstance(part, str)}
+    return {name: _without_patterns(part) for name, part in kept.items()}
 
 
 class _StructuredOutput(ToolBase):

@@ -1,7 +1,6 @@
 """Reading the arguments that a model wrote: strict JSON text of one object, each key once."""
 
 import json
-import reprlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -9,10 +8,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from agentrt.errors import ToolError
-from agentrt.tool.schema import problem
+from agentrt.text import shown
+from agentrt.tool.schema import CompiledSchema
 from agentrt.types import JSONSchema
 
-__all__ = ["MAX_INPUT", "ArgumentsError", "Parse", "by_schema", "by_types", "parse_object", "shown"]
+__all__ = ["MAX_INPUT", "ArgumentsError", "Parse", "by_schema", "by_types", "parse_object"]
 
 Parse = Callable[[str], dict[str, Any]]
 
@@ -26,12 +26,6 @@ class Validator(Protocol):
     """The part of pydantic's validator that is needed."""
 
     def validate_json(self, data: str, *, strict: bool) -> Any: ...
-
-
-_repr = reprlib.Repr()
-_repr.maxstring = _repr.maxother = 60
-_repr.maxlevel = 2
-shown = _repr.repr  # a short `!r`: what the model wrote may be a megabyte
 
 
 class ArgumentsError(ToolError):
@@ -60,15 +54,23 @@ def by_types(validator: Validator) -> Parse:
 def by_schema(schema: JSONSchema, hidden: frozenset[str], convert: Parse | None) -> Parse:
     """Return a reader that checks the arguments against a JSON schema; `convert` may then give them Python's types.
 
-    The names in `hidden` are filled in by the runtime, so a model may not give them even where the schema is open.
+    Raises `SchemaError` for a schema that is malformed or cannot be checked. The names in `hidden` are filled in by the
+    runtime, so a model may not give them even where the schema is open.
     """
+
+    compiled = CompiledSchema(schema)
 
     def parse(text: str) -> dict[str, Any]:
         arguments = parse_object(text)
         smuggled = sorted(hidden & arguments.keys())
         if smuggled:
             raise ArgumentsError(f"argument {smuggled[0]!r} is unknown")
-        found = problem(arguments, schema)
+        try:
+            found = compiled.problem(arguments)
+        except RecursionError:
+            found = "its input is nested too deep to be checked"
+        except Exception as error:  # noqa: BLE001  # whatever the schema makes of it, the tool must not run
+            found = f"its input cannot be checked: {shown(str(error))}"
         if found is not None:
             raise ArgumentsError(found)
         return convert(text) if convert else arguments

@@ -13,7 +13,7 @@ from agentrt.tool.plan import Plan, make_plan
 from agentrt.tool.signature import place
 from agentrt.types import JSONSchema, PermissionBehavior, PermissionContext, PermissionDecision
 
-__all__ = ["MAX_OUTPUT", "ToolBase", "check_name", "check_schema", "check_tool", "place_of", "plan_of"]
+__all__ = ["MAX_OUTPUT", "ToolBase", "check_name", "check_tool", "place_of", "plan_of"]
 
 MAX_OUTPUT = 200_000
 """The most characters of text that a tool's result keeps unless the tool says otherwise: some 50,000 tokens."""
@@ -29,7 +29,8 @@ class ToolBase:
     may yield the same, and `ToolChunk`s; text, blocks and chunks are only what is new. A parameter annotated
     `ToolContext` receives the context of the call and is not shown to the model.
 
-    `input_schema`, when not set, comes from the signature and docstring of `call`. `description`, when not set, is the
+    `input_schema`, when not set, comes from the signature and docstring of `call`; one that is malformed, or has a
+    keyword that cannot be checked, is refused at registration. `description`, when not set, is the
     docstring up to its first section (`Args:`, `Returns:`, ...). A subclass need not call `super().__init__()`.
     """
 
@@ -132,13 +133,11 @@ class ToolBase:
 
     def _make_plan(self) -> Plan:
         schema = self.__dict__.get("input_schema", getattr(type(self), "input_schema", None))
-        if schema is not None:
-            check_schema(self.name, schema)
-        elif type(self).call is ToolBase.call:
+        if schema is None and type(self).call is ToolBase.call:
             raise ToolConfigError(
                 f"{type(self).__name__} has neither `call` nor `input_schema`: define `async def call` with type hints"
             )
-        return make_plan(self.call, {}, schema)
+        return make_plan(self.name, self.call, {}, schema)
 
 
 def plan_of(tool: ToolBase) -> Plan:
@@ -167,15 +166,6 @@ def check_tool(tool: ToolBase) -> None:
         )
     if not tool.max_output > 0:
         raise ToolConfigError(f"max_output of {name} must be more than 0 characters, not {tool.max_output!r}")
-
-
-def check_schema(name: str, schema: Any) -> None:
-    """Raise `ToolConfigError` for what is no JSON schema of an object."""
-    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
-        raise ToolConfigError(
-            f'the schema of {name} must be a JSON schema of an object, e.g. {{"type": "object", "properties": {{}}}}, '
-            f"not {schema!r}"
-        )
 
 
 def place_of(tool: ToolBase) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentrt.errors import ToolConfigError
-from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_schema, check_tool
+from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_tool
 from agentrt.tool.docstring import parse_docstring
 from agentrt.tool.plan import Plan, make_plan
 from agentrt.tool.signature import docstring_of, name_of, place
@@ -69,9 +69,7 @@ class FunctionTool(ToolBase):
         return f"<FunctionTool {self.name} ({place(self.function)})>"
 
     def _make_plan(self) -> Plan:
-        if self._json_schema is not None:
-            check_schema(self.name, self._json_schema)
-        return make_plan(self.function, self._preset, self._json_schema)
+        return make_plan(self.name, self.function, self._preset, self._json_schema)
 
 
 def _parts(whole: JSONSchema, name: str | None, description: str | None) -> tuple[str | None, str | None, JSONSchema]:

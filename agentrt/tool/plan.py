@@ -13,6 +13,7 @@ from anyio.lowlevel import RunVar
 
 from agentrt.errors import ToolConfigError
 from agentrt.tool.arguments import Parse, by_schema
+from agentrt.tool.schema import CompiledSchema, SchemaError
 from agentrt.tool.signature import Signature, context_parameter, read_signature, underlying
 from agentrt.types import JSONSchema
 
@@ -41,13 +42,17 @@ class Plan:
     can_wait: bool
 
 
-def make_plan(function: Callable[..., Any], preset: dict[str, Any], schema: JSONSchema | None) -> Plan:
-    """Work out how to call `function`; raises `ToolConfigError` for what cannot be a tool.
+def make_plan(name: str, function: Callable[..., Any], preset: dict[str, Any], schema: JSONSchema | None) -> Plan:
+    """Work out how to call the `function` of the tool `name`; raises `ToolConfigError` for what cannot be a tool.
 
     A `schema` given by hand is what the model sees and what is checked; type hints, when all are there, then still
     convert. `preset` is passed at each call and hidden from the model.
     """
-    signature = read_signature(function, preset) if schema is None else _by_hand(function, preset, schema)
+    if schema is None:
+        signature = read_signature(function, preset)
+    else:
+        _check_schema(name, schema)
+        signature = _by_hand(name, function, preset, schema)
     run, is_streaming, in_thread = _runner(function)
     return Plan(
         run=partial(run, **preset) if preset else run,
@@ -60,24 +65,38 @@ def make_plan(function: Callable[..., Any], preset: dict[str, Any], schema: JSON
     )
 
 
-def _by_hand(function: Any, preset: dict[str, Any], schema: JSONSchema) -> Signature:
+def _check_schema(name: str, schema: Any) -> None:
+    """Raise `ToolConfigError` for what is not a JSON schema of an object."""
+    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+        raise ToolConfigError(
+            f'the schema of {name} must be a JSON schema of an object, e.g. {{"type": "object", "properties": {{}}}}, '
+            f"not {schema!r:.500}"
+        )
+
+
+def _by_hand(name: str, function: Any, preset: dict[str, Any], schema: JSONSchema) -> Signature:
     convert: Parse | None = None
     context_name = context_parameter(function, preset)
     with suppress(ToolConfigError):  # the schema was given because the signature says too little
         convert = read_signature(function, preset, by_hand=True).parse
     hidden = frozenset(preset) | ({context_name} if context_name else set())
-    shown = _without(schema, hidden)
-    return Signature(shown, by_schema(shown, hidden, convert), context_name)
+    try:
+        if hidden:
+            CompiledSchema(schema)  # before anything is taken out of it
+        visible = _without(schema, hidden)
+        return Signature(visible, by_schema(visible, hidden, convert), context_name)
+    except SchemaError as error:
+        raise ToolConfigError(f"the schema of {name} cannot be used: {error}") from error
 
 
 def _without(schema: JSONSchema, hidden: frozenset[str]) -> JSONSchema:
     if not hidden:
         return schema
     properties = {name: each for name, each in schema.get("properties", {}).items() if name not in hidden}
-    shown = {**schema, "properties": properties}
+    visible = {**schema, "properties": properties}
     if "required" in schema:
-        shown["required"] = [name for name in schema["required"] if name not in hidden]
-    return shown
+        visible["required"] = [name for name in schema["required"] if name not in hidden]
+    return visible
 
 
 def _runner(function: Any) -> tuple[Callable[..., Any], bool, bool]:

@@ -1,182 +1,150 @@
-"""Checking a value against a JSON schema that somebody wrote by hand.
+"""JSON schemas that somebody wrote: compiled once, when a tool is registered, and then asked about each value.
 
-A small part of JSON Schema: the keywords in the table at the end of this file, and local `$ref`s. Other keywords are
-passed over, `pattern` among them: Python's regular expressions can be made to run for hours.
+Draft 2020-12 with local references, and what earlier drafts wrote otherwise (`definitions`, `dependencies`, `items` as
+a list). A keyword that cannot be honoured is refused when the schema is compiled, and so is a schema that is malformed;
+keywords that no draft knows are remarks. What each keyword means is in `keywords.py`.
 """
 
 import json
-import math
-import reprlib
-from collections.abc import Callable
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
+from urllib.parse import unquote
 
+from agentrt.tool.keywords import KEYWORDS, UNSUPPORTED, Check, Problem, Run, SchemaError, as_json, escaped
 from agentrt.types import JSONSchema
 
-__all__ = ["problem", "summary"]
+__all__ = ["CompiledSchema", "SchemaError", "summary"]
 
-_MAX_DEPTH = 100
 _MAX_LISTED = 20
+_MAX_REFERENCES = 100_000
 
 
-class _Where:
-    """The place in the value, for messages, and the whole schema, for references."""
+class CompiledSchema:
+    """A JSON schema, ready to be asked; raises `SchemaError` for one that is malformed or cannot be checked."""
 
-    __slots__ = ("depth", "path", "root")
+    __slots__ = ("_check", "_has_references")
 
-    def __init__(self, root: Any, path: str = "", depth: int = 0) -> None:
-        self.root, self.path, self.depth = root, path, depth
+    def __init__(self, schema: JSONSchema) -> None:
+        try:
+            json.dumps(schema, allow_nan=False)
+            compiler = Compiler(schema)
+            self._check = compiler.subschema(schema, "#")
+            compiler.refuse_circles()
+        except (TypeError, ValueError) as error:
+            raise error if isinstance(error, SchemaError) else SchemaError(f"it has no JSON form: {error}") from None
+        except RecursionError:
+            raise SchemaError("it is nested too deep") from None
+        self._has_references = compiler.has_references
 
-    def __str__(self) -> str:
-        return f"argument {reprlib.repr(self.path)}" if self.path else "its input"
-
-    def at(self, part: str | int) -> "_Where":
-        return _Where(self.root, f"{self.path}.{part}" if self.path else str(part), self.depth + 1)
-
-    def same(self) -> "_Where":
-        return _Where(self.root, self.path, self.depth + 1)
-
-
-def problem(value: Any, schema: JSONSchema) -> str | None:
-    """Say what is wrong with a value, in words for the model; `None` when it fits the schema."""
-    return _problem(value, schema, _Where(schema))
-
-
-def _problem(value: Any, schema: Any, where: _Where) -> str | None:
-    if where.depth > _MAX_DEPTH:
-        return f"{where} is nested too deep to be checked"
-    if not isinstance(schema, dict):
-        return f"{where} is not allowed" if schema is False else None
-    for keyword, wanted in schema.items():
-        check = _CHECKS.get(keyword)
-        found = check(value, wanted, schema, where) if check else None
-        if found is not None:
-            return found
-    return None
+    def problem(self, value: Any) -> str | None:
+        """Say what is wrong with a value, in words for the model; `None` when it fits the schema."""
+        run = Run(_MAX_REFERENCES) if self._has_references else None
+        found = self._check(value, run) if self._check else None
+        return None if found is None else found.told()
 
 
-def _type(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    names = wanted if isinstance(wanted, list) else [wanted]
-    if any(_TYPES.get(name, _anything)(value) for name in names):
-        return None
-    return f"{where} should be of type {' or '.join(names)}, not {reprlib.repr(value)}"
+class Compiler:
+    """Turns each part of a schema into a check; a place is a JSON pointer such as "#/properties/city"."""
 
+    def __init__(self, root: Any) -> None:
+        self.has_references = False
+        self._root = root
+        self._anchors: dict[str, str] = {}
+        self._checks: dict[str, Check | None] = {}
+        self._begun: set[str] = set()
+        # From each place to those that look at the same value; a circle of them would never end.
+        self._same_value: dict[str, set[str]] = {}
+        self._collect_anchors(root, "#")
 
-def _enum(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    if any(_equal(value, each) for each in wanted):
-        return None
-    return f"{where} should be one of {', '.join(map(_json, wanted))}, not {reprlib.repr(value)}"
+    def subschema(self, schema: Any, place: str, *, same_value_as: str | None = None) -> Check | None:
+        """Return the check of one part, `None` for one that everything fits."""
+        if same_value_as is not None:
+            self._same_value.setdefault(same_value_as, set()).add(place)
+        if place not in self._begun:
+            self._begun.add(place)
+            self._checks[place] = self._compiled(schema, place)
+        return self._checks.get(place)
 
+    def reference(self, reference: str, place: str) -> Check:
+        """Return the check of the part that a `$ref` names; it may be the one that is being compiled."""
+        self.has_references = True
+        target = self._anchors.get(reference) or unquote(reference)
+        if not target.startswith("#") or (target != "#" and not target.startswith("#/")):
+            raise SchemaError(
+                f'$ref at {place} must name a part of this schema, such as "#/$defs/City", not {reference!r:.200}'
+            )
+        found = self._root
+        for part in target.split("/")[1:]:
+            found = _part(found, part.replace("~1", "/").replace("~0", "~"), reference, place)
+        self.subschema(found, target, same_value_as=place)
+        checks = self._checks
 
-def _const(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    return None if _equal(value, wanted) else f"{where} should be {_json(wanted)}, not {reprlib.repr(value)}"
+        def check(value: Any, run: Run | None) -> Problem | None:
+            if run is not None:
+                run.count()
+            known = checks[target]
+            return None if known is None else known(value, run)
 
+        return check
 
-def _required(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    if not isinstance(value, dict):
-        return None
-    missing = [name for name in wanted if name not in value]
-    return f"{where.at(missing[0])} is missing" if missing else None
+    def refuse_circles(self) -> None:
+        """Raise `SchemaError` for references that lead back to where they began without looking into the value."""
+        try:
+            TopologicalSorter(self._same_value).prepare()
+        except CycleError as error:
+            raise SchemaError(f"its references go in circles: {' -> '.join(error.args[1])}") from None
 
-
-def _properties(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    if not isinstance(value, dict):
-        return None
-    return _first(_problem(value[name], wanted[name], where.at(name)) for name in value if name in wanted)
-
-
-def _additional(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    if not isinstance(value, dict):
-        return None
-    extra = [name for name in value if name not in schema.get("properties", ())]
-    if extra and wanted is False:
-        return f"{where.at(extra[0])} is unknown"
-    return _first(_problem(value[name], wanted, where.at(name)) for name in extra)
-
-
-def _items(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    if not isinstance(value, list):
-        return None
-    rest = value[len(schema.get("prefixItems", ())) :]
-    return _first(_problem(each, wanted, where.at(place)) for place, each in enumerate(rest, len(value) - len(rest)))
-
-
-def _prefix_items(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    if not isinstance(value, list):
-        return None
-    return _first(_problem(*pair, where.at(place)) for place, pair in enumerate(zip(value, wanted, strict=False)))
-
-
-def _any_of(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    found = [_problem(value, each, where.same()) for each in wanted]
-    return None if None in found else f"{where} fits none of what is allowed: {'; or '.join(map(str, found[:3]))}"
-
-
-def _one_of(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    fitting = sum(_problem(value, each, where.same()) is None for each in wanted)
-    if fitting > 1:
-        return f"{where} fits {fitting} of the forms that exclude each other: {reprlib.repr(value)}"
-    return None if fitting else _any_of(value, wanted, schema, where)
-
-
-def _all_of(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    return _first(_problem(value, each, where.same()) for each in wanted)
-
-
-def _ref(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-    return _problem(value, _resolve(wanted, where.root), where.same())
-
-
-def _resolve(reference: str, root: Any) -> Any:
-    found = root
-    for part in reference.removeprefix("#").split("/")[1:]:
-        found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
-    return found
-
-
-def _limit(measure: Callable[[Any], Any], fits: Callable[[Any, Any], bool], words: str) -> "_Check":
-    def check(value: Any, wanted: Any, schema: JSONSchema, where: _Where) -> str | None:
-        size = measure(value)
-        if size is None or fits(size, wanted):
+    def _compiled(self, schema: Any, place: str) -> Check | None:
+        if schema is True:
             return None
-        return f"{where} should {words.format(wanted)}, not {reprlib.repr(value)}"
+        if schema is False:
+            return lambda value, run: Problem("is not allowed")
+        if not isinstance(schema, dict):
+            raise SchemaError(f"{place} must be a schema, which is an object, true or false, not {schema!r:.200}")
+        if place != "#" and isinstance(schema.get("$id"), str):
+            raise SchemaError(f"$id at {place} begins a schema of its own, which is not supported: put it into $defs")
+        checks = list(self._checks_of(schema, place))
+        return checks[0] if len(checks) == 1 else _all(checks) if checks else None
+
+    def _checks_of(self, schema: JSONSchema, place: str) -> Iterator[Check]:
+        for keyword in UNSUPPORTED:
+            if schema.get(keyword, True) is not True:
+                raise SchemaError(f"{keyword} at {place} is not supported: leave it out")
+        for keyword, build in KEYWORDS.items():
+            if keyword in schema:
+                check = build(self, schema[keyword], schema, place)
+                if check is not None:
+                    yield check
+
+    def _collect_anchors(self, schema: Any, place: str) -> None:
+        if isinstance(schema, dict):
+            if isinstance(schema.get("$anchor"), str):
+                self._anchors[f"#{schema['$anchor']}"] = place
+            for name, part in schema.items():
+                if name not in ("enum", "const", "default", "examples"):
+                    self._collect_anchors(part, f"{place}/{escaped(name)}")
+        elif isinstance(schema, list):
+            for number, part in enumerate(schema):
+                self._collect_anchors(part, f"{place}/{number}")
+
+
+def _all(checks: list[Check]) -> Check:
+    def check(value: Any, run: Run | None) -> Problem | None:
+        for each in checks:
+            found = each(value, run)
+            if found is not None:
+                return found
+        return None
 
     return check
 
 
-def _number(value: Any) -> Any:
-    return value if _is_number(value) else None
-
-
-def _length(kind: type[Any]) -> Callable[[Any], int | None]:
-    def measure(value: Any) -> int | None:
-        return len(value) if isinstance(value, kind) else None
-
-    return measure
-
-
-def _first(found: Any) -> str | None:
-    return next((each for each in found if each is not None), None)
-
-
-def _equal(value: Any, wanted: Any) -> bool:
-    # Python holds True equal to 1, JSON does not.
-    return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_integer(value: Any) -> bool:
-    return _is_number(value) and math.isfinite(value) and value == int(value)
-
-
-def _anything(value: Any) -> bool:
-    return True
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _part(value: Any, name: str, reference: str, place: str) -> Any:
+    try:
+        return value[int(name)] if isinstance(value, list) else value[name]
+    except (LookupError, TypeError, ValueError):
+        raise SchemaError(f"$ref at {place} leads nowhere: {reference!r:.200}") from None
 
 
 def summary(schema: JSONSchema) -> str:
@@ -197,9 +165,9 @@ def _kind(schema: Any) -> str:
     if not isinstance(schema, dict):
         return "anything"
     if "enum" in schema:
-        return f"one of {', '.join(map(_json, schema['enum'][:_MAX_LISTED]))}"
+        return f"one of {', '.join(map(as_json, schema['enum'][:_MAX_LISTED]))}"
     if "const" in schema:
-        return _json(schema["const"])
+        return as_json(schema["const"])
     if "$ref" in schema:
         return str(schema["$ref"]).rsplit("/", 1)[-1]
     kinds = schema.get("anyOf") or schema.get("oneOf")
@@ -207,38 +175,3 @@ def _kind(schema: Any) -> str:
         return " or ".join(_kind(each) for each in kinds)
     wanted = schema.get("type", "anything")
     return " or ".join(wanted) if isinstance(wanted, list) else str(wanted)
-
-
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "null": lambda value: value is None,
-    "integer": _is_integer,
-    "number": _is_number,
-}
-
-_Check = Callable[[Any, Any, JSONSchema, _Where], str | None]
-_CHECKS: dict[str, _Check] = {
-    "type": _type,
-    "enum": _enum,
-    "const": _const,
-    "required": _required,
-    "properties": _properties,
-    "additionalProperties": _additional,
-    "prefixItems": _prefix_items,
-    "items": _items,
-    "anyOf": _any_of,
-    "oneOf": _one_of,
-    "allOf": _all_of,
-    "$ref": _ref,
-    "minimum": _limit(_number, lambda size, wanted: size >= wanted, "be at least {}"),
-    "maximum": _limit(_number, lambda size, wanted: size <= wanted, "be at most {}"),
-    "exclusiveMinimum": _limit(_number, lambda size, wanted: size > wanted, "be more than {}"),
-    "exclusiveMaximum": _limit(_number, lambda size, wanted: size < wanted, "be less than {}"),
-    "minLength": _limit(_length(str), lambda size, wanted: size >= wanted, "have at least {} characters"),
-    "maxLength": _limit(_length(str), lambda size, wanted: size <= wanted, "have at most {} characters"),
-    "minItems": _limit(_length(list), lambda size, wanted: size >= wanted, "have at least {} items"),
-    "maxItems": _limit(_length(list), lambda size, wanted: size <= wanted, "have at most {} items"),
-}

@@ -8,7 +8,8 @@ from typing import Any, Literal
 from agentrt.block import TextBlock, ToolCallBlock, ToolResultState
 from agentrt.errors import ToolConfigError
 from agentrt.module import StateModule
-from agentrt.tool.arguments import ArgumentsError, shown
+from agentrt.text import shown
+from agentrt.tool.arguments import ArgumentsError
 from agentrt.tool.base import ToolBase, check_name, check_tool, place_of, plan_of
 from agentrt.tool.call import PreparedCall, run_call
 from agentrt.tool.context import ToolContext

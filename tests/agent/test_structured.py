@@ -259,6 +259,8 @@ class Odd(BaseModel):
         ({"type": "object", "properties": ["a"]}, "not {'type'"),
         ({"type": "object", "properties": {"a": object}}, "has no JSON schema: Unable to serialize"),
         (Odd, "has no JSON schema: Cannot generate"),
+        ({"type": "object", "properties": {"a": {"enum": 1}}}, "cannot be used: enum at #/properties/a must be a list"),
+        ({"type": "object", "properties": {"a": {"pattern": "a(?=b)"}}}, "cannot be used: pattern 'a(?=b)' at "),
     ],
 )
 async def test_what_describes_no_form_is_refused_at_the_call(schema, words):
@@ -366,3 +368,14 @@ async def test_another_round_is_asked_for_another_form():
     answer = await agent.reply("How long?", NUMBER)
     assert answer.structured_output == {"n": 2, "unit": "m"}
     assert answer.finished_reason == "completed"
+
+
+async def test_a_pattern_for_pythons_engine_is_left_to_the_class():
+    class Code(BaseModel, regex_engine="python-re"):
+        code: str = Field(pattern=r"a(?=b)b")
+
+    agent = agent_of([[call("1", TOOL, code="xx")], [call("2", TOOL, code="ab")]])
+    msg = await agent.reply("go", structured_schema=Code)
+    assert msg.structured_output == {"code": "ab"}
+    schema = agent.model.calls[0].tools[-1]["function"]["parameters"]
+    assert schema["properties"]["code"]["type"] == "string"

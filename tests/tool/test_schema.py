@@ -1,10 +1,32 @@
-"""A schema written by hand is checked as it stands."""
+"""A schema written by hand is honoured as it stands, or refused when it is compiled."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentrt.tool.schema import problem, summary
+from agentrt.errors import ToolConfigError
+from agentrt.message import ToolCallBlock
+from agentrt.tool import FunctionTool, ToolBase, Toolkit, ToolResponse
+from agentrt.tool.schema import CompiledSchema, SchemaError, summary
+
+
+def problem(value: Any, schema: dict[str, Any]) -> str | None:
+    return CompiledSchema(schema).problem(value)
+
+
+# The official suite (github.com/json-schema-org/JSON-Schema-Test-Suite, MIT, Copyright (c) 2012 Julian Berman): what it
+# has on the keywords of draft 2020-12 that are honoured, each test as [value, whether it fits].
+SUITE = json.loads((Path(__file__).parent / "json_schema_suite.json").read_text(encoding="utf-8"))
+GROUPS = [(f"{keyword}: {group['description']}", group) for keyword, groups in SUITE.items() for group in groups]
+
+
+@pytest.mark.parametrize("group", [group for _, group in GROUPS], ids=[name for name, _ in GROUPS])
+def test_official_suite_holds(group: dict[str, Any]) -> None:
+    compiled = CompiledSchema(group["schema"])
+    assert [[value, compiled.problem(value) is None] for value, _ in group["tests"]] == group["tests"]
+
 
 OBJECT: dict[str, Any] = {
     "type": "object",
@@ -101,13 +123,182 @@ def test_a_keyword_says_nothing_about_values_of_another_type() -> None:
     assert problem(None, schema | {"prefixItems": [False], "minimum": 5, "minLength": 5, "minItems": 5}) is None
 
 
-def test_references_that_go_in_circles_end() -> None:
-    circle = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
-    assert problem({}, circle) == "its input is nested too deep to be checked"
+REFUSED: list[tuple[Any, str]] = [
+    ({"properties": {"a": {"enum": None}}}, "enum at #/properties/a must be a list of values, not None"),
+    ({"properties": {"a": {"minimum": "5"}}}, "minimum at #/properties/a must be a number, not '5'"),
+    ({"properties": {"a": {"$ref": 5}}}, "$ref at #/properties/a must be text, not 5"),
+    ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "$ref at #/properties/a leads nowhere: '#/$defs/b'"),
+    (
+        {"properties": {"a": {"$ref": "https://x/y.json"}}},
+        "$ref at #/properties/a must name a part of this schema, such as \"#/$defs/City\", not 'https://x/y.json'",
+    ),
+    ({"type": "objekt"}, "type at # must be one of object, array, string, boolean, null, integer, number, or a list"),
+    ({"type": []}, "type at # must be one of "),
+    ({"required": "a"}, "required at # must be a list of names, not 'a'"),
+    ({"properties": {"a": {"required": True}}}, "required at #/properties/a must be a list of names, not True"),
+    ({"properties": []}, "properties at # must be an object of schemas, not []"),
+    (
+        {"properties": {"a": "string"}},
+        "#/properties/a must be a schema, which is an object, true or false, not 'string'",
+    ),
+    ({"items": 5}, "#/items must be a schema"),
+    ({"anyOf": {}}, "anyOf at # must be a list of schemas, not {}"),
+    ({"allOf": []}, "allOf at # must be a list of schemas, not []"),
+    ({"minLength": -1}, "minLength at # must be a whole number of at least 0, not -1"),
+    ({"maxItems": 1.5}, "maxItems at # must be a whole number of at least 0, not 1.5"),
+    ({"multipleOf": 0}, "multipleOf at # must be more than 0, not 0"),
+    ({"exclusiveMinimum": True}, "exclusiveMinimum at # must be a number, not True"),
+    ({"uniqueItems": "yes"}, "uniqueItems at # must be true or false, not 'yes'"),
+    ({"format": 1}, "format at # must be the name of a format, not 1"),
+    ({"pattern": "("}, "pattern '(' at # cannot be checked (unclosed group): leave it out"),
+    (
+        {"pattern": r"(a)\1"},
+        "pattern '(a)\\\\1' at # cannot be checked (backreferences are not supported): leave it out",
+    ),
+    ({"pattern": "a(?=b)"}, "look-around"),
+    ({"patternProperties": {"(": {}}}, "patternProperties '(' at # cannot be checked"),
+    ({"unevaluatedProperties": False}, "unevaluatedProperties at # is not supported: leave it out"),
+    ({"$defs": {"unused": {"enum": 1}}}, "enum at #/$defs/unused must be a list of values, not 1"),
+    ({"properties": {"a": {"$id": "https://x"}}}, "$id at #/properties/a begins a schema of its own"),
+    ({"default": {1, 2}}, "it has no JSON form"),
+    ({"maximum": float("nan")}, "it has no JSON form"),
+    ({"$ref": "#"}, "its references go in circles: # -> #"),
+    (
+        {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/a"}]}}},
+        "its references go in circles",
+    ),
+]
 
 
-def test_keywords_that_are_not_known_are_passed_over() -> None:
-    assert problem({"a": "x"}, {"properties": {"a": {"pattern": "^y$", "format": "date"}}}) is None
+@pytest.mark.parametrize(("schema", "said"), REFUSED)
+def test_a_schema_that_cannot_be_honoured_is_refused_at_registration(schema: dict[str, Any], said: str) -> None:
+    class Tool(ToolBase):
+        name = "search"
+        is_external_tool = True
+        input_schema = schema
+
+    with pytest.raises(SchemaError) as refused:
+        CompiledSchema(schema)
+    assert said in str(refused.value)
+    if "type" not in schema:
+        for register in (
+            lambda: Toolkit([Tool()]),
+            lambda: FunctionTool(lambda: None, name="search", json_schema=schema),
+            lambda: FunctionTool(lambda key: None, name="search", json_schema=schema, preset_kwargs={"key": 1}),
+        ):
+            with pytest.raises(ToolConfigError, match=r"^the schema of search cannot be used: "):
+                register()
+
+
+def test_a_circle_that_another_part_reaches_first_is_refused() -> None:
+    b = {"properties": {"x": {"$ref": "#/$defs/a"}}, "allOf": [{"$ref": "#/$defs/a"}]}
+    with pytest.raises(SchemaError, match="circles"):
+        CompiledSchema({"$ref": "#/$defs/b", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": b}})
+
+
+async def whatever(value) -> str:  # type: ignore[no-untyped-def]
+    return "ran"
+
+
+async def answer(schema: dict[str, Any], text: str) -> str:
+    tool = FunctionTool(whatever, json_schema={"type": "object", "properties": {"value": schema}})
+    *_, response = [item async for item in Toolkit([tool]).call_tool_function(ToolCallBlock("1", "whatever", text))]
+    assert isinstance(response, ToolResponse)
+    return response.content[0].text  # type: ignore[union-attr]
+
+
+BIG = "1" + "0" * 400
+
+
+@pytest.mark.parametrize("kind", ["integer", "number"])
+async def test_an_integer_of_any_size_is_checked(kind: str) -> None:
+    assert await answer({"type": kind}, f'{{"value": {BIG}}}') == "ran"
+    assert await answer({"type": kind, "multipleOf": 0.5}, f'{{"value": {BIG}}}') == "ran"
+    for text in (BIG, "1" + "0" * 4_290):
+        refused = await answer({"type": kind, "maximum": 9}, f'{{"value": {text}}}')
+        assert "argument 'value' should be at most 9, not a number of more than 100 digits" in refused
+
+
+async def test_a_value_that_is_nested_too_deep_to_be_checked_is_an_error_result() -> None:
+    tree: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"allOf": [{"anyOf": [{"$ref": "#/properties/value"}]}]}},
+    }
+    deep = '{"a":' * 190 + "{}" + "}" * 190
+    assert "nested too deep to be checked" in await answer(tree, f'{{"value": {deep}}}')
+
+
+async def test_a_schema_that_would_take_for_ever_is_an_error_result() -> None:
+    twice = {"anyOf": [{"properties": {"a": {"$ref": "#/properties/value"}}}] * 2, "type": "object"}
+    deep = '{"a":' * 40 + "5" + "}" * 40
+    assert "its schema takes too much work for this value" in await answer(twice, f'{{"value": {deep}}}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "fits_not"),
+    [
+        ({"pattern": r"^\d{3}-\w+$"}, ["123-a_b"], ["٣٣٣-a", "123-é", "123-a\n"]),
+        ({"pattern": r"[\w-.]"}, ["-", ".", "a"], ["!", ""]),
+        ({"pattern": "^[[]&&$"}, ["[&&"], ["[[&&"]),
+        ({"pattern": r"^(?!\.)(?!.*\.\.)[a-z.]+@[a-z]+$"}, ["a.b@c"], [".a@c", "a..b@c"]),
+        ({"pattern": r"^(?=.*[A-Z])(?=.*\d).{3,}$"}, ["aB3"], ["ab3", "aBc", "B3"]),
+        ({"pattern": "(a+)+$"}, ["aaa"], ["a" * 50_000 + "b"]),
+        ({"format": "date"}, ["2026-11-22"], ["tomorrow", "2026-02-30", "20261122"]),
+        ({"format": "date-time"}, ["2026-11-22T10:00:00Z", "2026-11-22 10:00:00"], ["2026-11-22", "now"]),
+        ({"format": "time"}, ["10:00:00", "23:59:60Z"], ["25:00:00", "10"]),
+        ({"format": "uuid"}, ["00000000-0000-0000-0000-00000000000f"], ["0", "g" * 36]),
+        ({"format": "email"}, ["a@b.c", "ö@ü"], ["a", "a@b@c", "a b@c"]),
+        ({"format": "uri"}, ["https://a/b?c#d", "urn:x"], ["/a", "a b:c"]),
+        ({"format": "ipv4"}, ["127.0.0.1"], ["127.0.0.256"]),
+        ({"format": "ipv6"}, ["::1"], ["::g", "fe80::1%eth0"]),
+        ({"format": "int32"}, ["anything"], []),
+    ],
+)
+def test_patterns_and_formats_of_text_are_checked(schema: dict[str, Any], fits: list[str], fits_not: list[str]) -> None:
+    compiled = CompiledSchema(schema)
+    assert [text for text in fits if compiled.problem(text)] == []
+    assert [text for text in fits_not if not compiled.problem(text)] == []
+
+
+def test_a_lookahead_whose_meaning_would_change_is_refused() -> None:
+    for pattern in ("^(?=a)b|c", "^(?=a)?b", "x(?!a)", "^(?<=a)b"):
+        with pytest.raises(SchemaError, match="cannot be checked"):
+            CompiledSchema({"pattern": pattern})
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "said"),
+    [
+        ({"pattern": "^a$"}, "b", "its input should match the pattern ^a$, not 'b'"),
+        ({"format": "date"}, "x", "its input should have the format date, not 'x'"),
+        ({"multipleOf": 0.1}, 0.35, "its input should be a multiple of 0.1, not 0.35"),
+        ({"uniqueItems": True}, [1, 1.0], "its input should hold each item once, not [1, 1.0]"),
+        ({"not": {"type": "null"}}, None, "its input is what it may not be: None"),
+        ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "argument 'b' is missing, which goes with 'a'"),
+        ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, "argument 'ab' has a name that does not fit: argument 'ab' "),
+        ({"contains": {"type": "null"}}, [1], "its input should hold at least 1 items of the kind that is asked for"),
+        ({"maxProperties": 0}, {"a": 1}, "its input should have at most 0 properties, not {'a': 1}"),
+        ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, {"a": 1}, "argument 'b' is missing"),
+        ({"enum": [[True], {"a": 1}]}, [1], 'its input should be one of [true], {"a": 1}, not [1]'),
+    ],
+)
+def test_each_keyword_says_what_it_wants(schema: dict[str, Any], value: Any, said: str) -> None:
+    told = problem(value, schema)
+    assert told is not None
+    assert told.startswith(said)
+
+
+def test_what_earlier_drafts_wrote_otherwise_is_honoured() -> None:
+    assert problem(["a", 2], {"items": [{"type": "string"}, {"type": "string"}]}) is not None
+    assert problem(["a", 2], {"items": [{"type": "string"}], "additionalItems": False}) == "argument '1' is not allowed"
+    assert problem({"a": 1}, {"dependencies": {"a": ["b"]}}) is not None
+    assert problem({"a": 1}, {"dependencies": {"a": {"required": ["c"]}}}) == "argument 'c' is missing"
+    old = {"properties": {"a": {"$ref": "#/definitions/n"}}, "definitions": {"n": {"type": "integer"}}}
+    assert problem({"a": "x"}, old) == "argument 'a' should be of type integer, not 'x'"
+
+
+def test_keywords_that_are_not_known_are_remarks() -> None:
+    assert problem({"a": 1}, {"properties": {"a": {"x-order": 1, "nullable": 5, "readOnly": True}}}) is None
 
 
 def test_summary_tells_names_types_and_what_may_be_left_out() -> None:

@@ -1,0 +1,160 @@
+"""Patterns and formats of text, each checked in time linear in the text, whoever wrote the schema.
+
+Patterns are those of JavaScript, as JSON Schema has them. They run on the engine of pydantic-core, which never tracks
+back; so it knows no look-around and no back-references. Lookaheads at the very beginning are taken apart here, since
+validation libraries write many of those: `^(?!a)b` is what fits `^b` and not `^a`.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import date, time
+from functools import partial
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+
+from pydantic_core import SchemaError, SchemaValidator
+from pydantic_core.core_schema import str_schema
+
+__all__ = ["FORMATS", "PatternError", "compile_pattern"]
+
+# JavaScript's classes are of ASCII, Rust's of Unicode; in both a class may stand in a class where it is spelt out so.
+_CLASSES = {"d": "[0-9]", "D": "[^0-9]", "w": "[A-Za-z0-9_]", "W": "[^A-Za-z0-9_]", "<": "<", ">": ">"}
+_IN_CLASS = {"[": r"\[", "&": r"\&", "~": r"\~"}  # operators in Rust
+
+
+class PatternError(ValueError):
+    """A pattern that cannot be checked; the text says why."""
+
+
+def compile_pattern(pattern: str) -> Callable[[str], bool]:
+    """Return whether a text holds what fits the pattern, as a function; raises `PatternError`."""
+    ahead, rest = _lookaheads(pattern)
+    fits = _engine(rest)
+    if not ahead:
+        return fits
+    wanted = [_engine(f"^(?:{inner})") for sign, inner in ahead if sign == "="]
+    refused = [_engine(f"^(?:{inner})") for sign, inner in ahead if sign == "!"]
+
+    def check(text: str) -> bool:
+        return fits(text) and all(each(text) for each in wanted) and not any(each(text) for each in refused)
+
+    return check
+
+
+def _engine(pattern: str) -> Callable[[str], bool]:
+    try:
+        return SchemaValidator(str_schema(pattern=_translated(pattern), regex_engine="rust-regex")).isinstance_python
+    except SchemaError as error:
+        raise PatternError(str(error).strip().rpartition("\n")[2].strip().removeprefix("error: ")) from None
+
+
+def _lookaheads(pattern: str) -> tuple[list[tuple[str, str]], str]:
+    """Return the lookaheads that follow a `^` at the beginning, and the pattern without them."""
+    found: list[tuple[str, str]] = []
+    rest = pattern[1:] if pattern.startswith("^") else ""
+    while rest.startswith(("(?=", "(?!")):
+        end = _closing(rest)
+        found.append((rest[2], rest[3:end]))
+        rest = rest[end + 1 :]
+    if not found:
+        return [], pattern
+    if rest[:1] in ("*", "+", "?", "{") or _has_alternatives(rest):
+        raise PatternError("a lookahead is only supported at the beginning of a pattern without `|` around it")
+    return found, f"^{rest}"
+
+
+def _tokens(pattern: str) -> "list[tuple[int, str, bool]]":
+    """Return each character or escape with its place, and whether it stands in a class."""
+    found: list[tuple[int, str, bool]] = []
+    place, in_class = 0, False
+    while place < len(pattern):
+        token = pattern[place : place + 2] if pattern[place] == "\\" else pattern[place]
+        was_in_class = in_class
+        if not in_class and token == "[":
+            in_class = True
+        elif in_class and token == "]":
+            in_class = was_in_class = False
+        found.append((place, token, was_in_class))
+        place += len(token)
+    return found
+
+
+def _closing(group: str) -> int:
+    """Return where the group that the text begins with ends."""
+    depth = 0
+    for place, token, in_class in _tokens(group):
+        if not in_class and token in ("(", ")"):
+            depth += 1 if token == "(" else -1
+            if depth == 0:
+                return place
+    raise PatternError("a group is not closed")
+
+
+def _has_alternatives(pattern: str) -> bool:
+    depth = 0
+    for _, token, in_class in _tokens(pattern):
+        if not in_class and token in ("(", ")"):
+            depth += 1 if token == "(" else -1
+        elif not in_class and token == "|" and depth == 0:
+            return True
+    return False
+
+
+def _translated(pattern: str) -> str:
+    """Return a pattern of JavaScript in the words of Rust."""
+    tokens = _tokens(pattern)
+    told: list[str] = []
+    for number, (_, token, in_class) in enumerate(tokens):
+        if token[0] == "\\" and token[1:] in _CLASSES:
+            told.append(_CLASSES[token[1:]])
+        elif in_class and token == "-" and _is_beside_a_class(tokens, number):
+            told.append(r"\-")
+        else:
+            told.append(_IN_CLASS.get(token, token) if in_class else token)
+    return "".join(told)
+
+
+def _is_beside_a_class(tokens: "list[tuple[int, str, bool]]", number: int) -> bool:
+    around = (tokens[number - 1], tokens[min(number + 1, len(tokens) - 1)])
+    return any(token in (r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", "-") for _, token, _ in around)
+
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = re.compile(r"([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.[0-9]+)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})?")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_EMAIL = re.compile(r"[^\s@]+@[^\s@]+")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]*")
+
+
+def _is_date(text: str) -> bool:
+    return bool(_DATE.fullmatch(text)) and _reads(date.fromisoformat, text)
+
+
+def _is_time(text: str) -> bool:
+    # Python knows no leap seconds, and no small `z`.
+    return bool(_TIME.fullmatch(text)) and _reads(time.fromisoformat, text.upper().replace(":60", ":59", 1))
+
+
+def _is_date_time(text: str) -> bool:
+    return text[10:11] in ("T", "t", " ") and _is_date(text[:10]) and _is_time(text[11:])
+
+
+def _reads(read: Callable[[Any], Any], text: str) -> bool:
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
+
+
+FORMATS: dict[str, Callable[[str], bool]] = {
+    "date": _is_date,
+    "time": _is_time,
+    "date-time": _is_date_time,
+    "uuid": lambda text: bool(_UUID.fullmatch(text)),
+    "email": lambda text: bool(_EMAIL.fullmatch(text)),
+    "uri": lambda text: bool(_URI.fullmatch(text)),
+    "ipv4": partial(_reads, IPv4Address),
+    "ipv6": lambda text: "%" not in text and _reads(IPv6Address, text),
+}
+"""The formats that are checked, as leniently as pydantic's types: a time may lack its zone. Others are remarks."""
