@@ -2,6 +2,7 @@
 
 from agentrt.model.anthropic import AnthropicChatModel
 from agentrt.model.base import ChatModelBase, ModelResult
+from agentrt.model.claude import ClaudeRules
 from agentrt.model.openai import OpenAIChatModel, Quirks
 from agentrt.model.presets import chat_model, default_model
 from agentrt.model.remote import RemoteChatModel, Timeouts
@@ -15,6 +16,7 @@ __all__ = [
     "ChatModelBase",
     "ChatResponse",
     "ChatUsage",
+    "ClaudeRules",
     "ModelResult",
     "OpenAIChatModel",
     "Quirks",

@@ -14,6 +14,7 @@ from agentrt.formatter import Formatter, format_anthropic
 from agentrt.formatter.anthropic import PROVIDER, pack_thinking
 from agentrt.message import Msg
 from agentrt.model.assembly import Assembly
+from agentrt.model.claude import ClaudeRules, rules_of
 from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote import MAX_BYTES, AnswerReader, RemoteChatModel, Timeouts
 from agentrt.model.wire import count_in, dict_in, list_in, text_in
@@ -22,6 +23,10 @@ from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 __all__ = ["AnthropicChatModel"]
 
 _MAX_TOKENS = 8192
+_ROOM_TO_THINK = 16_384
+_THOUGHTS = ("thinking", "redacted_thinking")
+_BINDING_CONTROLS = "thinking-binding-controls-2026-08-01"  # without which the API does not know `block_binding`
+_OVERRIDE = "if the API takes it by now, give rules=ClaudeRules(...)"
 _REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -39,10 +44,18 @@ class AnthropicChatModel(RemoteChatModel):
     """Claude, or a model of any server that speaks Anthropic's messages API, given as `base_url`.
 
     The key comes from ANTHROPIC_API_KEY unless `api_key` or another `key_variable` is given, the URL from
-    ANTHROPIC_BASE_URL unless it is given. The API wants a limit: `max_tokens` is 8192 unless given, and the budget of
-    `thinking` comes on top of that. `thinking` is what the API takes, `{"type": "enabled", "budget_tokens": 4000}`; it
-    is left out of a call for which the API would refuse it: one that forces a tool, or goes on with a round of tools
-    that another model began. `formatter` makes `messages` and `system` of a request.
+    ANTHROPIC_BASE_URL unless it is given.
+
+    `thinking` is what the API takes, `{"type": "adaptive"}` or, for models up to Claude 4.6,
+    `{"type": "enabled", "budget_tokens": 4000}`; it is left out of a call for which the API would refuse it: one that
+    forces a tool, or goes on with a round of tools that another model began. `effort` is how hard the model tries:
+    "low", "medium", "high", "xhigh" or "max". The API wants a limit: `max_tokens` is 8192 unless given, and thinking
+    comes on top of that, with its budget or else with 16,384. What differs from model to model is in `rules`, which
+    are known for Anthropic's own; what they rule out is a `ConfigError`.
+
+    `server_tools` are tools that Anthropic runs itself, such as
+    `{"type": "web_search_20250305", "name": "web_search"}`, and go with the agent's own; what they did is kept in
+    `ProviderBlock`s. `formatter` makes `messages` and `system` of a request.
     """
 
     _sdk = "anthropic"
@@ -66,6 +79,9 @@ class AnthropicChatModel(RemoteChatModel):
         top_p: float | None = None,
         stop: str | Sequence[str] | None = None,
         thinking: Mapping[str, Any] | None = None,
+        effort: str | None = None,
+        server_tools: Sequence[Mapping[str, Any]] = (),
+        rules: ClaudeRules | None = None,
         formatter: Formatter = format_anthropic,
         timeouts: Timeouts | None = None,
         extra_headers: Mapping[str, str] | None = None,
@@ -86,15 +102,19 @@ class AnthropicChatModel(RemoteChatModel):
             max_bytes=max_bytes,
             http_client=http_client,
         )
-        self._thinking = _checked_thinking(thinking)
+        self.rules = rules or rules_of(model)
+        _check_sampling(model, self.rules, temperature=temperature, top_p=top_p)
+        self._thinking = _bound(_checked_thinking(model, thinking, self.rules), self.rules)
+        self._server_tools = _checked_tools(server_tools)
         self._formatter = formatter
         if formatter is not format_anthropic:
             self.capabilities = None  # it may have a form for anything
         settings = {
-            "max_tokens": max_tokens or _MAX_TOKENS + self._thinking.get("budget_tokens", 0),
-            "temperature": temperature,
-            "top_p": top_p,
+            "max_tokens": max_tokens or _MAX_TOKENS + _room_for(self._thinking, self.rules),
+            "temperature": temperature if self.rules.samples else None,
+            "top_p": top_p if self.rules.samples else None,
             "stop_sequences": [stop] if isinstance(stop, str) else stop,
+            "output_config": {"effort": effort} if effort is not None else None,
         }
         self.settings = {name: value for name, value in settings.items() if value is not None}
 
@@ -102,35 +122,85 @@ class AnthropicChatModel(RemoteChatModel):
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> dict[str, Any]:
         body = {"model": self.model, "stream": self.stream, **self.settings, **self._formatter(messages)}
-        body |= _tools(tools, tool_choice, body["messages"])
-        if self._thinking and _may_think(body):
+        body |= self._tools(tools, tool_choice, body["messages"])
+        if self._thinking and _may_think(body, self._thinking["type"]):
             body["thinking"] = self._thinking
+        if self.rules.binds_thinking and "block_binding" not in self._thinking:
+            body["messages"] = _without_thinking(body["messages"])
         return body
+
+    def _tools(
+        self, schemas: list[JSONSchema] | None, choice: ToolChoice | None, turns: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        if schemas:
+            tools = {"tools": [*(_tool(schema["function"]) for schema in schemas), *self._server_tools]}
+            return {**tools, "tool_choice": _choice(choice, self.rules)} if choice else tools
+        # A conversation with calls in it is refused unless tools are declared.
+        called = {part["name"] for turn in turns for part in turn["content"] if part["type"] == "tool_use"}
+        gone = [_tool({"name": name, "description": "No longer available."}) for name in sorted(called)]
+        if self._server_tools:
+            return {"tools": [*gone, *self._server_tools]}
+        return {"tools": gone, "tool_choice": {"type": "none"}} if gone else {}
+
+    def _headers(self) -> dict[str, str]:
+        headers = super()._headers()
+        if "block_binding" not in self._thinking:
+            return headers
+        given = [headers.pop(name) for name in list(headers) if name.lower() == "anthropic-beta"]
+        return {**headers, "anthropic-beta": ",".join([*given, _BINDING_CONTROLS])}
 
     def _reader(self, messages: Sequence[Msg]) -> AnswerReader:
         return _Reader(messages)
 
 
-def _checked_thinking(thinking: Mapping[str, Any] | None) -> dict[str, Any]:
+def _checked_thinking(model: str, thinking: Mapping[str, Any] | None, rules: ClaudeRules) -> dict[str, Any]:
     checked = dict(thinking) if isinstance(thinking, Mapping) else {}
-    if thinking is not None and not ("type" in checked and isinstance(checked.get("budget_tokens", 0), int)):
+    is_typed = isinstance(checked.get("type"), str) and isinstance(checked.get("budget_tokens", 0), int)
+    if thinking is not None and not is_typed:
         raise ConfigError(
             f"AnthropicChatModel(thinking=...) is what the API takes, as in "
-            f'{{"type": "enabled", "budget_tokens": 4000}}, not {thinking!r:.100}'
+            f'{{"type": "enabled", "budget_tokens": 4000}} or {{"type": "adaptive"}}, not {thinking!r:.100}'
+        )
+    if checked and checked["type"] not in rules.thinking:
+        remedy = "" if "enabled" in rules.thinking else ", and effort=... for how much"
+        raise ConfigError(
+            f"{model!r} does not take thinking of the type {checked['type']!r:.100}: give one of "
+            f"{', '.join(sorted(rules.thinking))}{remedy}; {_OVERRIDE}"
         )
     return checked
 
 
-def _tools(schemas: list[JSONSchema] | None, choice: ToolChoice | None, turns: list[dict[str, Any]]) -> dict[str, Any]:
-    if schemas:
-        tools = [_tool(schema["function"]) for schema in schemas]
-        return {"tools": tools, "tool_choice": _choice(choice)} if choice else {"tools": tools}
-    # A conversation with calls in it is refused unless tools are declared.
-    called = {part["name"] for turn in turns for part in turn["content"] if part["type"] == "tool_use"}
-    if not called:
-        return {}
-    gone = [_tool({"name": name, "description": "No longer available."}) for name in sorted(called)]
-    return {"tools": gone, "tool_choice": {"type": "none"}}
+def _check_sampling(model: str, rules: ClaudeRules, **settings: float | None) -> None:
+    for name, value in settings.items():
+        if not rules.samples and value is not None and value != 1:
+            raise ConfigError(f"{model!r} takes no {name} but its default, not {value!r}: leave it out; {_OVERRIDE}")
+
+
+def _checked_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    for tool in tools:
+        if not (isinstance(tool, Mapping) and isinstance(tool.get("type"), str)):
+            raise ConfigError(
+                f"AnthropicChatModel(server_tools=...) holds {tool!r:.100}: give tools that Anthropic runs, as in "
+                f'{{"type": "web_search_20250305", "name": "web_search"}}, and those of your own to the toolkit'
+            )
+    return [dict(tool) for tool in tools]
+
+
+def _bound(thinking: dict[str, Any], rules: ClaudeRules) -> dict[str, Any]:
+    """Have the API drop thoughts that no longer fit, such as after compression or a change of the system prompt."""
+    thinking = thinking or ({"type": "adaptive"} if rules.binds_thinking else {})
+    if not rules.binds_thinking or thinking["type"] not in ("adaptive", "enabled"):
+        return thinking
+    return {"block_binding": {"prefix_mismatch_behavior": "drop_block"}, **thinking}
+
+
+def _room_for(thinking: dict[str, Any], rules: ClaudeRules) -> int:
+    kind = thinking.get("type", "adaptive" if rules.thinks else "disabled")
+    return _ROOM_TO_THINK if kind == "adaptive" else int(thinking.get("budget_tokens", 0))
+
+
+def _without_thinking(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**turn, "content": [part for part in turn["content"] if part["type"] not in _THOUGHTS]} for turn in turns]
 
 
 def _tool(function: dict[str, Any]) -> dict[str, Any]:
@@ -141,19 +211,23 @@ def _tool(function: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _choice(choice: ToolChoice) -> dict[str, Any]:
+def _choice(choice: ToolChoice, rules: ClaudeRules) -> dict[str, Any]:
     known = _CHOICES.get(choice.mode)
+    if known in ("auto", "none") or not rules.must_call:
+        return {"type": known if known == "none" else "auto"}
     return {"type": known} if known else {"type": "tool", "name": choice.mode}
 
 
-def _may_think(body: dict[str, Any]) -> bool:
-    """Say whether the API takes `thinking` with this request."""
+def _may_think(body: dict[str, Any], kind: str) -> bool:
+    """Say whether the API takes `thinking` of this type with this request."""
+    if kind not in ("enabled", "adaptive"):
+        return True
     if body.get("tool_choice", {}).get("type") in ("any", "tool"):
         return False
     *earlier, last = body["messages"]
-    if not earlier or last["content"][0]["type"] != "tool_result":
+    if kind == "adaptive" or not earlier or last["content"][0]["type"] != "tool_result":
         return True
-    return earlier[-1]["content"][0]["type"] in ("thinking", "redacted_thinking")
+    return earlier[-1]["content"][0]["type"] in _THOUGHTS
 
 
 @dataclass(slots=True)

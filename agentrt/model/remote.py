@@ -143,7 +143,8 @@ class RemoteChatModel(ChatModelBase):
         self._extra_body = dict(extra_body or {})
         self._http_client = http_client
         self._clients: WeakKeyDictionary[object, SharedClient] = WeakKeyDictionary()
-        secrets = (self._key.get_secret_value(), *(str(value) for value in self._headers().values()))
+        headers = (value.get_secret_value() for value in self._extra_headers.values())
+        secrets = (self._key.get_secret_value(), *map(str, headers))
         self._provider = Provider(model, self.base_url, key_variable, secrets)
         self.account = f"{self._provider.shown_url()}#{sha256(secrets[0].encode()).hexdigest()[:16]}"
 
@@ -253,6 +254,7 @@ class RemoteChatModel(ChatModelBase):
         return client
 
     def _headers(self) -> dict[str, str]:
+        """Return the headers that go with every request."""
         return {name: value.get_secret_value() for name, value in self._extra_headers.items()}
 
     def _failure(self, error: Exception) -> ModelError:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import traceback
 from functools import partial
 from itertools import pairwise
@@ -27,7 +28,7 @@ from agentrt.errors import (
 )
 from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent
 from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
-from agentrt.model import AnthropicChatModel, ChatResponse
+from agentrt.model import AnthropicChatModel, ChatResponse, ClaudeRules
 from agentrt.model.remote import Timeouts
 from agentrt.state import AgentState
 from agentrt.types import ChatUsage, ToolChoice
@@ -54,6 +55,7 @@ from tests.model.wire_anthropic import (
 from tests.model.wire_openai import body_of
 
 HELLO = [UserMsg("user", "Hello")]
+OLDER = "claude-sonnet-4-5"  # which takes what its successors refuse
 ADD = Toolkit(tools=[add]).get_json_schemas()
 ADDED = [start(), *tool_use(0, "t1", "add", '{"a": 1', ', "b": 2}'), *stop("tool_use")]
 
@@ -125,7 +127,7 @@ def the_environment_names_no_server(monkeypatch):
 
 
 async def test_the_request_says_what_the_model_was_told():
-    options = {"temperature": 0.5, "top_p": 0.9, "stop": "END", "max_tokens": 99}
+    options = {"model": OLDER, "temperature": 0.5, "top_p": 0.9, "stop": "END", "max_tokens": 99}
     wire = Wire(said("ok"))
     model = model_on(
         wire, **options, extra_body={"metadata": {"user_id": "u"}}, extra_headers={"x-trace": "t-12345678"}
@@ -140,7 +142,7 @@ async def test_the_request_says_what_the_model_was_told():
     assert request.headers["anthropic-version"]
     assert wire.bodies == [
         {
-            "model": "claude-sonnet-5",
+            "model": OLDER,
             "stream": True,
             "max_tokens": 99,
             "temperature": 0.5,
@@ -158,6 +160,125 @@ async def test_the_request_says_what_the_model_was_told():
             "metadata": {"user_id": "u"},
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        ("claude-sonnet-5", "enabled"),
+        ("claude-opus-4-7-20260401", "enabled"),
+        ("claude-haiku-4-5", "adaptive"),
+        ("anthropic/claude-sonnet-5.5", "disabled"),
+        ("eu.anthropic.claude-opus-5-5-v1", "between_tools"),
+    ],
+)
+def test_thinking_that_a_model_refuses_is_refused_at_once(model, kind):
+    thinking = {"type": kind} | ({"budget_tokens": 2000} if kind == "enabled" else {})
+    with pytest.raises(ConfigError, match=re.escape(f"{model!r} does not take thinking of the type {kind!r}")):
+        AnthropicChatModel(model, api_key=KEY, thinking=thinking)
+    AnthropicChatModel(model, api_key=KEY, thinking=thinking, rules=ClaudeRules())
+    AnthropicChatModel("a-model-nobody-knows", api_key=KEY, thinking=thinking)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p"])
+async def test_sampling_that_a_model_refuses_is_refused_at_once_and_its_default_is_not_sent(name):
+    with pytest.raises(ConfigError, match=f"takes no {name} but its default, not 0.5: leave it out"):
+        AnthropicChatModel("claude-sonnet-5", api_key=KEY, **{name: 0.5})
+    assert name not in await body_for(**{name: 1.0})
+    assert (await body_for(rules=ClaudeRules(), **{name: 0.5}))[name] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({"model": OLDER}, 8192),
+        ({"model": "claude-opus-4-6", "thinking": {"type": "adaptive"}}, 24_576),
+        ({}, 24_576),
+        ({"thinking": {"type": "disabled"}}, 8192),
+        ({"max_tokens": 7}, 7),
+    ],
+)
+async def test_a_model_that_thinks_has_room_for_it(options, most):
+    assert (await body_for(**options))["max_tokens"] == most
+
+
+async def test_effort_is_sent_as_the_api_wants_it():
+    assert (await body_for(effort="low"))["output_config"] == {"effort": "low"}
+    assert "output_config" not in await body_for()
+
+
+@pytest.mark.parametrize("mode", ["required", "add"])
+async def test_a_model_that_cannot_be_made_to_call_a_tool_is_asked_to(mode):
+    body = await body_for(ToolChoice(mode), model="claude-opus-5-5")
+    assert body["tool_choice"] == {"type": "auto"}
+    assert (await body_for(ToolChoice("none"), model="claude-opus-5-5"))["tool_choice"] == {"type": "none"}
+
+
+async def test_thinking_that_was_turned_off_stays_off_when_a_tool_is_forced():
+    off = {"type": "disabled"}
+    assert (await body_for(ToolChoice("required"), thinking=off))["thinking"] == off
+
+
+BINDING = {"prefix_mismatch_behavior": "drop_block"}
+THOUGHT = [ThinkingBlock("hm", signature="sig"), TextBlock("Hi.")]
+
+
+@pytest.mark.parametrize("thinking", [None, {"type": "adaptive", "display": "summarized"}])
+@pytest.mark.parametrize("headers", [{}, {"Anthropic-Beta": "one,two"}])
+async def test_thoughts_that_no_longer_fit_their_conversation_are_dropped_and_not_refused(thinking, headers):
+    wire = Wire(said("ok"))
+    model = model_on(wire, "claude-sonnet-5-5", thinking=thinking, extra_headers=headers)
+    async for _ in await model([*HELLO, AssistantMsg("a", THOUGHT), *HELLO]):
+        pass
+
+    assert wire.bodies[0]["thinking"] == {"type": "adaptive", **(thinking or {}), "block_binding": BINDING}
+    assert wire.bodies[0]["messages"][1]["content"][0]["signature"] == "sig"
+    betas = [*headers.values(), "thinking-binding-controls-2026-08-01"]
+    assert wire.requests[0].headers["anthropic-beta"] == ",".join(betas)
+
+
+async def test_what_was_said_about_binding_by_hand_stands():
+    by_hand = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}
+    assert (await body_for(model="claude-sonnet-5-5", thinking=by_hand))["thinking"] == by_hand
+
+
+@pytest.mark.parametrize(("model", "kind"), [("claude-sonnet-5-5", "between_tools"), ("claude-haiku-5-5", "disabled")])
+async def test_thoughts_stay_out_where_nobody_can_say_what_becomes_of_those_that_do_not_fit(model, kind):
+    wire = Wire(said("ok"))
+    async for _ in await model_on(wire, model, thinking={"type": kind})([*HELLO, AssistantMsg("a", THOUGHT), *HELLO]):
+        pass
+
+    assert wire.bodies[0]["thinking"] == {"type": kind}
+    assert wire.bodies[0]["messages"][1]["content"] == [{"type": "text", "text": "Hi."}]
+    assert "anthropic-beta" not in wire.requests[0].headers
+
+
+async def test_models_that_do_not_bind_their_thoughts_are_told_nothing_of_it():
+    wire = Wire(said("ok"))
+    async for _ in await model_on(wire)([*HELLO, AssistantMsg("a", THOUGHT), *HELLO]):
+        pass
+
+    assert "thinking" not in wire.bodies[0]
+    assert "anthropic-beta" not in wire.requests[0].headers
+
+
+SEARCHING = {"type": "web_search_20250305", "name": "web_search"}
+
+
+async def test_tools_that_anthropic_runs_go_with_the_agents_own():
+    body = await body_for(server_tools=[SEARCHING])
+    assert [tool["name"] for tool in body["tools"]] == ["add", "web_search"]
+    assert (await body_for(tools=None, server_tools=[SEARCHING]))["tools"] == [SEARCHING]
+    reply = AssistantMsg("a", [ToolCallBlock("1", "add", "{}"), ToolResultBlock("1", "add", "3")])
+    body = await body_for(tools=None, messages=[*HELLO, reply], server_tools=[SEARCHING])
+    assert [tool["name"] for tool in body["tools"]] == ["add", "web_search"]
+    assert "tool_choice" not in body
+
+
+@pytest.mark.parametrize("wrong", ["web_search", [add], [{"name": "x"}], [{"type": 5}]])
+def test_what_is_no_tool_of_anthropics_is_refused(wrong):
+    with pytest.raises(ConfigError, match="server_tools"):
+        AnthropicChatModel("claude", api_key=KEY, server_tools=wrong)
 
 
 @pytest.mark.parametrize(
@@ -189,13 +310,13 @@ BUDGET = {"type": "enabled", "budget_tokens": 2000}
 
 
 async def test_the_budget_of_thinking_comes_on_top_of_the_answer():
-    body = await body_for(thinking=BUDGET)
+    body = await body_for(model=OLDER, thinking=BUDGET)
 
     assert (body["thinking"], body["max_tokens"]) == (BUDGET, 10192)
 
 
 async def test_thinking_is_left_out_of_a_call_that_forces_a_tool():
-    assert "thinking" not in await body_for(ToolChoice("required"), thinking=BUDGET)
+    assert "thinking" not in await body_for(ToolChoice("required"), model=OLDER, thinking=BUDGET)
 
 
 @pytest.mark.parametrize(("signature", "thinks"), [("sig", True), (None, False)])
@@ -205,7 +326,7 @@ async def test_thinking_waits_for_the_next_question_when_another_model_began_the
         ToolCallBlock("1", "add", "{}"),
         ToolResultBlock("1", "add", "3"),
     ]
-    body = await body_for(messages=[*HELLO, AssistantMsg("a", blocks)], thinking=BUDGET)
+    body = await body_for(messages=[*HELLO, AssistantMsg("a", blocks)], model=OLDER, thinking=BUDGET)
 
     assert ("thinking" in body) is thinks
 
@@ -397,7 +518,7 @@ async def test_thinking_goes_back_exactly_as_it_came(thoughts, stream):
     ]
     first: Any = [*events, *stop("tool_use")] if stream else message(*parts, call, reason="tool_use")
     wire = Wire(first, said("Three.") if stream else message({"type": "text", "text": "Three."}))
-    await agent_on(wire, add, stream=stream, thinking=BUDGET).reply("go")
+    await agent_on(wire, add, stream=stream, model=OLDER, thinking=BUDGET).reply("go")
 
     assert wire.bodies[1]["messages"][1]["content"] == [*parts, call]
     assert wire.bodies[1]["thinking"] == BUDGET

@@ -70,11 +70,9 @@ class Body(httpx2.AsyncByteStream):
         self.is_open = False
 
 
-def model_on(wire: Wire, **options: Any) -> AnthropicChatModel:
+def model_on(wire: Wire, model: str = "claude-sonnet-5", **options: Any) -> AnthropicChatModel:
     """Return a model whose server is `wire`."""
-    return AnthropicChatModel(
-        "claude-sonnet-5", api_key=KEY, http_client=lambda: httpx2.AsyncClient(transport=wire), **options
-    )
+    return AnthropicChatModel(model, api_key=KEY, http_client=lambda: httpx2.AsyncClient(transport=wire), **options)
 
 
 def line(event: Event) -> bytes:
