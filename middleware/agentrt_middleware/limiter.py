@@ -5,6 +5,7 @@ was told has passed, and when a call has ended; however it leaves the queue, it 
 one step without an `await`, so a waiter that is cancelled has taken nothing.
 
 A limiter serves any number of event loops, in several threads or one after the other. Each waiter is woken on its own.
+While the loop of the head is blocked, the calls of other loops go before those of that loop.
 A call that was lost with its event loop is closed by the garbage collector: in any thread, in the middle of anything,
 where no loop runs. So the lock lets its own thread in again, and what ends a call or leaves the queue needs no loop.
 """
@@ -26,6 +27,8 @@ from agentrt_middleware.limits import Limits, Refusal, Usage
 __all__ = ["TURN", "Lease", "Limiter", "Listener", "Waiter", "loop_time"]
 
 _offset: RunVar[float] = RunVar("agentrt_clock_offset")
+_GRACE = 0.25  # seconds for which the head may leave the others waiting, though it is time for it to look
+_PACE = 0.1  # seconds between two looks at a clock that need not go like the event loop's
 _NEWS = 1.0  # seconds by which a wait must be longer than was announced, to be announced again
 
 
@@ -104,16 +107,28 @@ def _event_loop() -> Any:
 class Waiter:
     """One call in the queue."""
 
-    __slots__ = ("_bell", "ahead", "is_awake", "is_queued", "loop", "now", "tokens")
+    __slots__ = ("_bell", "_seen", "ahead", "due", "is_awake", "is_queued", "looks", "loop", "now", "number", "tokens")
 
     def __init__(self, tokens: float) -> None:
         self.tokens = tokens
+        self.number = 0  # in the order in which they came
+        self.looks = 0
+        self.due = -inf  # when it is to look again
+        self._seen: tuple[Waiter, int, float] | None = None
         self.loop: Any = None
         self.ahead = 0
         self.now = 0.0
         self.is_queued = False
         self.is_awake = False  # since it last looked
         self._bell: Any = None
+
+    def finds_stuck(self, head: "Waiter") -> bool:
+        """Say whether the head should have looked long since, which only a look from another event loop can tell."""
+        if not head.is_awake and head.due > self.now:
+            return False
+        if self._seen is None or self._seen[:2] != (head, head.looks):
+            self._seen = (head, head.looks, self.now)
+        return self.now - self._seen[2] >= _GRACE
 
     def sleep(self, seconds: float) -> Awaitable[Any]:
         """Wait until it is woken, but no longer than this."""
@@ -133,7 +148,7 @@ class Waiter:
 
     def wake(self) -> bool:
         """Have the waiter look again; `False` if its event loop has ended, or was stopped and may never go on."""
-        loop = self.loop
+        loop, self.is_awake = self.loop, True
         if loop is _event_loop():
             self._wake()
             return True
@@ -145,7 +160,6 @@ class Waiter:
         return not is_asyncio or bool(loop.is_running())
 
     def _wake(self) -> None:
-        self.is_awake = True
         bell = self._bell
         if bell is None:
             return
@@ -163,8 +177,9 @@ class Limiter:
         self.clock = clock
         self.usage = Usage()
         self._queue: deque[Waiter] = deque()
+        self._aside: list[Waiter] = []  # of event loops that are blocked
         self._queued_tokens = 0.0
-        self._calls_to_wake = 0
+        self._calls_to_wake = self._last_number = 0
         self._lock = RLock()
 
     async def acquire(self, tokens: float = 0.0, *, max_wait: float | None = None, listener: Listener = _DEAF) -> Lease:
@@ -182,14 +197,19 @@ class Limiter:
                 if answer is not None:
                     patience.check(answer, waiter)
                     waiter.ahead = 0  # counted once; a later look need not be as close
+                    seconds = min(answer.again, patience.left())
+                    if seconds < inf and self.clock is not loop_time:
+                        seconds = min(seconds, _PACE)
+                    waiter.due = waiter.now + seconds
                     if not waiter.is_awake:
-                        await waiter.sleep(min(answer.again, patience.left()))
+                        await waiter.sleep(seconds)
                 waiter.is_awake = False
+                waiter.looks += 1
                 answer = self._look(waiter) or await self._look_elsewhere(waiter, listener)
                 if isinstance(answer, Lease):
                     return answer
         finally:
-            if waiter.is_queued:
+            if waiter.is_queued or self._aside:
                 self._leave(waiter)
 
     def change(self, limits: Limits) -> None:
@@ -209,7 +229,7 @@ class Limiter:
     def is_at_rest(self) -> bool:
         """Say whether nobody calls or waits, and nothing is used."""
         with self._lock:
-            return not self._queue and self.usage.is_at_rest(self.limits, self.clock())
+            return not self._queue and not self._aside and self.usage.is_at_rest(self.limits, self.clock())
 
     def end(self, lease: Lease, difference: float) -> None:
         """Count the end of a call that took that many tokens more than it was counted with; let the next one look."""
@@ -226,11 +246,16 @@ class Limiter:
                 if isinstance(answer, Lease):
                     return answer
             else:
-                waiter.ahead = len(self._queue)
-                answer = self._in_turn(waiter, self._queued_tokens)
+                answer = self._refuse_last(waiter)
             self._join(waiter)
             # The garbage collector may have ended calls in between; nobody was there to be woken.
             return answer if calls_to_wake == self._calls_to_wake else None
+
+    def _refuse_last(self, waiter: Waiter) -> Refusal:
+        """Return what can be said of a waiter that comes after all others."""
+        waiter.loop = _event_loop()
+        waiter.ahead = len(self._queue)
+        return self._in_turn(waiter, self._queued_tokens)
 
     def _take(self, waiter: Waiter) -> Lease | Refusal:
         waiter.now = self.clock()
@@ -238,9 +263,15 @@ class Limiter:
         return self.usage.take(self.limits, waiter.now, waiter.tokens, lease) or lease
 
     def _join(self, waiter: Waiter) -> None:
-        waiter.loop = _event_loop()
+        waiter.loop = waiter.loop or _event_loop()
         waiter.is_queued = True
-        self._queue.append(waiter)
+        if not waiter.number:
+            self._last_number += 1
+            waiter.number = self._last_number
+            self._queue.append(waiter)
+        else:  # it comes back to its place
+            place = (place for place, other in enumerate(self._queue) if other.number > waiter.number)
+            self._queue.insert(next(place, len(self._queue)), waiter)
         self._queued_tokens += waiter.tokens
         if self._queue[0].loop is not waiter.loop:
             self._wake_head()  # to find out whether its event loop is still there
@@ -259,20 +290,45 @@ class Limiter:
         raise NotImplementedError  # here every look is an answer
 
     def _is_head(self, waiter: Waiter) -> bool:
-        if not waiter.is_queued:  # its event loop was stopped, and has gone on
+        if not waiter.is_queued:  # its event loop was stopped or blocked, and has gone on
+            aside, self._aside = self._aside, []
+            for other in aside:
+                (self._join if other.loop is waiter.loop else self._aside.append)(other)
+        if not waiter.is_queued:
             self._join(waiter)
+        head = self._queue[0]
+        if head.loop is not waiter.loop:
+            waiter.now = self.clock()
+            if waiter.finds_stuck(head):
+                self._set_aside(head.loop)
         return self._queue[0] is waiter
+
+    def _set_aside(self, loop: Any) -> None:
+        """Let others go before the waiters of an event loop that is blocked; when it goes on, they come back."""
+        waiters, self._queue = self._queue, deque()
+        for waiter in waiters:
+            if waiter.loop is not loop:
+                self._queue.append(waiter)
+                continue
+            waiter.is_queued = False
+            self._queued_tokens -= waiter.tokens
+            if waiter.wake():
+                self._aside.append(waiter)
+        self._wake_head()
 
     def _in_turn(self, waiter: Waiter, tokens_ahead: float) -> Refusal:
         """Return what can be said of a waiter that is not the head."""
         waiter.now = self.clock()
+        again = inf if not self._queue or self._queue[0].loop is waiter.loop else _GRACE
         refusal = self.usage.wait(self.limits, waiter.now, waiter.tokens, waiter.ahead, tokens_ahead)
         if refusal is None or not refusal.seconds:
-            return TURN
-        return Refusal(refusal.seconds, refusal.reason, inf)
+            return TURN if again == inf else Refusal(0.0, "turn", again)
+        return Refusal(refusal.seconds, refusal.reason, again)
 
     def _leave(self, waiter: Waiter) -> None:
         with self._lock:
+            if waiter in self._aside:
+                self._aside.remove(waiter)
             self._step_out(waiter)
 
     def _step_out(self, waiter: Waiter) -> None:

@@ -46,7 +46,8 @@ class RateLimitMiddleware(MiddlewareBase):
     on with the limits for each process by itself, "open" without any, "closed" raises `RateLimitTimeout`; a
     `CustomEvent` "rate_limit_store" tells of it once.
 
-    `clock` is in seconds and must never go back; by default it is that of the event loop.
+    `clock` is in seconds and must never go back; by default it is that of the event loop. Who shares a limit has the
+    same clock; another one is refused.
     """
 
     emits = True
@@ -128,16 +129,31 @@ class RateLimitMiddleware(MiddlewareBase):
 
     def _limiter_for(self, model: ChatModelBase) -> Limiter:
         if self._name is not None:
-            return _limiters.get((self._name, self._store)) or self._adopt(self._name)
-        kept = self._own if model.account is None else _limiters
-        key = (model.account, model.model, self._limits, self._store, self._policy)
-        return kept.get(key) or self._keep(kept, key, _name_of(model, self._limits))
+            limiter = _limiters.get((self._name, self._store)) or self._adopt(self._name)
+        else:
+            kept = self._own if model.account is None else _limiters
+            key = (model.account, model.model, self._limits, self._store, self._policy)
+            limiter = kept.get(key) or self._keep(kept, key, _name_of(model, self._limits))
+        if limiter.clock is not self._clock:
+            self._check_clock(limiter, self._name or model.model)
+        return limiter
+
+    def _check_clock(self, limiter: Limiter, name: str) -> None:
+        if limiter.clock != self._clock:  # a bound method is another object each time
+            raise MiddlewareConfigError(
+                f"RateLimitMiddleware(clock=...): the limit of {name!r} is shared, and goes by another clock already: "
+                f"give the same clock to all that share it, or another `key` to this one"
+            )
 
     def _adopt(self, name: str) -> Limiter:
         """Return the limiter of this name, with this middleware's limits."""
         found = _limiters.get((name, self._store))
+        if found is not None and found.clock != self._clock and found.is_at_rest():
+            del _limiters[name, self._store]
+            found = None
         if found is None:
             return self._keep(_limiters, (name, self._store), name)
+        self._check_clock(found, name)
         if found.limits != self._limits:
             _logger.warning("the rate limit %r is now %r, no longer %r", name, self._limits, found.limits)
             found.change(self._limits)

@@ -141,8 +141,7 @@ class SharedLimiter(Limiter):
     def _enter(self, waiter: Waiter) -> Lease | Refusal | None:
         with self._lock:
             waiter.now = self.clock()
-            waiter.ahead = len(self._queue)
-            refusal = self._in_turn(waiter, self._queued_tokens) if self._queue else None
+            refusal = self._refuse_last(waiter) if self._queue else None
             self._join(waiter)
             return None if self._queue[0] is waiter else refusal
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from itertools import count, pairwise, repeat
 from math import inf, nan
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
@@ -29,7 +29,7 @@ from agentrt_middleware.limiter import Limiter
 from agentrt_middleware.limits import Limits
 from agentrt_middleware.shared_limiter import SharedLimiter
 from tests.agent.helpers import add
-from tests.middleware.played import on_both_loops, play
+from tests.middleware.played import Clock, on_both_loops, play
 
 BACKENDS = ["asyncio", "trio"]
 names = (f"key-{number}" for number in count())
@@ -908,6 +908,87 @@ def test_threads_with_loops_of_their_own_share_one_queue(backend: str) -> None:
         thread.join()
     assert most == 1
     assert (limiter.usage.active, len(limiter._queue)) == (0, 0)
+
+
+@on_both_loops
+@pytest.mark.parametrize("blocked", BACKENDS)
+def test_a_blocked_event_loop_whose_turn_it_is_stops_no_other(backend: str, blocked: str) -> None:
+    limiter = Limiter(Limits(max_concurrency=1))
+    is_waiting, is_over = Event(), Event()
+    order: list[str] = []
+
+    async def call(name: str) -> None:
+        lease = await limiter.acquire()
+        order.append(name)
+        await lease.settle()
+
+    async def be_blocked() -> None:
+        async with anyio.create_task_group() as group:
+            for name in ("first", "second"):
+                group.start_soon(call, name)
+                await let_others_run()
+            is_waiting.set()
+            assert is_over.wait(30), "the other loop did not get its turn"
+
+    async def others() -> None:
+        lease = await limiter.acquire()
+        thread = Thread(target=partial(anyio.run, be_blocked, backend=blocked))
+        thread.start()
+        try:
+            is_waiting.wait(30)
+            with anyio.fail_after(20):
+                await lease.settle()
+                await call("other")
+        finally:
+            is_over.set()
+            thread.join()
+
+    anyio.run(others, backend=backend)
+    assert order == ["other", "first", "second"]
+    assert limiter.is_at_rest()
+
+
+@on_both_loops
+def test_a_clock_that_goes_otherwise_than_the_event_loops_is_looked_at_again_and_again(backend: str) -> None:
+    clock = Clock()
+
+    async def main() -> float:
+        limiter = Limiter(Limits(min_interval=3_600), clock)
+        await limiter.acquire()
+        begun = anyio.current_time()
+        async with anyio.create_task_group() as group:
+            group.start_soon(limiter.acquire)
+            await anyio.sleep(5)
+            clock.now += 3_600
+        return anyio.current_time() - begun
+
+    assert play(backend, main) < 6
+
+
+async def test_two_clocks_for_one_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limit, "_limiters", {})
+    clock, key = Clock(), next(names)
+    layers = [RateLimitMiddleware(min_interval=1, key=key, clock=clock) for _ in range(2)]
+    agents = [Agent("a", model=ScriptedChatModel(["Hello."]), middlewares=[layer]) for layer in layers]
+    await agents[0].reply("go")
+    with pytest.raises(MiddlewareConfigError, match="goes by another clock already"):
+        RateLimitMiddleware(min_interval=1, key=key)
+    clock.now += 1
+    RateLimitMiddleware(min_interval=1, key=key)  # nothing is used any more, so that nothing is lost
+    with pytest.raises(MiddlewareConfigError, match="goes by another clock already"):
+        await agents[1].reply("go")
+
+
+async def test_two_clocks_for_the_limit_of_one_account_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limit, "_limiters", {})
+    for clock in (Clock(), Clock()):
+        model = ScriptedChatModel(["Hello."])
+        model.account = "one"
+        agent = Agent("a", model=model, middlewares=[RateLimitMiddleware(min_interval=1, clock=clock)])
+        if not rate_limit._limiters:
+            await agent.reply("go")
+    with pytest.raises(MiddlewareConfigError, match="goes by another clock already"):
+        await agent.reply("go")
 
 
 def test_a_limiter_outlives_its_event_loops() -> None:
