@@ -194,10 +194,16 @@ class Reaper:
         """Have the generator closed soon; nothing happens when the loop is gone, and its generators with it."""
 
         async def close() -> None:
+            leaving = (anyio.get_cancelled_exc_class(), KeyboardInterrupt, SystemExit)
             try:
                 await generator.aclose()
-            except Exception as error:  # noqa: BLE001  # nobody is left to raise it to
+            except leaving:
+                raise
+            except BaseException as error:  # noqa: BLE001  # nobody is left to raise it to, and it would end a trio
                 _logger.error("closing an abandoned reply failed: %s", type(error).__name__)
+                rest = error.subgroup(leaving) if isinstance(error, BaseExceptionGroup) else None
+                if rest is not None:
+                    raise rest from None
 
         def start() -> None:
             try:
@@ -250,21 +256,29 @@ async def checkpoint() -> None:
 async def shielded(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
     """Await `work()` for at most so long, whatever is cancelled meanwhile, and say whether it was done.
 
-    A `task.cancel()` of asyncio's own goes through every shield: the work then begins again, and the cancellation is
-    raised after it.
+    A `task.cancel()` of asyncio's own goes through every shield, and may come in every turn of the event loop. So there
+    the work runs once, in a task of its own, and only the wait for it is begun again; then the cancellation is raised.
     """
+    if running_trio() is not None:
+        return await _within(seconds, work)
+    task = asyncio.get_running_loop().create_task(_within(seconds, work))
     pierced: BaseException | None = None
-    with anyio.move_on_after(seconds, shield=True) as scope:
-        while True:
+    with anyio.CancelScope(shield=True):
+        while not task.done():
             try:
-                await work()
-                break
+                await asyncio.wait([task])
             except anyio.get_cancelled_exc_class() as error:
-                if scope.cancel_called:
-                    raise
                 pierced = error
     if pierced is not None:
+        if not task.cancelled():
+            task.exception()  # which is what the cancellation is raised in the place of
         raise pierced
+    return not task.cancelled() and task.result()  # cancelled by an event loop that ends
+
+
+async def _within(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
+    with anyio.move_on_after(seconds, shield=True) as scope:
+        await work()
     return not scope.cancelled_caught
 
 

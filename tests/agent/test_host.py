@@ -4,16 +4,21 @@ import asyncio
 import gc
 import logging
 import threading
+import traceback
 from collections.abc import AsyncGenerator
 from contextvars import ContextVar
 
 import anyio
 import anyio.lowlevel
 import pytest
+import trio
 
+from agentrt import AgentState, MiddlewareBase
 from agentrt.agent import host as host_module
-from agentrt.agent.host import Host, Mailbox, Reaper, in_event_loop, inside_of
+from agentrt.agent.host import Host, Mailbox, Reaper, in_event_loop, inside_of, shielded
 from agentrt.errors import AgentRTError, UsageError
+from agentrt.state import InMemoryStateStore
+from tests.agent.helpers import agent_of, call
 
 ROOM = 64
 MOST = 10_000
@@ -445,3 +450,137 @@ def test_outside_a_loop_is_known():
 
 async def test_a_worker_thread_is_outside_the_loop():
     assert not await anyio.to_thread.run_sync(in_event_loop)
+
+
+# What must be done, whatever is cancelled
+
+
+async def test_shielded_work_is_begun_once_however_often_it_is_cancelled(anyio_backend_name):
+    begun, done = [], anyio.Event()
+
+    async def work() -> None:
+        begun.append(1)
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+        done.set()
+
+    async def leave() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert await shielded(5, work)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            if anyio_backend_name == "asyncio":
+                inner = asyncio.create_task(leave())
+
+                async def wait_for_it() -> None:
+                    await inner
+
+                group.start_soon(wait_for_it)
+            else:
+                group.start_soon(leave)
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()  # which on asyncio cancels the inner task anew in each turn of the loop
+    assert (len(begun), done.is_set()) == (1, True)
+
+
+async def test_shielded_work_that_takes_too_long_is_given_up():
+    assert not await shielded(0.01, anyio.sleep_forever)
+
+
+async def test_what_shielded_work_raises_is_raised():
+    async def fail() -> None:
+        raise KeyError("broken")
+
+    with pytest.raises(KeyError, match="broken"):
+        await shielded(5, fail)
+
+
+async def test_the_end_is_saved_when_the_task_that_awaits_the_reader_is_cancelled(anyio_backend_name):
+    class Slow(InMemoryStateStore):
+        saves = 0
+
+        async def save(self, state: AgentState) -> None:
+            self.saves += 1
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+            await super().save(state)
+
+    running = anyio.Event()
+
+    async def wait() -> str:
+        """Wait for ever."""
+        running.set()
+        await anyio.sleep_forever()
+        return "never"
+
+    agent = agent_of([[call("1", "wait")]], wait, state_store=Slow())
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            if anyio_backend_name == "asyncio":
+                reader = asyncio.create_task(agent.reply("go"))
+
+                async def wait_for_it() -> None:
+                    await reader
+
+                group.start_soon(wait_for_it)
+            else:
+                group.start_soon(agent.reply, "go")
+            await running.wait()
+            group.cancel_scope.cancel()
+    saved = await agent.state_store.load(agent.state.session_id)
+    assert saved.last_reply.finished_reason == "interrupted"
+    assert agent.state_store.saves == 3  # the input, before the tools, the end
+
+
+# The reaper
+
+
+class Odd(BaseException):
+    """No error, and nothing that ends a program either."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("x"), ExceptionGroup("x", [ValueError("x")]), BaseExceptionGroup("x", [Odd("x")]), Odd("x")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_dropped_reply_whose_closing_fails_ends_nothing_else(error, caplog):
+    class Fails(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            try:
+                async for item in next_handler():
+                    yield item
+            finally:
+                raise error
+
+    agent = agent_of(["one two", "three"], middlewares=[Fails()])
+    async for _ in agent.reply_stream("go"):
+        break
+    await anyio.wait_all_tasks_blocked()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"closing an abandoned reply failed: {type(error).__name__}"
+    ]
+    assert agent.state.last_reply.finished_reason == "interrupted"
+
+
+def test_what_ends_a_program_still_does_from_a_dropped_reply():
+    async def stream():
+        try:
+            yield 1
+        finally:
+            raise BaseExceptionGroup("x", [KeyboardInterrupt(), ValueError("x")])
+
+    async def main() -> None:
+        generator = stream()
+        await anext(generator)
+        Reaper().reap(generator)
+        await anyio.sleep_forever()
+
+    with pytest.raises(trio.TrioInternalError) as caught:
+        trio.run(main)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "KeyboardInterrupt" in told
+    assert "ValueError: x" not in told
