@@ -27,7 +27,7 @@ from agentrt.agent.reasoning import Prompts, call_model, reason, system_prompt
 from agentrt.agent.repeat import check_number, check_reply_id
 from agentrt.agent.reply import reply
 from agentrt.agent.run import Run
-from agentrt.agent.stream import ReplyStream, Ticket, Turns, WhenBusy
+from agentrt.agent.stream import ReplyStream, Ticket, WhenBusy, turns_of
 from agentrt.agent.structured import check_form
 from agentrt.chain import Chains, HookSpec
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
@@ -42,7 +42,7 @@ __all__ = ["Agent"]
 _SAVE_SECONDS = 15.0  # the file store gives up by itself before that
 
 # What a subclass that forgets `super().__init__()` goes without, besides what any agent does.
-_MADE_BY_INIT = {"_announcing", "_contributed", "_fill", "_model_calls", "_prompts", "_run", "_turns", "context_config"}
+_MADE_BY_INIT = {"_announcing", "_contributed", "_fill", "_model_calls", "_prompts", "_run", "context_config"}
 _MADE_BY_INIT |= {"model", "react_config", "state_store", "system_prompt", "toolkit", "when_busy"}
 
 
@@ -112,7 +112,6 @@ class Agent(ReActAgentBase):
 
     def _begin_conversation(self) -> None:
         self._fill = Fill()
-        self._turns = Turns()
         self._growing = None
         self._model_calls = 0
         self._run: Run | None = None
@@ -197,9 +196,10 @@ class Agent(ReActAgentBase):
         `handle_interrupt` gives; one that waits for an answer is put to rest at once, which the next save puts on
         record (`UserInterruptEvent` does the same with its events, and saved). Returns whether there was one.
         """
-        if self._run is not None:
+        current = turns_of(self.state).run
+        if current is not None:
             told = reason.get_text_content() if isinstance(reason, Msg) else reason
-            self._run.interruption.request("interrupted", told)
+            current.interruption.request("interrupted", told)
             return Asked(True)
         waiting = self.state.reply_context is not None
         close_unfinished(self)
@@ -252,7 +252,10 @@ class Agent(ReActAgentBase):
         await compress_now(self, instructions)
 
     def with_state(self, state: AgentState) -> Self:
-        """Return another conversation over the same model, tools and chains, for the price of an object."""
+        """Return another conversation over the same model, tools and chains, for the price of an object.
+
+        Agents over one state object share its conversation, and reply one at a time.
+        """
         _check_state(state)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
@@ -288,6 +291,8 @@ class Agent(ReActAgentBase):
     def _begin(self, run: Run | None) -> None:
         """Note which reply is in progress; called by that reply alone."""
         self._run = run
+        if run is not None and run.ticket.turns is not None:
+            run.ticket.turns.run = run
 
     def _fresh_chains(self) -> Chains:
         if self._run is None and self._compiled_for != class_hooks.version:
@@ -316,9 +321,7 @@ class Agent(ReActAgentBase):
         return {id(each): [_tool_name(tool) for tool in tools] for each, tools in contributed}
 
     def __copy__(self) -> Self:
-        other = self.with_state(self.state)
-        other._turns = self._turns  # it is the same conversation
-        return other
+        return self.with_state(self.state)  # it is the same conversation
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name not in _NOT_COPIED}
@@ -330,7 +333,7 @@ Agent._inherited = {
     "print": (AgentBase.print, ("msg", "last", "speech")),
 }
 # What belongs to replies in progress.
-_NOT_COPIED = {"_announcing", "_fill", "_prompts", "_run", "_turns"}
+_NOT_COPIED = {"_announcing", "_fill", "_prompts", "_run"}
 
 
 def _heard(msg: Any) -> Any:

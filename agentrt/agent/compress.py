@@ -19,7 +19,7 @@ from agentrt.agent.fill import CHARACTERS_PER_TOKEN, characters_in
 from agentrt.agent.host import Host, checkpoint
 from agentrt.agent.reasoning import system_prompt
 from agentrt.agent.run import Run
-from agentrt.agent.stream import Ticket
+from agentrt.agent.stream import Ticket, turns_of
 from agentrt.agent.structured import toolkit_for
 from agentrt.errors import ContextOverflow, Malformed
 from agentrt.event import AgentEvent, ModelCallEndEvent
@@ -137,8 +137,9 @@ async def _compress_if_full(agent: ReplyingConversation) -> None:
 async def compress_now(agent: ReplyingConversation, instructions: str | None) -> None:
     """Enter on_compress_context between two replies, in the conversation's turn."""
     ticket = Ticket()
-    if not agent._turns.take_free(ticket, agent.when_busy):
-        await agent._turns.take(ticket, agent.when_busy)
+    turns = turns_of(agent.state)
+    if not turns.take_free(ticket, agent.when_busy):
+        await turns.take(ticket, agent.when_busy)
     try:
         run = _begin(agent, ticket)
         steps = run.interruption.steps(_enter(agent, instructions))
@@ -155,7 +156,7 @@ async def compress_now(agent: ReplyingConversation, instructions: str | None) ->
             await steps.aclose()
     finally:
         agent._begin(None)
-        agent._turns.give_back(ticket)
+        ticket.give_back()
 
 
 def _begin(agent: ReplyingConversation, ticket: Ticket) -> Run:

@@ -7,6 +7,7 @@ the state is whole when control returns.
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from agentrt.agent.accept import ANSWERS
@@ -27,7 +28,7 @@ from agentrt.agent.host import inside_of, shielded
 from agentrt.agent.repeat import is_in_progress, repeated
 from agentrt.agent.resume import answered_before, going_on
 from agentrt.agent.run import PLAIN_OUTSIDE, Run
-from agentrt.agent.stream import Ticket
+from agentrt.agent.stream import CurrentReply, Ticket, turns_of
 from agentrt.agent.structured import toolkit_for
 from agentrt.errors import ChainContractError, ChainError, UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent, UserInterruptEvent
@@ -49,7 +50,8 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
 
     A reply that waits goes on with the right answer; anything else is refused before any layer sees it.
     """
-    current = agent._run
+    turns = turns_of(agent.state)
+    current = turns.run
     if isinstance(inputs, UserInterruptEvent) and current is not None and _is_about(agent, current, inputs):
         current.interruption.request("interrupted")
         if yield_final_msg:
@@ -57,8 +59,8 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
         return
     if inside_of.get():
         _check_depth(agent)
-    if not agent._turns.take_free(ticket, agent.when_busy):
-        await agent._turns.take(ticket, agent.when_busy)
+    if not turns.take_free(ticket, agent.when_busy):
+        await turns.take(ticket, agent.when_busy)
     try:
         left = nothing_to_do = None
         if agent.state.reply_context is not None or ticket.is_named or isinstance(inputs, ANSWERS):
@@ -68,10 +70,10 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
         if nothing_to_do is None:
             run = _begin(agent, ticket, left)
     except BaseException:
-        agent._turns.give_back(ticket)
+        ticket.give_back()
         raise
     if nothing_to_do is not None:
-        agent._turns.give_back(ticket)
+        ticket.give_back()
         if yield_final_msg:
             yield nothing_to_do
         return
@@ -132,7 +134,7 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
         await _leave(agent, run, ticket, stream)
 
 
-def _is_about(agent: ReplyingConversation, run: Run, event: UserInterruptEvent) -> bool:
+def _is_about(agent: ReplyingConversation, run: CurrentReply, event: UserInterruptEvent) -> bool:
     return event.reply_id == run.id and event.session_id in (None, agent.state.session_id)
 
 
@@ -236,7 +238,7 @@ async def _leave(agent: ReplyingConversation, run: Run, ticket: Ticket, stream: 
                 await _make_good(agent, run)
         finally:
             agent._begin(None)
-            agent._turns.give_back(ticket)
+            ticket.give_back()
 
 
 async def _make_good(agent: ReplyingConversation, run: Run) -> None:
@@ -252,8 +254,12 @@ async def _make_good(agent: ReplyingConversation, run: Run) -> None:
             pass
         record(agent, run, end_event(agent, run, "interrupted"))
     agent.state.sequence = run.last_number
+    if not await shielded(_SAVE_SECONDS, partial(_save_or_log, agent)):
+        _logger.error("the state of a reply that did not end could not be saved within %s seconds", _SAVE_SECONDS)
+
+
+async def _save_or_log(agent: ReplyingConversation) -> None:
     try:
-        if not await shielded(_SAVE_SECONDS, agent.save):
-            _logger.error("the state of a reply that did not end could not be saved within %s seconds", _SAVE_SECONDS)
+        await agent.save()
     except Exception as error:  # noqa: BLE001  # what made us leave matters more, and is on its way
         _logger.error("the state of a reply that did not end could not be saved: %s", type(error).__name__)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from agentrt.agent.reasoning import Conversation
 from agentrt.agent.run import Run
-from agentrt.agent.stream import Turns, WhenBusy
+from agentrt.agent.stream import WhenBusy
 from agentrt.block import new_id
 from agentrt.chain import Chains
 from agentrt.event import (
@@ -76,7 +76,6 @@ class ReplyingConversation(Conversation, Protocol):
 
     _run: Run | None
     _compiled_for: int | None
-    _turns: Turns
     when_busy: WhenBusy
     state_store: StateStore | None
 

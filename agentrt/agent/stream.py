@@ -3,20 +3,34 @@
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable
 from types import TracebackType
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, Protocol
 
 import anyio
 
 from agentrt.agent.host import Reaper, inside_of
+from agentrt.agent.interrupt import Interruption
 from agentrt.block import new_id
 from agentrt.errors import AgentBusyError
 from agentrt.event import AgentEvent
 from agentrt.message import Msg
+from agentrt.state import AgentState
 
-__all__ = ["ReplyStream", "Ticket", "Turns", "WhenBusy"]
+__all__ = ["CurrentReply", "ReplyStream", "Ticket", "Turns", "WhenBusy", "turns_of"]
 
 WhenBusy = Literal["raise", "wait"]
 _REAP_SECONDS = 15.0
+_FOR_ITSELF = (
+    "a reply cannot wait for itself: this call comes from inside the reply that has the conversation, "
+    "from one of its tools or middlewares or from the code that reads its stream"
+)
+_FOR_EACH_OTHER = (
+    "two replies would wait for each other for ever: the one that has this conversation waits, itself or through "
+    "others, for a conversation that this call comes from inside of: ask before or after that reply, or in a "
+    "conversation of its own, agent.with_state(AgentState())"
+)
+_awaited_by: dict[
+    int | None, "Turns"
+] = {}  # the turns that a task waits for, which may read the stream of another reply
 
 
 class Ticket:
@@ -24,10 +38,10 @@ class Ticket:
 
     `drained` says that one task reads it from start to end, `printed` that what is read is printed, `dropped` that
     nobody holds its stream any more. `is_named` says that the caller gave the reply its id, and `after` is the number
-    that those of its events are to be above.
+    that those of its events are to be above. `awaits` holds the turns that its tools and layers wait for.
     """
 
-    __slots__ = ("after", "drained", "dropped", "is_named", "printed", "reaper", "reply_id", "task")
+    __slots__ = ("after", "awaits", "drained", "dropped", "is_named", "printed", "reaper", "reply_id", "task", "turns")
 
     def __init__(self, reply_id: str | None = None, after: int = 0) -> None:
         self.is_named = reply_id is not None
@@ -36,14 +50,32 @@ class Ticket:
         self.drained = self.dropped = self.printed = False
         self.reaper: Reaper | None = None
         self.task: int | None = None
+        self.turns: Turns | None = None
+        self.awaits: list[Turns] = []
+
+    def give_back(self) -> None:
+        """Let go of the conversation, if this reply has it."""
+        if self.turns is not None:
+            self.turns.give_back(self)
+
+
+class CurrentReply(Protocol):
+    """What is to be known of a reply in progress to stop it."""
+
+    id: str
+    interruption: Interruption
 
 
 class Turns:
-    """One reply at a time: who has the conversation, and who waits for it, in order."""
+    """One reply at a time: who has the conversation, and who waits for it, in order.
 
-    __slots__ = ("_holder", "_waiting")
+    They belong to the state object, which several agents may share. `run` is the reply in progress.
+    """
+
+    __slots__ = ("_holder", "_waiting", "run")
 
     def __init__(self) -> None:
+        self.run: CurrentReply | None = None
         self._holder: Ticket | None = None
         self._waiting: deque[tuple[Ticket, anyio.Event]] = deque()
 
@@ -52,6 +84,7 @@ class Turns:
         if self._holder is not None or when_busy == "wait":
             return False
         self._holder = ticket
+        ticket.turns = self
         ticket.reaper = Reaper()
         return True
 
@@ -65,20 +98,50 @@ class Turns:
         elif holder.dropped:
             await self._wait(ticket, _REAP_SECONDS)
         elif when_busy == "wait":
-            _refuse_own(holder, ticket)
-            await self._wait(ticket, None)
+            await self._wait_without_circle(ticket)
         else:
             raise AgentBusyError(
                 "this conversation already has a reply in progress: finish it, close it with `await stream.aclose()`, "
                 "use `agent.with_state(AgentState())` for a conversation beside it, or build the agent with "
                 "when_busy='wait'"
             )
+        ticket.turns = self
         ticket.reaper = Reaper()
+
+    async def _wait_without_circle(self, ticket: Ticket) -> None:
+        """Wait; raises `AgentBusyError` where the reply that has the conversation waits for this one in turn."""
+        outer = [reply for reply in inside_of.get() if isinstance(reply, Ticket)]
+        self._refuse_circle(outer, ticket)
+        assert ticket.task is not None  # noted in `take`
+        for reply in outer:
+            reply.awaits.append(self)
+        _awaited_by[ticket.task] = self
+        try:
+            await self._wait(ticket, None)
+        finally:
+            del _awaited_by[ticket.task]
+            for reply in outer:
+                reply.awaits.remove(self)
+
+    def _refuse_circle(self, outer: list[Ticket], ticket: Ticket) -> None:
+        seen: set[Turns] = set()
+        turns = [self]
+        while turns:
+            each = turns.pop()
+            holder = each._holder
+            if holder is None or each in seen:
+                continue
+            seen.add(each)
+            if holder.task == ticket.task or holder in outer:
+                raise AgentBusyError(_FOR_ITSELF if each is self else _FOR_EACH_OTHER)
+            turns += holder.awaits
+            if holder.task in _awaited_by:
+                turns.append(_awaited_by[holder.task])
 
     def give_back(self, ticket: Ticket) -> None:
         """Let go of the conversation; whoever has waited longest has it next."""
         if self._holder is ticket:
-            self._holder = None
+            self._holder = self.run = None
             if self._waiting:
                 self._holder, turn = self._waiting.popleft()
                 turn.set()
@@ -103,12 +166,13 @@ class Turns:
             self._waiting.remove((ticket, turn))
 
 
-def _refuse_own(holder: Ticket, ticket: Ticket) -> None:
-    if holder.task == ticket.task or holder in inside_of.get():
-        raise AgentBusyError(
-            "a reply cannot wait for itself: this call comes from inside the reply that has the conversation, "
-            "from one of its tools or middlewares or from the code that reads its stream"
-        )
+def turns_of(state: AgentState) -> Turns:
+    """Return the turns of the conversation that the state object is."""
+    try:
+        return state.turns  # type: ignore[no-any-return]  # set here alone
+    except AttributeError:
+        state.turns = turns = Turns()
+        return turns
 
 
 class ReplyStream:

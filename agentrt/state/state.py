@@ -128,8 +128,20 @@ class ReplyOutcome(Strict):
     answer_start: int = 0
 
 
+class InProcess:
+    """What agents over one state object share in this process: no field, so never saved, compared or copied."""
+
+    __slots__ = ("turns",)
+
+    turns: Any
+
+    def __getstate__(self) -> Any:
+        state: Any = object.__getstate__(self)
+        return None, {name: value for name, value in state[1].items() if name != "turns"}
+
+
 @dataclass(slots=True)
-class AgentState(Strict):
+class AgentState(InProcess, Strict):
     """One conversation, whole: saved and loaded again, it continues in another process.
 
     `context` holds the finished messages, oldest first. `sequence` is the number of the last event. `active_groups`

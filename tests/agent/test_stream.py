@@ -1,18 +1,20 @@
 """A reply as a stream: it starts late, closes everything, and lets go of the conversation."""
 
 import asyncio
+import copy
 import gc
+import pickle
 import re
 
 import anyio
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase, UserMsg
+from agentrt import Agent, AgentState, MiddlewareBase, Toolkit, UserMsg
 from agentrt.errors import AgentBusyError, InvalidInputError, UsageError
-from agentrt.event import CustomEvent
+from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import Msg, SystemMsg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultState
 from agentrt.model import ChatResponse
-from agentrt.tool import ToolContext
+from agentrt.tool import FunctionTool, ToolContext
 from tests.agent.helpers import add, agent_of, call, items_of, short
 
 
@@ -390,3 +392,179 @@ async def test_what_a_system_says_to_all_is_observed_as_a_users_words():
     agent = agent_of(["done"])
     await agent.observe([SystemMsg("moderator", "Be brief."), UserMsg("user", "Go.")])
     assert [(msg.name, msg.role) for msg in agent.state.context] == [("moderator", "user"), ("user", "user")]
+
+
+# The turn belongs to the state
+
+
+async def test_two_agents_over_one_state_reply_one_at_a_time():
+    agent = agent_of(["one", "two"])
+    other = agent.with_state(agent.state)
+    async with agent.reply_stream("first") as events:
+        await anext(aiter(events))
+        with pytest.raises(AgentBusyError, match="already has a reply in progress"):
+            await other.reply("second")
+        async for _ in events:
+            pass
+    await other.reply("second")
+    assert [message.get_text_content() for message in agent.state.context] == ["first", "one", "second", "two"]
+
+
+async def test_two_agents_over_one_state_wait_for_each_other_in_order():
+    agent = agent_of(["a", "b", "c", "d"], when_busy="wait")
+    async with anyio.create_task_group() as group:
+        for number in range(4):
+            group.start_soon(agent.with_state(agent.state).reply, str(number))
+    said = [message.get_text_content() for message in agent.state.context]
+    assert said[1::2] == ["a", "b", "c", "d"]
+    assert sorted(said[::2]) == ["0", "1", "2", "3"]
+
+
+async def test_of_two_answers_through_two_agents_over_one_state_one_is_taken():
+    ran: list[int] = []
+
+    async def careful(a: int) -> str:
+        """Do it, if a person says so."""
+        ran.append(a)
+        await anyio.lowlevel.checkpoint()
+        return "done"
+
+    agent = agent_of([[call("1", "careful", a=1)], "done"], FunctionTool(careful, ask=True), when_busy="wait")
+    question = await agent.reply("go")
+    asked = question.get_content_blocks("tool_call")
+    answer = UserConfirmResultEvent(question.id, [ConfirmResult(True, each) for each in asked])
+    answers: list[str | None] = []
+
+    async def say_yes(view: Agent) -> None:
+        answers.append((await view.reply(answer)).get_text_content())
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(say_yes, agent.with_state(agent.state))
+    assert ran == [1]
+    assert answers == ["done", "done"]
+    assert [message.role for message in agent.state.context] == ["user", "assistant"]
+
+
+async def test_another_agent_over_the_state_interrupts_the_reply_in_progress():
+    tools = Running()
+    agent = agent_of([[call("1", "wait")]], tools.wait)
+    other = agent.with_state(agent.state)
+    with anyio.fail_after(5):
+        async with agent.reply_stream("go") as events:
+            async for event in events:
+                if short(event) == "started":
+                    assert other.interrupt()
+    assert agent.state.last_reply.finished_reason == "interrupted"
+    assert [short(item) for item in await items_of(other, UserInterruptEvent(agent.reply_id))] == ["Msg"]
+
+
+async def test_a_state_is_copied_saved_and_compared_without_whose_turn_it_is():
+    agent = agent_of(["one", "two", "three"])
+    async with agent.reply_stream("go") as events:
+        await anext(aiter(events))
+        for twin in (copy.deepcopy(agent.state), copy.copy(agent.state), pickle.loads(pickle.dumps(agent.state))):
+            assert twin == agent.state
+            twin.reply_context, twin.context = None, []
+            assert (await agent.with_state(twin).reply("beside")).finished_reason == "completed"
+        assert "turns" not in agent.state.model_dump_json()
+
+
+# Replies that would wait for each other
+
+
+async def test_two_replies_that_would_wait_for_each_other_are_told_so():
+    both_ask = Gathering(2)
+
+    async def ask_bob() -> str:
+        """Ask bob."""
+        await both_ask.wait()
+        return (await bob.reply("from alice")).get_text_content() or ""
+
+    async def ask_alice() -> str:
+        """Ask alice."""
+        await both_ask.wait()
+        return (await alice.reply("from bob")).get_text_content() or ""
+
+    alice = agent_of([[call("1", "ask_bob")], "alice is done", "to bob"], ask_bob, when_busy="wait")
+    bob = agent_of([[call("1", "ask_alice")], "bob is done", "to alice"], ask_alice, when_busy="wait")
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(alice.reply, "go")
+            group.start_soon(bob.reply, "go")
+    results = [agent.state.context[1].get_content_blocks("tool_result")[0] for agent in (alice, bob)]
+    [refused] = [result.output[0].text for result in results if result.state is ToolResultState.ERROR]
+    assert "two replies would wait for each other for ever" in refused
+    assert [agent.state.context[1].finished_reason for agent in (alice, bob)] == ["completed"] * 2
+
+
+async def test_readers_that_would_wait_for_each_other_are_told_so():
+    agents = [agent_of(["one two", "three"], when_busy="wait") for _ in range(3)]
+    all_read = Gathering(3)
+    refused: list[str] = []
+
+    async def read(place: int) -> None:
+        async with agents[place].reply_stream("go") as events:
+            async for event in events:
+                if short(event) == "MS":
+                    await all_read.wait()
+                    try:
+                        await agents[(place + 1) % 3].reply("me too")
+                    except AgentBusyError as error:
+                        refused.append(str(error))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            for place in range(3):
+                group.start_soon(read, place)
+    assert len(refused) == 1
+    assert "two replies would wait for each other for ever" in refused[0]
+
+
+async def test_a_chain_of_waiting_replies_without_a_circle_is_served():
+    async def ask_next(context: ToolContext) -> str:
+        """Ask the next one."""
+        asked.release()
+        place = agents.index(context.agent.name)
+        return (await made[place + 1].reply("go")).get_text_content() or ""
+
+    asked = Gathering(1)
+    agents = ["a", "b", "c"]
+    model = type(agent_of([]).model)
+    made = [
+        Agent(
+            name,
+            "",
+            model([[call("1", "ask_next")], "ok", "ok"] if name != "c" else ["x y", "z", "z"]),
+            Toolkit(tools=[ask_next]),
+            when_busy="wait",
+        )
+        for name in agents
+    ]
+    with anyio.fail_after(10):
+        async with made[2].reply_stream("go") as events:
+            await anext(aiter(events))
+            async with anyio.create_task_group() as group:
+                group.start_soon(made[0].reply, "go")
+                await asked.wait()
+                async for _ in events:
+                    pass
+    assert made[0].state.context[1].finished_reason == "completed"
+
+
+class Gathering:
+    """Lets everybody go on as soon as so many have come."""
+
+    def __init__(self, parties: int) -> None:
+        self._parties = parties
+        self._complete = anyio.Event()
+
+    def release(self) -> None:
+        self._parties -= 1
+        if self._parties <= 0:
+            self._complete.set()
+
+    async def wait(self) -> None:
+        self.release()
+        await self._complete.wait()
