@@ -150,7 +150,8 @@ class PermissionRule(Strict):
 
     `tool_name` is a name or a pattern, where `*` stands for any characters and `?` for any one. `rule_content` is a
     pattern for what the call is about (`ToolBase.permission_subject`), `None` for all calls; `[*]` and `[?]` stand for
-    the characters themselves. `source` says where the rule comes from.
+    the characters themselves. It is compared with text: `/work/*` fits `/work/../etc` as well. `source` says where the
+    rule comes from.
     """
 
     tool_name: str

@@ -85,7 +85,7 @@ def _is_asked_already(
         return False
     questions = [each for each in context.decisions.values() if each.waits_for == "user"]
     rules = [rule for each in questions for rule in each.suggested_rules]
-    return covers(rules, prepared.tool, parse_object(prepared.input))
+    return covers(rules, prepared.tool, parse_object(prepared.input), prepared.effective_input)
 
 
 async def decide_call(agent: Conversation, prepared: PreparedCall, earlier: CallDecision | None) -> CallDecision:
@@ -124,7 +124,7 @@ async def _effective(agent: Conversation, prepared: PreparedCall) -> PermissionD
     """Return the stricter of what the engine says and what the layers make of it."""
     run, chain, tool = agent.run, agent.chains.on_check_permission, prepared.tool
     tool_input = parse_object(prepared.input)
-    engine = await decide(tool, tool_input, agent.state.permission_context)
+    engine = await decide(tool, tool_input, agent.state.permission_context, prepared.effective_input)
     if chain is check_permission:
         return engine
     run.checked = tool, tool_input, engine

@@ -34,14 +34,17 @@ from agentrt.message import (
     ToolResultBlock,
     ToolResultState,
 )
-from agentrt.permission import accept_rules, digest
+from agentrt.permission import accept_rules, covers, digest
 from agentrt.state import CallDecision, ReplyContext
+from agentrt.tool.arguments import parse_object
 from agentrt.tool.base import MAX_OUTPUT
-from agentrt.types import PermissionBehavior, ToolOutput, ToolResponse
+from agentrt.tool.call import PreparedCall
+from agentrt.types import PermissionBehavior, PermissionRule, ToolOutput, ToolResponse
 
 __all__ = ["answered_before", "apply_answer", "check_answer", "going_on", "waiting_calls"]
 
 _SHOWN = 200
+_ALLOW, _DENY = PermissionBehavior.ALLOW, PermissionBehavior.DENY
 
 # An answer comes from outside, and joins what is saved and sent to the model.
 _MOST_RESULTS = 1_000
@@ -134,6 +137,7 @@ def apply_answer(agent: ReplyingConversation, context: ReplyContext, answer: Ans
     if isinstance(answer, UserConfirmResultEvent):
         for result in answer.confirm_results:
             _confirm(agent, context, result)
+        _reconsider(agent, context, [rule for result in answer.confirm_results for rule in result.rules])
         context.message.append_event(answer)
     elif isinstance(answer, ExternalExecutionResultEvent):
         for execution in answer.execution_results:
@@ -261,6 +265,18 @@ def _confirm(agent: ReplyingConversation, context: ReplyContext, result: Confirm
     )
     permissions = agent.state.permission_context
     permissions.rules.extend(accept_rules(permissions, result.rules, call.name))
+
+
+def _reconsider(agent: ReplyingConversation, context: ReplyContext, rules: list[PermissionRule]) -> None:
+    """Have the open questions that the new rules cover decided anew, so that nobody is asked about them again."""
+    for call in waiting_calls(context) if rules else ():
+        decision = context.decisions[call.id]
+        prepared = agent.run.toolkit.prepare(call, agent.state.active_groups)
+        if decision.waits_for != "user" or not isinstance(prepared, PreparedCall):
+            continue
+        forms = parse_object(prepared.input), prepared.effective_input
+        if any(covers(rules, prepared.tool, *forms, behavior) for behavior in (_ALLOW, _DENY)):
+            decision.waits_for = None
 
 
 def _check_execution(agent: ReplyingConversation, context: ReplyContext, execution: ToolResultBlock) -> None:

@@ -1,7 +1,7 @@
 """Permissions: which tool calls may run, which are denied, and which a person is asked about."""
 
 from agentrt.permission.answer import accept_rules, digest
-from agentrt.permission.engine import PermittedTool, combine, covers, decide, needs_no_decision
+from agentrt.permission.engine import EffectiveInput, PermittedTool, combine, covers, decide, needs_no_decision
 from agentrt.types import (
     PermissionBehavior,
     PermissionContext,
@@ -11,6 +11,7 @@ from agentrt.types import (
 )
 
 __all__ = [
+    "EffectiveInput",
     "PermissionBehavior",
     "PermissionContext",
     "PermissionDecision",

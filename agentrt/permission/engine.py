@@ -14,11 +14,14 @@ laxer. In the mode DONT_ASK every ASK is a DENY.
 
 What cannot be told counts against the call: a tool that fails to say what it thinks denies, and every deny or ask rule
 covers a call of which the tool cannot say what it is about.
+
+A call has two forms: the arguments that the model wrote, and those that the tool will get, converted and with defaults
+filled in. A deny or ask rule covers the call if it fits either; for an ALLOW, an allow rule must cover each of them.
 """
 
 import inspect
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -32,7 +35,7 @@ from agentrt.types import (
     PermissionRule,
 )
 
-__all__ = ["PermittedTool", "combine", "covers", "decide", "needs_no_decision"]
+__all__ = ["EffectiveInput", "PermittedTool", "combine", "covers", "decide", "needs_no_decision"]
 
 _logger = logging.getLogger("agentrt")
 
@@ -43,6 +46,7 @@ _ALLOW, _ASK, _DENY, _PASSTHROUGH = (
     PermissionBehavior.PASSTHROUGH,
 )
 _DEFAULT = PermissionMode.DEFAULT
+_NOBODY, _UNASKED = "nobody can be asked", f"mode {PermissionMode.DONT_ASK}"
 _STRICTNESS = {_PASSTHROUGH: 0, _ALLOW: 1, _ASK: 2, _DENY: 3}
 
 
@@ -62,20 +66,31 @@ class PermittedTool(Protocol):
 
     def permission_subject(self, tool_input: dict[str, Any]) -> str: ...
 
+    def has_subject(self, tool_input: dict[str, Any]) -> bool: ...
+
+
+EffectiveInput = Callable[[], dict[str, Any]]
+"""Returns the arguments that the tool will get, in their JSON form; called only where a rule may depend on it."""
+
 
 def needs_no_decision(tool: PermittedTool, context: PermissionContext | None = None) -> bool:
     """Say whether `decide` would allow every call of the tool, for much less; `None` is the default context."""
     return (context is None or (context.mode is _DEFAULT and not context.rules)) and tool.is_trusted
 
 
-async def decide(tool: PermittedTool, tool_input: dict[str, Any], context: PermissionContext) -> PermissionDecision:
+async def decide(
+    tool: PermittedTool,
+    tool_input: dict[str, Any],
+    context: PermissionContext,
+    effective_input: EffectiveInput | None = None,
+) -> PermissionDecision:
     """Return what is to become of the call: ALLOW, ASK or DENY.
 
-    `tool_input` is handed to the tool as it is, and nothing here changes it. An exception of the tool never leaves;
-    a cancellation does.
+    `tool_input` is what the model wrote; it is handed to the tool as it is, and nothing here changes it.
+    `effective_input` returns what the tool will get. An exception of the tool never leaves; a cancellation does.
     """
     mode = PermissionMode(context.mode)
-    call = _Call(tool, tool_input)
+    call = _Call(tool, tool_input, effective_input)
     decision = call.by_rule(context.rules, _DENY)
     if decision is None:
         asks = call.by_rule(context.rules, _ASK)
@@ -101,51 +116,71 @@ def combine(
     return _in_mode(mode, layer if answers or stricter else engine)
 
 
-def covers(rules: list[PermissionRule], tool: PermittedTool, tool_input: dict[str, Any]) -> bool:
-    """Say whether one of the allow rules covers the call."""
-    return bool(rules) and _Call(tool, tool_input).covering(rules, _ALLOW) is not None
+def covers(
+    rules: list[PermissionRule],
+    tool: PermittedTool,
+    tool_input: dict[str, Any],
+    effective_input: EffectiveInput | None = None,
+    behavior: PermissionBehavior = _ALLOW,
+) -> bool:
+    """Say whether the rules of that behavior cover the call."""
+    return bool(rules) and _Call(tool, tool_input, effective_input).covering(rules, behavior) is not None
 
 
 def _in_mode(mode: PermissionMode, decision: PermissionDecision) -> PermissionDecision:
     if mode != PermissionMode.DONT_ASK or decision.behavior is not _ASK:
         return decision
-    message = f"nobody can be asked ({decision.message})" if decision.message else "nobody can be asked"
-    reason = f"mode {PermissionMode.DONT_ASK}; {decision.decision_reason}".removesuffix("; ")
+    message, reason = decision.message, decision.decision_reason
+    if not message.startswith(_NOBODY):
+        message = f"{_NOBODY} ({message})" if message else _NOBODY
+    if not reason.startswith(_UNASKED):
+        reason = f"{_UNASKED}; {reason}" if reason else _UNASKED
     return replace(decision, behavior=_DENY, message=message, decision_reason=reason)
 
 
 class _Call:
     """A tool call, as the rules see it."""
 
-    __slots__ = ("_is_read", "_subject", "input", "tool")
+    __slots__ = ("_effective_input", "_subjects", "input", "tool")
 
-    def __init__(self, tool: PermittedTool, tool_input: dict[str, Any]) -> None:
+    def __init__(self, tool: PermittedTool, tool_input: dict[str, Any], effective_input: EffectiveInput | None) -> None:
         self.tool = tool
         self.input = tool_input
-        self._subject: str | None = None
-        self._is_read = False
+        self._effective_input = effective_input
+        self._subjects: list[str] | None = None
 
-    @property
-    def subject(self) -> str | None:
-        """What the call is about, `None` if that cannot be told; asked of the tool once, and only if it matters."""
-        if not self._is_read:
-            self._is_read = True
-            self._subject = _subject(self.tool, self.input)
-        return self._subject
+    def subjects(self) -> list[str]:
+        """Return what each form of the call is about, nothing if that cannot be told of all of them.
+
+        The tool is asked once, and only if it matters.
+        """
+        if self._subjects is None:
+            self._subjects = _subjects(self.tool, self.input, self._effective_input)
+        return self._subjects
 
     def covering(self, rules: list[PermissionRule], behavior: PermissionBehavior) -> PermissionRule | None:
-        """Return a rule of that behavior that covers the call."""
+        """Return a rule of that behavior that covers the call; of several that cover it together, the first."""
         name = self.tool.name
+        found: PermissionRule | None = None
+        left: list[str] | None = None
         for rule in rules:
             if rule.behavior is not behavior or not (rule.tool_name == name or matches(rule.tool_name, name)):
                 continue
-            if rule.rule_content is None or self._is_about(rule.rule_content, behavior):
+            if rule.rule_content is None:
                 return rule
+            subjects = self.subjects()
+            if behavior is not _ALLOW:
+                if not subjects or any(matches(rule.rule_content, subject) for subject in subjects):
+                    return rule
+                continue
+            left = subjects if left is None else left
+            fits = [subject for subject in left if matches(rule.rule_content, subject)]
+            if fits:
+                found = found or rule
+                left = [subject for subject in left if subject not in fits]
+                if not left:
+                    return found
         return None
-
-    def _is_about(self, content: str, behavior: PermissionBehavior) -> bool:
-        subject = self.subject
-        return behavior is not _ALLOW if subject is None else matches(content, subject)
 
     def by_rule(self, rules: list[PermissionRule], behavior: PermissionBehavior) -> PermissionDecision | None:
         """Return the decision of the rules of that behavior, if they have one."""
@@ -170,12 +205,16 @@ class _Call:
         return PermissionDecision(_ALLOW, f"{self.tool.name} is read-only", "read-only")
 
     def suggestions(self) -> list[PermissionRule]:
-        """Return rules that would allow what is about the same, and nothing else."""
-        subject = self.subject
-        if subject is None or len(subject) > MAX_CONTENT:
+        """Return rules that would allow what the tool says that the call is about; if it names nothing, the tool."""
+        if not _has_subject(self.tool, self.input):
+            return [PermissionRule(self.tool.name, None, _ALLOW, "suggestion")]
+        subjects = self.subjects()
+        if any(len(subject) > MAX_CONTENT for subject in subjects):
             return []
-        content = escape(subject)
-        return [PermissionRule(self.tool.name, content, _ALLOW, "suggestion")] if len(content) <= MAX_CONTENT else []
+        contents = [escape(subject) for subject in subjects]
+        if any(len(content) > MAX_CONTENT for content in contents):
+            return []
+        return [PermissionRule(self.tool.name, content, _ALLOW, "suggestion") for content in contents]
 
 
 async def _weighed(call: _Call, context: PermissionContext, mode: PermissionMode) -> PermissionDecision:
@@ -219,9 +258,17 @@ def _denied_unsaid(tool: PermittedTool, what: str) -> PermissionDecision:
     return PermissionDecision(_DENY, told, f"tool {tool.name}")
 
 
-def _subject(tool: PermittedTool, tool_input: dict[str, Any]) -> str | None:
+def _subjects(tool: PermittedTool, tool_input: dict[str, Any], effective_input: EffectiveInput | None) -> list[str]:
+    written = _subject(tool, lambda: tool_input)
+    effective = written if effective_input is None else _subject(tool, effective_input)
+    if written is None or effective is None:
+        return []
+    return [written] if written == effective else [written, effective]
+
+
+def _subject(tool: PermittedTool, read: EffectiveInput) -> str | None:
     try:
-        subject = tool.permission_subject(tool_input)
+        subject = tool.permission_subject(read())
     except Exception as error:  # noqa: BLE001  # whatever went wrong, the rules must still hold
         what = f"raised {_name_of(error)}"
     else:
@@ -230,6 +277,14 @@ def _subject(tool: PermittedTool, tool_input: dict[str, Any]) -> str | None:
         what = f"returned {_name_of(subject)} in place of text"
     _logger.error("permission_subject of %s %s: every deny and ask rule for it holds, no allow rule", tool.name, what)
     return None
+
+
+def _has_subject(tool: PermittedTool, tool_input: dict[str, Any]) -> bool:
+    try:
+        return tool.has_subject(tool_input)
+    except Exception as error:  # noqa: BLE001  # what is offered must not be wider than what the tool may mean
+        _logger.error("has_subject of %s raised %s: the narrower rule is offered", tool.name, _name_of(error))
+        return True
 
 
 def _name_of(value: object) -> str:

@@ -85,16 +85,28 @@ class ToolBase:
         """Return what a call is about, for the content of a permission rule to fit; override it to say it better.
 
         The text of the only argument, if the tool takes one and it is text, else the arguments as JSON: keys sorted, no
-        blanks. What raises makes every deny and ask rule with a content cover the call.
+        blanks. It is asked about the arguments that the model wrote, and about those that the tool will get: converted,
+        and with defaults filled in. What raises makes every deny and ask rule with a content cover the call.
         """
-        properties = self.input_schema.get("properties") or {}
-        if len(properties) == 1:
-            value = tool_input.get(*properties)
-            if isinstance(value, str):
-                if len(tool_input) > 1:
-                    raise ToolError(f"{self.name} takes one argument, and was given more")
-                return value
+        text = self._only_text(tool_input)
+        if text is not None:
+            if len(tool_input) > 1:
+                raise ToolError(f"{self.name} takes one argument, and was given more")
+            return text
         return json.dumps(tool_input, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+
+    def has_subject(self, tool_input: dict[str, Any]) -> bool:
+        """Say whether `permission_subject` names something, and does not just repeat all of the arguments.
+
+        The rule that a person is offered covers what it names; where it names nothing, that rule covers the tool.
+        """
+        is_own = type(self).permission_subject is not ToolBase.permission_subject
+        return is_own or self._only_text(tool_input) is not None
+
+    def _only_text(self, tool_input: dict[str, Any]) -> str | None:
+        properties = self.input_schema.get("properties") or {}
+        value = tool_input.get(*properties) if len(properties) == 1 else None
+        return value if isinstance(value, str) else None
 
     @property
     def is_trusted(self) -> bool:

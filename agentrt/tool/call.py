@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anyio import CancelScope, current_time, get_cancelled_exc_class, move_on_after
+from pydantic_core import to_jsonable_python
 
 from agentrt.block import ToolCallBlock, ToolResultState
 from agentrt.errors import ToolError
 from agentrt.text import frames_of
+from agentrt.tool.arguments import parse_object
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
 from agentrt.tool.output import Output
@@ -60,6 +62,19 @@ class PreparedCall:
     def is_for(self, tool_call: ToolCallBlock) -> bool:
         """Say whether this is the very call that was checked."""
         return tool_call.input == self.input and tool_call.name == self.name
+
+    def effective_input(self) -> dict[str, Any]:
+        """Return the arguments that the tool will get, in their JSON form: converted, and with its defaults filled in.
+
+        One that has no JSON form stands as the model wrote it.
+        """
+        effective = dict(self.plan.defaults)
+        for name, value in self.arguments.items():
+            try:
+                effective[name] = to_jsonable_python(value)
+            except ValueError:
+                effective[name] = parse_object(self.input)[name]
+        return effective
 
     def keywords(self, context: ToolContext | None) -> dict[str, Any]:
         """Return what to call the tool with; each run has arguments of its own, which it may change."""

@@ -14,7 +14,7 @@ from anyio.lowlevel import RunVar
 from agentrt.errors import ToolConfigError
 from agentrt.tool.arguments import Parse, by_schema
 from agentrt.tool.schema import CompiledSchema, SchemaError
-from agentrt.tool.signature import Signature, context_parameter, read_signature, underlying
+from agentrt.tool.signature import Signature, context_parameter, defaults_of, read_signature, underlying
 from agentrt.types import JSONSchema
 
 __all__ = ["Plan", "make_plan", "step_in_thread"]
@@ -30,13 +30,15 @@ class Plan:
     """How to call a tool.
 
     `run(**arguments)` gives something to await, or, when `is_streaming`, an async generator. `in_thread` says that the
-    work cannot be stopped once begun, `can_wait` that a deadline could ever be noticed.
+    work cannot be stopped once begun, `can_wait` that a deadline could ever be noticed. `defaults` are those of the
+    arguments, in their JSON form.
     """
 
     run: Callable[..., Any]
     schema: JSONSchema
     parse: Parse
     context_name: str | None
+    defaults: dict[str, Any]
     is_streaming: bool
     in_thread: bool
     can_wait: bool
@@ -59,6 +61,7 @@ def make_plan(name: str, function: Callable[..., Any], preset: dict[str, Any], s
         schema=signature.schema,
         parse=signature.parse,
         context_name=signature.context_name,
+        defaults=signature.defaults,
         is_streaming=is_streaming,
         in_thread=in_thread,
         can_wait=_can_wait(function),
@@ -84,9 +87,10 @@ def _by_hand(name: str, function: Any, preset: dict[str, Any], schema: JSONSchem
         if hidden:
             CompiledSchema(schema)  # before anything is taken out of it
         visible = _without(schema, hidden)
-        return Signature(visible, by_schema(visible, hidden, convert), context_name)
+        parse = by_schema(visible, hidden, convert)
     except SchemaError as error:
         raise ToolConfigError(f"the schema of {name} cannot be used: {error}") from error
+    return Signature(visible, parse, context_name, defaults_of(function, hidden))
 
 
 def _without(schema: JSONSchema, hidden: frozenset[str]) -> JSONSchema:

@@ -28,7 +28,16 @@ else:  # pydantic takes no other TypedDict there, and brings this one along
 
     from typing_extensions import TypedDict
 
-__all__ = ["Signature", "context_parameter", "docstring_of", "name_of", "place", "read_signature", "underlying"]
+__all__ = [
+    "Signature",
+    "context_parameter",
+    "defaults_of",
+    "docstring_of",
+    "name_of",
+    "place",
+    "read_signature",
+    "underlying",
+]
 
 _Parameters = dict[str, inspect.Parameter]
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -36,11 +45,15 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(slots=True)
 class Signature:
-    """What a function's parameters mean to a model; `context_name` is the parameter that takes the `ToolContext`."""
+    """What a function's parameters mean to a model; `context_name` is the parameter that takes the `ToolContext`.
+
+    `defaults` are what the function takes for arguments that are left out, those of them that have a JSON form.
+    """
 
     schema: JSONSchema
     parse: Parse
     context_name: str | None
+    defaults: dict[str, Any]
 
 
 class _Schema(GenerateJsonSchema):
@@ -74,7 +87,9 @@ def read_signature(function: Callable[..., Any], hidden: Collection[str] = (), *
     adapter = _adapter(function, hints, wanted, "allow" if takes_more else "forbid")
     schema = _schema(function, adapter, hints)
     _explain(schema, wanted, parse_docstring(docstring_of(function))[1])
-    return Signature(schema, by_types(adapter.validator), context_name)
+    return Signature(
+        schema, by_types(adapter.validator), context_name, _defaults({name: wanted[name] for name in hints})
+    )
 
 
 def context_parameter(function: Callable[..., Any], hidden: Collection[str] = ()) -> str | None:
@@ -86,6 +101,21 @@ def context_parameter(function: Callable[..., Any], hidden: Collection[str] = ()
         with suppress(ToolConfigError):  # a hint that says nothing is not the context's
             hints[name] = _hint(function, each)
     return _take_context(function, hints)
+
+
+def defaults_of(function: Callable[..., Any], hidden: Collection[str]) -> dict[str, Any]:
+    """Return the defaults of the parameters that a model may give, those of them that have a JSON form."""
+    hidden = {*hidden, *_bound_names(function)}
+    return _defaults({name: each for name, each in _parameters(function).items() if name not in hidden})
+
+
+def _defaults(parameters: _Parameters) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, each in parameters.items():
+        if each.default is not each.empty and not isinstance(each.default, FieldInfo):  # pydantic fills in that one
+            with suppress(ValueError):
+                found[name] = to_jsonable_python(each.default)
+    return found
 
 
 def underlying(function: Any) -> Any:

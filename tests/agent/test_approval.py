@@ -531,6 +531,25 @@ async def test_a_question_that_an_earlier_one_may_settle_waits_for_its_answer():
     assert told.message == told.agent.state.context[-1]
 
 
+@pytest.mark.parametrize(("behavior", "ends"), [(ALLOW, "success"), (DENY, "denied")])
+async def test_open_questions_that_an_accepted_rule_covers_are_not_asked_again(behavior, ends):
+    log: Log = []
+    told = Told(asking(log, "/a/1", "/a/2", "/b", permissions=replace(RULES)))
+    await told.part()
+    assert asked(told.agent) == ["1", "2", "3"]
+    told.agent = elsewhere(told.agent)
+    await told.part(confirm(told.agent, behavior is ALLOW, "1", rules=[PermissionRule("rm", "/a/*", behavior)]))
+    assert asked(told.agent) == ["3"]
+    assert [path for _, path in sorted(log)] == (["/a/1", "/a/2"] if behavior is ALLOW else [])
+    await told.part(yes(told.agent))
+    assert {id_: result.state for id_, result in results_of(told.agent).items()} == {
+        "1": ends,
+        "2": ends,
+        "3": "success",
+    }
+    assert told.message == told.agent.state.context[-1]
+
+
 @pytest.mark.parametrize("confirmed", [True, False])
 async def test_a_question_that_the_answer_did_not_settle_is_asked_after_it(confirmed):
     log: Log = []

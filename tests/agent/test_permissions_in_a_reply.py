@@ -2,12 +2,13 @@
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, StringConstraints
 
 from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.errors import ChainContractError
@@ -21,6 +22,7 @@ from agentrt.permission import (
     PermissionRule,
     digest,
 )
+from agentrt.tool import ToolBase
 from agentrt.tool.arguments import parse_object
 from tests.agent.helpers import agent_of, call, short
 from tests.agent.parked import Answering, Log, PathTool, asked, confirm, done, edited, elsewhere, results_of, yes
@@ -101,6 +103,86 @@ async def test_a_question_that_is_immune_is_never_left_to_the_rule_of_another():
         await agent.reply("go")
         assert asked(agent) == questions
     assert log == []
+
+
+class Place(BaseModel):
+    folder: str = "/etc"
+
+
+async def remove(
+    path: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)] = "/etc",
+    place: Place | None = None,
+) -> str:
+    """Remove a file."""
+    return f"{path} is gone"
+
+
+class Removal(ToolBase):
+    """Remove a file."""
+
+    name = "remove"
+
+    async def call(self, path: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)] = "/etc") -> str:
+        return f"{path} is gone"
+
+
+WRITTEN = {"as it is": {"path": "/etc"}, "to be converted": {"path": " /ETC "}, "left out": {}}
+
+
+@pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
+@pytest.mark.parametrize(("tool", "content"), [(remove, '*"path":"/etc"*'), (Removal(), "/etc")], ids=["two", "one"])
+async def test_rules_see_the_arguments_that_the_tool_will_get(tool, content, written):
+    for behavior, ends in ((DENY, ToolResultState.DENIED), (ASK, None)):
+        rules = PermissionContext(rules=[PermissionRule("remove", content, behavior)])
+        agent = agent_of([[call("1", "remove", **written)], "done"], tool, state=AgentState(permission_context=rules))
+        assert await state_of_the_call(agent) is ends
+
+
+async def test_rules_see_the_defaults_inside_of_an_argument():
+    rules = PermissionContext(rules=[PermissionRule("remove", '*"folder":"/etc"*', DENY)])
+    written = call("1", "remove", path="/a", place={})
+    agent = agent_of([[written], "done"], remove, state=AgentState(permission_context=rules))
+    assert await state_of_the_call(agent) is ToolResultState.DENIED
+
+
+async def test_rules_see_what_the_model_wrote_as_well():
+    for behavior, ends in ((DENY, ToolResultState.DENIED), (ASK, None)):
+        rules = PermissionContext(rules=[PermissionRule("remove", "*ETC*", behavior)])
+        written = call("1", "remove", path=" /ETC ")
+        agent = agent_of([[written], "done"], Removal(), state=AgentState(permission_context=rules))
+        assert await state_of_the_call(agent) is ends
+
+
+@pytest.mark.parametrize(
+    ("contents", "ends"),
+    [
+        (["/a"], None),
+        ([" /A "], None),
+        (["/a", " /A "], ToolResultState.SUCCESS),
+        (["*"], ToolResultState.SUCCESS),
+    ],
+)
+async def test_an_allow_rule_must_cover_both_forms(contents, ends):
+    class Asking(Removal):
+        ask = True
+
+    rules = PermissionContext(rules=[PermissionRule("remove", content, ALLOW) for content in contents])
+    written = call("1", "remove", path=" /A ")
+    agent = agent_of([[written], "done"], Asking(), state=AgentState(permission_context=rules))
+    assert await state_of_the_call(agent) is ends
+
+
+async def test_the_rules_that_are_suggested_allow_the_same_call_later():
+    class Asking(Removal):
+        ask = True
+
+    written = [call("1", "remove", path=" /A "), call("2", "remove", path=" /A ")]
+    state = AgentState(permission_context=PermissionContext(allow_new_rules=True))
+    agent = agent_of([[written[0]], [written[1]], "done"], Asking(), state=state)
+    await agent.reply("go")
+    rules = agent.state.reply_context.decisions["1"].suggested_rules
+    assert [rule.rule_content for rule in rules] == [" /A ", "/a"]
+    assert (await agent.reply(yes(agent, rules=rules))).get_text_content() == "done"
 
 
 async def test_layers_get_copies_and_what_they_change_never_runs():

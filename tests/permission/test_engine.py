@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import itertools
 import logging
+import re
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
@@ -75,9 +76,14 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 
 
 def decided(
-    tool: ToolBase, *rules: PermissionRule, mode: PermissionMode = DEFAULT, command: str = "a"
+    tool: ToolBase,
+    *rules: PermissionRule,
+    mode: PermissionMode = DEFAULT,
+    command: str = "a",
+    effective: str | None = None,
 ) -> PermissionDecision:
-    return at_once(decide(tool, {"command": command}, PermissionContext(mode, list(rules))))
+    effective_input = None if effective is None else lambda: {"command": effective}
+    return at_once(decide(tool, {"command": command}, PermissionContext(mode, list(rules)), effective_input))
 
 
 def expected(
@@ -173,6 +179,38 @@ def test_a_deny_or_ask_rule_makes_nothing_laxer(tool, given_rules, rule, mode, c
     assert after.behavior is DENY or after.bypass_immune >= before.bypass_immune
 
 
+def fits(pattern: str, text: str) -> bool:
+    """Say whether a pattern of a rule fits, by other means than the engine's."""
+    holes = {"[*]": r"\*", "[?]": r"\?", "*": "(?s:.*)", "?": "(?s:.)"}
+    parts = re.split(r"(\[\*\]|\[\?\]|\*|\?)", pattern)
+    return re.fullmatch("".join(holes.get(part, re.escape(part)) for part in parts), text) is not None
+
+
+def covered(given_rules: list[PermissionRule], behavior: PermissionBehavior, forms: tuple[str, str]) -> bool:
+    """Say whether rules of that behavior cover a call of `run`: for a no or a question one form is enough."""
+    of_run = [rule for rule in given_rules if rule.behavior is behavior and fits(rule.tool_name, "run")]
+    by_form = [any(rule.rule_content is None or fits(rule.rule_content, form) for rule in of_run) for form in forms]
+    return all(by_form) if behavior is ALLOW else any(by_form)
+
+
+@check_many
+@given(tools, st.lists(rules, max_size=6), st.sampled_from(MODES), commands, st.none() | commands)
+def test_a_decision_is_that_of_the_reference_model(tool, given_rules, mode, written, effective) -> None:
+    forms = (written, written if effective is None else effective)
+    effects = tuple(each for each in (ALLOW, ASK, DENY) if covered(given_rules, each, forms))
+    found = decided(tool, *given_rules, mode=mode, command=written, effective=effective)
+    assert found.behavior is expected(tool.answer, tool.is_read_only, effects, mode)
+
+
+@check_many
+@given(tools, st.lists(rules, max_size=6), st.sampled_from(MODES), commands, commands)
+def test_a_second_form_never_makes_a_decision_laxer(tool, given_rules, mode, written, effective) -> None:
+    both = decided(tool, *given_rules, mode=mode, command=written, effective=effective)
+    for form in (written, effective):
+        one = decided(tool, *given_rules, mode=mode, command=form)
+        assert STRICTNESS.index(both.behavior) >= STRICTNESS.index(one.behavior)
+
+
 @check_many
 @given(tools, st.lists(rules, max_size=6), st.sampled_from(MODES), commands)
 def test_a_deny_rule_that_covers_the_call_always_denies(tool, given_rules, mode, command) -> None:
@@ -182,15 +220,15 @@ def test_a_deny_rule_that_covers_the_call_always_denies(tool, given_rules, mode,
 
 
 @check_many
-@given(tools, st.lists(rules, max_size=6), st.sampled_from(MODES), commands, commands)
-def test_what_is_suggested_allows_this_call_and_no_other(tool, given_rules, mode, command, other) -> None:
-    decision = decided(tool, *given_rules, mode=mode, command=command)
+@given(tools, st.lists(rules, max_size=6), st.sampled_from(MODES), commands, st.none() | commands, commands)
+def test_what_is_suggested_allows_this_call_and_no_other(tool, given_rules, mode, command, effective, other) -> None:
+    decision = decided(tool, *given_rules, mode=mode, command=command, effective=effective)
     if decision.bypass_immune or decision.behavior is ALLOW:
         assert decision.suggested_rules == []
     if decision.suggested_rules:
         more = [*given_rules, *decision.suggested_rules]
-        assert decided(tool, *more, mode=mode, command=command).behavior is ALLOW
-        if other != command:
+        assert decided(tool, *more, mode=mode, command=command, effective=effective).behavior is ALLOW
+        if other not in (command, effective):
             before = decided(tool, *given_rules, mode=mode, command=other).behavior
             assert decided(tool, *more, mode=mode, command=other).behavior is before
 
@@ -203,6 +241,51 @@ def test_an_ask_comes_with_the_rule_that_would_answer_it() -> None:
     assert decided(Run("immune")).suggested_rules == []
     assert decided(Run(), command="a" * 1001).suggested_rules == []
     assert decided(Run(), command="*" * 400).suggested_rules == []
+
+
+async def move(source: str, target: str) -> None: ...
+
+
+class Moving(FunctionTool):
+    def permission_subject(self, tool_input: dict[str, Any]) -> str:
+        return str(tool_input["target"])
+
+
+def test_a_suggested_rule_covers_the_tool_or_what_the_tool_names() -> None:
+    for kind, content in ((FunctionTool, None), (Moving, "/b")):
+        context = PermissionContext()
+        decision = at_once(decide(kind(move, ask=True), {"source": "/a", "target": "/b"}, context))
+        assert decision.suggested_rules == [PermissionRule("move", content, ALLOW, "suggestion")]
+        context.rules = decision.suggested_rules
+        again = at_once(decide(kind(move, ask=True), {"source": "/c", "target": "/b"}, context))
+        assert again.behavior is ALLOW
+
+
+def test_a_tool_that_cannot_say_what_it_names_suggests_nothing_wider(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(Run):
+        def has_subject(self, tool_input: dict[str, Any]) -> bool:
+            raise ValueError("hunter2")
+
+    assert decided(Odd()).suggested_rules == [PermissionRule("run", "a", ALLOW, "suggestion")]
+    assert "has_subject of run raised ValueError" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_that_nobody_can_be_asked_is_said_once() -> None:
+    asked = decided(Run("passthrough"), mode=DONT_ASK)
+    assert asked.decision_reason == "mode dont_ask"
+    layer = dataclasses.replace(asked, behavior=ASK)
+    again = combine(PermissionDecision(ALLOW), layer, DONT_ASK)
+    assert (again.message, again.decision_reason) == (asked.message, "mode dont_ask")
+
+
+def test_arguments_that_cannot_be_told_as_the_tool_gets_them_count_against_the_call() -> None:
+    def broken() -> dict[str, Any]:
+        raise ValueError("hunter2")
+
+    for behavior, ends in ((DENY, DENY), (ASK, ASK), (ALLOW, ASK)):
+        context = PermissionContext(rules=[PermissionRule("run", "a", behavior)])
+        assert at_once(decide(Run("passthrough"), {"command": "a"}, context, broken)).behavior is ends
 
 
 async def test_the_rules_that_the_tool_suggests_are_kept_but_for_an_immune_ask() -> None:
