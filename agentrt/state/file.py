@@ -7,6 +7,7 @@ session's id and revision; the state. `tail -n +2 FILE | sha256sum` checks it by
 import errno
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 from pydantic_core import from_json
 
-from agentrt.errors import SessionCorrupt, SessionIOError, SessionVersion
+from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionVersion
 from agentrt.state.state import AgentState, state_from_json, state_to_json
 from agentrt.state.store import check_revision, check_session_id, next_revision
 
@@ -39,17 +40,36 @@ _FORMAT = "agentrt-state"
 _VERSION = 1
 _PATIENCE = 10.0  # seconds
 _GRACE = 1.0
+_NEVER_A_FOLDER = {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _TEMPORARY = re.compile(r"[0-9a-f]{64}\.tmp")
 _T = TypeVar("_T")
 _Work = Callable[[float], _T]
 
 
+def _folder(directory: object, cls: str) -> Path:
+    """Return the path; raises `ConfigError` for what cannot be a folder, now or when the first file is made."""
+    path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
+    if not isinstance(path, str) or not path:
+        raise ConfigError(f"{cls} keeps its files in a folder: give its path, not {directory!r:.200}")
+    why = ""
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            why = "it is a file"
+    except OSError as error:
+        why = str(error.strerror) if error.errno in _NEVER_A_FOLDER else ""
+    except ValueError as error:  # a null character, half a surrogate pair
+        why = str(error)
+    if why:
+        raise ConfigError(f"{cls} cannot keep its files in {path!r:.200} ({why}): give the path of a folder")
+    return Path(os.path.abspath(path))
+
+
 class FileKeeper:
     """Keeps sessions in files of one directory, each changed whole, and one operation on it after the other."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._directory = Path(os.path.abspath(directory))
+        self._directory = _folder(directory, type(self).__name__)
         self._turns: dict[Path, _Turn] = {}
         self._is_ready = False
 

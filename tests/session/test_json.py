@@ -232,8 +232,10 @@ async def test_the_content_is_on_the_disk_before_its_name_and_the_name_before_sa
 
 
 async def test_a_file_where_the_directory_should_be_is_an_error_that_names_it(tmp_path):
-    (tmp_path / "states").write_text("a file")
     session = JSONSession(tmp_path / "states")
+    (tmp_path / "states").write_text("a file")
+    with pytest.raises(ConfigError, match="it is a file"):
+        JSONSession(tmp_path / "states")
     for operation in (session.save_session_state, session.load_session_state):
         with pytest.raises(SessionIOError, match=r"could not \w+ session 's' in '.*/states/s\.json': Not a directory"):
             await operation("s", counter=Counter())

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt.errors import SessionCorrupt, SessionIOError, SessionVersion, StateError
+from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionVersion, StateError
 from agentrt.message import UserMsg
 from agentrt.state import AgentState, FileStateStore, file
 
@@ -291,11 +291,25 @@ async def test_a_damaged_file_can_be_deleted(tmp_path):
 
 
 async def test_a_file_where_the_directory_should_be_is_an_error_that_names_it(tmp_path):
-    (tmp_path / "states").write_text("a file")
     store = FileStateStore(tmp_path / "states")
+    (tmp_path / "states").write_text("a file")
     for operation in (store.save(AgentState(session_id="s")), store.load("s"), store.delete("s")):
         with pytest.raises(SessionIOError, match=r"could not \w+ session 's' in '.*/states/.*': Not a directory"):
             await operation
+
+
+def test_a_path_that_cannot_be_a_folder_is_refused_at_once(tmp_path):
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    never = ["file", "file/below", "loop", "nul\0", "half \ud800", "x" * 300]
+    for path in [str(tmp_path / each) for each in never] + [tmp_path / "file"]:
+        with pytest.raises(ConfigError, match=r"FileStateStore cannot keep its files in '.*: give the path of a"):
+            FileStateStore(path)
+    for wrong in (None, 3, b"states", ""):
+        with pytest.raises(ConfigError, match="FileStateStore keeps its files in a folder: give its path"):
+            FileStateStore(wrong)
+    FileStateStore(tmp_path / "not" / "made" / "yet")
+    assert not (tmp_path / "not").exists()
 
 
 async def test_what_dead_processes_left_is_swept_and_what_is_in_use_or_foreign_is_not(tmp_path):
