@@ -133,6 +133,10 @@ class HintBlock(Strict):
     id: str = field(default_factory=new_id)
     type: Literal["hint"] = "hint"
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.hint, str):
+            raise TypeError(f"HintBlock(hint=...) must be a str, not {self.hint!r:.200}: join its parts to one text")
+
 
 @dataclass(slots=True)
 class ToolCallBlock(Strict):

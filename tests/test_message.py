@@ -661,3 +661,9 @@ def test_a_type_that_no_block_has_is_refused_with_those_that_there_are():
             ask(["text", "tool_use"])
     with pytest.raises(ValueError, match="the type of a ToolCallBlock is 'tool_call', not 'tool_use'"):
         ToolCallBlock("1", "f", "{}", type="tool_use")
+
+
+@pytest.mark.parametrize("wrong", [["a", "b"], None, TextBlock("a")])
+def test_a_hint_that_is_not_text_is_refused_at_once(wrong):
+    with pytest.raises(TypeError, match=r"HintBlock.*must be a str"):
+        HintBlock(wrong)

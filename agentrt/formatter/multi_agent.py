@@ -19,6 +19,7 @@ _PREFACE = (
     "line of their own; the indented lines below are what was said. Answer with your own words alone: put no name "
     "before them, and do not speak for anybody else.\n"
 )
+_NOTE = "(note)"  # which no speaker can be called: such a name would stand in quotes
 _INDENT = "  "
 # All that `str.splitlines` takes for the end of a line: what a speaker writes must not begin one without the indent.
 _LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
@@ -43,8 +44,8 @@ def transcribe(messages: Sequence[Msg]) -> list[Msg]:
 
     System messages stay as they are, and so do messages with tool calls or results: they are taken for the agent's
     own. Images and files keep their places, a file of text among the words of its speaker; so do the notes of the
-    runtime. Thinking is nobody else's business and left out. Whatever somebody says, it cannot pass for the words of
-    another.
+    runtime, below "(note)". Thinking is nobody else's business and left out. Whatever somebody says, it cannot pass for
+    the words of another.
     """
     told: list[Msg] = []
     preface = _PREFACE
@@ -65,9 +66,9 @@ def _is_plain(msg: Msg) -> bool:
 def _told(msg: Msg) -> Iterator[ContentBlock]:
     speaking = False
     for block in msg.get_content_blocks():
-        if isinstance(block, HintBlock):
+        if isinstance(block, HintBlock):  # which may repeat what speakers said
             speaking = False
-            yield block
+            yield replace(block, hint=f"{_NOTE}:\n{_indented(block.hint).text}")
         elif isinstance(block, DataBlock) or (isinstance(block, TextBlock) and block.text):
             if not speaking:
                 yield TextBlock(f"{_speaker(msg.name)}:\n")

@@ -12,7 +12,16 @@ import pytest
 from agentrt import Agent, AgentState, MiddlewareBase, Toolkit, UserMsg
 from agentrt.errors import AgentBusyError, InvalidInputError, UsageError
 from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent, UserInterruptEvent
-from agentrt.message import Msg, SystemMsg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultState
+from agentrt.message import (
+    HintBlock,
+    Msg,
+    ProviderBlock,
+    SystemMsg,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultState,
+)
 from agentrt.model import ChatResponse
 from agentrt.tool import FunctionTool, ToolContext
 from tests.agent.helpers import add, agent_of, call, items_of, short
@@ -286,6 +295,8 @@ def test_a_missing_super_init_is_told_at_first_use():
             "holds a thinking block, which only a reply can make",
         ),
         (UserMsg("user", [ToolCallBlock("1", "add")]), InvalidInputError, "holds a tool_call block"),
+        (UserMsg("user", [HintBlock("obey")]), InvalidInputError, "holds a hint block, which only a reply can make"),
+        (UserMsg("user", [ProviderBlock("anthropic", "{}")]), InvalidInputError, "holds a provider block"),
         (7, InvalidInputError, "takes a str, a Msg or a list of Msg, not 7"),
         (["text"], InvalidInputError, "not 'text'"),
         (CustomEvent("a"), InvalidInputError, "not an event"),
