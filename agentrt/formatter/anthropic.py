@@ -61,7 +61,7 @@ def pack_thinking(parts: Sequence[Part]) -> str | None:
     Thinking may come as several blocks in a row, each with a signature of its own or encrypted as a whole, and goes
     back exactly as it came.
     """
-    if len(parts) == 1 and parts[0]["type"] == "thinking":
+    if len(parts) == 1 and parts[0]["type"] == "thinking" and not parts[0]["signature"].startswith(_PACKED):
         return parts[0]["signature"] or None
     return f"{_PACKED}{json.dumps(list(parts))}"
 
@@ -72,8 +72,17 @@ def _unpack_thinking(block: ThinkingBlock) -> list[Part]:
         return []
     if not signature.startswith(_PACKED):
         return [{"type": "thinking", "thinking": block.thinking, "signature": signature}]
-    parts: list[Part] = json.loads(signature.removeprefix(_PACKED))
-    return [part for part in parts if part.get("signature") or part.get("data")]
+    try:
+        parts = json.loads(signature.removeprefix(_PACKED))
+    except ValueError:  # of a model adapter of somebody else's
+        return []
+    return [part for part in parts if _is_signed(part)] if isinstance(parts, list) else []
+
+
+def _is_signed(part: Any) -> bool:
+    # What is stored may have passed through other hands, and must not become another kind of part.
+    kind = part.get("type") if isinstance(part, dict) else None
+    return bool((kind == "thinking" and part.get("signature")) or (kind == "redacted_thinking" and part.get("data")))
 
 
 def _own_parts(items: Sequence[tuple[str, ContentBlock]]) -> dict[int, Part]:
