@@ -103,7 +103,7 @@ class _Rounds:
         thinking = "".join(self._thinking) if self._with_reasoning else ""
         if text or self._calls:
             message: dict[str, Any] = {"role": "assistant", "content": text or None}
-            if thinking:
+            if self._with_reasoning:  # servers that want it want it of each round
                 message["reasoning_content"] = thinking
             if self._calls:
                 message["tool_calls"] = [_call(call) for call in self._calls]

@@ -2,10 +2,20 @@
 
 import json
 import re
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock, new_id
+from agentrt.block import (
+    Base64Source,
+    ContentBlock,
+    DataBlock,
+    ProviderBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    new_id,
+)
 from agentrt.errors import Malformed
 
 __all__ = ["Assembly"]
@@ -71,6 +81,20 @@ class _Call:
 
 
 @dataclass(slots=True)
+class _Data:
+    media_type: str
+    id: str = field(default_factory=new_id)
+    parts: list[str] = field(default_factory=list)
+
+    def block(self) -> ContentBlock:
+        try:
+            data = [b64decode(part, validate=True) for part in self.parts]
+        except ValueError as error:
+            raise Malformed(f"it sent data of type {self.media_type!r} that is not base64 ({error})") from None
+        return DataBlock(Base64Source(b64encode(b"".join(data)).decode(), self.media_type), id=self.id)
+
+
+@dataclass(slots=True)
 class _Whole:
     given: DataBlock | ProviderBlock
 
@@ -81,14 +105,15 @@ class _Whole:
 class Assembly:
     """Makes blocks of the fragments of one answer.
 
-    `text`, `thinking` and `call` take the fragments in the order in which they came, and `add` what comes as a whole;
-    `take` gives the pieces that they make, and `content` the whole blocks, in the order of their first fragments and
-    with the ids of their pieces. A tool call is first handed on with the first fragment of its arguments, when its id
-    and its whole name are known.
+    `text`, `thinking`, `call` and `data` take the fragments in the order in which they came, and `add` what comes as a
+    whole; `take` gives the pieces that they make, and `content` the whole blocks, in the order of their first fragments
+    and with the ids of their pieces. A tool call is first handed on with the first fragment of its arguments, when its
+    id and its whole name are known.
     """
 
     def __init__(self) -> None:
-        self._blocks: list[_Text | _Call | _Whole] = []
+        self._blocks: list[_Text | _Call | _Data | _Whole] = []
+        self._data: _Data | None = None
         self._open: _Text | None = None
         self._calls: dict[Any, _Call] = {}
         self._last_call: _Call | None = None
@@ -123,6 +148,16 @@ class Assembly:
         self._blocks.append(_Whole(block))
         self._open = None
         self._pieces.append(block)
+
+    def data(self, data: str, media_type: str) -> None:
+        """Take more of the one sound or picture, encoded by itself; text may go on beside it."""
+        if not data:
+            return
+        if self._data is None:
+            self._data = _Data(media_type)
+            self._blocks.append(self._data)
+        self._data.parts.append(data)
+        self._pieces.append(DataBlock(Base64Source(data, media_type), id=self._data.id))
 
     def call(self, index: int | None, id: str, name: str, arguments: str | dict[str, Any]) -> None:
         """Take a fragment of a tool call, of which any part may be empty.

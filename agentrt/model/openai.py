@@ -1,7 +1,7 @@
 """OpenAI's chat completions API, and the many servers that speak it."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,15 @@ from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 __all__ = ["OpenAIChatModel", "Quirks"]
 
 _URL = "https://api.openai.com/v1"
+# How a request calls the sound that it wants; what is no file is 24,000 samples a second, 16 bits each.
+_SOUNDS = {
+    "wav": "audio/wav",
+    "mp3": "audio/mpeg",
+    "flac": "audio/flac",
+    "opus": "audio/opus",
+    "aac": "audio/aac",
+    "pcm16": "audio/pcm;rate=24000",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +37,18 @@ class Quirks:
 
     `max_tokens_name` is how it calls the limit on an answer. `stream_usage`: it knows `stream_options`, with which a
     stream says how many tokens it took. `reasoning_back`: it wants the thinking of the rounds since the user's last
-    message back. `must_call`: it can be made to call a tool; where not, "required" and the name of a tool become
-    "auto". `says_reason`: each of its answers says why it ended, so that a stream which ends without a reason was cut,
-    and is `Transient`; where not, such an answer is taken for whole.
+    message back, of each of them, be it empty. `must_call`: it can be made to call a tool; where not, "required" and
+    the name of a tool become "auto". `named_choice`: it can be made to call one tool by its name; where not, as with
+    llama.cpp and LM Studio, it is shown that tool alone and made to call one. `says_reason`: each of its answers says
+    why it ended, so that a stream which ends without a reason was cut, and is `Transient`; where not, such an answer is
+    taken for whole.
     """
 
     max_tokens_name: str = "max_tokens"
     stream_usage: bool = True
     reasoning_back: bool = False
     must_call: bool = True
+    named_choice: bool = True
     says_reason: bool = False
 
 
@@ -119,29 +131,36 @@ class OpenAIChatModel(RemoteChatModel):
         if self.stream and self.quirks.stream_usage:
             body["stream_options"] = {"include_usage": True}
         if tools:
-            body["tools"] = tools
-            body |= self._choice(tool_choice)
+            body |= self._tools(tools, None if tool_choice is None else tool_choice.mode)
         return body
 
-    def _choice(self, tool_choice: ToolChoice | None) -> dict[str, Any]:
-        choice = {} if self._parallel_tool_calls is None else {"parallel_tool_calls": self._parallel_tool_calls}
-        if tool_choice is None:
-            return choice
-        mode = tool_choice.mode
+    def _tools(self, tools: list[JSONSchema], mode: str | None) -> dict[str, Any]:
+        body: dict[str, Any] = {"tools": tools}
+        if self._parallel_tool_calls is not None:
+            body["parallel_tool_calls"] = self._parallel_tool_calls
+        if mode is None:
+            return body
         if mode not in ("auto", "none") and not self.quirks.must_call:
             mode = "auto"
-        is_word = mode in ("auto", "none", "required")
-        return {**choice, "tool_choice": mode if is_word else {"type": "function", "function": {"name": mode}}}
+        if mode in ("auto", "none", "required"):
+            return {**body, "tool_choice": mode}
+        if self.quirks.named_choice:
+            return {**body, "tool_choice": {"type": "function", "function": {"name": mode}}}
+        named = [tool for tool in tools if tool["function"]["name"] == mode]
+        return {**body, "tools": named or tools, "tool_choice": "required"}
 
     def _reader(self, messages: Sequence[Msg]) -> "_Reader":
-        return _Reader(messages, is_cut_without_reason=self.quirks.says_reason)
+        audio = self._extra_body.get("audio")
+        audio_format = str(audio.get("format")) if isinstance(audio, Mapping) else ""
+        return _Reader(messages, is_cut_without_reason=self.quirks.says_reason, audio_format=audio_format)
 
 
 class _Reader:
     """Reads a chat completion, whole or in chunks."""
 
-    def __init__(self, messages: Sequence[Msg], *, is_cut_without_reason: bool) -> None:
+    def __init__(self, messages: Sequence[Msg], *, is_cut_without_reason: bool, audio_format: str) -> None:
         self._messages = messages
+        self._sound = _SOUNDS.get(audio_format, "audio/wav")
         self._is_cut_without_reason = is_cut_without_reason
         self._assembly = Assembly()
         self._refusal: list[str] = []
@@ -210,7 +229,11 @@ class _Reader:
 
     def _message(self, message: dict[str, Any], *, are_whole: bool) -> None:
         self._assembly.thinking(text_in(message, "reasoning_content") or text_in(message, "reasoning"))
-        self._assembly.text(_content(message))
+        for is_thinking, text in _content(message):
+            (self._assembly.thinking if is_thinking else self._assembly.text)(text)
+        audio = dict_in(message, "audio")
+        self._assembly.text(text_in(audio, "transcript"))
+        self._assembly.data(text_in(audio, "data"), self._sound)
         refusal = text_in(message, "refusal")
         if refusal:
             self._refusal.append(refusal)
@@ -224,11 +247,18 @@ def _index(call: dict[str, Any]) -> int | None:
     return None if call.get("index") is None else count_in(call, "index")
 
 
-def _content(message: dict[str, Any]) -> str:
-    # Some servers answer in parts, as they are asked.
-    if isinstance(message.get("content"), list):
-        return "".join(text_in(part, "text") for part in list_in(message, "content"))
-    return text_in(message, "content")
+def _content(message: dict[str, Any]) -> Iterator[tuple[bool, str]]:
+    """Yield the texts of an answer, and of each whether it is thinking."""
+    if not isinstance(message.get("content"), list):
+        yield False, text_in(message, "content")
+        return
+    for part in list_in(message, "content"):  # some servers answer in parts, as they are asked
+        is_thinking = part.get("type") == "thinking"
+        inner = part.get("thinking")
+        if is_thinking and isinstance(inner, list):  # Mistral's
+            yield True, "".join(text_in(each, "text") for each in list_in(part, "thinking"))
+        else:
+            yield is_thinking, text_in(part, "thinking" if is_thinking else "text")
 
 
 def _arguments(function: dict[str, Any]) -> str | dict[str, Any]:

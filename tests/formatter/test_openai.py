@@ -234,6 +234,13 @@ def test_thinking_goes_back_only_where_wanted_and_only_since_the_users_last_mess
     assert not any("reasoning_content" in each for each in format_openai(messages))
 
 
+def test_a_round_without_thinking_says_so_where_thinking_is_wanted_back() -> None:
+    work = AssistantMsg("a", [call(), result(), ThinkingBlock("hm"), call("c2"), result("c2")])
+    rounds = format_openai([UserMsg("user", "Add"), AssistantMsg("a", "Sure"), work], reasoning=True)
+
+    assert [each.get("reasoning_content") for each in rounds if each["role"] == "assistant"] == ["", "", "hm"]
+
+
 def test_messages_without_anything_to_say_are_left_out() -> None:
     empty = [
         SystemMsg("system", ""),

@@ -1,6 +1,7 @@
 """The adapter for OpenAI's API: what it sends, and how it reads every dialect of the answer."""
 
 import json
+from base64 import b64encode
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -10,10 +11,12 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from agentrt import Agent, Toolkit
+from agentrt.agent import ReActConfig
 from agentrt.errors import ConfigError, ContextOverflow, Malformed, ModelError, RateLimited, Refused, Transient
-from agentrt.message import Msg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
+from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import ChatUsage, OpenAIChatModel, Quirks
 from agentrt.model.presets import PRESETS
 from agentrt.types import ToolChoice
@@ -592,3 +595,75 @@ async def test_half_an_event_in_mid_stream_may_pass_by_itself(rest: str) -> None
     played = Answer([events(delta(content="Hi")), f"data: {rest}\n\n".encode(), DONE])
     with pytest.raises(Transient, match="breaks off"):
         await answer_of(model_of(played)[0])
+
+
+async def test_a_server_that_knows_no_named_choice_is_shown_that_tool_alone_and_made_to_call_one() -> None:
+    other = {"type": "function", "function": {"name": "sub", "description": "", "parameters": {"type": "object"}}}
+    quirks = Quirks(named_choice=False)
+    body = await sent(ToolChoice("add"), [other, *TOOLS], quirks=quirks)
+    assert (body["tools"], body["tool_choice"]) == (TOOLS, "required")
+    body = await sent(ToolChoice("auto"), [other, *TOOLS], quirks=quirks)
+    assert (body["tools"], body["tool_choice"]) == ([other, *TOOLS], "auto")
+    assert (await sent(ToolChoice("gone"), TOOLS, quirks=quirks))["tools"] == TOOLS
+
+
+async def test_the_last_request_of_a_structured_answer_is_forced_without_a_named_choice() -> None:
+    class Sum(BaseModel):
+        total: int
+
+    final = [delta(**call(0, "c1", "GenerateStructuredOutput", '{"total": 3}')), delta("tool_calls")]
+    model, server = model_of(says("three"), stream_of(*final), quirks=Quirks(named_choice=False))
+    agent = Agent("tester", model=model, toolkit=Toolkit(tools=[add]), react_config=ReActConfig(max_iters=1))
+    assert (await agent.reply("1 + 2?", structured_schema=Sum)).structured_output == {"total": 3}
+    await model.aclose()
+
+    forced = server.bodies[-1]
+    assert forced["tool_choice"] == "required"
+    assert [tool["function"]["name"] for tool in forced["tools"]] == ["GenerateStructuredOutput"]
+
+
+THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}, {"type": "text", "text": "m."}]}
+
+
+@pytest.mark.parametrize("thought", [THOUGHT, {"type": "thinking", "thinking": "Hmm."}])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_thinking_among_the_parts_of_an_answer_is_kept(thought: dict[str, Any], stream: bool) -> None:
+    parts = [thought, {"type": "text", "text": "Tea."}, {"type": "reference", "reference_ids": [1]}]
+    played = stream_of(delta(content=parts), delta("stop")) if stream else completion("stop", content=parts)
+    whole = (await answer_of(model_of(played, stream=stream)[0]))[-1]
+
+    thinking, text = whole.content
+    assert isinstance(thinking, ThinkingBlock)
+    assert isinstance(text, TextBlock)
+    assert (thinking.thinking, text.text) == ("Hmm.", "Tea.")
+
+
+SOUND = {"extra_body": {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "pcm16"}}}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_was_spoken_becomes_its_words_and_the_sound(stream: bool) -> None:
+    if stream:
+        spoken = [
+            {"id": "audio_1", "transcript": "Drink "},
+            {"data": b64encode(b"abcd").decode()},
+            {"transcript": "tea."},
+            {"data": b64encode(b"ef").decode(), "expires_at": 1},
+        ]
+        played = stream_of(*(delta(audio=each) for each in spoken), delta("stop"))
+    else:
+        whole_sound = {"id": "audio_1", "transcript": "Drink tea.", "data": b64encode(b"abcdef").decode()}
+        played = completion("stop", content=None, audio=whole_sound)
+    model = model_of(played, says("Bye"), stream=stream, **SOUND)[0]
+    reply = await Agent("tester", model=model).reply("What should I drink?")
+
+    text, sound = reply.content
+    assert isinstance(text, TextBlock)
+    assert isinstance(sound, DataBlock)
+    assert text.text == "Drink tea."
+    assert sound.source == Base64Source(b64encode(b"abcdef").decode(), "audio/pcm;rate=24000")
+
+
+async def test_sound_that_is_no_base64_is_malformed() -> None:
+    with pytest.raises(Malformed, match="base64"):
+        await last(delta(audio={"data": "?"}), delta("stop"))
