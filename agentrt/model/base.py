@@ -27,6 +27,9 @@ class ChatModelBase:
     account: str | None = None
     """Names whose limits a call counts to, the same in every process and never the key itself; `None`: not known."""
 
+    provider: str | None = None
+    """Whose model it is, as traces call it ("deepseek"); `None`: as its class is called. `chat_model` sets it."""
+
     capabilities: frozenset[str] | None = None
     """What it can be sent besides text: "tools", "image", "audio", "video", "application"; `None`: not known.
 

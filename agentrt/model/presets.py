@@ -123,7 +123,9 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
         raise ConfigError(_unknown(spec, provider))
     if not model:
         raise ConfigError(f"{spec!r} names no model: write '{provider}:MODEL', as in '{provider}:{preset.example}'")
-    return preset.build(model, settings)
+    built = preset.build(model, settings)
+    built.provider = provider
+    return built
 
 
 def _check(settings: dict[str, Any], make: Callable[..., ChatModelBase]) -> None:

@@ -65,7 +65,7 @@ def of_tool(agent: Any, toolkit: Toolkit, call: ToolCallBlock, captures: bool) -
 
 def labels_of(model: ChatModelBase) -> Attributes:
     """Return what tells the calls of one model from those of others, in spans and metrics."""
-    provider = type(model).__name__.removesuffix("ChatModel").lower() or genai.OTHER
+    provider = model.provider or type(model).__name__.removesuffix("ChatModel").lower() or genai.OTHER
     return {genai.OPERATION: genai.CHAT, genai.PROVIDER: provider, genai.REQUEST_MODEL: model.model}
 
 

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
 
 from agentrt_middleware.genai import ERROR_TYPE
 
-__all__ = ["GenAISpan", "Isolated"]
+__all__ = ["Current", "GenAISpan", "Isolated"]
 
 _logger = logging.getLogger("agentrt")
 _NOT_SHOWN = "[not shown: redact failed]"
@@ -61,13 +61,31 @@ class Isolated:
         return [self.clean(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-class GenAISpan:
-    """One span. `with span:` makes it current for one step, which must end in the task that it began in.
+class Current:
+    """`with` it, a context is current for one step, which must end in the task that it began in."""
+
+    __slots__ = ("_token", "context")
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._token: Any = None
+
+    def __enter__(self) -> None:
+        self._token = attach(self.context)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # A step that is thrown away where it waits may be closed in any context, and then this one has nothing to undo.
+        if kind is not GeneratorExit or get_current() is self.context:
+            detach(self._token)
+
+
+class GenAISpan(Current):
+    """One span, which `with span:` is current for one step.
 
     `stop` notes when the work was over, and `end` sends the span, so that what is told of it later still goes along.
     """
 
-    __slots__ = ("_isolated", "_span", "_token", "context", "is_ended", "stopped_at")
+    __slots__ = ("_isolated", "_span", "is_ended", "is_recording", "stopped_at")
 
     def __init__(
         self,
@@ -82,7 +100,6 @@ class GenAISpan:
     ) -> None:
         self._isolated = isolated
         self.stopped_at: int | None = None
-        self._token: Any = None
         self.is_ended = False
         span = isolated(
             tracer.start_span,
@@ -95,36 +112,29 @@ class GenAISpan:
             set_status_on_exception=False,
         )
         self._span = trace.INVALID_SPAN if span is None else span
+        self.is_recording = bool(isolated(self._span.is_recording))
         around = get_current() if parent is None else parent
-        self.context = around if span is None else trace.set_span_in_context(span, around)
-
-    def __enter__(self) -> None:
-        self._token = attach(self.context)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # A step that is thrown away where it waits may be closed in any context, and then this one has nothing to undo.
-        if kind is not GeneratorExit or get_current() is self.context:
-            detach(self._token)
+        super().__init__(around if span is None else trace.set_span_in_context(span, around))
 
     def set_content(self, name: str, make: Callable[..., str | None], *values: Any) -> None:
         """Set what `make` makes of the values; it is handed `clean` for each piece, since JSON cannot be cut as one."""
-        value = self._isolated(make, *values, self._isolated.clean) if self._isolated(self._span.is_recording) else None
+        value = self._isolated(make, *values, self._isolated.clean) if self.is_recording else None
         if value is not None and not self.is_ended:
             self._isolated(self._span.set_attribute, name, value)
 
     def set(self, attributes: Attributes) -> None:
         """Set the attributes that have a value."""
-        if not self.is_ended:
+        if self.is_recording and not self.is_ended:
             self._isolated(self._span.set_attributes, self._isolated.cleaned(attributes))
 
     def fail(self, error_type: str) -> None:
         """Mark the span as failed, in one word."""
         self.set({ERROR_TYPE: error_type})
-        if not self.is_ended:
+        if self.is_recording and not self.is_ended:
             self._isolated(self._span.set_status, Status(StatusCode.ERROR, error_type))
 
     def add_event(self, name: str, attributes: Attributes, at: int) -> None:
-        if not self.is_ended:
+        if self.is_recording and not self.is_ended:
             self._isolated(self._span.add_event, name, self._isolated.cleaned(attributes), at)
 
     def stop(self, at: int | None = None) -> None:

@@ -5,11 +5,13 @@ import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Any, ClassVar, TypeVar
 
 from opentelemetry import metrics, trace
-from opentelemetry.metrics import MeterProvider
+from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, SpanKind, Tracer, TracerProvider
 
 from agentrt import MiddlewareBase, __version__
@@ -27,7 +29,7 @@ from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware import genai, genai_attributes, genai_content
 from agentrt_middleware.genai_metrics import GenAIMetrics
-from agentrt_middleware.genai_span import GenAISpan, Isolated
+from agentrt_middleware.genai_span import Current, GenAISpan, Isolated
 from agentrt_middleware.replies import input_of, model_name_of
 
 __all__ = ["TracingMiddleware"]
@@ -40,41 +42,73 @@ _FAILED = {state: state.value for state in ToolResultState} | {ToolResultState.E
 del _FAILED[ToolResultState.SUCCESS], _FAILED[ToolResultState.RUNNING]
 
 
-def _only_where(is_traced: Callable[["TracingMiddleware", Any], bool]) -> Callable[[_Hook], _Hook]:
+def _only_where(is_traced: Callable[["TracingMiddleware", Any, Any], bool]) -> Callable[[_Hook], _Hook]:
     """Have the layer step aside where nothing is traced: the next one is called in its place."""
 
     def decorate(hook: _Hook) -> _Hook:
+        in_context = _call_in_context if iscoroutinefunction(hook) else _stream_in_context
+
         @wraps(hook)
         def entry(self: "TracingMiddleware", agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
-            if is_traced(self, agent):
+            if is_traced(self, agent, input_kwargs):
                 return hook(self, agent, input_kwargs, next_handler)
-            return next_handler(**input_kwargs)
+            context = None if self._found is None else agent.run.scratch(self).get("context")
+            return next_handler(**input_kwargs) if context is None else in_context(context, input_kwargs, next_handler)
 
         return entry  # type: ignore[return-value]  # it gives what the hook would give
 
     return decorate
 
 
-def _is_configured(tracing: "TracingMiddleware", agent: Any) -> bool:
-    return tracing._find() is not None
+async def _call_in_context(context: Context, input_kwargs: Any, next_handler: Any) -> Any:
+    with Current(context):
+        return await next_handler(**input_kwargs)
 
 
-def _is_in_reply(tracing: "TracingMiddleware", agent: Any) -> bool:
+async def _stream_in_context(context: Context, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+    steps, current = aiter(next_handler(**input_kwargs)), Current(context)
+    while True:
+        with current:
+            try:
+                item = await anext(steps)
+            except StopAsyncIteration:
+                break
+        yield item
+
+
+def _begins_reply(tracing: "TracingMiddleware", agent: Any, input_kwargs: Any) -> bool:
+    """Begin the span of a reply, and say whether there is anybody who wants to know of it."""
+    instruments = tracing._find()
+    if instruments is None:
+        return False
+    reply = _Reply(instruments, agent, input_of(input_kwargs))
+    if reply.span.is_recording or tracing._has_meters():
+        agent.run.scratch(tracing)["reply"] = reply
+        return True
+    # It was not sampled, and so must not be what models and tools call; which is known already where a caller says so.
+    caller = trace.get_current_span().get_span_context()
+    if caller.trace_flags.sampled or not caller.is_valid:
+        agent.run.scratch(tracing)["context"] = reply.span.context
+    return False
+
+
+def _is_in_reply(tracing: "TracingMiddleware", agent: Any, input_kwargs: Any) -> bool:
     return tracing._found is not None and "reply" in agent.run.scratch(tracing)
 
 
-def _is_in_reply_or_alone(tracing: "TracingMiddleware", agent: Any) -> bool:
+def _is_in_reply_or_alone(tracing: "TracingMiddleware", agent: Any, input_kwargs: Any) -> bool:
     # A conversation that is compressed between two replies asks its model as well.
-    return _is_in_reply(tracing, agent) or (agent.run.is_internal and _is_configured(tracing, agent))
+    return _is_in_reply(tracing, agent, input_kwargs) or (agent.run.is_internal and tracing._find() is not None)
 
 
 class TracingMiddleware(MiddlewareBase):
     """Traces replies: `invoke_agent {agent}`, and under it `chat {model}` and `execute_tool {tool}`.
 
     Works with the global tracer provider, or with the one that is given; while there is none, each hook hands over to
-    the next layer and does nothing. `setup_tracing` sets one up. A tool call that is denied, refused or run elsewhere
-    has a span as well, without length. Retries and fallbacks are events on one chat span, so this stands outside of
-    the layers that do that.
+    the next layer and does nothing. `setup_tracing` sets one up. A reply that is not sampled costs the same where there
+    is no meter provider either, but for one span, in whose context its models and tools are called. A tool call that is
+    denied, refused or run elsewhere has a span as well, without length. Retries and fallbacks are events on one chat
+    span, so this stands outside of the layers that do that.
 
     Spans say nothing of what people, models and tools say. `capture_content=True` adds that; when not given, the
     standard variable OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT decides. `redact` is called for every text that
@@ -108,12 +142,11 @@ class TracingMiddleware(MiddlewareBase):
         self._found_for: TracerProvider | None = None
         self._found: _Instruments | None = None
 
-    @_only_where(_is_configured)
+    @_only_where(_begins_reply)
     async def on_reply(
         self, agent: Any, input_kwargs: Any, next_handler: Any
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        reply = _Reply(self._instruments, agent, input_of(input_kwargs))
-        agent.run.scratch(self)["reply"] = reply
+        reply: _Reply = agent.run.scratch(self)["reply"]
         try:
             steps = aiter(next_handler(**input_kwargs))
             while True:
@@ -199,6 +232,11 @@ class TracingMiddleware(MiddlewareBase):
             self._found_for = provider
             self._found = self._isolated(self._make, provider)
         return self._found
+
+    def _has_meters(self) -> bool:
+        meters = metrics.get_meter_provider() if self._meter_provider is None else self._meter_provider
+        # What stands in for a provider as long as there is none has no public name.
+        return not isinstance(meters, NoOpMeterProvider) and type(meters).__name__ != "_ProxyMeterProvider"
 
     def _make(self, provider: TracerProvider) -> "_Instruments":
         meters = metrics.get_meter_provider() if self._meter_provider is None else self._meter_provider

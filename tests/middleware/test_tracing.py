@@ -15,6 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, StaticSampler
 from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 
 from agentrt import Agent, MiddlewareBase, Msg, Toolkit
@@ -32,7 +33,6 @@ from agentrt.event import (
 )
 from agentrt.message import (
     DataBlock,
-    HintBlock,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
@@ -42,9 +42,18 @@ from agentrt.message import (
     UserMsg,
 )
 from agentrt.middleware import ModelFallbackMiddleware, TracingMiddleware
-from agentrt.model import AnthropicChatModel, ChatModelBase, ChatResponse, ChatUsage, OpenAIChatModel, ScriptedChatModel
+from agentrt.model import (
+    AnthropicChatModel,
+    ChatModelBase,
+    ChatResponse,
+    ChatUsage,
+    OpenAIChatModel,
+    ScriptedChatModel,
+    chat_model,
+)
 from agentrt.testing import ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool, ToolBase, ToolContext
+from agentrt_middleware.genai_attributes import labels_of
 from agentrt_middleware.genai_span import GenAISpan, Isolated
 from tests.agent.helpers import add, agent_of, call, items_of
 
@@ -633,7 +642,7 @@ async def test_a_secret_is_in_no_span_and_in_no_log(
     agent = Agent("tester", f"The password is {CANARY}.", ScriptedChatModel(script), toolkit, [tracing])
     picture = DataBlock(URLSource(f"https://example.com/?key={CANARY}", "image/png"))
     with suppress(RateLimited, ValueError):
-        await agent.reply(UserMsg(CANARY, [TextBlock(f'Mine is {CANARY}".'), HintBlock(CANARY), picture]))
+        await agent.reply(UserMsg(CANARY, [TextBlock(f'Mine is {CANARY}".'), picture]))
     assert CANARY not in spans.text()
     assert CANARY not in caplog.text  # tracebacks and all
     if captured:
@@ -950,10 +959,14 @@ async def test_metrics_are_recorded_under_the_names_of_the_conventions(spans: Sp
 async def test_a_provider_that_is_not_the_sdks_will_do() -> None:
     begun: list[str] = []
 
+    class OwnSpan(trace.NonRecordingSpan):
+        def is_recording(self) -> bool:
+            return True
+
     class OwnTracer(trace.NoOpTracer):
         def start_span(self, name: str, *values: Any, **named: Any) -> trace.Span:
             begun.append(name)
-            return trace.NonRecordingSpan(trace.SpanContext(1, len(begun), is_remote=False))
+            return OwnSpan(trace.SpanContext(1, len(begun), is_remote=False))
 
     class OwnProvider(trace.TracerProvider):
         def get_tracer(self, *values: Any, **named: Any) -> trace.Tracer:
@@ -981,3 +994,85 @@ async def test_one_instance_serves_conversations_side_by_side(spans: Spans) -> N
         for each in agents:
             group.start_soon(each.reply, "go")
     assert sorted(spans.tree()) == [[f"invoke_agent a{n}", ["chat scripted"]] for n in range(5)]
+
+
+class Unsampled:
+    """A provider that samples nothing, and the spans that it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.provider = TracerProvider(sampler=self._sampler(), shutdown_on_exit=False)
+
+    def _sampler(self) -> Any:
+        asked = self.asked
+
+        class Noting(StaticSampler):
+            def should_sample(self, parent: Any, trace_id: int, name: str, *values: Any, **named: Any) -> Any:
+                asked.append(name)
+                return super().should_sample(parent, trace_id, name, *values, **named)
+
+        return Noting(Decision.DROP)
+
+
+def contexts_of(seen: list[Any], *, stream: bool) -> Agent:
+    def note(where: str) -> None:
+        seen.append((where, trace.get_current_span().get_span_context()))
+
+    async def look(messages: Any, tools: Any) -> Any:
+        note("model")
+        return [call("1", "peek")] if len(seen) == 1 else "done"
+
+    async def peek() -> AsyncGenerator[str, None]:
+        """Look around."""
+        note("tool")
+        yield "nothing "
+        note("tool")
+        yield "to see"
+
+    model = ScriptedChatModel([look, look], stream=stream)
+    return Agent("tester", model=model, toolkit=Toolkit(tools=[peek]))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_reply_that_is_not_sampled_asks_once_and_what_it_calls_is_not_sampled_either(stream: bool) -> None:
+    unsampled, seen = Unsampled(), list[Any]()
+    agent = contexts_of(seen, stream=stream)
+    layers = [TracingMiddleware(tracer_provider=unsampled.provider, capture_content=True)]
+    traced = Agent("tester", model=agent.model, toolkit=agent.toolkit, middlewares=layers)
+    untraced_items = [type(item) for item in await items_of(contexts_of([], stream=stream))]
+    assert [type(item) for item in await items_of(traced)] == untraced_items
+    assert unsampled.asked == ["invoke_agent tester"]
+    assert [where for where, _ in seen] == ["model", "tool", "tool", "model"]
+    assert len({context.trace_id for _, context in seen}) == 1
+    assert all(context.is_valid and not context.trace_flags.sampled for _, context in seen)
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+async def test_a_reply_that_is_not_sampled_is_measured_all_the_same() -> None:
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    redacted: list[str] = []
+    tracing = TracingMiddleware(
+        tracer_provider=Unsampled().provider,
+        meter_provider=meters,
+        capture_content=True,
+        redact=lambda text: redacted.append(text) or text,  # type: ignore[func-returns-value]
+    )
+    await agent_of([[call("1", "add", a=1, b=2)], "the answer"], add, middlewares=[tracing]).reply("the question")
+    data: Any = reader.get_metrics_data()
+    (scope,) = data.resource_metrics[0].scope_metrics
+    points = {each.name: each.data.data_points for each in scope.metrics}
+    meters.shutdown()
+    assert points["gen_ai.invoke_agent.inference_calls"][0].sum == 2
+    assert points["gen_ai.execute_tool.duration"][0].count == 1
+    assert not {"the question", "the answer"} & {*redacted}
+
+
+@pytest.mark.parametrize(
+    ("spec", "provider"),
+    [("deepseek:deepseek-chat", "deepseek"), ("dashscope:qwen-max", "dashscope"), ("ollama:qwen3", "ollama")],
+)
+def test_a_model_of_a_preset_is_its_providers(spec: str, provider: str) -> None:
+    model = chat_model(spec, api_key="none")
+    assert labels_of(model)["gen_ai.provider.name"] == provider
+    assert labels_of(OpenAIChatModel("gpt", api_key="none"))["gen_ai.provider.name"] == "openai"
