@@ -1,17 +1,26 @@
 """A conversation in a file."""
 
 import os
+import sys
 import tempfile
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio.to_thread
-from pydantic import ValidationError
 
-from agentrt.errors import StateError
+from agentrt.errors import SessionConflict, SessionIOError, StateError
 from agentrt.state import AgentState
+from agentrt.state.state import state_to_json
+from agentrt.state.store import next_revision
+
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ["SessionFile"]
+
+_PATIENCE = 5.0  # seconds for another process to finish its save
 
 
 class SessionFile:
@@ -22,24 +31,17 @@ class SessionFile:
 
     def __init__(self, path: str) -> None:
         self._path = Path(path).expanduser().resolve()
+        self._known: tuple[str, int] | None = (
+            None  # the session and its revision that the file holds, as far as we know
+        )
         if not self._path.parent.is_dir():
             raise StateError(f"the session file {path!r} cannot be kept: there is no folder {str(self._path.parent)!r}")
 
     def read(self) -> AgentState | None:
         """Return the conversation in the file, `None` when there is no file."""
-        try:
-            return AgentState.model_validate_json(self._path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StateError(f"the session file {str(self._path)!r} cannot be read: {error.strerror}") from error
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            place = ".".join(map(str, first["loc"])) or "the file"
-            raise StateError(
-                f"the session file {str(self._path)!r} holds no conversation that this version reads "
-                f"({place}: {first['msg']}): it is left as it is; name another file, or move this one away"
-            ) from error
+        state = self._read()
+        self._known = _revision_of(state)
+        return state
 
     async def load(self, session_id: str) -> AgentState | None:
         """Return the conversation in the file if it is that one."""
@@ -47,10 +49,42 @@ class SessionFile:
         return state if state is not None and state.session_id == session_id else None
 
     async def save(self, state: AgentState) -> None:
-        """Replace what the file holds."""
-        await anyio.to_thread.run_sync(self._write, state.model_dump_json().encode())
+        """Replace what the file holds, and set the state's `revision`.
 
-    def _write(self, content: bytes) -> None:
+        Raises `SessionConflict`, and leaves the file as it is, when another process has replaced it in the meantime.
+        """
+        await anyio.to_thread.run_sync(self._save, state, state_to_json(state))
+
+    def _read(self) -> AgentState | None:
+        try:
+            return AgentState.model_validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._io_error("read", error) from error
+        except StateError as error:
+            raise type(error)(
+                f"the session file {str(self._path)!r} holds no conversation that this version reads ({error}): it is "
+                f"left as it is; name another file, or move this one away"
+            ) from error
+
+    def _save(self, state: AgentState, text: bytes) -> None:
+        with self._locked():
+            found = _revision_of(self._read())
+            if found not in (None, self._known):  # a file that is gone can be written anew: nothing is lost by it
+                raise SessionConflict(
+                    f"the session file {str(self._path)!r} was saved by another program, such as a second terminal, "
+                    f"and is left as that saved it: start again to continue it, or name another file"
+                )
+            revision = next_revision(state.revision)
+            try:
+                self._replace(b'{"revision": %d,%s' % (revision, text.removeprefix(b"{")))
+            except OSError as error:
+                raise self._io_error("saved", error) from error
+            state.revision = revision
+            self._known = _revision_of(state)
+
+    def _replace(self, content: bytes) -> None:
         descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -62,3 +96,39 @@ class SessionFile:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from saving; where a folder cannot be locked (Windows, NFS), only from saving later."""
+        if sys.platform == "win32":
+            yield
+            return
+        try:
+            descriptor = os.open(self._path.parent, os.O_RDONLY)
+        except OSError as error:
+            raise self._io_error("saved", error) from error
+        try:
+            self._lock(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while sys.platform != "win32":
+            try:
+                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    raise self._io_error("saved", error) from error
+                time.sleep(0.01)
+            except OSError:
+                return None  # this file system has no such locks
+        return None
+
+    def _io_error(self, done: str, error: OSError) -> SessionIOError:
+        return SessionIOError(f"the session file {str(self._path)!r} cannot be {done}: {error.strerror or error}")
+
+
+def _revision_of(state: AgentState | None) -> tuple[str, int] | None:
+    return None if state is None else (state.session_id, state.revision)

@@ -1,12 +1,14 @@
 """A conversation in a file is there whole or not at all."""
 
 import os
+import sys
 
+import anyio
 import pytest
 
 from agentrt import AgentState, UserMsg
 from agentrt.console.session import SessionFile
-from agentrt.errors import StateError
+from agentrt.errors import SessionConflict, SessionIOError, SessionUnserializable, StateError
 
 
 async def test_what_is_saved_is_read_again(tmp_path):
@@ -35,7 +37,7 @@ async def test_a_save_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(SessionIOError, match=r"talk\.json' cannot be saved: No space left"):
             await session.save(AgentState(summary="two"))
     assert session.read().summary == "one"
     assert os.listdir(tmp_path) == ["talk.json"]
@@ -46,6 +48,86 @@ async def test_a_link_is_followed_and_stays_one(tmp_path):
     await SessionFile(str(tmp_path / "link.json")).save(AgentState(summary="one"))
     assert (tmp_path / "link.json").is_symlink()
     assert SessionFile(str(tmp_path / "talk.json")).read().summary == "one"
+
+
+async def test_a_second_program_is_told_and_overwrites_nothing(tmp_path):
+    path = str(tmp_path / "talk.json")
+    await SessionFile(path).save(AgentState(session_id="s", summary="one"))
+    first, second = SessionFile(path), SessionFile(path)
+    of_first, of_second = first.read(), second.read()
+    of_first.summary = "two"
+    await first.save(of_first)
+    for state in (of_second, AgentState(summary="new")):
+        with pytest.raises(SessionConflict, match=r"talk\.json' was saved by another program.*start again to continue"):
+            await second.save(state)
+    assert SessionFile(path).read() == of_first
+    of_first.summary = "three"
+    await first.save(of_first)
+    assert second.read().summary == "three"
+    await second.save(AgentState(summary="four"))
+
+
+async def test_a_program_that_found_no_file_is_told_of_one(tmp_path):
+    path = str(tmp_path / "talk.json")
+    first, second = SessionFile(path), SessionFile(path)
+    assert first.read() is second.read() is None
+    await first.save(AgentState(summary="one"))
+    with pytest.raises(SessionConflict):
+        await second.save(AgentState(summary="two"))
+    assert SessionFile(path).read().summary == "one"
+
+
+async def test_a_file_that_was_removed_is_written_anew(tmp_path):
+    session = SessionFile(str(tmp_path / "talk.json"))
+    state = AgentState()
+    await session.save(state)
+    (tmp_path / "talk.json").unlink()
+    await session.save(state)
+    assert session.read() == state
+
+
+async def test_a_file_of_a_version_without_revisions_is_continued(tmp_path):
+    path = tmp_path / "talk.json"
+    path.write_text(AgentState(summary="old").model_dump_json().replace(',"revision":0', ""), encoding="utf-8")
+    session = SessionFile(str(path))
+    state = session.read()
+    state.summary = "new"
+    await session.save(state)
+    assert session.read().summary == "new"
+    assert state.revision
+
+
+async def test_what_could_not_be_loaded_again_is_not_saved(tmp_path):
+    session = SessionFile(str(tmp_path / "talk.json"))
+    await session.save(AgentState(summary="good"))
+    with pytest.raises(SessionUnserializable, match="its summary"):
+        await session.save(AgentState(summary=None))
+    assert session.read().summary == "good"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder cannot be locked there")
+def test_of_many_programs_at_once_one_saves_each_revision(tmp_path):
+    path = str(tmp_path / "talk.json")
+    anyio.run(SessionFile(path).save, AgentState(session_id="s"))
+    sessions = [SessionFile(path) for _ in range(8)]
+    states = [session.read() for session in sessions]
+
+    async def save_all():
+        outcomes = []
+
+        async def save(session, state):
+            try:
+                await session.save(state)
+            except SessionConflict:
+                return
+            outcomes.append("saved")
+
+        async with anyio.create_task_group() as group:
+            for session, state in zip(sessions, states, strict=True):
+                group.start_soon(save, session, state)
+        return outcomes
+
+    assert anyio.run(save_all) == ["saved"]
 
 
 @pytest.mark.parametrize("content", [b"", b"no json", b"\xff\xfe", b"[]", b'{"version": 2}', b'{"colour": "red"}'])
