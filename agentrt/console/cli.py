@@ -31,9 +31,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # nobody reads any more; Python would complain once more when it closes the output
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if not _is_output_lost():
+            raise
+        _discard_output()
+        print(f"agentrt: standard output takes nothing any more: {error.strerror}", file=sys.stderr)
         return 1
+
+
+def _is_output_lost() -> bool:
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _discard_output() -> None:
+    null = os.open(os.devnull, os.O_WRONLY)  # Python writes what is left when it ends, and complains if it cannot
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODULE:NAME",
         action="append",
         default=[],
-        help="a function, a list of tools or a Toolkit, looked up in the current folder first; may be repeated",
+        help="a function, a list of tools or a Toolkit, looked up in the current folder last; may be repeated",
     )
     chat.add_argument("--system", metavar="TEXT", default="You are a helpful assistant.", help="the system prompt")
     chat.add_argument("--session", metavar="FILE", help="keep the conversation in this file, and continue it")
@@ -63,8 +80,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _chat(options: argparse.Namespace) -> int:
     _check_streams()
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     agent = _agent(options)
     _let_everything_be_read()
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -72,6 +87,7 @@ def _chat(options: argparse.Namespace) -> int:
         print(escaped(_greeting(agent)))
     with start_blocking_portal(name="agentrt") as portal, portal.wrap_async_context_manager(agent):
         is_whole = Chat(agent, portal, color=not options.no_color).run()
+    sys.stdout.flush()
     return 0 if is_whole or in_terminal else 1  # whoever sits there has seen the error
 
 

@@ -1,6 +1,8 @@
 """Tools and models that are named on a command line, as `module:name`."""
 
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence, Set
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
@@ -39,9 +41,15 @@ def load_model(spec: str | None) -> ChatModelBase:
 
     if spec is None:
         return default_model()
+    return _own_model(spec) if _names_module(spec, {*PRESETS, "rules"}) else chat_model(spec)
+
+
+def _names_module(spec: str, presets: Set[str]) -> bool:
     top = spec.partition(":")[0].partition(".")[0]
-    is_own = ":" in spec and top and top not in PRESETS and top != "rules" and find_spec(top) is not None
-    return _own_model(spec) if is_own else chat_model(spec)
+    if ":" not in spec or not top or top in presets:
+        return False
+    _add_current_folder()
+    return find_spec(top) is not None
 
 
 def _own_model(spec: str) -> ChatModelBase:
@@ -57,10 +65,17 @@ def _own_model(spec: str) -> ChatModelBase:
     return found
 
 
+def _add_current_folder() -> None:
+    # Last, so that no file that lies there takes the place of a module which Python, agentrt or a provider imports.
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
 def _load(spec: str) -> Any:
     module, colon, name = spec.partition(":")
     if not (module and colon and name):
         raise ConfigError(f"{spec!r} names nothing: write module:name, such as my_tools:search")
+    _add_current_folder()
     try:
         found = import_module(module)
     except Exception as error:  # whatever the module does when it is imported
@@ -69,4 +84,5 @@ def _load(spec: str) -> Any:
         return attrgetter(name)(found)
     except AttributeError as error:
         public = ", ".join(each for each in vars(found) if not each.startswith("_"))
-        raise ConfigError(f"{module!r} has no {name!r}; it has {public or 'nothing'}") from error
+        where = getattr(found, "__file__", None) or "the interpreter itself"
+        raise ConfigError(f"{module!r} has no {name!r}; it has {public or 'nothing'} (found in {where})") from error

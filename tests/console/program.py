@@ -24,13 +24,14 @@ sys.exit(main({arguments!r}))
 """
 
 
-def command(arguments: Sequence[str], *, rich: bool = True, terminal: bool = False) -> list[str]:
-    blocked = [] if rich else ["rich"]
-    return [sys.executable, "-c", CHILD.format(blocked=blocked, terminal=terminal, arguments=list(arguments))]
+def command(arguments: Sequence[str], *, blocked: Sequence[str] = (), terminal: bool = False) -> list[str]:
+    """Return a command line that runs the program, in a Python that lacks the modules in `blocked`."""
+    return [sys.executable, "-c", CHILD.format(blocked=list(blocked), terminal=terminal, arguments=list(arguments))]
 
 
 def environment(**more: str) -> dict[str, str]:
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware"), os.environ.get("PYTHONPATH", "")])
+    more_paths = filter(None, [os.environ.get("PYTHONPATH")])  # an empty entry would be the current folder
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware"), *more_paths])
     dropped = ("NO_COLOR", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "AGENTRT_MODEL")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return {**kept, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8", "TERM": "xterm", **more}
@@ -51,11 +52,15 @@ def piped(arguments: Sequence[str], said: str, cwd: Path, **more: str) -> subpro
 
 
 THINGS = '''
+import os
+import time
+
 import anyio
 
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.errors import Transient
+from agentrt.tool import FunctionTool
 
 
 class Slow(ChatModelBase):
@@ -75,12 +80,25 @@ class Slow(ChatModelBase):
         if said == "dawdle":
             yield ChatResponse([TextBlock("It has BEGUN, ")], False)
             await anyio.sleep_forever()
-        if said in ("wait", "hold", "add") and not has_result:
+        if said in ("wait", "hold", "add", "ask") and not has_result:
+            if said == "ask":
+                await anyio.to_thread.run_sync(wait_for_a_file)
             arguments = '{"a": 20, "b": 22}' if said == "add" else "{}"
             yield ChatResponse([ToolCallBlock("1", said, arguments)])
             return
         texts = [m.get_text_content() for m in messages if m.role == "user"]
         yield ChatResponse([TextBlock(f"HEARD {len(texts)}: **{texts[-1]}**")], usage=ChatUsage(7, 5))
+
+
+def wait_for_a_file():
+    print("ABOUT TO ASK", flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+
+
+async def ask() -> str:
+    """Do what must be asked about."""
+    return "ASKED AND DONE"
 
 
 async def wait() -> str:
@@ -105,6 +123,7 @@ def add(a: int, b: int) -> int:
 
 
 tools = [wait, hold, add]
+asking_tools = [FunctionTool(ask, ask=True)]
 '''
 
 

@@ -1,5 +1,6 @@
 """The `agentrt` command without a terminal: what it prints, keeps and refuses."""
 
+import io
 import json
 import os
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import agentrt
+from agentrt import AgentState
 from agentrt.console.cli import main
 from tests.console.program import environment, piped, put_things
 
@@ -136,7 +138,7 @@ def test_unknown_arguments_exit_2_and_say_how_it_is_used(arguments, capsys):
     assert "usage: agentrt" in capsys.readouterr().err
 
 
-def test_a_reader_that_leaves_ends_the_program_quietly(tmp_path):
+def test_a_reader_that_leaves_ends_the_program_with_one_line(tmp_path):
     command = [sys.executable, "-m", "agentrt.console", *SLOW]
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -148,4 +150,79 @@ def test_a_reader_that_leaves_ends_the_program_quietly(tmp_path):
         process.stdin.write(b"two\n" * 3)
         process.stdin.close()
         complaints = process.stderr.read()
-    assert (process.returncode, complaints) == (1, b"")
+    assert (process.returncode, complaints) == (1, b"agentrt: standard output takes nothing any more: Broken pipe\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("said", ["hello\nhello\n", "/explain\n", "/help\n", "wait\n"])
+def test_a_full_disk_ends_the_program_with_one_line(said, unbuffered, tmp_path):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "agentrt.console", *SLOW],
+            cwd=tmp_path,
+            env=environment(PYTHONUNBUFFERED=unbuffered),
+            input=said.encode(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.stderr == b"agentrt: standard output takes nothing any more: No space left on device\n"
+    assert done.returncode == 1
+
+
+def test_two_programs_on_one_session_file_are_told_of_it(tmp_path):
+    arguments = [*SLOW, "--session", "talk.json"]
+    command = [sys.executable, "-m", "agentrt.console", *arguments]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert b"tokens" in process.stdout.readline()
+        second = piped(arguments, "two\n", tmp_path)
+        rest, complaints = process.communicate(b"three\n", timeout=60)
+    assert "HEARD 2: **two**" in second.stdout
+    assert (process.returncode, rest) == (1, b"")
+    assert complaints.startswith(b"[error] SessionConflict: the session file ")
+    assert complaints.count(b"\n") == 1
+    context = AgentState.model_validate_json((tmp_path / "talk.json").read_bytes()).context
+    assert [message.get_text_content() for message in context if message.role == "user"] == ["one", "two"]
+
+
+def test_no_file_of_the_current_folder_takes_the_place_of_a_module(tmp_path):
+    for name in ("rich", "openai", "anthropic", "readline"):
+        (tmp_path / f"{name}.py").write_text("print('TAKEN IN')", encoding="utf-8")
+    # As the installed command is started, and not with `-m` or `-c`, where Python itself puts the folder first.
+    program = "import sys; sys.path.pop(0); from agentrt.console.cli import main; sys.exit(main(sys.argv[1:]))"
+    said = [["--model", "rules"], ["--model", "openai:gpt"], ["--model", "anthropic:claude"], SLOW[1:]]
+    for arguments in said:
+        done = subprocess.run(
+            [sys.executable, "-c", program, "chat", *arguments],
+            cwd=tmp_path,
+            env=environment(OPENAI_API_KEY="k", ANTHROPIC_API_KEY="k"),
+            input="/help\n",
+            capture_output=True,
+            encoding="utf-8",
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "TAKEN IN" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_added"),
+    [([], False), (["--model", "rules"], False), (["--tools", "things:add"], True), (["--model", "things:Slow"], True)],
+)
+def test_the_current_folder_is_importable_last_and_only_for_a_module(arguments, is_added, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = [entry for entry in sys.path if entry not in ("", str(tmp_path))]
+    monkeypatch.setattr(sys, "path", [*before])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.setenv("AGENTRT_MODEL", "rules")
+    monkeypatch.delitem(sys.modules, "things", raising=False)
+    assert main(["chat", *arguments]) == 0
+    assert sys.path == [*before, str(tmp_path)] if is_added else before
