@@ -1,15 +1,15 @@
 """A conversation with an agent, line by line."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from typing import TextIO
 
 from anyio.from_thread import BlockingPortal
 
 from agentrt.agent import Agent
+from agentrt.console.call_description import full_input
 from agentrt.console.plain import PlainView
+from agentrt.console.prompt import Prompt
 from agentrt.console.question import question_of
 from agentrt.console.show import show
 from agentrt.console.turn import Turn
@@ -20,10 +20,12 @@ __all__ = ["Chat"]
 
 _HELP = """/new      begin a new conversation
 /explain  print the compiled chains, outermost first
+/input    print the whole input of the call that is asked about
 /help     print this
 /quit     leave; so does Ctrl-D
-Ctrl-C stops a reply. A question of the agent's is answered by the next line: y, n, or what to do instead. Everything
-else is said to the agent."""
+Ctrl-C stops a reply. A question of the agent's is answered by the next line: y, n, or what to do instead. What was
+typed before the question is dropped. Everything else is said to the agent, and several lines that are pasted are one
+message."""
 
 
 class Chat:
@@ -38,20 +40,24 @@ class Chat:
         self._portal = portal
         self._color = color
         self._failed = False
-        self._commands = {"/new": self._new, "/explain": self._explain, "/help": self._help}
+        self._prompt = Prompt()
+        self._commands = {"/new": self._new, "/explain": self._explain, "/input": self._input, "/help": self._help}
 
     def run(self) -> bool:
-        """Talk until the end, and return whether the last reply was a whole one."""
+        """Talk until the end, and return whether the last reply was a whole one.
+
+        Raises `OSError` when standard output takes nothing any more.
+        """
         self._ask()
-        for line in _lines():
+        for line in self._prompt:
             if line == "/quit":
                 break
             try:
                 self._take(line)
             except Exception as error:  # noqa: BLE001  # whatever failed, the conversation goes on
                 self._failed = True
-                if isinstance(error, BrokenPipeError):
-                    print(flush=True)  # which raises again if it is our reader who has left
+                if isinstance(error, OSError):
+                    print(flush=True)  # raises again if it is our output that failed
                 _tell("error", one_line(f"{type(error).__name__}: {error}"), sys.stderr)
             except KeyboardInterrupt:
                 _tell("leaving", "once what still runs has stopped; Ctrl-C again leaves at once")
@@ -59,7 +65,7 @@ class Chat:
         return not self._failed
 
     def _take(self, line: str) -> None:
-        if line.startswith("/"):
+        if line.startswith("/") and "\n" not in line:  # what is pasted may begin with the path of a file
             self._commands.get(line, partial(self._unknown, line))()
         elif line:
             question = question_of(self._agent.state)
@@ -71,7 +77,8 @@ class Chat:
     def _ask(self) -> None:
         question = question_of(self._agent.state)
         if question is not None:
-            _tell("question", question.text)  # whole: what is cut off could be what matters
+            _tell("question", question.text)
+            self._prompt.discard_typed()  # nobody can have meant it for this question
 
     def _new(self) -> None:
         self._agent = self._agent.with_state(AgentState())
@@ -80,6 +87,13 @@ class Chat:
 
     def _explain(self) -> None:
         print(escaped(self._agent.explain()))
+
+    def _input(self) -> None:
+        question = question_of(self._agent.state)
+        if question is None:
+            _tell("error", "no call is asked about", sys.stderr)
+        else:
+            _tell("input", full_input(question.call))
 
     def _help(self) -> None:
         print(_HELP)
@@ -90,27 +104,3 @@ class Chat:
 
 def _tell(label: str, text: str, file: TextIO | None = None) -> None:
     PlainView(file or sys.stdout).line(label, text)
-
-
-def _lines() -> Iterator[str]:
-    """Yield what is typed, with a prompt where somebody sees it, until the end of input or two Ctrl-C in a row."""
-    prompt = ""
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        prompt = "> "
-        with suppress(ImportError):  # Windows has its own
-            import readline  # noqa: F401  # gives `input` line editing by being imported
-    interrupted = False
-    while True:
-        try:
-            yield input(prompt).strip()
-            interrupted = False
-        except EOFError:
-            if prompt:
-                print()
-            return
-        except KeyboardInterrupt:
-            print()
-            if interrupted:
-                return
-            interrupted = True
-            print("Ctrl-C again leaves, and so do Ctrl-D and /quit.")

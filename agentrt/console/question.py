@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from agentrt.console.call_description import describe_call
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock, ToolResultBlock
 from agentrt.state import AgentState
@@ -21,8 +22,8 @@ class Question:
 
     @property
     def text(self) -> str:
-        """What to ask."""
-        called = f"{self.call.name} {self.call.input}"
+        """What to ask, in one line."""
+        called = describe_call(self.call)
         if self.is_external:
             return f"what is the result of {called}?"
         return f"may it run {called}? y, n, or say why not"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrt.console.call_description import describe_call
 from agentrt.console.view import Kind, View
 from agentrt.event import (
     AgentEvent,
@@ -228,7 +229,7 @@ def _cut(line: str) -> str:
 
 
 def _calls(calls: list[ToolCallBlock]) -> str:
-    return ", ".join(f"{call.name}({one_line(call.input)})" for call in calls)
+    return ", ".join(map(describe_call, calls))
 
 
 _TELL: dict[type[AgentEvent], Callable[[Transcript, Any], None]] = {

@@ -20,9 +20,16 @@ class Terminal:
     """Starts the program; leaving the block ends it, if it has not ended."""
 
     def __init__(
-        self, arguments: Sequence[str], cwd: Path, *, rich: bool = True, env: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        *,
+        rich: bool = True,
+        readline: bool = True,
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        self._arguments = command(arguments, rich=rich, terminal=True)
+        blocked = [name for name, is_there in {"rich": rich, "readline": readline}.items() if not is_there]
+        self._arguments = command(arguments, blocked=blocked, terminal=True)
         self._cwd = cwd
         self._env = environment(**(env or {}))
         self._seen = ""
@@ -57,16 +64,24 @@ class Terminal:
         self.type(line + "\n")
         self.read(line)
 
+    def paste(self, text: str) -> None:
+        """Paste as a terminal does, which marks it where the program has asked for that."""
+        self.read(PROMPT)
+        text = text.replace("\n", "\r")
+        is_marked = "\x1b[?2004h" in self.transcript
+        self.type(f"\x1b[200~{text}\x1b[201~\r" if is_marked else f"{text}\r")
+
     def press_ctrl_c(self) -> None:
         self.type("\x03")
 
     def press_ctrl_c_until_it_ends(self) -> int:
-        # One that comes in the moment before the program begins to wait for a key is heard only with the next key.
+        # One that comes in the moment before the program begins to wait for a key is heard only with the next key; one
+        # that comes while the interpreter ends kills it, so the pause is long.
         deadline = time.monotonic() + PATIENCE
         while self._process.poll() is None:
             assert time.monotonic() < deadline, f"Ctrl-C changed nothing:\n{self.transcript}"
             self.press_ctrl_c()
-            while self._piece(time.monotonic() + 0.3):
+            while self._piece(time.monotonic() + 5.0):
                 pass
         return self._process.returncode
 

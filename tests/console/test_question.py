@@ -1,9 +1,13 @@
 """Questions of a waiting reply, answered in the console."""
 
+import json
+
 import pytest
 
 from agentrt import AgentState
+from agentrt.console.call_description import describe_call
 from agentrt.console.question import question_of
+from agentrt.message import ToolCallBlock
 from tests.agent.helpers import agent_of, call
 from tests.console.program import piped
 
@@ -74,13 +78,51 @@ def test_the_result_of_a_call_from_elsewhere_is_the_next_line(tmp_path):
     assert "TOLD 21 degrees" in done.stdout.splitlines()
 
 
-def test_a_question_is_shown_whole_and_spelt_out(tmp_path):
-    long = THINGS.replace('"/a"', '"' + "x" * 2000 + '\\\\u202e/end"')
+def test_a_question_is_cut_in_the_middle_and_the_input_is_shown_whole_when_asked_for(tmp_path):
+    long = THINGS.replace('"/a"', '"/begin' + "x" * 2000 + '\\\\u202e/end"')
     (tmp_path / "things.py").write_text(long, encoding="utf-8")
-    done = piped(ASKS, "go\n", tmp_path)
+    done = piped(ASKS, "go\n/input\n", tmp_path)
     [question] = [line for line in done.stdout.splitlines() if line.startswith("[question]")]
-    assert "x" * 2000 in question
-    assert "/end" in question
+    head, tail = "/begin" + "x" * 94, "x" * 95 + "\\u202e/end"
+    assert question.endswith(
+        f'[question] may it run remove {{"path": "{head}"... 1,811 more characters ..."{tail}"}}? y, n, or say why not'
+    )
+    [whole] = [line for line in done.stdout.splitlines() if line.startswith("[input]")]
+    assert whole == '[input] {"path": "/begin' + "x" * 2000 + '\\u202e/end"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"a":1,\n  "b" : [true,null, 1.50]}', '{"a": 1, "b": [true, null, 1.5]}'),
+        ("", "{}"),
+        (
+            r'{"a": "\u0007\n\u009b\u200b\ufe0f\u00a0\u007f早 é"}',
+            r'{"a": "\u0007\n\u009b\u200b\ufe0f\u00a0\u007f早 é"}',
+        ),
+        ('{"a\u202e": 1}', r'{"a\u202e": 1}'),
+        ('{"a": "\U000e0041"}', r'{"a": "\udb40\udc41"}'),
+        ('{"a": "\u00e9", "b": "😀"}', '{"a": "é", "b": "😀"}'),
+        ('{"a": 1, "a": 2}', r'(this is not a JSON object) "{\"a\": 1, \"a\": 2}"'),
+        ("rm\n", r'(this is not a JSON object) "rm\n"'),
+        (
+            "{" + "x" * 300,
+            '(this is not a JSON object) "{' + "x" * 99 + '"... 101 more characters ..."' + "x" * 100 + '"',
+        ),
+        ('{"a": ' + "9" * 4400 + "}", None),
+    ],
+)
+def test_an_input_is_told_as_canonical_json_in_one_line(text, told):
+    line = describe_call(ToolCallBlock("1", "f", text))
+    assert line == f"f {told}" if told is not None else line.startswith("f (this is not a JSON object)")
+    assert line.isprintable()
+
+
+def test_an_input_of_many_values_is_cut_as_a_whole():
+    line = describe_call(ToolCallBlock("1", "f\n" * 500, json.dumps({"a": list(range(5000))})))
+    assert len(line) < 4300
+    assert " more characters ... " in line
+    assert line.endswith("4999]}")
 
 
 async def test_a_conversation_that_does_not_wait_asks_nothing():

@@ -157,7 +157,7 @@ async def test_what_layers_and_tools_announce_is_shown(capsys):
     assert lines == [
         "good",
         "[progress] 50",
-        "[waiting] for a decision on add({})",
+        "[waiting] for a decision on add {}",
         "[replaced] what was said above is void; instead:",
         "better",
     ]

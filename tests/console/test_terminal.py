@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
+from agentrt import AgentState
 from tests.console.program import piped, put_things
 from tests.console.terminal import PROMPT, Terminal
 
@@ -88,8 +89,70 @@ def test_a_reply_that_does_not_stop_can_be_left(tmp_path):
         assert "Traceback" not in terminal.transcript
 
 
+ASKING = ["chat", "--model", "things:Slow", "--tools", "things:asking_tools"]
+
+
+@pytest.mark.parametrize("readline", [True, False])
+@pytest.mark.parametrize("typed", ["y\n", "y\ny\nyes\n" * 1000, "y"], ids=["a line", "a long paste", "half a line"])
+def test_what_was_typed_before_a_question_does_not_answer_it(typed, readline, tmp_path):
+    with Terminal(ASKING, tmp_path, rich=False, readline=readline) as terminal:
+        terminal.say("ask")
+        terminal.read("ABOUT TO ASK")
+        terminal.type(typed)
+        (tmp_path / "go").touch()
+        terminal.read("[question] may it run ask {}? y, n, or say why not")
+        terminal.say("not now")
+        terminal.read("HEARD 1")
+        assert "ASKED AND DONE" not in terminal.transcript
+        terminal.say("ask")
+        terminal.read("[question]")
+        terminal.say("y")
+        terminal.read("ASKED AND DONE")
+
+
+def test_what_was_typed_before_the_program_began_does_not_answer_its_first_question(tmp_path):
+    arguments = [*ASKING, "--session", "talk.json"]
+    (tmp_path / "go").touch()
+    assert "[question]" in piped(arguments, "ask\n", tmp_path).stdout
+    with Terminal(arguments, tmp_path) as terminal:
+        terminal.type("y\n")
+        terminal.read("[question]")
+        terminal.say("n")
+        terminal.read("HEARD 1")
+        assert "ASKED AND DONE" not in terminal.transcript
+
+
+@pytest.mark.parametrize(("readline", "term"), [(True, "xterm"), (True, "dumb"), (False, "xterm")])
+def test_what_is_pasted_in_several_lines_is_one_message(readline, term, tmp_path):
+    arguments = [*SLOW, "--session", "talk.json"]
+    with Terminal(arguments, tmp_path, readline=readline, env={"TERM": term}) as terminal:
+        terminal.paste("/usr/bin is\n  a folder,\nand so is\n\n/home")
+        terminal.read("HEARD 1")
+        terminal.say("and this is another")
+        terminal.read("HEARD 2")
+        terminal.say("/quit")
+        assert terminal.end() == 0
+    context = AgentState.model_validate_json((tmp_path / "talk.json").read_bytes()).context
+    assert [message.get_text_content() for message in context if message.role == "user"] == [
+        "/usr/bin is\n  a folder,\nand so is\n\n/home",
+        "and this is another",
+    ]
+
+
+@pytest.mark.parametrize("readline", [True, False])
+def test_lines_that_are_typed_ahead_are_messages_of_their_own(readline, tmp_path):
+    with Terminal(SLOW, tmp_path, rich=False, readline=readline) as terminal:
+        terminal.say("ask")
+        terminal.read("ABOUT TO ASK")
+        terminal.type("one\ntwo\n")
+        (tmp_path / "go").touch()
+        terminal.read("HEARD 1: **ask**")
+        terminal.read("HEARD 2: **one**")
+        terminal.read("HEARD 3: **two**")
+
+
 def test_the_help_names_every_command(tmp_path):
     with Terminal(SLOW, tmp_path) as terminal:
         terminal.say("/help")
         told = terminal.read("Ctrl-C stops a reply")
-    assert all(command in told for command in ("/new", "/explain", "/help", "/quit"))
+    assert all(command in told for command in ("/new", "/explain", "/input", "/help", "/quit"))

@@ -1,0 +1,71 @@
+"""A tool call in one line, for a person who decides on it."""
+
+import json
+from typing import Any
+
+from agentrt.errors import ToolError
+from agentrt.message import ToolCallBlock
+from agentrt.tool.arguments import parse_object
+
+__all__ = ["describe_call", "full_input"]
+
+_MAX_VALUE = 200  # characters of one text, and of the tool's name
+_MAX_INPUT = 4000
+_WIDE_SPACE = "\u3000"  # as Chinese and Japanese text has them
+_BLANK_LETTERS = {*map(chr, range(0xFE00, 0xFE10)), *"\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"}
+
+
+def describe_call(call: ToolCallBlock) -> str:
+    """Return the name and the input as canonical JSON in one line.
+
+    What a reader could not see is spelt out: control and invisible characters, and spaces of other kinds. A long text
+    is cut in its middle, where the line says outside of its quotes how much is missing, and so is a long input.
+    """
+    return f"{_cut(_spelt_out(call.name), _MAX_VALUE)} {_cut(_input(call, _MAX_VALUE), _MAX_INPUT)}"
+
+
+def full_input(call: ToolCallBlock) -> str:
+    """Return the input as canonical JSON in one line, spelt out, with nothing cut."""
+    return _input(call, None)
+
+
+def _input(call: ToolCallBlock, longest: int | None) -> str:
+    try:
+        return _spelt_out(_json(parse_object(call.input), longest))
+    except (ToolError, ValueError):  # ValueError: an integer of more digits than Python writes
+        return _spelt_out(f"(this is not a JSON object) {_json(str(call.input), longest)}")
+
+
+def _json(value: Any, longest: int | None) -> str:
+    if isinstance(value, dict):
+        items = (f"{_json(key, longest)}: {_json(item, longest)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(_json(item, longest) for item in value)}]"
+    if isinstance(value, str) and longest is not None and len(value) > longest:
+        half = longest // 2
+        missing = f"... {len(value) - 2 * half:,} more characters ..."
+        return f"{_json(value[:half], None)}{missing}{_json(value[-half:], None)}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]} ... {len(text) - 2 * half:,} more characters ... {text[-half:]}"
+
+
+def _spelt_out(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if _is_visible(char) else _escape(char) for char in text)
+
+
+def _is_visible(char: str) -> bool:
+    return char == _WIDE_SPACE or (char.isprintable() and char not in _BLANK_LETTERS)
+
+
+def _escape(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
