@@ -1,6 +1,7 @@
 """Things that go wrong around a reply, and leave the conversation whole."""
 
 import asyncio
+import os
 import subprocess
 import sys
 
@@ -8,7 +9,9 @@ import anyio
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
+from agentrt.agent import ReActConfig
 from agentrt.errors import (
+    AgentBusyError,
     ChainContractError,
     ConfigError,
     Malformed,
@@ -312,3 +315,129 @@ async def test_a_denied_call_is_never_said_to_have_run_perhaps(tool):
     async with agent.reply_stream(answer) as events:
         await anext(events)  # the denied call has begun
     assert results(agent) == [("1", ToolResultState.INTERRUPTED)]
+
+
+TERMINATED = """
+import os, signal, sys, threading
+import anyio
+from agentrt import Agent, AgentState
+from agentrt.model import ScriptedChatModel
+from agentrt.state import FileStateStore
+
+where, directory, backend = sys.argv[1:]
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+async def answer(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    if where == "hangs":
+        await anyio.sleep_forever()
+    await anyio.sleep(0.05)
+    return "in time"
+
+async def stop(agent, task_status):
+    with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            await anyio.sleep(0.1 if where == "hangs" else 60)
+            agent.interrupt("the server stops")
+
+async def main():
+    store = FileStateStore(directory)
+    agent = Agent("a", model=ScriptedChatModel([answer]), state=AgentState(session_id="s"), state_store=store)
+    async with anyio.create_task_group() as group:
+        await group.start(lambda *, task_status: stop(agent, task_status))
+        message = await agent.reply("go")
+        group.cancel_scope.cancel()
+    saved = await store.load("s")
+    assert saved.reply_context is None
+    print(message.finished_reason, saved.last_reply.finished_reason)
+
+anyio.run(main, backend=backend)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to be received")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize(("where", "reason"), [("answers", "completed"), ("hangs", "interrupted")])
+def test_sigterm_lets_a_reply_finish_and_interrupts_it_after_a_grace(where, reason, backend, tmp_path):
+    program = [sys.executable, "-W", "error", "-c", TERMINATED, where, str(tmp_path), backend]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{reason} {reason}\n", "")
+
+
+async def test_an_agent_in_a_tool_that_fails_or_loops_is_a_result_of_its_call():
+    async def again() -> str:
+        """Ask for more."""
+        return "more"
+
+    async def fail(task: str) -> str:
+        """Hand over to an agent whose model is out of order."""
+        return (await agent_of([Rejected("out of order")]).reply(task)).get_text_content()
+
+    async def loop(task: str) -> str:
+        """Hand over to an agent that never comes to an end."""
+        calls = [[call(str(number), "again")] for number in range(9)]
+        inner = agent_of(calls, again, react_config=ReActConfig(max_iters=3))
+        return (await inner.reply(task)).finished_reason
+
+    agent = agent_of([[call("1", "fail", task="t"), call("2", "loop", task="t")], "done"], fail, loop)
+    with anyio.fail_after(30):
+        assert (await agent.reply("go")).get_text_content() == "done"
+    assert results(agent) == [("1", ToolResultState.ERROR), ("2", ToolResultState.SUCCESS)]
+    _, looped = agent.state.context[-1].get_content_blocks("tool_result")
+    assert looped.output[0].text == "exceed_max_iters"
+
+
+@pytest.mark.parametrize("second", ["asyncio", "trio"])
+@pytest.mark.parametrize("first", ["asyncio", "trio"])
+def test_an_agent_serves_one_event_loop_after_the_other(first, second):
+    agent = agent_of(["one", "two"])
+    assert anyio.run(agent.reply, "go", backend=first).get_text_content() == "one"
+    assert anyio.run(agent.reply, "on", backend=second).get_text_content() == "two"
+    assert len(agent.state.context) == 4
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_conversation_that_replies_is_busy_for_another_event_loop(backend):
+    async def reply_elsewhere(*_):
+        def run() -> str:
+            with pytest.raises(AgentBusyError) as caught:
+                anyio.run(agent.reply, "me too", backend=backend)
+            return type(caught.value).__name__
+
+        return await anyio.to_thread.run_sync(run)
+
+    agent = agent_of([reply_elsewhere])
+    assert anyio.run(agent.reply, "go", backend=backend).get_text_content() == "AgentBusyError"
+    assert len(agent.state.context) == 2
+
+
+FORKED = """
+import os, sys, tempfile
+import anyio
+from agentrt import Agent, AgentState
+from agentrt.errors import SessionConflict
+from agentrt.model import ScriptedChatModel
+from agentrt.state import FileStateStore
+
+store = FileStateStore(sys.argv[1])
+agent = Agent("a", model=ScriptedChatModel(["one", "two"]), state=AgentState(session_id="s"), state_store=store)
+anyio.run(agent.reply, "go", backend=sys.argv[2])
+child = os.fork()
+if child == 0:
+    print(anyio.run(agent.reply, "child", backend=sys.argv[2]).get_text_content(), flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+try:
+    anyio.run(agent.reply, "parent", backend=sys.argv[2])
+except SessionConflict:
+    print("conflict")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_forked_process_goes_on_and_the_other_is_told(backend, tmp_path):
+    program = [sys.executable, "-c", FORKED, str(tmp_path), backend]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "two\nconflict\n", "")
