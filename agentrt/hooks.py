@@ -20,6 +20,7 @@ __all__ = [
     "CheckPermissionValues",
     "CompressContextValues",
     "MiddlewareBase",
+    "ModelCallOverrides",
     "ModelCallValues",
     "NextActing",
     "NextCheckPermission",
@@ -31,6 +32,7 @@ __all__ = [
     "NextReply",
     "ObserveValues",
     "PrintValues",
+    "ReasoningOverrides",
     "ReasoningValues",
     "ReplyInput",
     "ReplyValues",
@@ -52,12 +54,27 @@ class ReasoningValues(TypedDict, total=False):
     tool_choice: ToolChoice | None
 
 
+class ReasoningOverrides(TypedDict, total=False):
+    """What its `next_handler` takes; a plain `str` is the mode of a `ToolChoice`, which is what inner layers see."""
+
+    tool_choice: ToolChoice | str | None
+
+
 class ModelCallValues(TypedDict, total=False):
     """What `on_model_call` passes on; `messages` is a new list for each call, the messages in it are shared."""
 
     messages: list[Msg]
     tools: list[JSONSchema]
     tool_choice: ToolChoice | None
+    current_model: ChatModelBase
+
+
+class ModelCallOverrides(TypedDict, total=False):
+    """What its `next_handler` takes; a plain `str` is the mode of a `ToolChoice`, which is what inner layers see."""
+
+    messages: list[Msg]
+    tools: list[JSONSchema]
+    tool_choice: ToolChoice | str | None
     current_model: ChatModelBase
 
 
@@ -105,13 +122,13 @@ class NextReply(Protocol):
 class NextReasoning(Protocol):
     """The next layer of `on_reasoning`; a key left out keeps the value that reached this layer."""
 
-    def __call__(self, **overrides: Unpack[ReasoningValues]) -> AsyncGenerator[Any, None]: ...
+    def __call__(self, **overrides: Unpack[ReasoningOverrides]) -> AsyncGenerator[Any, None]: ...
 
 
 class NextModelCall(Protocol):
     """The next layer of `on_model_call`; a key left out keeps the value that reached this layer."""
 
-    def __call__(self, **overrides: Unpack[ModelCallValues]) -> Awaitable[ModelResult]: ...
+    def __call__(self, **overrides: Unpack[ModelCallOverrides]) -> Awaitable[ModelResult]: ...
 
 
 class NextActing(Protocol):
@@ -144,11 +161,34 @@ class NextPrint(Protocol):
     def __call__(self, **overrides: Unpack[PrintValues]) -> Awaitable[None]: ...
 
 
+def _as_choice(value: Any) -> Any:
+    return ToolChoice(value) if isinstance(value, str) else value
+
+
+_NONE = type(None)
+_CHOICE = (ToolChoice, _NONE)
+_ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
+
 HOOKS: tuple[HookSpec, ...] = (
     HookSpec(
-        "on_reply", "stream", ("inputs", "structured_schema"), (AgentEvent, Msg), Msg, "one whole reply, to its end"
+        "on_reply",
+        "stream",
+        ("inputs", "structured_schema"),
+        (AgentEvent, Msg),
+        Msg,
+        "one whole reply, to its end",
+        types={"inputs": (str, Msg, list, *_ANSWERS, _NONE), "structured_schema": (type, dict, _NONE)},
     ),
-    HookSpec("on_reasoning", "stream", ("tool_choice",), (AgentEvent, Msg), None, "one round of asking the model"),
+    HookSpec(
+        "on_reasoning",
+        "stream",
+        ("tool_choice",),
+        (AgentEvent, Msg),
+        None,
+        "one round of asking the model",
+        types={"tool_choice": _CHOICE},
+        converters={"tool_choice": _as_choice},
+    ),
     HookSpec(
         "on_system_prompt",
         "transformer",
@@ -164,6 +204,8 @@ HOOKS: tuple[HookSpec, ...] = (
         (ChatResponse,),
         ChatResponse,
         "one attempt at the model, nearest the wire",
+        types={"messages": (list,), "tools": (list,), "tool_choice": _CHOICE, "current_model": (ChatModelBase,)},
+        converters={"tool_choice": _as_choice},
     ),
     HookSpec(
         "on_check_permission",
@@ -173,6 +215,7 @@ HOOKS: tuple[HookSpec, ...] = (
         PermissionDecision,
         "deciding on one tool call",
         "a call that cannot be run: an unknown tool, invalid arguments",
+        types={"tool_call": (ToolCallBlock,), "tool": (ToolBase,), "tool_input": (dict,)},
     ),
     HookSpec(
         "on_acting",
@@ -182,6 +225,7 @@ HOOKS: tuple[HookSpec, ...] = (
         ToolResponse,
         "running one permitted tool call",
         "a call that is not run here: an unknown tool, invalid arguments, one that is denied, an external one",
+        types={"tool_call": (ToolCallBlock,)},
     ),
     HookSpec(
         "on_compress_context",
@@ -190,8 +234,17 @@ HOOKS: tuple[HookSpec, ...] = (
         (),
         None,
         "shrinking a conversation that fills its model's context",
+        types={"instructions": (str, _NONE)},
     ),
-    HookSpec("on_observe", "call", ("msg",), (), None, "taking in messages without answering them"),
+    HookSpec(
+        "on_observe",
+        "call",
+        ("msg",),
+        (),
+        None,
+        "taking in messages without answering them",
+        types={"msg": (str, Msg, list, _NONE)},
+    ),
     HookSpec(
         "on_print",
         "call",
@@ -199,6 +252,7 @@ HOOKS: tuple[HookSpec, ...] = (
         (),
         None,
         "showing one message, or as much of it as there is",
+        types={"msg": (Msg,), "last": (bool,), "speech": (DataBlock, list, _NONE)},
     ),
 )
 

@@ -96,6 +96,17 @@ class ToolChoice:
     mode: str = "auto"
     tools: list[str] | None = None
 
+    def __post_init__(self) -> None:
+        mode: Any = self.mode
+        tools: Any = self.tools
+        if not isinstance(mode, str) or not mode:
+            raise ValueError(
+                f'ToolChoice(mode=...) must be "auto", "none", "required" or the name of a tool, not {mode!r:.200}'
+            )
+        # The letters of a plain `str` would pass for names.
+        if tools is not None and (isinstance(tools, str) or not all(isinstance(name, str) for name in tools)):
+            raise ValueError(f"ToolChoice(tools=...) must be a list of the names of tools, not {tools!r:.200}")
+
 
 @dataclass(slots=True)
 class ToolChunk:

@@ -124,7 +124,8 @@ async def _refuse(agent: Any, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def own_spec(spec: HookSpec, method: OwnMethod) -> HookSpec:
-    """Return the line of the hook table for a chain around a class's own method."""
+    """Return the line of the hook table for a chain around a class's own method, whose values may be of any type."""
+    spec = replace(spec, types={}, converters={})
     if spec.name == "on_reply":
         return replace(spec, keys=method.keys, terminal=None)  # a reply may say nothing
     if spec.name in _STEPS:

@@ -12,11 +12,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from functools import partial
 from itertools import chain, count
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.check import check_middlewares, overrides, where
-from agentrt.chain.contract import no_terminal, still_running, wrong_item, wrong_keys, wrong_result, wrong_value
+from agentrt.chain.contract import (
+    chain_is_over,
+    is_running,
+    no_terminal,
+    not_called,
+    positional,
+    still_running,
+    wrong_item,
+    wrong_keys,
+    wrong_override,
+    wrong_result,
+    wrong_value,
+)
 from agentrt.chain.owner import Owner, name_the_layer
 from agentrt.chain.spec import HookSpec
 from agentrt.errors import ChainError
@@ -26,6 +38,10 @@ __all__ = ["compile_chains"]
 Values = dict[str, Any]
 StreamStep = Callable[[Any, Values, Owner], AsyncIterator[Any]]
 CallStep = Callable[[Any, Values, Owner], Awaitable[Any]]
+Known = tuple[tuple[str, set[type]], ...]
+"""By key the classes of values that have passed the check, for a cheaper look at each further one."""
+
+_MAX_KNOWN = 64  # a program may make classes for ever
 
 
 def compile_chains(
@@ -75,14 +91,15 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
         return stream  # type: ignore[no-any-return]  # cores are checked by their own signatures
 
     step: StreamStep = innermost
+    checks = _no_class_yet(spec)
     for layer in reversed(layers):
-        step = _stream_layer(spec, layer, step)
+        step = _stream_layer(spec, layer, step, checks)
     codes = _codes(core, layers)
     item_types, terminal = spec.item_types, spec.terminal
     known: set[type] = set()  # classes that have passed the check, for a cheaper look at each item
 
     async def entry(agent: Any, /, **values: Any) -> AsyncIterator[Any]:
-        owner = Owner()
+        owner = Owner({**values})
         left = owner.left
         stream = step(agent, values, owner)
         owner.opened.append(stream)
@@ -103,7 +120,7 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
         except BaseException as raised:  # named and raised again
             error = raised
             if isinstance(raised, Exception):
-                name_the_layer(raised, spec.name, codes | {getattr(owner.core, "ag_code", None): None}, layers)
+                name_the_layer(raised, spec, codes | {getattr(owner.core, "ag_code", None): None}, layers)
             raise
         finally:
             try:
@@ -114,9 +131,9 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
     return entry
 
 
-def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep:
+def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep, checks: Known) -> StreamStep:
     hook = layer.hook
-    keys = frozenset(spec.keys)
+    count = len(checks)
 
     class NextHandler:
         """The `next_handler` of one layer in one entry into the chain."""
@@ -129,28 +146,29 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
             self.owner = owner
             self.handed: Any = None
 
-        def __call__(self, /, **overrides: Any) -> AsyncIterator[Any]:
-            values = overrides
-            if values.keys() != keys:
-                values = {**self.values, **overrides}
-                if values.keys() != keys:
-                    raise wrong_keys(spec, layer, values)
-            if self.handed is not None:
-                return self._again(values)
+        def __call__(self, /, *args: Any, **values: Any) -> AsyncIterator[Any]:
             owner = self.owner
+            if args or owner.is_closed:
+                raise _wrong_call(spec, layer, args)
+            if len(values) != count:
+                values = _merged(spec, layer, self.values, values)
+            try:
+                for key, known in checks:
+                    if values[key].__class__ not in known:
+                        _check_value(spec, layer, key, values, known, owner)
+            except KeyError:
+                raise wrong_keys(spec, layer, {**self.values, **values}) from None
+            if self.handed is not None:
+                return _again(spec, layer, inner, self, values)
             self.place = len(owner.opened)
             self.handed = stream = inner(self.agent, values, owner)
             owner.opened.append(stream)
             return stream
 
-        def _again(self, values: Values) -> AsyncIterator[Any]:
-            complaint = still_running(layer, spec)
-            if getattr(self.handed, "ag_running", False):
-                raise complaint
-            own: list[weakref.ref[Any]] = []
-            self.handed = stream = _after_closing(inner, complaint, self.agent, values, self.owner, self.place, own)
-            own.append(weakref.ref(stream))
-            return stream
+        def _refuse(self) -> NoReturn:
+            raise not_called(layer, spec)
+
+        __aiter__ = __await__ = __iter__ = _refuse
 
         def __del__(self) -> None:
             # The layer's frame held the last reference, so the layer has stopped. What it left open is closed as soon
@@ -167,6 +185,47 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep) -> StreamStep
         return stream
 
     return step
+
+
+def _no_class_yet(spec: HookSpec) -> Known:
+    return tuple((key, set()) for key in spec.keys)
+
+
+def _merged(spec: HookSpec, layer: Layer, values: Values, overrides: Values) -> Values:
+    """Return the overrides, and the values that reached the layer for what they leave out."""
+    merged = {**values, **overrides}
+    if len(merged) != len(spec.keys):
+        raise wrong_keys(spec, layer, merged)
+    return merged
+
+
+def _check_value(spec: HookSpec, layer: Layer, key: str, values: Values, known: set[type], owner: Owner) -> None:
+    """Check a value of a class that has not been here yet, and convert what is accepted in place of one.
+
+    What the chain was entered with is no layer's fault, and is left to the core to judge.
+    """
+    value, wanted = values[key], spec.types.get(key, (object,))
+    if not isinstance(value, wanted) and key in spec.converters:
+        values[key] = value = spec.converters[key](value)
+    if not isinstance(value, wanted):
+        if value is not owner.given.get(key):
+            raise wrong_override(spec, layer, key, value)
+    elif len(known) < _MAX_KNOWN:
+        known.add(value.__class__)
+
+
+def _wrong_call(spec: HookSpec, layer: Layer, args: tuple[Any, ...]) -> ChainError:
+    return positional(layer, spec, args) if args else chain_is_over(layer, spec)
+
+
+def _again(spec: HookSpec, layer: Layer, inner: StreamStep, handler: Any, values: Values) -> AsyncIterator[Any]:
+    complaint = still_running(layer, spec)
+    if getattr(handler.handed, "ag_running", False):
+        raise complaint
+    own: list[weakref.ref[Any]] = []
+    handler.handed = stream = _after_closing(inner, complaint, handler.agent, values, handler.owner, handler.place, own)
+    own.append(weakref.ref(stream))
+    return stream
 
 
 async def _after_closing(
@@ -194,22 +253,24 @@ def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, .
 
     step: CallStep = innermost
     by: Layer | None = None
+    checks = _no_class_yet(spec)
     for place, layer in reversed(list(enumerate(layers))):
-        step = _call_layer(spec, layer, place, step, partial(check, by, place + 1))
+        step = _call_layer(spec, layer, place, step, checks, partial(check, by, place + 1))
         by = layer
     codes = _codes(core, layers)
 
     async def entry(agent: Any, /, **values: Any) -> Any:
-        owner = Owner()
+        owner = Owner({**values})
         try:
             result = await step(agent, values, owner)
             check(by, 0, result, owner)
         except BaseException as error:  # whatever it is, what was opened is closed before it leaves
             if isinstance(error, Exception):
-                name_the_layer(error, spec.name, codes | owner.makers, layers)
+                name_the_layer(error, spec, codes | owner.makers, layers)
             await owner.close(error)
             raise
         if not owner.opened:
+            owner.is_closed = True
             return result
         if not _is_stream(result):
             await owner.close()
@@ -220,33 +281,38 @@ def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, .
 
 
 def _call_layer(
-    spec: HookSpec, layer: Layer, place: int, inner: CallStep, check: Callable[[Any, Owner], None]
+    spec: HookSpec, layer: Layer, place: int, inner: CallStep, checks: Known, check: Callable[[Any, Owner], None]
 ) -> CallStep:
     hook = layer.hook
-    keys = frozenset(spec.keys)
+    count = len(checks)
+    plain = type(None) if spec.terminal is None else spec.terminal
 
     def step(agent: Any, values: Values, owner: Owner) -> Awaitable[Any]:
         running: bool | None = None  # until the first call
 
-        async def next_handler(**overrides: Any) -> Any:
+        async def next_handler(*args: Any, **overrides: Any) -> Any:
             nonlocal running
-            if overrides.keys() != keys:
-                overrides = {**values, **overrides}
-                if overrides.keys() != keys:
-                    raise wrong_keys(spec, layer, overrides)
-            if running:
-                raise ChainError(
-                    f"{layer.name}.{spec.name} called next_handler() while its last call is running: "
-                    f"await that one first"
-                )
-            is_further, running = running is not None, True
+            if args or owner.is_closed:
+                raise _wrong_call(spec, layer, args)
+            if len(overrides) != count:
+                overrides = _merged(spec, layer, values, overrides)
             try:
+                for key, known in checks:
+                    if overrides[key].__class__ not in known:
+                        _check_value(spec, layer, key, overrides, known, owner)
+            except KeyError:
+                raise wrong_keys(spec, layer, {**values, **overrides}) from None
+            if running:
+                raise is_running(layer, spec)
+            try:
+                is_further, running = running is not None, True
                 if is_further:
                     await _close_handed(spec, layer, place, owner)
                 result = await inner(agent, overrides, owner)
             finally:
                 running = False
-            check(result, owner)
+            if result.__class__ is not plain:
+                check(result, owner)
             return result
 
         return hook(agent, values, next_handler)  # type: ignore[no-any-return]  # checked at construction
@@ -259,7 +325,6 @@ async def _close_handed(spec: HookSpec, layer: Layer, place: int, owner: Owner) 
     first = bisect_right(owner.places, place)
     if any(getattr(stream, "ag_running", False) for stream in owner.opened[first:]):
         raise still_running(layer, spec)
-    del owner.places[first:]
     await owner.close_from(first)
 
 
@@ -326,7 +391,7 @@ async def _owned_items(
     except BaseException as raised:  # named and raised again
         error = raised
         if isinstance(raised, Exception):
-            name_the_layer(raised, spec.name, codes | owner.makers, layers)
+            name_the_layer(raised, spec, codes | owner.makers, layers)
         raise
     finally:
         try:
@@ -346,7 +411,7 @@ def _transformer_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[L
                 if not isinstance(value, spec.item_types):
                     raise wrong_value(spec, layer, value)
         except Exception as error:  # named and raised again
-            name_the_layer(error, spec.name, codes, layers)
+            name_the_layer(error, spec, codes, layers)
             raise
         return value
 

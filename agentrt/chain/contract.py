@@ -9,11 +9,32 @@ from agentrt.chain.chains import Layer
 from agentrt.chain.spec import HookSpec
 from agentrt.errors import ChainContractError, ChainError, MissingTerminalError
 
-__all__ = ["names", "no_terminal", "still_running", "wrong_item", "wrong_keys", "wrong_result", "wrong_value"]
+__all__ = [
+    "chain_is_over",
+    "is_running",
+    "misuse",
+    "names",
+    "no_terminal",
+    "not_called",
+    "positional",
+    "still_running",
+    "wrong_item",
+    "wrong_keys",
+    "wrong_override",
+    "wrong_result",
+    "wrong_value",
+]
+
+_CALL = {
+    "stream": "`async for item in next_handler(**input_kwargs): yield item`",
+    "call": "`return await next_handler(**input_kwargs)`",
+}
+_HOW_TO_PASS_ON = f": a stream is passed on item by item, with {_CALL['stream']}"
+_UNFIT = {"stream": ("async_generator",), "call": ("coroutine", "function")}
 
 
 def names(types: Sequence[type]) -> str:
-    return " or ".join(each.__name__ for each in types)
+    return " or ".join("None" if each is type(None) else each.__name__ for each in types)
 
 
 def _through(layers: Sequence[Layer]) -> str:
@@ -23,6 +44,7 @@ def _through(layers: Sequence[Layer]) -> str:
 def wrong_item(spec: HookSpec, layers: Sequence[Layer], item: Any) -> ChainContractError:
     return ChainContractError(
         f"{spec.name} passes on {names(spec.item_types)}, but {item!r:.200} came out of it; {_through(layers)}"
+        f"{_HOW_TO_PASS_ON if inspect.isasyncgen(item) else ''}"
     )
 
 
@@ -40,6 +62,50 @@ def still_running(layer: Layer, spec: HookSpec) -> ChainError:
         f"{layer.name}.{spec.name} called next_handler() while the stream of its last call is running: "
         f"finish or close that stream first"
     )
+
+
+def is_running(layer: Layer, spec: HookSpec) -> ChainError:
+    return ChainError(
+        f"{layer.name}.{spec.name} called next_handler() while its last call is running: await that one first"
+    )
+
+
+def chain_is_over(layer: Layer, spec: HookSpec) -> ChainError:
+    return ChainError(
+        f"{layer.name}.{spec.name} called next_handler() after its chain had ended, when nobody would close what "
+        f"that opens: call it while the hook runs, and keep no reference to it"
+    )
+
+
+def not_called(layer: Layer, spec: HookSpec) -> ChainError:
+    return ChainError(f"{layer.name}.{spec.name} did not call next_handler: write {_CALL[spec.shape]}")
+
+
+def positional(layer: Layer, spec: HookSpec, values: Sequence[Any]) -> ChainError:
+    return ChainError(
+        f"{layer.name}.{spec.name} called next_handler() with the positional value {values[0]!r:.100}: it takes "
+        f"keywords, as in {_CALL[spec.shape]}"
+    )
+
+
+def wrong_override(spec: HookSpec, layer: Layer, key: str, value: Any) -> ChainError:
+    return ChainError(
+        f"{layer.name}.{spec.name} passed {key}={value!r:.200} to next_handler(), of type {type(value).__name__}: "
+        f"{key} must be {names(spec.types[key])}"
+    )
+
+
+def misuse(spec: HookSpec, error: TypeError) -> str:
+    """Return what to write when a layer awaits what it must iterate over, or the other way round; empty otherwise.
+
+    Python's words are all there is to tell by, for what `next_handler()` returns is handed out as it is.
+    """
+    text = str(error)
+    if not any(words in text for words in ("await", "async for", "not iterable")):
+        return ""
+    if not any(kind in text for kind in _UNFIT[spec.shape]):
+        return ""
+    return f": if that was next_handler, write {_CALL[spec.shape]}"
 
 
 def wrong_keys(spec: HookSpec, layer: Layer, values: Mapping[str, Any]) -> ChainError:
@@ -62,6 +128,8 @@ def wrong_result(spec: HookSpec, by: Layer | None, result: Any) -> ChainContract
             f"{spec.name} returned a coroutine from {by.name if by else 'its core'}: "
             f"an `await` is missing, as in `return await next_handler()`"
         )
+    if by is not None and getattr(result, "__name__", "") == "next_handler":
+        return ChainContractError(f"{by.name}.{spec.name} returned next_handler itself: write {_CALL[spec.shape]}")
     wanted = spec.terminal.__name__ if spec.terminal is not None else "None"
     if spec.item_types:
         wanted += f" or an async iterator of {names(spec.item_types)}"

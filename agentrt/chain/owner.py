@@ -1,14 +1,16 @@
 """The owner: closes whatever one entry into a chain has opened, and names the layer that an error came from."""
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from traceback import format_tb
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+from agentrt.chain.contract import misuse
+from agentrt.chain.spec import HookSpec
 from agentrt.errors import ChainContractError
 
-__all__ = ["Owner", "close", "name_the_layer"]
+__all__ = ["Owner", "name_the_layer"]
 
 _logger = logging.getLogger("agentrt")
 _NOTE = "agentrt: raised by "
@@ -20,12 +22,15 @@ class Owner:
     `core` is the last stream of the core, which may have been made elsewhere. `left` holds the streams of layers that
     have stopped without finishing them, with their places. Of streams that calls returned, `places` says how far in the
     layers stand that returned them, and `makers` which layer made one, by the stream's code; `None` is the core.
+    `given` holds the values that the chain was entered with, as they were before any layer could change them.
     """
 
-    __slots__ = ("core", "left", "makers", "opened", "places")
+    __slots__ = ("core", "given", "is_closed", "left", "makers", "opened", "places")
 
-    def __init__(self) -> None:
+    def __init__(self, given: dict[str, Any]) -> None:
         self.core: Any = None
+        self.given = given
+        self.is_closed = False
         self.opened: list[Any] = []
         self.left: list[tuple[int, Any]] = []
         self.makers: dict[CodeType | None, Any] = {}
@@ -33,52 +38,48 @@ class Owner:
 
     async def close_left(self) -> None:
         """Close the streams of layers that stopped early, and everything under them."""
-        left = self.left[:]
-        self.left.clear()
-        for place, stream in left:
+        while self.left:  # closing them may have further layers stop early
+            place, stream = self.left.pop(0)
             # A further `next_handler` call of an outer layer may have put another stream in this place by now.
             if place < len(self.opened) and self.opened[place] is stream:
                 await self.close_from(place)
 
     async def close_from(self, place: int) -> None:
-        """Close the streams from `place` on, innermost first."""
-        streams = self.opened[place:]
-        del self.opened[place:]
-        streams.reverse()
-        await close(streams)
+        """Close the streams from `place` on, innermost first, until none is open: a clean-up may open another one.
+
+        Each is closed whatever the others raise; then a cancellation is raised, or else the first error.
+        """
+        first: BaseException | None = None
+        opened = self.opened
+        while len(opened) > place:
+            stream = opened.pop()
+            del self.places[len(opened) :]
+            aclose = getattr(stream, "aclose", None)
+            if aclose is None:
+                continue
+            try:
+                await aclose()
+            except BaseException as error:  # noqa: BLE001  # the others must be closed as well; raised again below
+                if first is None or (isinstance(first, Exception) and not isinstance(error, Exception)):
+                    first = error
+        if first is not None:
+            raise first
 
     async def close(self, error: BaseException | None = None) -> None:
-        """Close every stream, innermost first; a clean-up that fails is logged when `error` is already on its way."""
-        streams, self.opened = self.opened, []
-        self.places.clear()
-        streams.reverse()
+        """Close every stream for good; a clean-up that fails is logged when `error` is already on its way."""
         try:
-            await close(streams)
+            await self.close_from(0)
         except Exception as failure:
             if error is None:
                 raise
             # Without its words, which may quote what belongs in no log.
             frames = "".join(format_tb(failure.__traceback__)) + type(failure).__name__
             _logger.error("a layer's clean-up failed while %r was on its way:\n%s", type(error).__name__, frames)
+        finally:
+            self.is_closed = True
 
 
-async def close(streams: Sequence[AsyncIterator[Any]]) -> None:
-    """Close each stream in order, whatever the others raise; then raise a cancellation, or else the first error."""
-    first: BaseException | None = None
-    for stream in streams:
-        aclose = getattr(stream, "aclose", None)
-        if aclose is None:
-            continue
-        try:
-            await aclose()
-        except BaseException as error:  # noqa: BLE001  # the others must be closed as well; raised again below
-            if first is None or (isinstance(first, Exception) and not isinstance(error, Exception)):
-                first = error
-    if first is not None:
-        raise first
-
-
-def name_the_layer(error: Exception, hook: str, codes: Mapping[Any, Any], layers: Sequence[Any]) -> None:
+def name_the_layer(error: Exception, spec: HookSpec, codes: Mapping[Any, Any], layers: Sequence[Any]) -> None:
     """Add a note to `error` that names the layer it was raised in, once; none when it came from below the layers.
 
     `codes` maps the code of each layer's hook to the layer, and that of the core to `None`. The deepest frame with one
@@ -90,13 +91,15 @@ def name_the_layer(error: Exception, hook: str, codes: Mapping[Any, Any], layers
         return
     if any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
         return
-    layer = _deepest(error.__traceback__, codes, layers)
+    layer, is_own = _deepest(error.__traceback__, codes, layers)
     if layer is not None:
-        error.add_note(f"{_NOTE}{layer.name} in {hook} ({layer.where})")
+        remedy = misuse(spec, error) if is_own and isinstance(error, TypeError) else ""
+        error.add_note(f"{_NOTE}{layer.name} in {spec.name} ({layer.where}){remedy}")
 
 
-def _deepest(traceback: TracebackType | None, codes: Mapping[Any, Any], layers: Sequence[Any]) -> Any:
-    found = None
+def _deepest(traceback: TracebackType | None, codes: Mapping[Any, Any], layers: Sequence[Any]) -> tuple[Any, bool]:
+    """Return the layer that the error comes from, and whether it was raised in the very code of its hook."""
+    found, is_own = None, False
     entry = traceback and traceback.tb_frame
     while traceback is not None:
         frame = traceback.tb_frame
@@ -105,8 +108,9 @@ def _deepest(traceback: TracebackType | None, codes: Mapping[Any, Any], layers: 
         if frame.f_code in codes:
             layer = codes[frame.f_code]
             found = layer and _of_instance(frame, layer, layers)
+            is_own = traceback.tb_next is None
         traceback = traceback.tb_next
-    return found
+    return found, is_own
 
 
 def _of_instance(frame: FrameType, layer: Any, layers: Sequence[Any]) -> Any:

@@ -1,7 +1,8 @@
 """What the compiler knows of a hook."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 __all__ = ["HookSpec", "Shape"]
 
@@ -15,6 +16,9 @@ class HookSpec:
     `item_types` may flow through a stream, or through the stream that a call returns; `terminal` is what a stream must
     end with (`None`: nothing fixed) or what a call returns when it returns no stream. A transformer hands on one value
     of the `terminal` type. `wraps` says in words what the hook wraps, and `never` what it does not see.
+
+    `types` says by key what a layer may pass on; a key that is not in it may have any value. `converters` make what is
+    accepted in place of a value into one, and return what they cannot make anything of.
     """
 
     name: str
@@ -24,6 +28,8 @@ class HookSpec:
     terminal: type | None
     wraps: str
     never: str = ""
+    types: Mapping[str, tuple[type, ...]] = field(default_factory=dict, hash=False)
+    converters: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict, hash=False)
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -48,9 +48,14 @@ class ChatModelBase:
         self,
         messages: list[Msg],
         tools: list[JSONSchema] | None = None,
-        tool_choice: ToolChoice | None = None,
+        tool_choice: ToolChoice | str | None = None,
     ) -> Awaitable[ModelResult]:
-        """Send the conversation to the model; `tools` are JSON schemas as `Toolkit.get_json_schemas` gives them."""
+        """Send the conversation to the model; `tools` are JSON schemas as `Toolkit.get_json_schemas` gives them.
+
+        A plain `str` as the `tool_choice` is the mode of one.
+        """
+        if isinstance(tool_choice, str):
+            tool_choice = ToolChoice(tool_choice)
         return self._call(messages, tools, tool_choice)
 
     async def _call(

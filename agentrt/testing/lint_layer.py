@@ -9,7 +9,6 @@ import anyio
 
 from agentrt.chain import HookSpec
 from agentrt.chain.check import overrides
-from agentrt.chain.owner import close
 from agentrt.errors import ChainContractError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import ToolCallBlock
@@ -169,7 +168,8 @@ class _Look:
             if not has_come or not self._is_blaming:
                 raise
             with suppress(RuntimeError, BaseExceptionGroup):
-                await close([stream])
+                if hasattr(stream, "aclose"):
+                    await stream.aclose()
             with suppress(RuntimeError):
                 scope.__exit__(None, None, None)  # the scopes outside of it are in order again
             raise self._blame(

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
+from agentrt import AgentBase
 from agentrt.chain import HookSpec, compile_chains
-from agentrt.errors import ChainError
+from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
-from tests.chain.helpers import Log, compiled, enter, texts
+from agentrt.message import AssistantMsg
+from agentrt.types import ToolChoice
+from tests.chain.helpers import STREAMS, Log, compiled, enter, texts
 
 
 class Base(MiddlewareBase):
@@ -258,13 +261,265 @@ async def test_of_two_middlewares_of_one_class_the_error_names_the_right_one() -
         await enter(compiled(Keyed("first", False), Keyed("second", True)), "on_model_call", Log())
 
 
-async def test_positional_values_are_refused(hook: str) -> None:
-    with pytest.raises(TypeError, match="positional"):
-        await reached(hook, Layer(lambda _, go: go(1)))
-
-
 async def test_a_wrong_key_opens_nothing() -> None:
     agent = Log()
     with pytest.raises(ChainError):
         await texts(enter(compiled(Misspelt()), "on_reasoning", agent))
     assert agent == []
+
+
+# Wrong calls
+
+
+async def test_a_positional_dict_is_named_with_layer_hook_and_remedy(hook: str) -> None:
+    with pytest.raises(ChainError) as caught:
+        await reached(hook, Layer(lambda values, go: go(values)))
+    text = str(caught.value)
+    assert text.startswith(f"Layer.{hook} called next_handler() with the positional value {{'a': 1, 'b': 2}}: ")
+    assert "next_handler(**input_kwargs)" in text
+
+
+class Misuse(MiddlewareBase):
+    """Uses `next_handler` of a stream hook in a way that a test wants."""
+
+    def __init__(self, use: Any) -> None:
+        self.use = use
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        async for item in self.use(next_handler):
+            yield item
+
+
+async def iterated(next_handler: Any) -> Any:
+    async for item in next_handler:
+        yield item
+
+
+async def awaited(next_handler: Any) -> Any:
+    yield await next_handler
+
+
+async def looped_over(next_handler: Any) -> Any:
+    for item in next_handler:
+        yield item
+
+
+@pytest.mark.parametrize("use", [iterated, awaited, looped_over])
+async def test_a_next_handler_that_is_not_called_is_named_with_layer_hook_and_remedy(use: Any) -> None:
+    with pytest.raises(ChainError) as caught:
+        await texts(enter(compiled(Misuse(use)), "on_reasoning", Log()))
+    assert str(caught.value) == (
+        "Misuse.on_reasoning did not call next_handler: write "
+        "`async for item in next_handler(**input_kwargs): yield item`"
+    )
+
+
+class AwaitsAStream(MiddlewareBase):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        yield await next_handler(**input_kwargs)
+
+
+class LoopsOverAStream(MiddlewareBase):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        for item in next_handler(**input_kwargs):
+            yield item
+
+
+class AwaitsNoCall(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        return await next_handler
+
+
+class IteratesOverNoCall(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        return [item async for item in next_handler]
+
+
+class IteratesOverACall(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        call = next_handler(**input_kwargs)
+        try:
+            return [item async for item in call]
+        finally:
+            call.close()
+
+
+async def raised_by(layer: MiddlewareBase, hook: str) -> list[str]:
+    """Return the notes of the `TypeError` that Python has raised in the layer."""
+    with pytest.raises(TypeError) as caught:
+        entered = enter(compiled(layer), hook, Log())
+        await (entered if hook == "on_model_call" else texts(entered))
+    return list(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("layer", [AwaitsAStream, LoopsOverAStream], ids=lambda layer: layer.__name__)
+async def test_a_stream_that_is_not_iterated_over_is_named_with_layer_hook_and_remedy(layer: Any) -> None:
+    [note] = await raised_by(layer(), "on_reasoning")
+    assert note.startswith(f"agentrt: raised by {layer.__name__} in on_reasoning (")
+    assert note.endswith("write `async for item in next_handler(**input_kwargs): yield item`")
+
+
+@pytest.mark.parametrize(
+    "layer", [AwaitsNoCall, IteratesOverNoCall, IteratesOverACall], ids=lambda layer: layer.__name__
+)
+async def test_a_call_that_is_not_awaited_is_named_with_layer_hook_and_remedy(layer: Any) -> None:
+    [note] = await raised_by(layer(), "on_model_call")
+    assert note.startswith(f"agentrt: raised by {layer.__name__} in on_model_call (")
+    assert note.endswith("write `return await next_handler(**input_kwargs)`")
+
+
+async def test_a_type_error_of_another_kind_gets_no_remedy() -> None:
+    class Adds(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            return "1" + 1
+
+    [note] = await raised_by(Adds(), "on_model_call")
+    assert note.endswith(")")
+
+
+async def test_a_next_handler_that_is_returned_is_named() -> None:
+    class Returns(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            return next_handler
+
+    with pytest.raises(
+        ChainContractError, match=r"^Returns\.on_model_call returned next_handler itself: write `return"
+    ):
+        await enter(compiled(Returns()), "on_model_call", Log())
+
+
+async def test_a_stream_that_is_yielded_whole_is_told_how_to_be_passed_on() -> None:
+    class Yields(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            yield next_handler(**input_kwargs)
+
+    with pytest.raises(ChainContractError, match="its layers are Yields: a stream is passed on item by item, with"):
+        await texts(enter(compiled(Yields()), "on_reasoning", Log()))
+
+
+# Wrong values
+
+
+class Passes(MiddlewareBase):
+    """Passes values on: as overrides, among all values, or by changing those that came."""
+
+    def __init__(self, how: str, **values: Any) -> None:
+        self.how, self.values = how, values
+
+    def _override(self, input_kwargs: dict[str, Any]) -> dict[str, Any]:
+        if self.how == "override":
+            return self.values
+        if self.how == "in place":
+            input_kwargs.update(self.values)
+        return {**input_kwargs, **self.values}
+
+    async def _stream(self, agent, input_kwargs, next_handler):
+        async for item in next_handler(**self._override(input_kwargs)):
+            yield item
+
+    async def _call(self, agent, input_kwargs, next_handler):
+        return await next_handler(**self._override(input_kwargs))
+
+    on_reply = on_reasoning = on_acting = _stream
+    on_model_call = on_check_permission = on_observe = on_print = on_compress_context = _call
+
+
+async def passed(layer: MiddlewareBase, hook: str, *inner: MiddlewareBase) -> Any:
+    entered = enter(compiled(layer, *inner), hook, Log())
+    return await (texts(entered) if hook in STREAMS else entered)
+
+
+@pytest.mark.parametrize("how", ["override", "all", "in place"])
+@pytest.mark.parametrize(
+    ("hook", "key", "value", "wanted"),
+    [
+        ("on_reply", "inputs", 1, "str or Msg or list or "),
+        ("on_reply", "structured_schema", 1, "type or dict or None"),
+        ("on_reasoning", "tool_choice", 1, "ToolChoice or None"),
+        ("on_model_call", "messages", "hi", "list"),
+        ("on_model_call", "messages", None, "list"),
+        ("on_model_call", "tools", {}, "list"),
+        ("on_model_call", "tool_choice", ["none"], "ToolChoice or None"),
+        ("on_model_call", "current_model", "openai:x", "ChatModelBase"),
+        ("on_acting", "tool_call", {"name": "add"}, "ToolCallBlock"),
+        ("on_check_permission", "tool_input", "{}", "dict"),
+        ("on_compress_context", "instructions", 1, "str or None"),
+        ("on_observe", "msg", 1, "str or Msg or list or None"),
+        ("on_print", "last", "yes", "bool"),
+    ],
+)
+async def test_a_value_of_a_wrong_type_is_named_with_layer_hook_key_and_wanted_type(
+    how: str, hook: str, key: str, value: Any, wanted: str
+) -> None:
+    with pytest.raises(ChainError) as caught:
+        await passed(Passes(how, **{key: value}), hook)
+    text = str(caught.value)
+    assert text.startswith(f"Passes.{hook} passed {key}={value!r} to next_handler(), of type {type(value).__name__}: ")
+    assert f"{key} must be {wanted}" in text
+
+
+async def test_a_value_of_a_wrong_type_is_refused_before_an_inner_layer_sees_it() -> None:
+    seen: list[Any] = []
+
+    class Sees(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            seen.append(input_kwargs)
+            return await next_handler()
+
+    with pytest.raises(ChainError):
+        await passed(Passes("override", messages="hi"), "on_model_call", Sees())
+    assert seen == []
+
+
+async def test_a_wrong_value_is_refused_again_after_right_ones_have_passed() -> None:
+    layer = Passes("override")
+    chains = compiled(layer)
+    for values in ({}, {"messages": []}, {"tool_choice": ToolChoice("none")}):
+        layer.values = values
+        await enter(chains, "on_model_call", Log())
+    layer.values = {"messages": "hi"}
+    with pytest.raises(ChainError):
+        await enter(chains, "on_model_call", Log())
+
+
+async def test_a_value_that_the_chain_was_entered_with_is_no_fault_of_a_layer() -> None:
+    seen = []
+
+    async def observe(agent: Log, msg: Any) -> None:
+        seen.append(msg)
+
+    await enter(compiled(Passes("all"), on_observe=observe), "on_observe", Log(), msg=1)
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("how", ["override", "all", "in place"])
+@pytest.mark.parametrize("hook", ["on_reasoning", "on_model_call"])
+async def test_a_plain_mode_is_a_tool_choice_for_inner_layers_and_the_core(hook: str, how: str) -> None:
+    seen: list[Any] = []
+
+    class Sees(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            seen.append(input_kwargs["tool_choice"])
+            async for item in next_handler():
+                yield item
+
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            seen.append(input_kwargs["tool_choice"])
+            return await next_handler()
+
+    await passed(Passes(how, tool_choice="none"), hook, Sees())
+    assert seen == [ToolChoice("none")]
+
+
+async def test_methods_of_a_class_of_agents_take_values_of_any_type() -> None:
+    class Echo(AgentBase):
+        async def reply(self, inputs, tool_choice=None):
+            return AssistantMsg(self.name, f"{inputs} {tool_choice}")
+
+    class Change(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            async for item in next_handler(inputs=1, tool_choice=2):
+                yield item
+
+    answer = await Echo(middlewares=[Change()]).reply("hi")
+    assert answer.get_text_content() == "1 2"

@@ -99,11 +99,11 @@ async def test_super_passes_a_prompt_through() -> None:
 async def test_super_passes_on_what_was_changed_in_place() -> None:
     class Change(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
-            input_kwargs["current_model"] = "another"
+            input_kwargs["messages"] = ["another"]
             return await super().on_model_call(agent, input_kwargs, next_handler)
 
     async def call_model(agent: Log, messages: Any, tools: Any, tool_choice: Any, current_model: Any) -> Any:
-        return response(current_model)
+        return response(messages[0])
 
     assert text_of(await enter(compiled(Change(), on_model_call=call_model), "on_model_call", Log())) == "another"
 
@@ -192,10 +192,10 @@ async def test_a_call_may_be_made_again_with_another_value() -> None:
             try:
                 return await next_handler()
             except ConnectionError:
-                return await next_handler(current_model="fallback")
+                return await next_handler(messages=["fallback"])
 
     async def call_model(agent: Log, messages: Any, tools: Any, tool_choice: Any, current_model: Any) -> Any:
-        if current_model != "fallback":
+        if messages != ["fallback"]:
             raise ConnectionError
         return response("from the fallback")
 

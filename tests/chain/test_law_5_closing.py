@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from agentrt.chain import Chains
-from agentrt.errors import ChainContractError
+from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
 from tests.chain.helpers import STREAMS, Guard, Log, compiled, enter, event, noted, text_of, texts
 
@@ -564,3 +564,118 @@ async def test_a_core_that_is_no_generator_is_closed_by_its_aclose() -> None:
     await anext(stream)
     await stream.aclose()
     assert agent == ["1 opens", "source closes", "1 closes"]
+
+
+# What a clean-up opens
+
+
+class OpensAgain(MiddlewareBase):
+    """Calls `next_handler` once more while it is being closed, reads one item and leaves that stream open."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        try:
+            async for item in next_handler():
+                yield item
+        finally:
+            agent.append(f"{self.name} opens again")
+            await anext(next_handler())
+
+
+async def test_what_a_clean_up_opens_is_closed_before_anything_further_out() -> None:
+    agent = Log()
+    stream = enter(compiled(Guard("1"), OpensAgain("2"), Guard("3")), "on_reasoning", agent)
+    await anext(stream)
+    del agent[:]
+    await stream.aclose()
+    again = ["2 opens again", "3 opens", "core opens", "core closes", "3 closes"]
+    assert agent == ["core closes", "3 closes", *again, "1 closes"]
+
+
+async def test_what_the_clean_up_of_a_first_call_opens_is_closed() -> None:
+    """The layer had answered by itself until then."""
+
+    class AsksAtTheEnd(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            try:
+                yield event("own")
+            finally:
+                await anext(next_handler())
+
+    agent = Log()
+    stream = enter(compiled(AsksAtTheEnd(), Guard("1")), "on_reasoning", agent)
+    await anext(stream)
+    await stream.aclose()
+    assert agent == ["1 opens", "core opens", "core closes", "1 closes"]
+
+
+async def test_what_clean_ups_open_inside_of_each_other_is_closed() -> None:
+    agent = Log()
+    stream = enter(compiled(OpensAgain("1"), OpensAgain("2")), "on_reasoning", agent)
+    await anext(stream)
+    await stream.aclose()
+    assert agent.count("core opens") == agent.count("core closes") == 4
+
+
+@pytest.mark.parametrize("leave", ["error", "end"])
+async def test_what_a_clean_up_opens_is_closed_however_the_chain_ends(leave: str) -> None:
+    async def core(agent: Log, tool_choice: Any) -> Any:
+        with noted(agent, "core"):
+            yield event("a")
+            if leave == "error" and agent.count("core opens") == 1:
+                raise LookupError
+
+    agent = Log()
+    stream = texts(enter(compiled(OpensAgain("1"), on_reasoning=core), "on_reasoning", agent))
+    if leave == "error":
+        with pytest.raises(LookupError):
+            await stream
+    else:
+        await stream
+    assert agent.count("core opens") == agent.count("core closes") == 2
+
+
+async def test_what_a_clean_up_opens_is_closed_before_the_next_item_leaves_the_chain() -> None:
+    agent = await consumed(Log(), More(), Leave(), OpensAgain("1"), Guard("2"))
+    assert agent.count("core opens") == agent.count("core closes") == 2
+    assert agent.index("consumer gets x") == len(agent) - 2
+
+
+async def test_what_a_clean_up_opens_is_closed_before_a_further_call() -> None:
+    class Twice(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            async for item in next_handler():
+                yield item
+                break
+            agent.append("calls again")
+            async for item in next_handler():
+                yield item
+
+    agent = await consumed(Log(), Twice(), OpensAgain("1"))
+    first = [
+        "core opens",
+        "consumer gets a",
+        "calls again",
+        "core closes",
+        "1 opens again",
+        "core opens",
+        "core closes",
+    ]
+    assert agent[: len(first)] == first
+    assert agent.count("core opens") == agent.count("core closes") == 4
+
+
+async def test_a_chain_that_has_ended_opens_nothing_any_more() -> None:
+    kept = []
+
+    class Keep(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            kept.append(next_handler)
+            yield event("own")
+
+    agent = await consumed(Log(), Keep(), Guard("1"))
+    with pytest.raises(ChainError, match=r"^Keep\.on_reasoning called next_handler\(\) after its chain had ended"):
+        kept.pop()()
+    assert agent == ["consumer gets own"]

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agentrt.chain import Chains
-from agentrt.errors import ChainContractError
+from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
 from agentrt.types import ChatResponse
 from tests.chain.helpers import Guard, Log, compiled, enter, noted, response, stream_model, text_of, texts
@@ -402,3 +402,47 @@ async def test_the_stream_of_an_earlier_attempt_is_closed_when_the_last_one_fail
     with pytest.raises(LookupError):
         await enter(compiled(FailTwice(), on_model_call=Attempts().call), "on_model_call", agent)
     assert agent == ["core 1 closes", "core 2 closes"]
+
+
+# What a clean-up opens
+
+
+class AsksAgain(MiddlewareBase):
+    """Calls the model once more while its stream is being closed, and leaves what comes open."""
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        async def relay(stream):
+            try:
+                async for item in stream:
+                    yield item
+            finally:
+                agent.append("asks again")
+                await anext(await next_handler())
+
+        return relay(await next_handler())
+
+
+async def test_what_a_clean_up_opens_is_closed_before_anything_further_out() -> None:
+    agent = Log()
+    stream = await enter(
+        compiled(Guard("1"), AsksAgain(), Guard("2"), on_model_call=stream_model), "on_model_call", agent
+    )
+    await anext(stream)
+    del agent[:]
+    await stream.aclose()
+    again = ["asks again", "2 opens", "core opens", "core closes", "2 closes"]
+    assert agent == ["core closes", "2 closes", *again, "1 closes"]
+
+
+async def test_a_chain_that_has_ended_makes_no_call_any_more() -> None:
+    kept = []
+
+    class Keep(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            kept.append(next_handler)
+            return await next_handler()
+
+    await texts(await enter(compiled(Keep(), on_model_call=stream_model), "on_model_call", agent := Log()))
+    with pytest.raises(ChainError, match=r"^Keep\.on_model_call called next_handler\(\) after its chain had ended"):
+        await kept.pop()()
+    assert agent == ["core opens", "core closes"]

@@ -37,7 +37,7 @@ class Typed(MiddlewareBase):
     async def on_model_call(
         self, agent: Any, input_kwargs: Any, next_handler: NextModelCall
     ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
-        result = await next_handler(messages=[], tools=[], tool_choice=None, current_model=MODEL)
+        result = await next_handler(messages=[], tools=[], tool_choice="none", current_model=MODEL)
         assert_type(result, ChatResponse | AsyncGenerator[ChatResponse, None])
         return result
 
@@ -121,7 +121,7 @@ class WrongValues(MiddlewareBase):
     async def on_reasoning(
         self, agent: Any, input_kwargs: Any, next_handler: NextReasoning
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        async for item in next_handler(tool_choice="none"):  # type: ignore[arg-type]
+        async for item in next_handler(tool_choice=1):  # type: ignore[arg-type]
             yield item
 
     async def on_model_call(
