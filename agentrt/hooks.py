@@ -293,7 +293,10 @@ class MiddlewareBase:
     """Middlewares that must be in the list."""
 
     def list_tools(self) -> Sequence[Any]:
-        """Return the tools that this middleware brings to the agent; asked once, when the agent is built."""
+        """Return the tools that this middleware brings to the agent; asked once, when the agent is built.
+
+        They never enter the user's `Toolkit`, whose later tools the agent has as well.
+        """
         return ()
 
     # `agent` and `input_kwargs` are `Any` so that a subclass may narrow them.

@@ -50,7 +50,8 @@ class Toolkit(StateModule):
     where nothing is given, the toolkit's own setting holds. Raises `ToolConfigError` for what cannot be a tool.
 
     Its state is that setting, with which new conversations begin; a conversation that has chosen groups of its own
-    keeps them in its `AgentState`.
+    keeps them in its `AgentState`. What is registered later is offered from the next round on, in every agent that has
+    this toolkit, whether or not the agent has further tools from its middlewares.
     """
 
     def __init__(self, tools: Iterable[Callable[..., Any] | ToolBase] = (), groups: Iterable[ToolGroup] = ()) -> None:
@@ -120,17 +121,12 @@ class Toolkit(StateModule):
         return ToolResponse([TextBlock(describe([self._groups[name] for name in self._active]))])
 
     def extended(self, tools: Sequence[Callable[..., Any] | ToolBase]) -> "Toolkit":
-        """Return a toolkit with further tools; this one stays as it is, and is returned itself when there are none."""
-        if not tools:
-            return self
-        new = Toolkit()
-        new._entries = dict(self._entries)
-        new._groups = dict(self._groups)
-        new._active = list(self._active)
-        new._renew_meta_tool()
-        for tool in tools:
-            new.register_tool_function(tool)
-        return new
+        """Return a toolkit with further tools beside those of this one, now and later; itself when there are none.
+
+        The further tools are not in this toolkit; whatever else is done with the one that is returned is done with this
+        one.
+        """
+        return _Extended(self, tools) if tools else self
 
     @property
     def active_groups(self) -> list[str]:
@@ -230,10 +226,7 @@ class Toolkit(StateModule):
             return None
         if namesake == "rename":
             return tool.renamed(self._free_name(tool.name))
-        raise ToolConfigError(
-            f"two tools are called {tool.name!r}: {place_of(found.tool)} and {place_of(tool)}; "
-            f'rename one with func_name=..., or say what to do with namesake="override", "skip" or "rename"'
-        )
+        raise _namesakes(tool.name, found.tool, tool)
 
     def _free_name(self, name: str) -> str:
         number = 2
@@ -254,7 +247,8 @@ class Toolkit(StateModule):
         return ", ".join(map(repr, (BASIC, *self._groups)))
 
     def _make_schemas(self, key: tuple[str, ...]) -> list[JSONSchema]:
-        schemas = [_schema(name, each) for name, each in self._entries.items() if each.group in (BASIC, *key)]
+        entries = list(self._entries.items())  # another thread may register a tool meanwhile
+        schemas = [_schema(name, each) for name, each in entries if each.group in (BASIC, *key)]
         if len(self._schemas) >= _MAX_CACHED:
             self._schemas.clear()
         self._schemas[key] = schemas
@@ -266,6 +260,74 @@ class Toolkit(StateModule):
         hint = f" Did you mean {near[0]}?" if near else ""
         listed = ", ".join(names[:_MAX_LISTED]) + (", ..." if len(names) > _MAX_LISTED else "")
         return failure(f"There is no tool {shown(name)}.{hint} The tools are: {listed or 'none'}.")
+
+
+class _Extended(Toolkit):
+    """A toolkit with further tools of its own; all else is that of the toolkit which it extends, now and later."""
+
+    def __init__(self, base: Toolkit, tools: Sequence[Callable[..., Any] | ToolBase]) -> None:
+        super().__init__(tools)
+        self._base = base
+        self._joined: dict[tuple[str, ...], tuple[list[JSONSchema], list[JSONSchema]]] = {}
+        self.get_json_schemas()
+
+    def register_tool_function(self, *args: Any, **kwargs: Any) -> None:
+        if "_base" in vars(self):
+            self._base.register_tool_function(*args, **kwargs)
+        else:  # a tool of its own
+            super().register_tool_function(*args, **kwargs)
+
+    def create_tool_group(self, *args: Any, **kwargs: Any) -> None:
+        self._base.create_tool_group(*args, **kwargs)
+
+    def update_tool_groups(self, names: Iterable[str], active: bool) -> None:
+        self._base.update_tool_groups(names, active)
+
+    def reset_equipped_tools(self, **groups: bool) -> ToolResponse:
+        return self._base.reset_equipped_tools(**groups)
+
+    @property
+    def active_groups(self) -> list[str]:
+        return self._base.active_groups
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._base.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        self._base.load_state_dict(state_dict, strict)
+
+    def get(self, name: str) -> ToolBase | None:
+        entry = self._entries.get(name)
+        return self._base.get(name) if entry is None else entry.tool
+
+    def get_json_schemas(self, active_groups: Iterable[str] | None = None) -> list[JSONSchema]:
+        key = tuple(self.active_groups if active_groups is None else active_groups)
+        schemas = self._base.get_json_schemas(key)
+        found = self._joined.get(key)
+        if found is None or found[0] is not schemas:  # which is another list once anything has changed
+            for name, entry in self._entries.items():
+                namesake = self._base.get(name)
+                if namesake is not None:
+                    raise _namesakes(name, namesake, entry.tool)
+            if len(self._joined) >= _MAX_CACHED:
+                self._joined.clear()
+            found = self._joined[key] = (schemas, [*schemas, *super().get_json_schemas(())])
+        return found[1]
+
+    def prepare(
+        self, tool_call: ToolCallBlock, active_groups: Iterable[str] | None = None
+    ) -> PreparedCall | ToolResponse:
+        name = tool_call.name
+        if name not in self._entries and self._base.get(name) is not None:
+            return self._base.prepare(tool_call, active_groups)
+        return super().prepare(tool_call, active_groups)
+
+
+def _namesakes(name: str, first: ToolBase, second: ToolBase) -> ToolConfigError:
+    return ToolConfigError(
+        f"two tools are called {name!r}: {place_of(first)} and {place_of(second)}; "
+        f'rename one with func_name=..., or say what to do with namesake="override", "skip" or "rename"'
+    )
 
 
 def _as_tool(

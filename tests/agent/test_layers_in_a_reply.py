@@ -5,13 +5,13 @@ import logging
 import anyio
 import pytest
 
-from agentrt import MiddlewareBase, Msg
+from agentrt import Agent, MiddlewareBase, Msg, Toolkit
 from agentrt.agent import ReActConfig
 from agentrt.errors import ChainContractError, ChainError, MissingTerminalError, UsageError
 from agentrt.event import CustomEvent, ModelCallRetryEvent, ReplyEndEvent
 from agentrt.message import AssistantMsg, HintBlock, TextBlock, ToolCallBlock, ToolResultState
 from agentrt.model import ChatResponse, ScriptedChatModel
-from agentrt.tool import ToolContext
+from agentrt.tool import FunctionTool, ToolContext
 from agentrt.types import ToolChunk, ToolResponse
 from tests.agent.helpers import add, agent_of, call, items_of, order_of, short
 
@@ -451,6 +451,32 @@ async def test_streamed_or_not_a_layer_sees_one_contract():
         await agent_of([response], middlewares=[Count()]).reply("go")
         order.append(kinds)
     assert order[0] == order[1]
+
+
+class BringsATool(MiddlewareBase):
+    def list_tools(self):
+        return [FunctionTool(add, name="add_too")]
+
+
+@pytest.mark.parametrize("place", ["toolkit", "agent.toolkit"])
+@pytest.mark.parametrize("structured_schema", [None, {"type": "object", "properties": {}}])
+@pytest.mark.parametrize("middlewares", [[], [BringsATool()]], ids=["alone", "beside tools of a middleware"])
+async def test_a_tool_registered_after_the_agent_was_built_is_offered_and_runs(middlewares, structured_schema, place):
+    kit = Toolkit()
+
+    def register(messages, tools):
+        (agent.toolkit if place == "agent.toolkit" else kit).register_tool_function(add)
+        return [call("0", "add", a=0, b=0)]
+
+    final = [call("2", "GenerateStructuredOutput")] if structured_schema else "5"
+    model = ScriptedChatModel([register, [call("1", "add", a=2, b=3)], final, "5"])
+    agent = Agent("tester", "", model, kit, middlewares)
+    await agent.reply("2 + 3?", structured_schema)
+    offered = [[tool["function"]["name"] for tool in made.tools] for made in model.calls]
+    assert "add" not in offered[0]
+    assert all("add" in names for names in offered[1:3])
+    results = agent.state.context[-1].get_content_blocks("tool_result")
+    assert [result.output[0].text for result in results[:2]] == ["0", "5"]
 
 
 async def test_a_tool_that_a_middleware_brings_is_offered_and_explained():

@@ -147,15 +147,58 @@ async def test_a_namesake_may_override_or_be_skipped_or_renamed() -> None:
     assert await run(kit, "search", path="x") == "read x"
 
 
-def test_an_extended_toolkit_leaves_the_first_alone() -> None:
+def test_an_extended_toolkit_has_tools_that_the_first_has_not() -> None:
     kit = grouped()
     assert kit.extended([]) is kit
     more = kit.extended([FunctionTool(search, name="extra")])
     assert kit.names() == ["get_weather", "reset_equipped_tools", "read"]
-    assert more.names() == ["get_weather", "read", "reset_equipped_tools", "extra"]
-    more.update_tool_groups(["web"], True)
-    assert kit.active_groups == ["files"]
+    assert more.names() == ["get_weather", "reset_equipped_tools", "read", "extra"]
+    assert (kit.get("extra"), more.get("extra") is not None) == (None, True)
     assert "two tools are called 'get_weather'" in error_of(kit.extended, [get_weather])
+
+
+async def test_what_is_registered_later_is_in_an_extended_toolkit_too() -> None:
+    kit = grouped()
+    more = kit.extended([FunctionTool(search, name="extra")])
+    most = more.extended([FunctionTool(search, name="another")])
+    more.names(), most.names()
+    kit.register_tool_function(read, func_name="late")
+    kit.create_tool_group("late_group", "Come later.", active=True)
+    kit.register_tool_function(read, func_name="later", group_name="late_group")
+    offered = ["get_weather", "read", "late", "reset_equipped_tools", "later"]
+    assert (kit.names(), more.names()) == (offered, [*offered, "extra"])
+    assert most.names() == [*offered, "extra", "another"]
+    assert await run(most, "late", path="x") == "read x"
+    assert "The tools are: get_weather" in text_of(more.prepare(call("unheard_of")))
+    assert "extra" in text_of(more.prepare(call("unheard_of")))
+
+
+def test_what_is_registered_in_an_extended_toolkit_is_in_the_first() -> None:
+    kit = grouped()
+    more = kit.extended([FunctionTool(search, name="extra")])
+    more.register_tool_function(read, func_name="late")
+    assert kit.get("late") is more.get("late") is not None
+    more.create_tool_group("more", "More tools.")
+    more.update_tool_groups(["more"], True)
+    assert kit.active_groups == more.active_groups == ["files", "more"]
+    more.reset_equipped_tools(web=True)
+    assert kit.active_groups == more.active_groups == ["web"]
+
+
+def test_a_later_tool_by_the_name_of_a_further_one_is_refused_when_the_tools_are_next_asked_for() -> None:
+    kit = Toolkit([get_weather])
+    more = kit.extended([FunctionTool(search, name="extra")])
+    kit.register_tool_function(read, func_name="extra")
+    assert kit.names() == ["get_weather", "extra"]
+    assert "two tools are called 'extra'" in error_of(more.names)
+
+
+def test_a_toolkit_class_of_ones_own_keeps_what_it_overrides_when_it_is_extended() -> None:
+    class Hides(Toolkit):
+        def get_json_schemas(self, active_groups=None):
+            return [each for each in super().get_json_schemas(active_groups) if each["function"]["name"] != "read"]
+
+    assert Hides([get_weather, read]).extended([search]).names() == ["get_weather", "search"]
 
 
 # Preparing
@@ -364,11 +407,20 @@ def test_what_a_toolkit_of_ones_own_registers_is_saved_beside_it() -> None:
     assert kit.active_groups == ["web"]
 
 
-def test_an_extended_toolkit_has_a_state_of_its_own() -> None:
+def test_an_extended_toolkit_has_the_state_of_the_first() -> None:
     kit = grouped()
     more = kit.extended([FunctionTool(search, name="extra")])
     more.load_state_dict({"active_groups": ["web"]})
-    assert (kit.state_dict(), more.state_dict()) == ({"active_groups": ["files"]}, {"active_groups": ["web"]})
+    assert kit.state_dict() == more.state_dict() == {"active_groups": ["web"]}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda kit: pickle.loads(pickle.dumps(kit))], ids=["copy", "pickle"])
+def test_a_copy_of_an_extended_toolkit_has_all_tools_and_is_apart(copied) -> None:
+    kit = grouped()
+    other = copied(kit.extended([FunctionTool(search, name="extra")]))
+    other.register_tool_function(read, func_name="late")
+    assert other.names() == ["get_weather", "reset_equipped_tools", "read", "late", "extra"]
+    assert kit.get("late") is None
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda kit: pickle.loads(pickle.dumps(kit))], ids=["copy", "pickle"])
