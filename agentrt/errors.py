@@ -7,6 +7,7 @@
     ├── UsageError                   the caller used something in the wrong place or at the wrong time
     │   ├── AgentBusyError             the conversation already has a reply in progress
     │   ├── HookError                  a pre/post hook of an unknown type, or one that does what it must not
+    │   │   └── HookTargetError            a pre/post hook for what is not an agent
     │   ├── InvalidInputError          a message or event that an agent does not take
     │   └── ResumeError                an answer to a question that was not asked (`code` says which way)
     ├── ChainError                   a middleware misused its `next_handler`
@@ -43,6 +44,7 @@ __all__ = [
     "ConfigError",
     "ContextOverflow",
     "HookError",
+    "HookTargetError",
     "InputEnded",
     "InvalidInputError",
     "Malformed",
@@ -97,6 +99,10 @@ class HookError(UsageError, ValueError, AssertionError):
 
     Programs that were written for asserted hooks catch it as an `AssertionError`.
     """
+
+
+class HookTargetError(HookError, TypeError):
+    """A pre/post hook was to be registered on, or removed from, something that is not an agent."""
 
 
 class InvalidInputError(UsageError, ValueError):

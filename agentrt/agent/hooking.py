@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, get_args
 
-from agentrt.errors import HookError
+from agentrt.errors import HookError, HookTargetError
 from agentrt.hooks import MiddlewareBase
 from agentrt.types import AgentHookTypes, ReActAgentHookTypes
 
@@ -171,7 +171,9 @@ def _dropped(table: HookTable, hook_type: str) -> dict[str, Mapping[str, Callabl
 
 def _check_instance(agent: object) -> None:
     if isinstance(agent, type) or not isinstance(agent, HookRegistration):
-        raise HookError(f"instance hooks belong to an agent, not to {agent!r:.200}: a class has register_class_hook")
+        raise HookTargetError(
+            f"instance hooks belong to an agent, not to {agent!r:.200}: a class has register_class_hook"
+        )
 
 
 def _check(cls: type, hook_type: str, name: str, hook: Any) -> None:

@@ -658,6 +658,19 @@ def test_an_instance_hook_on_a_class_is_told_of_the_other_method():
         Echo.register_instance_hook(Echo, "pre_reply", "h", marking(""))
 
 
+@pytest.mark.parametrize("target", [object(), "agent", None, Echo])
+def test_an_instance_hook_on_what_is_not_an_agent_is_a_type_error(target):
+    for attempt in (
+        lambda: AgentBase.register_instance_hook(target, "pre_reply", "h", marking("")),
+        lambda: AgentBase.remove_instance_hook(target, "pre_reply", "h"),
+        lambda: AgentBase.clear_instance_hooks(target),
+    ):
+        with pytest.raises(TypeError, match="instance hooks belong to an agent, not to"):
+            attempt()
+        with pytest.raises(HookError):
+            attempt()
+
+
 async def test_registering_during_a_reply_takes_effect_with_the_next():
     notes: list[str] = []
 
