@@ -191,6 +191,7 @@ class ReasoningHookMiddleware(HookMiddleware):
             if not isinstance(item, AgentEvent):
                 said = item
             elif item.reply_id == agent.run.id:
+                said.id = item.reply_id  # a message takes the events of its own reply
                 said.append_event(item)
             yield item
         answer = await self.after(agent, kwargs, said)
