@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from agentrt.errors import SessionUnserializable, StateError
 
@@ -23,6 +23,9 @@ class StateModule:
     properties: one that was replaced or deleted is none any more. States are made of JSON values, and nothing in them
     is shared with the object. Call `super().__init__()` before the first child is assigned; a dataclass need not.
     """
+
+    _later_state: ClassVar[frozenset[str]] = frozenset()
+    """Registered attributes that states lack which older versions of the class have saved; they stay as they are."""
 
     def __init__(self) -> None:
         vars(self).setdefault(_REGISTERED, {})
@@ -139,7 +142,8 @@ class _Loading:
                 if _is_given(name, state, strict, place):
                     self.plan(child, state[name], strict, f"{place}.{name}")
             for name, conversion in registered.items():
-                if hasattr(module, name) and _is_given(name, state, strict, place):
+                must_be_there = strict and name not in module._later_state
+                if hasattr(module, name) and _is_given(name, state, must_be_there, place):
                     self._values.append((module, name, conversion.loaded(state[name], f"{place}.{name}")))
 
     def carry_out(self) -> None:

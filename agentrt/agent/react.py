@@ -31,6 +31,13 @@ _ELSEWHERE = {
     "system_prompt": "it goes by the name sys_prompt here",
     "tts_model": "write a middleware with on_print",
 }
+_NEVER_CALLED = {
+    "_compress_memory_if_needed": _ELSEWHERE["compression_config"],
+    "_retrieve_from_knowledge": _ELSEWHERE["knowledge"],
+    "_retrieve_from_long_term_memory": _ELSEWHERE["long_term_memory"],
+    "_summarizing": "after max_iters the model is asked once more, without tools, through on_reasoning",
+    "generate_response": "a reply ends with the model's text, and one with a form with structured_model=...",
+}
 
 
 class ReActAgent(Agent):
@@ -39,10 +46,11 @@ class ReActAgent(Agent):
     When a reply begins, what was added to the memory joins the conversation, and what was removed from it leaves; what
     was said joins the memory. What the conversation has summarised stays in the memory. `formatter` is not used, since
     a model here brings its own. Without a model it can be looked at, but not asked. An answer with a form is in
-    `metadata` as well as in `structured_output`.
+    `metadata` as well as in `structured_output`. A session restores its name and system prompt as well.
     """
 
     _shows_by_itself = True
+    _later_state = frozenset({"name", "system_prompt"})
     _made_by_init: ClassVar[set[str]] = Agent._made_by_init | {"memory"}
 
     def __init__(
@@ -59,6 +67,7 @@ class ReActAgent(Agent):
         **options: Any,
     ) -> None:
         _check_options(type(self).__name__, max_iters, options)
+        _warn_of_what_is_never_called(type(self))
         if formatter is not None:
             warnings.warn(
                 f"{type(self).__name__}(formatter=...) is not used: a model brings its own formatter",
@@ -75,6 +84,8 @@ class ReActAgent(Agent):
         self._remembered: set[str] = set()  # the ids of the conversation's messages that the memory was given
         self._seen: int | None = None  # the memory's revision when the conversation was last in step with it
         self.register_state("_remembered", sorted, set)
+        self.register_state("name", custom_from_json=_checked_text)
+        self.register_state("system_prompt", custom_from_json=_checked_text)
 
     @property
     def sys_prompt(self) -> str:
@@ -138,12 +149,26 @@ class ReActAgent(Agent):
         self._seen = None if unseen else self.memory.revision
 
 
+def _checked_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"the name and the system prompt of an agent are text, not {value!r:.200}")
+    return value
+
+
 def _check_options(cls: str, max_iters: int | None, options: dict[str, Any]) -> None:
     for name in options:
         if name in _ELSEWHERE:
             raise ConfigError(f"{cls}({name}=...) is not taken: {_ELSEWHERE[name]}")
     if max_iters is not None and "react_config" in options:
         raise ConfigError(f"{cls} takes max_iters or react_config, not both: write ReActConfig(max_iters={max_iters})")
+
+
+def _warn_of_what_is_never_called(cls: type) -> None:
+    """Tell of methods that 1.x programs override, and that this agent does not have."""
+    for name in dir(cls):
+        if name in _NEVER_CALLED or name.startswith("_retrieve_"):
+            remedy = _NEVER_CALLED.get(name, "write a middleware with on_reply or on_system_prompt, or a tool")
+            warnings.warn(f"the runtime never calls {cls.__name__}.{name}(): {remedy}", UserWarning, stacklevel=3)
 
 
 class _NoModel(ChatModelBase):

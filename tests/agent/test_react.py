@@ -163,3 +163,43 @@ async def test_a_copy_is_the_same_conversation_with_the_same_memory():
     await agent(said("a"))
     await other(said("b"))
     assert await remembered(agent) == await remembered(other) == ["a", "one", "b", "two"]
+
+
+async def test_a_session_restores_the_name_and_the_system_prompt(tmp_path):
+    agent, other = agent_of("one"), ReActAgent("nobody", "Be long.", ScriptedChatModel(["two"]))
+    session = JSONSession(save_dir=str(tmp_path))
+    await agent(said("a"))
+    await session.save_session_state("today", agent=agent)
+    await session.load_session_state("today", agent=other)
+    assert (other.name, other.system_prompt, other.sys_prompt) == ("friday", "Be brief.", "Be brief.")
+    other.disable_console_output()
+    answer = await other(said("b"))
+    assert answer.name == "friday"
+    assert other.model.calls[0].messages[0].get_text_content() == "Be brief."
+
+
+def test_a_session_that_was_saved_without_a_name_still_loads():
+    agent = agent_of()
+    state = agent.state_dict()
+    del state["name"], state["system_prompt"]
+    other = ReActAgent("nobody", "Be long.", ScriptedChatModel([]))
+    other.load_state_dict(state)
+    assert (other.name, other.system_prompt) == ("nobody", "Be long.")
+
+
+def test_a_name_that_is_no_text_is_refused_and_loads_nothing():
+    agent, state = agent_of(), agent_of().state_dict()
+    with pytest.raises(TypeError, match="are text, not 5"):
+        agent.load_state_dict({**state, "system_prompt": 5, "name": "other"})
+    assert agent.name == "friday"
+
+
+@pytest.mark.parametrize(
+    "method", ["_summarizing", "generate_response", "_retrieve_from_knowledge", "_retrieve_from_the_web"]
+)
+def test_a_method_of_then_that_is_never_called_is_told_when_the_agent_is_built(method):
+    async def overridden(self, *args, **kwargs):
+        raise AssertionError
+
+    with pytest.warns(UserWarning, match=rf"the runtime never calls Ported\.{method}\(\): "):
+        type("Ported", (ReActAgent,), {method: overridden})("friday", "Be brief.", ScriptedChatModel([]))
