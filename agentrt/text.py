@@ -1,9 +1,12 @@
 """Text from models and tools, made safe for a terminal, and errors for a log."""
 
+import re
 import reprlib
 import traceback
+from collections.abc import Callable, Iterable
+from types import TracebackType
 
-__all__ = ["escaped", "frames_of", "one_line", "shown"]
+__all__ = ["escaped", "frames_of", "masked", "one_line", "shown", "users_frames_of"]
 
 _KEPT = {ord("\n"), ord("\t")}
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _KEPT
@@ -43,3 +46,51 @@ def frames_of(error: BaseException) -> str:
     own = f"{frames}{type(error).__name__}"
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return own if before is None else f"{frames_of(before)}\n{own}"
+
+
+_PLUMBING = {"agentrt", "anyio", "asyncio", "concurrent", "outcome", "threading", "trio"}
+
+
+def users_frames_of(error: BaseException, words_of: Callable[[BaseException], str] | None = None) -> str:
+    """Return an error's type and traceback, from the first frame that is not ours; `words_of` adds its words."""
+    frames = "".join(traceback.format_tb(_from_the_user_on(error.__traceback__)))
+    words = words_of(error) if words_of else ""
+    own = f"{frames}{type(error).__name__}{': ' if words else ''}{words}"
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return own if before is None else f"{users_frames_of(before, words_of)}\n{own}"
+
+
+def _from_the_user_on(frames: TracebackType | None) -> TracebackType | None:
+    while frames is not None and frames.tb_next is not None:
+        if str(frames.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _PLUMBING:
+            break
+        frames = frames.tb_next
+    return frames
+
+
+_SHORTEST_SECRET = 8  # a shorter one is a word as well
+_MASK = "***"
+_SECRETS = re.compile(
+    r"(?P<before>://)[^/\s@]{1,500}(?=@)"
+    r"|(?P<scheme>\b(?:bearer|basic)\s)[\w.~+/=-]{8,}"
+    r"|(?P<name>\b(?:\w{0,50}api[_-]?key|\w{0,50}access[_-]?key(?:[_-]id)?|[a-z]{1,50}[_-](?:token|secret)|secret[_-]key"
+    r"|passw(?:or)?d|authorization)[\"']?\s{0,5}[:=]\s{0,5}[\"']?(?:bearer\s|basic\s)?)[^\s\"',;&]{4,}"
+    r"|\b(?:sk|pk|rk|gh[opsu]|github_pat|glpat|xox[abprs]|hf|npm|pypi)[-_][\w-]{16,}"
+    r"|\b(?:AKIA|ASIA|AIza)[\w-]{12,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]*",
+    re.IGNORECASE,
+)
+
+
+def masked(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return the text with the given secrets blotted out, and with what looks like a key or a password."""
+    for secret in secrets:
+        if len(secret) >= _SHORTEST_SECRET:
+            text = text.replace(secret, _MASK)
+    return _SECRETS.sub(_mask_of, text)
+
+
+def _mask_of(match: re.Match[str]) -> str:
+    kept = match["before"] or match["scheme"] or match["name"] or ""
+    return f"{kept}{_MASK}"

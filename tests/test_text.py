@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrt.text import escaped, one_line
+from agentrt.text import escaped, masked, one_line
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,28 @@ def test_nothing_else_that_controls_is_left(text):
 def test_one_line_is_one_line_and_not_too_long():
     assert one_line("a\n\n  b\tc") == "a b c"
     assert one_line("x" * 501) == "x" * 500 + "..."
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("postgres://me:hunter2@db/x", "postgres://***@db/x"),
+        ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer ***"),
+        ("it said bearer abcdefgh12345.", "it said bearer ***"),
+        ('{"api_key": "abcd-efgh", "city": "Oslo"}', '{"api_key": "***", "city": "Oslo"}'),
+        ("OPENAI_API_KEY=abcdefgh failed", "OPENAI_API_KEY=*** failed"),
+        ("password: hunter2, user: me", "password: ***, user: me"),
+        ("access_token=abcdefgh&page=2", "access_token=***&page=2"),
+        ("ghp_" + "a1" * 18, "***"),
+        ("AKIA" + "B2" * 8, "***"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", "***-----END RSA PRIVATE KEY-----"),
+        ("unexpected token: foobar at skate-park", "unexpected token: foobar at skate-park"),
+        ("no such file: /work/a@b", "no such file: /work/a@b"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked(text, told):
+    assert masked(text) == told
+
+
+def test_secrets_that_are_known_are_masked_unless_they_are_as_short_as_words():
+    assert masked("aXXXXXXXXb none", ["XXXXXXXX", "none"]) == "a***b none"

@@ -4,8 +4,8 @@ import copy
 import inspect
 import json
 import re
-from collections.abc import Awaitable
-from typing import Any, Self
+from collections.abc import Awaitable, Sequence
+from typing import Any, Literal, Self
 
 from agentrt.errors import ToolConfigError, ToolError, UsageError
 from agentrt.tool.docstring import parse_docstring
@@ -58,6 +58,12 @@ class ToolBase:
 
     raise_tool_errors: bool = False
     """Whether an exception of the tool leaves the runtime instead of becoming a result for the model."""
+
+    error_detail: Literal["message", "type"] = "message"
+    """What the model and the log learn of an exception: its words too, with secrets masked, or its type only."""
+
+    secrets: Sequence[str] = ()
+    """Texts that are masked in the words of an exception, beside what looks like a key or a password."""
 
     _plan: Plan | None = None
 
@@ -176,6 +182,8 @@ def check_tool(tool: ToolBase) -> None:
         raise ToolConfigError(
             f"the timeout of {name} must be more than 0 seconds, or None for no limit, not {tool.timeout!r}"
         )
+    if tool.error_detail not in ("message", "type"):
+        raise ToolConfigError(f'error_detail of {name} is "message" or "type", not {tool.error_detail!r:.100}')
     if not tool.max_output > 0:
         raise ToolConfigError(f"max_output of {name} must be more than 0 characters, not {tool.max_output!r}")
 

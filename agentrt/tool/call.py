@@ -13,13 +13,12 @@ from pydantic_core import to_jsonable_python
 
 from agentrt.block import ToolCallBlock, ToolResultState
 from agentrt.errors import ToolError
-from agentrt.text import frames_of
 from agentrt.tool.arguments import parse_object
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
 from agentrt.tool.output import Output
 from agentrt.tool.plan import Plan, step_in_thread
-from agentrt.tool.result import failed, failure, to_response
+from agentrt.tool.result import failed, failure, frames_for_log, to_response
 from agentrt.types import ToolChunk, ToolResponse
 
 __all__ = ["PreparedCall", "respond", "run_call"]
@@ -276,7 +275,7 @@ class _Stream:
 
     def _warn(self, what: str) -> None:
         error = sys.exc_info()[1]
-        frames = f":\n{frames_of(error)}" if isinstance(error, Exception) else ""
+        frames = f":\n{frames_for_log(self._prepared.tool, error)}" if isinstance(error, Exception) else ""
         _logger.warning("the clean-up of tool %r %s%s", self._prepared.name, what, frames)
 
     def response(self) -> ToolResponse:

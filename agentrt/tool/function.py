@@ -1,13 +1,13 @@
 """A function as a tool."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from agentrt.errors import ToolConfigError
 from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_tool
 from agentrt.tool.docstring import parse_docstring
 from agentrt.tool.plan import Plan, make_plan
-from agentrt.tool.signature import docstring_of, name_of, place
+from agentrt.tool.signature import bound_arguments, docstring_of, name_of, place
 from agentrt.types import JSONSchema
 
 __all__ = ["FunctionTool"]
@@ -22,10 +22,11 @@ class FunctionTool(ToolBase):
     objects with `__call__` will do as well. The model reads the name, the docstring up to its first section (`Args:`,
     `Returns:`, ...), and of each parameter what `Annotated[..., Field(description=...)]` or the docstring says.
 
-    `preset_kwargs` are passed at each call and hidden from the model. `json_schema` takes the place of what the hints
-    say: the schema of the parameters, or the whole `{"type": "function", "function": {...}}`, whose name and
-    description hold where no others are given. `is_concurrency_safe`, when not given, is true for async functions and
-    false for plain ones. Raises `ToolConfigError` for what a model could not be told.
+    `preset_kwargs` are passed at each call and hidden from the model, also in what it is told of an exception.
+    `json_schema` takes the place of what the hints say: the schema of the parameters, or the whole
+    `{"type": "function", "function": {...}}`, whose name and description hold where no others are given.
+    `is_concurrency_safe`, when not given, is true for async functions and false for plain ones. Raises
+    `ToolConfigError` for what a model could not be told.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class FunctionTool(ToolBase):
         json_schema: JSONSchema | None = None,
         max_output: int = MAX_OUTPUT,
         raise_tool_errors: bool = False,
+        error_detail: Literal["message", "type"] = "message",
     ) -> None:
         if isinstance(json_schema, dict) and json_schema.get("type") == "function":
             name, description, json_schema = _parts(json_schema, name, description)
@@ -54,7 +56,10 @@ class FunctionTool(ToolBase):
         self.is_read_only = is_read_only
         self.max_output = max_output
         self.raise_tool_errors = raise_tool_errors
+        self.error_detail = error_detail
         self._preset = dict(preset_kwargs or {})
+        hidden = {**bound_arguments(function), **self._preset}
+        self.secrets = [value for value in hidden.values() if isinstance(value, str)]
         self._json_schema = json_schema
         check_tool(self)
         plan = self._plan = self._make_plan()

@@ -6,6 +6,9 @@ in a list, stay as they are; of a `Msg` its text and data are kept. Anything els
 
 import inspect
 import logging
+import os
+import re
+from functools import partial
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -13,7 +16,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from agentrt.block import DataBlock, TextBlock, ToolResultState
 from agentrt.errors import ToolError
 from agentrt.message import Msg
-from agentrt.text import frames_of
+from agentrt.text import masked, users_frames_of
 from agentrt.tool.base import ToolBase
 from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 
@@ -25,6 +28,7 @@ __all__ = [
     "failed",
     "failure",
     "final",
+    "frames_for_log",
     "kind_of",
     "response_of",
     "state_of",
@@ -34,6 +38,8 @@ __all__ = [
 _logger = logging.getLogger("agentrt")
 
 _MAX_ERROR = 2_000
+_MAX_MASKED = 50_000
+_SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 
 
 def failure(text: str, state: ToolResultState = ToolResultState.ERROR) -> ToolResponse:
@@ -41,16 +47,35 @@ def failure(text: str, state: ToolResultState = ToolResultState.ERROR) -> ToolRe
     return ToolResponse([TextBlock(text)], state)
 
 
+def frames_for_log(tool: ToolBase, error: BaseException) -> str:
+    """Return the traceback of an exception from the tool's own code on, with its words if the tool lets them out."""
+    return masked(users_frames_of(error, partial(_words, tool) if tool.error_detail == "message" else None))
+
+
+def _words(tool: ToolBase, error: BaseException) -> str:
+    """Return the words of an exception, cut, and with secrets masked; nothing if the tool keeps them to itself."""
+    if tool.error_detail != "message":
+        return ""
+    text = _text_of(error)
+    # Masked before it is cut, for half a secret is not found.
+    told = masked(text[:_MAX_MASKED], [*tool.secrets, *_secrets_of_environment()])
+    return told if len(text) <= _MAX_ERROR else f"{told[:_MAX_ERROR]}... [cut: {len(text):,} characters]"
+
+
+def _secrets_of_environment() -> list[str]:
+    """Return what environment variables hold whose names say that it is a secret."""
+    return [value for name, value in os.environ.items() if _SECRET_NAME.search(name.upper())]
+
+
 def failed(tool: ToolBase, error: BaseException) -> str:
-    """Return the short form of an exception for the model; its traceback goes to the log only, without its words."""
-    _logger.warning("tool %r failed:\n%s", tool.name, frames_of(error))
+    """Return the short form of an exception for the model; its traceback goes to the log only."""
+    _logger.warning("tool %r failed:\n%s", tool.name, frames_for_log(tool, error))
     more = ""
     while isinstance(error, BaseExceptionGroup):
         more = f" (and {len(error.exceptions) - 1} more errors)" if len(error.exceptions) > 1 else more
         error = error.exceptions[0]
-    text = _text_of(error)
-    kept = text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}... [cut: {len(text):,} characters]"
-    return _printable(f"{tool.name} failed: {type(error).__name__}{': ' if kept else ''}{kept}{more}")
+    words = _words(tool, error)
+    return _printable(f"{tool.name} failed: {type(error).__name__}{': ' if words else ''}{words}{more}")
 
 
 def to_response(tool: ToolBase, value: Any) -> ToolResponse:

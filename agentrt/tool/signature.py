@@ -30,6 +30,7 @@ else:  # pydantic takes no other TypedDict there, and brings this one along
 
 __all__ = [
     "Signature",
+    "bound_arguments",
     "context_parameter",
     "defaults_of",
     "docstring_of",
@@ -73,7 +74,7 @@ def read_signature(function: Callable[..., Any], hidden: Collection[str] = (), *
     """
     parameters = _parameters(function)
     _refuse_unknown(function, hidden, parameters)
-    hidden = {*hidden, *_bound_names(function)}
+    hidden = {*hidden, *bound_arguments(function)}
     wanted = {name: each for name, each in parameters.items() if name not in hidden}
     hints = {name: _hint(function, each) for name, each in wanted.items()}
     context_name = _take_context(function, hints)
@@ -105,7 +106,7 @@ def context_parameter(function: Callable[..., Any], hidden: Collection[str] = ()
 
 def defaults_of(function: Callable[..., Any], hidden: Collection[str]) -> dict[str, Any]:
     """Return the defaults of the parameters that a model may give, those of them that have a JSON form."""
-    hidden = {*hidden, *_bound_names(function)}
+    hidden = {*hidden, *bound_arguments(function)}
     return _defaults({name: each for name, each in _parameters(function).items() if name not in hidden})
 
 
@@ -164,10 +165,11 @@ def _parameters(function: Any) -> _Parameters:
         _refuse(function, "Python cannot tell its parameters; wrap it in a function with type hints")
 
 
-def _bound_names(function: Any) -> set[str]:
-    bound: set[str] = set()
+def bound_arguments(function: Any) -> dict[str, Any]:
+    """Return the arguments that `functools.partial` passes by name."""
+    bound: dict[str, Any] = {}
     while isinstance(function, functools.partial):
-        bound.update(function.keywords)
+        bound = {**function.keywords, **bound}
         function = function.func
     return bound
 

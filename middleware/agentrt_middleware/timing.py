@@ -12,6 +12,7 @@ from agentrt.hooks import ActingValues, MiddlewareBase, ModelCallValues, NextAct
 from agentrt.model import ChatResponse, ModelResult
 from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.model_calls import watch
+from agentrt_middleware.replies import call_of
 
 __all__ = ["Timing", "TimingMiddleware"]
 
@@ -66,7 +67,7 @@ class TimingMiddleware(MiddlewareBase):
     async def on_acting(
         self, agent: Any, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
-        measure = _Measure(self, "tool_call", input_kwargs["tool_call"].name, agent)
+        measure = _Measure(self, "tool_call", call_of(input_kwargs).name, agent)
         failure: BaseException | None = None
         try:
             async for item in next_handler(**input_kwargs):

@@ -11,8 +11,10 @@ from agentrt.event import CustomEvent
 from agentrt.hooks import ActingValues, MiddlewareBase, NextActing
 from agentrt.message import ToolCallBlock, ToolResultState
 from agentrt.permission.glob import matches
+from agentrt.tool import Toolkit
 from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.options import Backoff, check_number
+from agentrt_middleware.replies import call_of
 
 __all__ = ["ToolRetryMiddleware"]
 
@@ -24,9 +26,10 @@ ToolChoiceForRetry = Sequence[str] | Callable[[ToolCallBlock], bool]
 class ToolRetryMiddleware(MiddlewareBase):
     """Runs a tool call again, up to `max_retries` times, when it ends in an error or exceeds its time.
 
-    Only tools that may be run twice: those that are `is_read_only`, or `tools`, which are names and patterns (`*`, `?`)
-    or a function of the call. A call that was denied or interrupted, or of which nobody knows how it ended (`unknown`),
-    is never run again. Exceptions of a tool with `raise_tool_errors` are treated like an error result.
+    Only tools that may be run twice: those of `agent.toolkit` that are `is_read_only`, or `tools`, which are names and
+    patterns (`*`, `?`) or a function of the call; for an agent without a `Toolkit` say `tools`. A call that was denied
+    or interrupted, or of which nobody knows how it ended (`unknown`), is never run again. Exceptions of a tool with
+    `raise_tool_errors` are treated like an error result.
 
     Each retry is announced by a `CustomEvent` "tool_retry", before the wait for it, which is random up to `base`
     seconds, twice that, up to `cap`. What a tool streams is shown at once; what a failed attempt streamed is taken back
@@ -58,7 +61,7 @@ class ToolRetryMiddleware(MiddlewareBase):
     async def on_acting(
         self, agent: Any, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
-        call = input_kwargs["tool_call"]
+        call = call_of(input_kwargs)
         most = self.max_retries if self._may_run_twice(agent, call) else 0
         for failures in range(1, most + 1):
             response = None
@@ -86,7 +89,8 @@ class ToolRetryMiddleware(MiddlewareBase):
 
     def _may_run_twice(self, agent: Any, call: ToolCallBlock) -> bool:
         if self._tools is None:
-            tool = agent.toolkit.get(call.name)
+            toolkit = getattr(agent, "toolkit", None)  # an agent of one's own may have none, or one of another kind
+            tool = toolkit.get(call.name) if isinstance(toolkit, Toolkit) else None
             return tool is not None and tool.is_read_only
         if callable(self._tools):
             return self._tools(call)

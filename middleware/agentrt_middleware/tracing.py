@@ -30,7 +30,7 @@ from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware import genai, genai_attributes, genai_content
 from agentrt_middleware.genai_metrics import GenAIMetrics
 from agentrt_middleware.genai_span import Current, GenAISpan, Isolated
-from agentrt_middleware.replies import input_of, model_name_of
+from agentrt_middleware.replies import call_of, input_of, model_name_of
 
 __all__ = ["TracingMiddleware"]
 
@@ -200,7 +200,7 @@ class TracingMiddleware(MiddlewareBase):
     async def on_acting(
         self, agent: Any, input_kwargs: Any, next_handler: Any
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
-        tool = _Tool(self._instruments, agent.run.scratch(self)["reply"], input_kwargs["tool_call"])
+        tool = _Tool(self._instruments, agent.run.scratch(self)["reply"], call_of(input_kwargs))
         try:
             steps = aiter(next_handler(**input_kwargs))
             while True:

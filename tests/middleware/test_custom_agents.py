@@ -9,7 +9,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import agentrt.middleware
 from agentrt import AgentBase, Msg, UserMsg
+from agentrt.agent import ReActAgentBase
 from agentrt.errors import MiddlewareConfigError
+from agentrt.message import ToolCallBlock
 from agentrt.middleware import (
     CircuitBreakerMiddleware,
     DynamicContextMiddleware,
@@ -58,6 +60,43 @@ def test_all_that_ship_are_tried():
 def test_one_that_would_never_run_is_refused(layer: MiddlewareBase):
     with pytest.raises(MiddlewareConfigError, match=f"{type(layer).__name__} would never run in agents like Echo"):
         Echo(middlewares=[layer])
+
+
+class Own(ReActAgentBase):
+    """Calls a tool by its own means, and has no toolkit."""
+
+    def __init__(self, tool_call: object, failures: int, *layers: MiddlewareBase) -> None:
+        super().__init__(name="own", middlewares=layers)
+        self.tool_call, self.failures = tool_call, failures
+
+    async def reply(self, msg: Msg) -> Msg:
+        return UserMsg("own", str(await self._acting(self.tool_call)))
+
+    async def _reasoning(self) -> None: ...
+
+    async def _acting(self, order: object) -> str:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise LookupError("not yet")
+        return f"ran {order['name'] if isinstance(order, dict) else order}"
+
+
+CALLS = {"block": ToolCallBlock("1", "search", "{}"), "dict": {"name": "search", "input": {"a": 1}}, "other": 5}
+
+
+@pytest.mark.parametrize("tool_call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("layer", [TimingMiddleware, ToolRetryMiddleware, TracingMiddleware, LoggingMiddleware])
+async def test_tool_calls_of_an_agent_without_a_toolkit_run(layer: type[MiddlewareBase], tool_call: object):
+    assert (await Own(tool_call, 0, layer())(UserMsg("user", "hi"))).get_text_content().startswith("ran ")
+
+
+async def test_a_tool_call_of_an_agent_without_a_toolkit_is_retried_if_it_is_named():
+    with pytest.raises(LookupError):
+        await Own(CALLS["dict"], 1, ToolRetryMiddleware(base=0.001))(UserMsg("user", "hi"))
+    for tools in (["sea*"], lambda call: call.name == "search"):
+        for tool_call in (CALLS["block"], CALLS["dict"]):
+            agent = Own(tool_call, 2, ToolRetryMiddleware(tools, base=0.001))
+            assert (await agent(UserMsg("user", "hi"))).get_text_content().startswith("ran ")
 
 
 @pytest.mark.parametrize(("said", "status"), [("hi", "UNSET"), ("fail", "ERROR")])

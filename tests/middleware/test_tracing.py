@@ -638,7 +638,7 @@ async def test_a_secret_is_in_no_span_and_in_no_log(
         return text
 
     tracing = spans.middleware(**({"capture_content": True, "redact": _redact} if captured else {}))
-    toolkit = Toolkit(tools=[keep, blurt, FunctionTool(ask, ask=True)])
+    toolkit = Toolkit(tools=[keep, FunctionTool(blurt, error_detail="type"), FunctionTool(ask, ask=True)])
     agent = Agent("tester", f"The password is {CANARY}.", ScriptedChatModel(script), toolkit, [tracing])
     picture = DataBlock(URLSource(f"https://example.com/?key={CANARY}", "image/png"))
     with suppress(RateLimited, ValueError):

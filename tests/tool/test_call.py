@@ -3,13 +3,14 @@
 import logging
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 from anyio import CancelScope, Event, create_task_group, fail_after, from_thread, lowlevel, move_on_after
 
-from agentrt.errors import ToolError
+from agentrt.errors import ToolConfigError, ToolError
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.tool import FunctionTool, ToolBase, ToolChunk, ToolContext, Toolkit, ToolResponse
 from agentrt.tool.call import PreparedCall, respond, run_call
@@ -56,23 +57,76 @@ async def test_an_exception_becomes_a_short_result_and_its_traceback_goes_to_the
     (record,) = caplog.records
     assert record.name == "agentrt"
     first, *frames, last = record.getMessage().splitlines()
-    assert (first, last) == ("tool 'f' failed:", "ValueError")
+    assert (first, last) == ("tool 'f' failed:", "ValueError: no such city")
     assert any('raise ValueError("no such city")' in line for line in frames)  # where it was raised, from the source
 
 
-async def test_what_an_exception_quotes_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    key = "canary" + "-7"
+def plain_failure() -> None:
+    raise ValueError("no such city")
 
-    async def f() -> None:
-        try:
-            raise LookupError(key)
-        except LookupError as error:
-            raise ValueError(f"refused: {key}") from error
 
-    _, text = await said(f)
-    assert key in text  # the model is told
-    assert key not in caplog.text
+async def failure_in_a_stream() -> AsyncIterator[str]:
+    yield "a"
+    raise ValueError("no such city")
+
+
+async def failure_further_in() -> None:
+    plain_failure()
+
+
+@pytest.mark.parametrize("function", [plain_failure, failure_in_a_stream, failure_further_in])
+async def test_the_log_has_the_users_frames_only(function: Any, caplog: pytest.LogCaptureFixture) -> None:
+    await said(function)
+    files = [line for line in caplog.records[0].getMessage().splitlines() if line.startswith("  File")]
+    assert len(files) == 1 + (function is failure_further_in)
+    assert all(__file__ in line for line in files)
+
+
+async def refusing(key: str = "") -> None:
+    try:
+        raise LookupError(f"no {key}")
+    except LookupError as error:
+        raise ValueError(f"refused: {key}") from error
+
+
+@pytest.mark.parametrize(("detail", "is_told"), [("message", True), ("type", False)])
+async def test_the_words_of_an_exception_reach_model_and_log_only_if_the_tool_says_so(
+    detail: Any, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    state, text = await said(tool(refusing, error_detail=detail), '{"key": "canary"}')
+    assert (state, text) == ("error", "refusing failed: ValueError" + (": refused: canary" if is_told else ""))
+    assert ("canary" in caplog.text) is is_told
     assert "LookupError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "a-preset-secret",
+        "an-environment-secret",
+        "bound-by-a-partial",
+        "sk-" + "a1" * 12,
+        "eyJ" + "-abcdefghij.abcdefghij.abcdefghij",
+    ],
+)
+async def test_secrets_in_the_words_of_an_exception_are_masked(
+    secret: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "an-environment-secret")
+
+    async def f(key: str, other: str, text: str) -> None:
+        raise ValueError(f"{text} was refused") from LookupError(text)
+
+    failing = FunctionTool(partial(f, other="bound-by-a-partial"), preset_kwargs={"key": "a-preset-secret"})
+    _, text = await said(failing, f'{{"text": "{secret}"}}')
+    assert text == "f failed: ValueError: *** was refused"
+    assert secret not in caplog.text
+    assert "LookupError: ***" in caplog.text
+
+
+def test_a_detail_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ToolConfigError, match='error_detail of refusing is "message" or "type", not \'all\''):
+        tool(refusing, error_detail="all")
 
 
 async def test_an_exception_without_text_or_with_too_much_of_it_stays_readable() -> None:
