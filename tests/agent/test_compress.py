@@ -483,6 +483,31 @@ async def test_a_long_system_prompt_of_a_layer_counts():
     assert (layer.asked, len(agent.model.summarised)) == (3, 1)
 
 
+async def test_the_prompt_is_assembled_once_a_request_and_near_the_limit_once_more_for_counting():
+    class Numbered(MiddlewareBase):
+        asked = 0
+
+        async def on_system_prompt(self, agent, current_prompt):
+            self.asked += 1
+            return f"{current_prompt} {self.asked}"
+
+    def sent(agent: Agent) -> list[str]:
+        return [texts(messages)[0].rpartition(" ")[2] for messages in agent.model.asked]
+
+    layer = Numbered()
+    agent = agent_with(Model(["fine"] * 4), context=talk(1), middlewares=[layer])
+    await agent.reply("one")
+    await agent.reply("two")
+    assert (sent(agent), agent.model.summarised) == (["1", "2"], [])
+    agent.state.context += talk(9)
+    await agent.reply("three")
+    assert sent(agent) == ["1", "2", "4"]  # the third was for counting, and the request for a summary had none
+    assert len(agent.model.summarised) == 1
+    loaded = agent_with(Model(["fine"]), context=talk(4), middlewares=[layer])
+    await loaded.reply("four")
+    assert (sent(loaded), loaded.model.summarised) == (["6"], [])
+
+
 class Announcing(MiddlewareBase):
     async def on_model_call(self, agent, input_kwargs, next_handler):
         if agent.run.is_internal:
