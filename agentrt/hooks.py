@@ -12,6 +12,7 @@ from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmR
 from agentrt.message import DataBlock, Msg, ToolCallBlock
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.tool.base import ToolBase
+from agentrt.tool.offer import OfferedTools, as_offered_tools
 from agentrt.types import ChatResponse, JSONSchema, PermissionDecision, ToolChoice, ToolChunk, ToolResponse
 
 __all__ = [
@@ -70,10 +71,13 @@ class ModelCallValues(TypedDict, total=False):
 
 
 class ModelCallOverrides(TypedDict, total=False):
-    """What its `next_handler` takes; a plain `str` is the mode of a `ToolChoice`, which is what inner layers see."""
+    """What its `next_handler` takes; a plain `str` is the mode of a `ToolChoice`, which is what inner layers see.
+
+    A `ToolBase` among the tools can be called in this round, and inner layers see its schema.
+    """
 
     messages: list[Msg]
-    tools: list[JSONSchema]
+    tools: list[JSONSchema] | list[ToolBase] | list[JSONSchema | ToolBase]
     tool_choice: ToolChoice | str | None
     current_model: ChatModelBase
 
@@ -161,7 +165,7 @@ class NextPrint(Protocol):
     def __call__(self, **overrides: Unpack[PrintValues]) -> Awaitable[None]: ...
 
 
-def _as_choice(value: Any) -> Any:
+def _as_choice(value: Any, _: Any) -> Any:
     return ToolChoice(value) if isinstance(value, str) else value
 
 
@@ -204,8 +208,13 @@ HOOKS: tuple[HookSpec, ...] = (
         (ChatResponse,),
         ChatResponse,
         "one attempt at the model, nearest the wire",
-        types={"messages": (list,), "tools": (list,), "tool_choice": _CHOICE, "current_model": (ChatModelBase,)},
-        converters={"tool_choice": _as_choice},
+        types={
+            "messages": (list,),
+            "tools": (OfferedTools,),
+            "tool_choice": _CHOICE,
+            "current_model": (ChatModelBase,),
+        },
+        converters={"tools": as_offered_tools, "tool_choice": _as_choice},
     ),
     HookSpec(
         "on_check_permission",

@@ -90,7 +90,7 @@ class ToolChoice:
     """Which tools the model may or must call.
 
     `mode` is "auto", "none", "required" or the name of the one tool to call; `tools` narrows the tools that the model
-    is shown.
+    is shown, in a round (`on_reasoning`) or in one call of the model (`on_model_call`).
     """
 
     mode: str = "auto"

@@ -42,8 +42,8 @@ __all__ = ["Agent"]
 _SAVE_SECONDS = 15.0  # the file store gives up by itself before that
 
 # What a subclass that forgets `super().__init__()` goes without, besides what any agent does.
-_MADE_BY_INIT = {"_announcing", "_contributed", "_fill", "_model_calls", "_prompts", "_run", "context_config"}
-_MADE_BY_INIT |= {"model", "react_config", "state_store", "system_prompt", "toolkit", "when_busy"}
+_MADE_BY_INIT = {"_announcing", "_contributed", "_fill", "_model_calls", "_prompts", "_round_toolkit", "_run"}
+_MADE_BY_INIT |= {"context_config", "model", "react_config", "state_store", "system_prompt", "toolkit", "when_busy"}
 
 
 class Agent(ReActAgentBase):
@@ -114,6 +114,7 @@ class Agent(ReActAgentBase):
         self._fill = Fill()
         self._growing = None
         self._model_calls = 0
+        self._round_toolkit: Toolkit | None = None
         self._run: Run | None = None
 
     @property
@@ -333,7 +334,7 @@ Agent._inherited = {
     "print": (AgentBase.print, ("msg", "last", "speech")),
 }
 # What belongs to replies in progress.
-_NOT_COPIED = {"_announcing", "_fill", "_prompts", "_run"}
+_NOT_COPIED = {"_announcing", "_fill", "_prompts", "_round_toolkit", "_run"}
 
 
 def _heard(msg: Any) -> Any:

@@ -39,6 +39,7 @@ from agentrt.message import (
 )
 from agentrt.model.estimate import characters_of
 from agentrt.state import AgentState
+from agentrt.tool.offer import OfferedTools
 from agentrt.types import ChatResponse, ToolChoice
 
 __all__ = ["compress", "compress_now", "learn", "may_be_full", "reason_in_less"]
@@ -307,7 +308,7 @@ async def _answer(agent: ReplyingConversation, instructions: str, material: str)
     result = await agent.chains.on_model_call(
         agent,
         messages=[SystemMsg("system", instructions), UserMsg("runtime", material)],
-        tools=[],
+        tools=OfferedTools((), None),
         tool_choice=None,
         current_model=agent.model,
     )

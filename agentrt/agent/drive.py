@@ -159,6 +159,7 @@ def _begin(agent: ReplyingConversation, ticket: Ticket, left: ReplyContext | Non
     run = Run(ticket, max(state.sequence, ticket.after), toolkit)
     if left is not None:
         run.go_on(left)
+        run.toolkit = agent._round_toolkit or toolkit
     agent._begin(run)
     return run
 

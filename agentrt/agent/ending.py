@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
-from agentrt.agent.reasoning import Conversation
+from agentrt.agent.reasoning import Conversation, known_tools
 from agentrt.agent.run import Run
 from agentrt.agent.stream import WhenBusy
 from agentrt.block import new_id
@@ -252,5 +252,5 @@ def is_begun(context: ReplyContext, call: ToolCallBlock) -> bool:
 
 
 def _runs_in_a_thread(agent: Conversation, call: ToolCallBlock) -> bool:
-    tool = agent.toolkit.get(call.name)
+    tool = known_tools(agent).get(call.name)
     return tool is not None and plan_of(tool).in_thread

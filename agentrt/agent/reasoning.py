@@ -16,9 +16,10 @@ from agentrt.message import HintBlock, Msg, SystemMsg, UserMsg
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt.state import AgentState
 from agentrt.tool import Toolkit
+from agentrt.tool.offer import OfferedTools
 from agentrt.types import JSONSchema, ToolChoice
 
-__all__ = ["Conversation", "Prompts", "call_model", "forget_attempt", "reason", "system_prompt"]
+__all__ = ["Conversation", "Prompts", "call_model", "forget_attempt", "known_tools", "reason", "system_prompt"]
 
 _CALLED_FOR_AN_ANSWER = ("on_system_prompt", "on_model_call")
 
@@ -62,6 +63,7 @@ class Conversation(Protocol):
     _fill: Fill
     _announcing: frozenset[str]
     _model_calls: int
+    _round_toolkit: Toolkit | None
     model: ChatModelBase
     react_config: ReActConfig
     context_config: ContextConfig
@@ -88,6 +90,8 @@ async def call_model(
     current_model: ChatModelBase,
 ) -> ModelResult:
     """The core of on_model_call: one call of the model."""
+    if tools.__class__ is OfferedTools:
+        tools = _settle_tools(agent, tools, tool_choice)
     answer = current_model(messages, tools, tool_choice)
     if not hasattr(answer, "__await__"):
         raise ChainContractError(
@@ -100,6 +104,7 @@ async def call_model(
 async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGenerator[AgentEvent | Msg, None]:
     """The core of on_reasoning: asks the model and yields its answer as events."""
     run = agent.run
+    run.toolkit, agent._round_toolkit = run.lasting_toolkit, None
     if run.attempt is not None:
         for event in forget_attempt(run.id, run.attempt):
             yield event
@@ -223,10 +228,31 @@ def _most_to_write(agent: Conversation) -> int:
 
 
 def _schemas(agent: Conversation, tool_choice: ToolChoice | None) -> list[JSONSchema]:
-    schemas = agent.run.toolkit.get_json_schemas(agent.state.active_groups)
+    runnable = agent.run.toolkit.get_json_schemas(agent.state.active_groups)
+    schemas = _narrowed(runnable, tool_choice)
+    return schemas if agent.chains.on_model_call is call_model else OfferedTools(schemas, runnable)
+
+
+def _narrowed(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[JSONSchema]:
     if tool_choice is None or tool_choice.tools is None:
         return schemas
     return [schema for schema in schemas if schema["function"]["name"] in tool_choice.tools]
+
+
+def _settle_tools(agent: Conversation, tools: OfferedTools, tool_choice: ToolChoice | None) -> list[JSONSchema]:
+    """Return the tools that the model is shown, and let those be called in this round that layers have added."""
+    run, shown = agent.run, _narrowed(tools, tool_choice)
+    if not run.is_internal and (tools.added or agent._round_toolkit is not None):
+        names = {schema["function"]["name"] for schema in shown}
+        added = [tool for name, tool in tools.added.items() if name in names]
+        agent._round_toolkit = run.lasting_toolkit.extended(added, override=True) if added else None
+        run.toolkit = agent._round_toolkit or run.lasting_toolkit
+    return shown
+
+
+def known_tools(agent: Conversation) -> Toolkit:
+    """Return the tools of the last round, also while its reply waits: the agent's, and those that layers added."""
+    return agent._round_toolkit or agent.toolkit
 
 
 def _check_stream(result: Any, model: str) -> None:

@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from agentrt.agent.accept import ANSWERS, Answer
 from agentrt.agent.acting import note_of, result_events
 from agentrt.agent.ending import ReplyingConversation, is_begun
+from agentrt.agent.reasoning import known_tools
 from agentrt.agent.run import Run
 from agentrt.errors import ResumeError
 from agentrt.event import (
@@ -245,7 +246,7 @@ def _check_edited(agent: ReplyingConversation, call: ToolCallBlock, given: ToolC
             f"back as it was asked, or set allow_edited_input in the conversation's permission_context",
             code="mismatch",
         )
-    prepared = agent.toolkit.prepare(given, agent.state.active_groups)
+    prepared = known_tools(agent).prepare(given, agent.state.active_groups)
     if isinstance(prepared, ToolResponse):
         why = "".join(block.text for block in prepared.content if isinstance(block, TextBlock))
         raise ResumeError(f"the edited input cannot be used: {why:.{_SHOWN}}", code="invalid")
@@ -296,7 +297,7 @@ def _check_execution(agent: ReplyingConversation, context: ReplyContext, executi
         )
     if execution.state is ToolResultState.RUNNING:
         raise ResumeError(f"the result of {call.name!r} is not final: its state is RUNNING", code="invalid")
-    tool = agent.toolkit.get(call.name)
+    tool = known_tools(agent).get(call.name)
     output = _output(execution)
     text = sum(len(block.text) for block in output if isinstance(block, TextBlock))
     _check_size(f"the result of {call.name!r}", text, MAX_OUTPUT if tool is None else tool.max_output)

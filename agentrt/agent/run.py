@@ -65,7 +65,7 @@ class Run:
         self.id = ticket.reply_id
         self.ticket = ticket
         self.sequence = self._first = sequence
-        self.toolkit = toolkit
+        self.toolkit = self.lasting_toolkit = toolkit
         self.drained = ticket.drained and not ticket.printed
         self.interruption = interruption(ticket.reaper.loop)
         self.inside = inside_of.get() | {ticket}

@@ -32,7 +32,9 @@ def demand(agent: Conversation, context: ReplyContext, structured_schema: Any) -
         return
     context.structured = StructuredTask(_schema_of(structured_schema))
     form = structured_schema if _is_model(structured_schema) else None
-    agent.run.toolkit = _extended(agent.toolkit, _StructuredOutput(context.structured, form))
+    agent.run.toolkit = agent.run.lasting_toolkit = _extended(
+        agent.toolkit, _StructuredOutput(context.structured, form)
+    )
 
 
 def toolkit_for(agent: Conversation, context: ReplyContext) -> Toolkit:

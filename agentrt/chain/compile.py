@@ -23,6 +23,7 @@ from agentrt.chain.contract import (
     not_called,
     positional,
     still_running,
+    unfit_override,
     wrong_item,
     wrong_keys,
     wrong_override,
@@ -206,7 +207,10 @@ def _check_value(spec: HookSpec, layer: Layer, key: str, values: Values, known: 
     """
     value, wanted = values[key], spec.types.get(key, (object,))
     if not isinstance(value, wanted) and key in spec.converters:
-        values[key] = value = spec.converters[key](value)
+        try:
+            values[key] = value = spec.converters[key](value, owner.given.get(key))
+        except ValueError as error:
+            raise unfit_override(spec, layer, key, error) from None
     if not isinstance(value, wanted):
         if value is not owner.given.get(key):
             raise wrong_override(spec, layer, key, value)

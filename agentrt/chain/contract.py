@@ -18,6 +18,7 @@ __all__ = [
     "not_called",
     "positional",
     "still_running",
+    "unfit_override",
     "wrong_item",
     "wrong_keys",
     "wrong_override",
@@ -93,6 +94,10 @@ def wrong_override(spec: HookSpec, layer: Layer, key: str, value: Any) -> ChainE
         f"{layer.name}.{spec.name} passed {key}={value!r:.200} to next_handler(), of type {type(value).__name__}: "
         f"{key} must be {names(spec.types[key])}"
     )
+
+
+def unfit_override(spec: HookSpec, layer: Layer, key: str, error: ValueError) -> ChainError:
+    return ChainError(f"{layer.name}.{spec.name} passed {key} to next_handler() that cannot be used: {error}")
 
 
 def misuse(spec: HookSpec, error: TypeError) -> str:

@@ -18,7 +18,8 @@ class HookSpec:
     of the `terminal` type. `wraps` says in words what the hook wraps, and `never` what it does not see.
 
     `types` says by key what a layer may pass on; a key that is not in it may have any value. `converters` make what is
-    accepted in place of a value into one, and return what they cannot make anything of.
+    accepted in place of a value into one: each is called with it and with what the chain was entered with, and returns
+    what it cannot make anything of, or raises `ValueError`.
     """
 
     name: str
@@ -29,7 +30,7 @@ class HookSpec:
     wraps: str
     never: str = ""
     types: Mapping[str, tuple[type, ...]] = field(default_factory=dict, hash=False)
-    converters: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict, hash=False)
+    converters: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict, hash=False)
 
     @property
     def parameters(self) -> tuple[str, ...]:

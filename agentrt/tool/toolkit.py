@@ -15,6 +15,7 @@ from agentrt.tool.call import PreparedCall, run_call
 from agentrt.tool.context import ToolContext
 from agentrt.tool.function import FunctionTool
 from agentrt.tool.group import BASIC, META_TOOL, MetaTool, ToolGroup, describe
+from agentrt.tool.offer import schema_of
 from agentrt.tool.plan import Plan
 from agentrt.tool.result import failure
 from agentrt.tool.schema import summary
@@ -120,13 +121,13 @@ class Toolkit(StateModule):
         self._set_active(name for name, active in groups.items() if active)
         return ToolResponse([TextBlock(describe([self._groups[name] for name in self._active]))])
 
-    def extended(self, tools: Sequence[Callable[..., Any] | ToolBase]) -> "Toolkit":
+    def extended(self, tools: Sequence[Callable[..., Any] | ToolBase], *, override: bool = False) -> "Toolkit":
         """Return a toolkit with further tools beside those of this one, now and later; itself when there are none.
 
         The further tools are not in this toolkit; whatever else is done with the one that is returned is done with this
-        one.
+        one. With `override` they hide tools of their names.
         """
-        return _Extended(self, tools) if tools else self
+        return _Extended(self, tools, override) if tools else self
 
     @property
     def active_groups(self) -> list[str]:
@@ -247,8 +248,8 @@ class Toolkit(StateModule):
         return ", ".join(map(repr, (BASIC, *self._groups)))
 
     def _make_schemas(self, key: tuple[str, ...]) -> list[JSONSchema]:
-        entries = list(self._entries.items())  # another thread may register a tool meanwhile
-        schemas = [_schema(name, each) for name, each in entries if each.group in (BASIC, *key)]
+        entries = list(self._entries.values())  # another thread may register a tool meanwhile
+        schemas = [schema_of(each.tool) for each in entries if each.group in (BASIC, *key)]
         if len(self._schemas) >= _MAX_CACHED:
             self._schemas.clear()
         self._schemas[key] = schemas
@@ -265,9 +266,10 @@ class Toolkit(StateModule):
 class _Extended(Toolkit):
     """A toolkit with further tools of its own; all else is that of the toolkit which it extends, now and later."""
 
-    def __init__(self, base: Toolkit, tools: Sequence[Callable[..., Any] | ToolBase]) -> None:
+    def __init__(self, base: Toolkit, tools: Sequence[Callable[..., Any] | ToolBase], override: bool) -> None:
         super().__init__(tools)
         self._base = base
+        self._override = override
         self._joined: dict[tuple[str, ...], tuple[list[JSONSchema], list[JSONSchema]]] = {}
         self.get_json_schemas()
 
@@ -306,12 +308,13 @@ class _Extended(Toolkit):
         found = self._joined.get(key)
         if found is None or found[0] is not schemas:  # which is another list once anything has changed
             for name, entry in self._entries.items():
-                namesake = self._base.get(name)
+                namesake = None if self._override else self._base.get(name)
                 if namesake is not None:
                     raise _namesakes(name, namesake, entry.tool)
             if len(self._joined) >= _MAX_CACHED:
                 self._joined.clear()
-            found = self._joined[key] = (schemas, [*schemas, *super().get_json_schemas(())])
+            others = [schema for schema in schemas if schema["function"]["name"] not in self._entries]
+            found = self._joined[key] = (schemas, [*others, *super().get_json_schemas(())])
         return found[1]
 
     def prepare(
@@ -360,11 +363,6 @@ def _active_in(state: Any, strict: bool, own: dict[str, Any]) -> list[str] | Non
     if not isinstance(active, list) or not all(isinstance(name, str) for name in active):
         raise TypeError(f"{_STATE!r} in the state of a toolkit must be a list of the names of groups")
     return active
-
-
-def _schema(name: str, entry: _Entry) -> JSONSchema:
-    function = {"name": name, "description": entry.tool.description, "parameters": entry.plan.schema}
-    return {"type": "function", "function": function}
 
 
 def _unattended(name: str, external: bool) -> ToolResponse:

@@ -438,7 +438,6 @@ async def passed(layer: MiddlewareBase, hook: str, *inner: MiddlewareBase) -> An
         ("on_reasoning", "tool_choice", 1, "ToolChoice or None"),
         ("on_model_call", "messages", "hi", "list"),
         ("on_model_call", "messages", None, "list"),
-        ("on_model_call", "tools", {}, "list"),
         ("on_model_call", "tool_choice", ["none"], "ToolChoice or None"),
         ("on_model_call", "current_model", "openai:x", "ChatModelBase"),
         ("on_acting", "tool_call", {"name": "add"}, "ToolCallBlock"),
@@ -456,6 +455,15 @@ async def test_a_value_of_a_wrong_type_is_named_with_layer_hook_key_and_wanted_t
     text = str(caught.value)
     assert text.startswith(f"Passes.{hook} passed {key}={value!r} to next_handler(), of type {type(value).__name__}: ")
     assert f"{key} must be {wanted}" in text
+
+
+async def test_tools_that_are_no_list_are_named_with_layer_hook_and_key() -> None:
+    with pytest.raises(ChainError) as caught:
+        await passed(Passes("override", tools={"name": "add"}), "on_model_call")
+    assert str(caught.value) == (
+        "Passes.on_model_call passed tools to next_handler() that cannot be used: "
+        "tools must be a list of JSON schemas and ToolBase instances, not {'name': 'add'}"
+    )
 
 
 async def test_a_value_of_a_wrong_type_is_refused_before_an_inner_layer_sees_it() -> None:

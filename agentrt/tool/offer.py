@@ -1,0 +1,74 @@
+"""The tools that one request offers to a model, with those that layers have added to the agent's own."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from agentrt.tool.base import ToolBase, check_tool, plan_of
+from agentrt.types import JSONSchema
+
+__all__ = ["OfferedTools", "as_offered_tools", "schema_of"]
+
+
+class OfferedTools(list[JSONSchema]):
+    """The schemas that a request offers, in a list which layers replace and never change.
+
+    `runnable` are the schemas of the tools that the agent itself can run in this round, `None` where nothing runs.
+    `added` holds by name the tools that layers have put into this request.
+    """
+
+    __slots__ = ("added", "runnable")
+
+    def __init__(self, schemas: Iterable[JSONSchema], runnable: list[JSONSchema] | None) -> None:
+        super().__init__(schemas)
+        self.runnable = runnable
+        self.added: dict[str, ToolBase] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)  # a copy is kept by somebody who looks at it later
+
+
+def as_offered_tools(value: Any, given: Any) -> Any:
+    """Return a list of schemas and tools as what a request offers; `given` is what it offered before any layer.
+
+    Raises `ValueError` for a schema alone that nobody can run.
+    """
+    if value is not None and not isinstance(value, list):
+        raise ValueError(f"tools must be a list of JSON schemas and ToolBase instances, not {value!r:.200}")
+    before = given if isinstance(given, OfferedTools) else OfferedTools((), None)
+    offered = OfferedTools((), before.runnable)
+    offered.added = before.added
+    known = None if before.runnable is None else {_name_of(schema) for schema in before.runnable}
+    names: set[str] = set()
+    for tool in value or ():
+        if isinstance(tool, ToolBase):
+            check_tool(tool)
+            before.added[tool.name] = tool
+        schema = schema_of(tool) if isinstance(tool, ToolBase) else tool
+        name = _name_of(schema)
+        if name in names:
+            raise ValueError(f"two of the tools are called {name!r}: leave one out, or rename it")
+        if known is not None and name not in known and name not in before.added:
+            raise ValueError(
+                f"the tool {name!r} is a schema that nobody can run in this round: put a ToolBase in its place, such "
+                f"as FunctionTool(function), or register it with the toolkit and activate its group"
+            )
+        names.add(name)
+        offered.append(schema)
+    return offered
+
+
+def schema_of(tool: ToolBase) -> JSONSchema:
+    """Return the schema of a tool in the form that OpenAI gave it."""
+    function = {"name": tool.name, "description": tool.description, "parameters": plan_of(tool).schema}
+    return {"type": "function", "function": function}
+
+
+def _name_of(schema: Any) -> str:
+    function = schema.get("function") if isinstance(schema, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise ValueError(
+            f'a tool must be a ToolBase, or a JSON schema as in {{"type": "function", "function": {{"name": ...}}}}, '
+            f"not {schema!r:.200}"
+        )
+    return name
