@@ -78,7 +78,7 @@ class Chat:
         question = question_of(self._agent.state)
         if question is not None:
             _tell("question", question.text)
-            self._prompt.discard_typed()  # nobody can have meant it for this question
+            self._prompt.discard_input()  # nobody can have meant it for this question
 
     def _new(self) -> None:
         self._agent = self._agent.with_state(AgentState())

@@ -45,7 +45,7 @@ class Prompt:
                 interrupted = True
                 print("Ctrl-C again leaves, and so do Ctrl-D and /quit.")
 
-    def discard_typed(self) -> None:
+    def discard_input(self) -> None:
         """Forget what was typed in the terminal and not read yet; what comes through a pipe stays."""
         if not sys.stdin.isatty():
             return

@@ -70,12 +70,7 @@ class SessionFile:
 
     def _save(self, state: AgentState, text: bytes) -> None:
         with self._locked():
-            found = _revision_of(self._read())
-            if found not in (None, self._known):  # a file that is gone can be written anew: nothing is lost by it
-                raise SessionConflict(
-                    f"the session file {str(self._path)!r} was saved by another program, such as a second terminal, "
-                    f"and is left as that saved it: start again to continue it, or name another file"
-                )
+            self._check_is_current(state)
             revision = next_revision(state.revision)
             try:
                 self._replace(b'{"revision": %d,%s' % (revision, text.removeprefix(b"{")))
@@ -83,6 +78,17 @@ class SessionFile:
                 raise self._io_error("saved", error) from error
             state.revision = revision
             self._known = _revision_of(state)
+
+    def _check_is_current(self, state: AgentState) -> None:
+        found = _revision_of(self._read())
+        if found is None:  # what was removed can be written anew: nothing is lost by it
+            return
+        is_outdated = found[0] == state.session_id and found[1] != state.revision
+        if is_outdated or found != self._known:
+            raise SessionConflict(
+                f"the session file {str(self._path)!r} was saved by another program, such as a second terminal, "
+                f"and is left as that saved it: start again to continue it, or name another file"
+            )
 
     def _replace(self, content: bytes) -> None:
         descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")

@@ -483,7 +483,7 @@ async def test_a_long_system_prompt_of_a_layer_counts():
     assert (layer.asked, len(agent.model.summarised)) == (3, 1)
 
 
-async def test_the_prompt_is_assembled_once_a_request_and_near_the_limit_once_more_for_counting():
+async def test_the_prompt_is_assembled_once_more_near_the_limit():
     class Numbered(MiddlewareBase):
         asked = 0
 

@@ -96,7 +96,7 @@ async def test_it_reaches_tools_of_every_kind_and_layers(rounds, layers, streame
     assert tenant.get() == "Bob"
 
 
-async def test_a_confirmed_call_sees_it_as_it_is_where_the_answer_is_given():
+async def test_a_confirmed_call_sees_the_value_of_the_answer():
     tools = Tools()
     _, function, *_ = tools.all()
     agent = agent_of([[ToolCallBlock("1", "function", "{}")], "done"], FunctionTool(function, ask=True))

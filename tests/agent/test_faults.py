@@ -359,13 +359,13 @@ anyio.run(main, backend=backend)
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to be received")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(("where", "reason"), [("answers", "completed"), ("hangs", "interrupted")])
-def test_sigterm_lets_a_reply_finish_and_interrupts_it_after_a_grace(where, reason, backend, tmp_path):
+def test_sigterm_lets_a_reply_finish_then_interrupts_it(where, reason, backend, tmp_path):
     program = [sys.executable, "-W", "error", "-c", TERMINATED, where, str(tmp_path), backend]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{reason} {reason}\n", "")
 
 
-async def test_an_agent_in_a_tool_that_fails_or_loops_is_a_result_of_its_call():
+async def test_an_inner_agent_that_fails_or_loops_ends_its_call():
     async def again() -> str:
         """Ask for more."""
         return "more"
@@ -398,7 +398,7 @@ def test_an_agent_serves_one_event_loop_after_the_other(first, second):
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_conversation_that_replies_is_busy_for_another_event_loop(backend):
+def test_a_replying_conversation_is_busy_for_other_loops(backend):
     async def reply_elsewhere(*_):
         def run() -> str:
             with pytest.raises(AgentBusyError) as caught:

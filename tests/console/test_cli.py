@@ -192,7 +192,7 @@ def test_two_programs_on_one_session_file_are_told_of_it(tmp_path):
     assert [message.get_text_content() for message in context if message.role == "user"] == ["one", "two"]
 
 
-def test_no_file_of_the_current_folder_takes_the_place_of_a_module(tmp_path):
+def test_a_file_in_the_current_folder_shadows_no_module(tmp_path):
     for name in ("rich", "openai", "anthropic", "readline"):
         (tmp_path / f"{name}.py").write_text("print('TAKEN IN')", encoding="utf-8")
     # As the installed command is started, and not with `-m` or `-c`, where Python itself puts the folder first.
@@ -217,7 +217,7 @@ def test_no_file_of_the_current_folder_takes_the_place_of_a_module(tmp_path):
     ("arguments", "is_added"),
     [([], False), (["--model", "rules"], False), (["--tools", "things:add"], True), (["--model", "things:Slow"], True)],
 )
-def test_the_current_folder_is_importable_last_and_only_for_a_module(arguments, is_added, tmp_path, monkeypatch):
+def test_the_current_folder_is_last_and_only_for_a_module(arguments, is_added, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = [entry for entry in sys.path if entry not in ("", str(tmp_path))]
     monkeypatch.setattr(sys, "path", [*before])

@@ -78,7 +78,7 @@ def test_the_result_of_a_call_from_elsewhere_is_the_next_line(tmp_path):
     assert "TOLD 21 degrees" in done.stdout.splitlines()
 
 
-def test_a_question_is_cut_in_the_middle_and_the_input_is_shown_whole_when_asked_for(tmp_path):
+def test_a_question_cuts_long_values_and_input_shows_them(tmp_path):
     long = THINGS.replace('"/a"', '"/begin' + "x" * 2000 + '\\\\u202e/end"')
     (tmp_path / "things.py").write_text(long, encoding="utf-8")
     done = piped(ASKS, "go\n/input\n", tmp_path)

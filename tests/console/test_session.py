@@ -67,6 +67,18 @@ async def test_a_second_program_is_told_and_overwrites_nothing(tmp_path):
     await second.save(AgentState(summary="four"))
 
 
+async def test_a_state_that_is_older_than_the_file_is_not_saved(tmp_path):
+    session = SessionFile(str(tmp_path / "talk.json"))
+    await session.save(AgentState(session_id="s"))
+    older, newer = session.read(), session.read()
+    newer.summary = "newer"
+    await session.save(newer)
+    await session.load("s")
+    with pytest.raises(SessionConflict):
+        await session.save(older)
+    assert session.read() == newer
+
+
 async def test_a_program_that_found_no_file_is_told_of_one(tmp_path):
     path = str(tmp_path / "talk.json")
     first, second = SessionFile(path), SessionFile(path)

@@ -110,7 +110,7 @@ def test_what_was_typed_before_a_question_does_not_answer_it(typed, readline, tm
         terminal.read("ASKED AND DONE")
 
 
-def test_what_was_typed_before_the_program_began_does_not_answer_its_first_question(tmp_path):
+def test_typing_before_the_program_starts_answers_no_question(tmp_path):
     arguments = [*ASKING, "--session", "talk.json"]
     (tmp_path / "go").touch()
     assert "[question]" in piped(arguments, "ask\n", tmp_path).stdout
