@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from html import escape, unescape
+from itertools import accumulate, pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -57,7 +59,11 @@ _STATUS_OF_CODE = {
 _PASSING = {408, 409, 425, 499}
 _USER_IN_URL = re.compile(r"://[^/@\s'\"]+@")
 _LONGEST_PAUSE = 86_400.0  # seconds; a server that asks for more means a day's quota, or is mistaken
-_MOST = 500  # characters of a provider's own words that a message repeats
+_MAX_TEXT = 500  # characters of a provider's own words that a message repeats
+_MAX_PAGE = 2_000  # characters of a page that are looked through for what it says
+_TAG = re.compile(r"<(?:([a-zA-Z][a-zA-Z0-9]*)|/[a-zA-Z]|[!?])")
+_ENDS = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("head", "script", "style")}  # of what is not shown
+_BLOT = "***"
 _SHORTEST_SECRET = 8  # "EMPTY", "none" and "ollama" are keys as well, and words
 
 
@@ -82,17 +88,38 @@ class Provider:
         return urlsplit(self.url).netloc.rpartition("@")[2] or self.url
 
     def clean(self, text: str) -> str:
-        """Return the text with every secret blotted out; it must be whole, for half a secret is not found."""
+        """Return the text with every secret blotted out; it must be whole, for half a secret is not found.
+
+        A secret that has tags within it is found too, and the tags are then left out of the text.
+        """
+        for pattern in self._patterns():
+            text = pattern.sub(_BLOT, text)
+        if "<" in text:
+            apart = texts_between_tags(text)
+            cleaned = self._cleaned(apart)
+            text = text if cleaned == apart else " ".join(" ".join(cleaned).split())
+        return _USER_IN_URL.sub(f"://{_BLOT}@", text)
+
+    def _cleaned(self, texts: list[str]) -> list[str]:
+        """Return the texts without the secrets that go on from one of them to the next."""
+        characters = list("".join(texts))
+        whole = "".join(characters)
+        for pattern in self._patterns():
+            for match in pattern.finditer(whole):
+                characters[match.start() : match.end()] = [_BLOT, *[""] * (match.end() - match.start() - 1)]
+        ends = [0, *accumulate(map(len, texts))]
+        return ["".join(characters[start:end]) for start, end in pairwise(ends)]
+
+    def _patterns(self) -> Iterator[re.Pattern[str]]:
         for secret in self.secrets:
             if len(secret) >= _SHORTEST_SECRET:
-                spellings = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]}
-                text = re.sub("|".join(map(re.escape, spellings)), "***", text, flags=re.IGNORECASE)
-        return _USER_IN_URL.sub("://***@", text)
+                spellings = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], escape(secret)}
+                yield re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True))), re.IGNORECASE)
 
     def told(self, text: str) -> str:
         """Return the text without secrets and not too long for a message."""
         text = self.clean(text)
-        return text if len(text) <= _MOST else f"{text[: _MOST - 150]} ... {text[-150:]}"
+        return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 150]} ... {text[-150:]}"
 
     def safe_cause(self, error: BaseException) -> BaseException | None:
         """Return the error, or `None` when it or an error behind it holds a secret."""
@@ -103,7 +130,8 @@ class Provider:
         """Return the error for an answer with this HTTP status; `body` is its JSON, or its text."""
         code, text = _code_and_text(self.clean(body) if isinstance(body, str) else body)
         remedy = self._remedy(status, headers)
-        error = _error(status, code, text)(self._message(status, code, self.clean(text), remedy))
+        text = self.clean(text)
+        error = _error(status, code, text)(self._message(status, code, text, remedy))
         error.status_code = status
         error.retry_after = _retry_after(headers)
         return error
@@ -116,7 +144,7 @@ class Provider:
         return self.failure((numbers + known + [500])[0], {}, event)
 
     def _message(self, status: int, code: Iterable[str], text: str, remedy: str) -> str:
-        said = f": {text[:_MOST]}" if text else ""
+        said = f": {text[:_MAX_TEXT]}" if text else ""
         codes = self.clean(", ".join(sorted(code)))[:100]
         return f"{self} answered {status}{f' ({codes})' if codes else ''}{said}{remedy}"
 
@@ -183,10 +211,29 @@ def _inner_codes(error: Mapping[str, Any]) -> Iterator[Any]:
             yield inner.get("code")
 
 
-def _without_tags(text: str) -> str:
-    if "<" not in text[:_MOST]:
-        return text
-    return re.sub(r"<[^>]*>", " ", re.sub(r"(?is)<(style|script|head)\b.*?</\1>", " ", text[:20_000]))
+def _without_tags(page: str) -> str:
+    if "<" not in page[:_MAX_TEXT]:
+        return page[:_MAX_PAGE]
+    return unescape(" ".join(" ".join(texts_between_tags(page)).split()))[:_MAX_PAGE]
+
+
+def texts_between_tags(page: str) -> list[str]:
+    """Return what stands between the tags of a page and is shown; each character is looked at a few times at most."""
+    texts: list[str] = []
+    never_closed: set[str] = set()
+    start = 0
+    while (tag := _TAG.search(page, start)) is not None and (end := page.find(">", tag.end())) >= 0:
+        texts.append(page[start : tag.start()])
+        start = end + 1
+        name = (tag[1] or "").lower()
+        if name in _ENDS and name not in never_closed:
+            closed = _ENDS[name].search(page, start)
+            if closed is None:
+                never_closed.add(name)
+            else:
+                start = closed.start()
+    texts.append(page[start:])
+    return texts
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -26,6 +26,7 @@ from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.model.connection import CLOSE, SharedClient, Unsuccessful, raise_for_status
 from agentrt.model.estimate import characters_of
 from agentrt.model.failure import Provider
+from agentrt.model.log_filter import keep_headers_out_of_logs
 from agentrt.model.wire import EventReader, ServerSentEvent, parse_object
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
@@ -46,8 +47,9 @@ class Timeouts:
     """The longest that a model may take, in seconds; `math.inf` for no limit.
 
     `connect` is for reaching the server. `idle` is for the wait for each next piece of a streamed answer, the first
-    included; what carries no content, such as a ping, does not count. `total` is for all the waiting of one call, so
-    that a slow reader of a stream takes nothing from it.
+    included; what carries no content, such as a ping, does not count. `total` is for all of one call but the time in
+    which its reader does something else, so that a slow reader of a stream takes nothing from it, and a server that
+    never stops sending does not get round it.
     """
 
     connect: float = 10
@@ -134,6 +136,7 @@ class RemoteChatModel(ChatModelBase):
         super().__init__(model=model, stream=stream, context_size=context_size)
         self.base_url = str(base_url or "").strip() or self._default_url
         _check_url(self.base_url, type(self).__name__)
+        _check_timeouts(timeouts, type(self).__name__)
         self.timeouts = timeouts or Timeouts()
         self.max_bytes = max_bytes
         _check_size(max_bytes, type(self).__name__)
@@ -207,6 +210,8 @@ class RemoteChatModel(ChatModelBase):
             raise
         except Exception as error:  # noqa: BLE001  # the boundary to the SDK
             failure = self._failure(error)
+        finally:
+            clock.pause()
         raise failure
 
     async def _post(self, client: Any, body: dict[str, Any]) -> Any:
@@ -238,6 +243,7 @@ class RemoteChatModel(ChatModelBase):
         return client
 
     def _new_client(self) -> Any:
+        keep_headers_out_of_logs()
         module = _import(self._sdk, type(self).__name__)
         http = (self._http_client or module.DefaultAsyncHttpxClient)()
         if http.auth is None:  # which may want to see a 401 first
@@ -301,7 +307,7 @@ class _Clock:
     """The waiting of one call, with the limits on it.
 
     The time that is left is counted down here and not by one scope around everything, since a scope may not be open
-    while a stream is in its reader's hands.
+    while a stream is in its reader's hands. It runs from a wait to the next pause.
     """
 
     def __init__(self, limits: Timeouts, provider: Provider, *, streams: bool) -> None:
@@ -310,6 +316,17 @@ class _Clock:
         self._total = limits.total
         self._streams = streams
         self._idle = limits.idle
+        self._since: float | None = None
+
+    def check(self) -> None:
+        """Raise `Timeout` if no time is left; what was done since the last wait counts, unless there was a pause."""
+        self._count()
+        if self._left() <= 0:
+            raise self._over()
+
+    def pause(self) -> None:
+        """Do not count the time until the next wait."""
+        self._since = None
 
     def progress(self) -> None:
         """Note that a piece has come."""
@@ -317,15 +334,23 @@ class _Clock:
 
     async def wait(self, work: Awaitable[_T]) -> _T:
         """Return what the work gives, unless it takes longer than is left."""
-        started = anyio.current_time()
-        left = min(self._idle, self._total) if self._streams else self._total
-        with anyio.move_on_after(left):
+        if self._since is None:
+            self._since = anyio.current_time()
+        with anyio.move_on_after(self._left()):
             result = await work
-            spent = anyio.current_time() - started
-            self._idle -= spent
-            self._total -= spent
+            self._count()
             return result
         raise self._over()
+
+    def _left(self) -> float:
+        return min(self._idle, self._total) if self._streams else self._total
+
+    def _count(self) -> None:
+        now = anyio.current_time()
+        if self._since is not None:
+            self._idle -= now - self._since
+            self._total -= now - self._since
+        self._since = now
 
     def _over(self) -> Timeout:
         if self._streams and self._idle <= self._total:
@@ -378,6 +403,7 @@ class _Stream:
             await self._close()
             raise
         finally:
+            self._clock.pause()
             self._is_reading = False
         raise StopAsyncIteration
 
@@ -450,6 +476,7 @@ class _Stream:
 
     async def _chunk(self) -> bytes | None:
         try:
+            self._clock.check()
             return self._counted(await self._clock.wait(anext(self._chunks)))
         except StopAsyncIteration:
             return None
@@ -566,6 +593,13 @@ def _finite(seconds: float) -> float | None:
 def _check_name(model: object, cls: str) -> None:
     if not isinstance(model, str) or not model:
         raise ConfigError(f"{cls}(model=...) is the name of a model, not {model!r:.100}")
+
+
+def _check_timeouts(timeouts: object, cls: str) -> None:
+    if timeouts is not None and not isinstance(timeouts, Timeouts):
+        raise ConfigError(
+            f"{cls}(timeouts=...) is a Timeouts, as in timeouts=Timeouts(total=120), not {timeouts!r:.100}"
+        )
 
 
 def _check_size(size: object, cls: str) -> None:

@@ -4,14 +4,18 @@ import asyncio
 import copy
 import json
 import logging
+import math
 import pickle
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from functools import partial
-from itertools import chain
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import chain, repeat
+from threading import Thread
 from typing import Any
 
 import anyio
@@ -34,7 +38,9 @@ from agentrt.errors import (
     UsageError,
 )
 from agentrt.message import UserMsg
-from agentrt.model import OpenAIChatModel, Timeouts
+from agentrt.model import AnthropicChatModel, OpenAIChatModel, Timeouts
+from agentrt.model.failure import _TAG, Provider
+from agentrt.model.log_filter import keep_headers_out_of_logs
 from tests.model.wire_openai import (
     DONE,
     HANG,
@@ -792,3 +798,132 @@ async def test_without_limits_the_answer_comes_as_well() -> None:
     model, _ = model_of(says("ok"), timeouts=Timeouts(float("inf"), float("inf"), float("inf")))
 
     assert (await answer_of(model))[-1].is_last
+
+
+class _Echo(BaseHTTPRequestHandler):
+    """Answers with a cookie, and with the key that it was sent in a header."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        body = json.dumps(
+            {
+                "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}],
+                "content": [{"type": "text", "text": "hi"}],
+                "stop_reason": "end_turn",
+            }
+        ).encode()
+        self.send_response(200)
+        self.send_header("set-cookie", "session=canary-of-a-cookie")
+        self.send_header("x-echo", self.headers.get("authorization") or self.headers["x-api-key"])
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def echo_url() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), _Echo) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("cls", [OpenAIChatModel, AnthropicChatModel])
+async def test_no_log_of_a_client_library_holds_headers(
+    cls: type[Any], echo_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    model = cls("m", api_key=KEY, base_url=echo_url, stream=False, extra_headers={"x-secret": "canary-of-a-header"})
+    with anyio.fail_after(10):
+        await model(HELLO)
+        await model.aclose()
+
+    assert "receive_response_headers.complete" in caplog.text  # what was said goes on being said
+    assert f"{echo_url}" in caplog.text
+    for secret in (KEY, "canary-of-a-cookie", "canary-of-a-header", "set-cookie", "x-echo"):
+        assert secret not in caplog.text
+
+
+def test_options_and_header_tables_in_logs_lose_their_headers_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    keep_headers_out_of_logs()
+    keep_headers_out_of_logs()
+    sdk = logging.getLogger("openai._base_client")
+    sdk.debug("Request options: %s", {"method": "post", "extra_headers": {"authorization": KEY}})
+    sdk.debug("%s", httpx2.Headers({"authorization": KEY}))
+    logging.getLogger("hpack.hpack").debug("Adding %s", (b"authorization", KEY.encode()))
+
+    assert "'method': 'post'" in caplog.text
+    assert KEY not in caplog.text
+    assert len(sdk.filters) == len({type(each) for each in sdk.filters})
+
+
+SPLIT = f"{KEY[:9]}<b class='x'>{KEY[9:14]}</b><br/>{KEY[14:]}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"<html><body>no such key {SPLIT}</body></html>".encode(),
+        f"<html><body>no such key <script>x</script>{KEY[:9]}<style>{KEY[9:]}</style>{KEY[9:]}</body></html>".encode(),
+        json.dumps({"error": {"message": f"no such key {SPLIT}"}}).encode(),
+    ],
+)
+@pytest.mark.parametrize("status", [401, 200])
+async def test_a_key_that_is_split_by_tags_is_masked_whole(body: bytes, status: int) -> None:
+    told = str(await failure_of(Answer([body], status)))
+
+    assert "no such key ***" in told
+    assert not [part for part in (KEY[:9], KEY[9:14], KEY[14:]) if part in told]
+
+
+def test_a_secret_is_masked_however_a_page_spells_it() -> None:
+    provider = Provider("m", URL, secrets=("pass<word>&more",))
+    failure = provider.failure(401, {}, "<html>not pass&lt;word&gt;&amp;more</html>")
+    assert str(failure).startswith("model 'm' at test.invalid answered 401: not ***;")
+
+
+@pytest.mark.parametrize("page", ["<a" * 30_000, "<style>" * 9_000, "<a>" * 20_000, "<" * 60_000])
+def test_a_page_is_stripped_in_linear_time_and_cut(page: str) -> None:
+    searched = Counted(_TAG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agentrt.model.failure._TAG", searched)
+        failure = Provider("m", URL).failure(502, {}, f"<p>Sorry.</p>{page}{'x' * 60_000}")
+    assert "502: Sorry." in str(failure)
+    assert len(str(failure)) < 600
+    assert searched.looked_at <= 3 * len(page) + 200_000
+
+
+class Counted:
+    """A pattern that counts the characters that it looks at."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self.pattern = pattern
+        self.looked_at = 0
+
+    def search(self, text: str, start: int) -> re.Match[str] | None:
+        match = self.pattern.search(text, start)
+        self.looked_at += (match.end() if match else len(text)) - start
+        return match
+
+
+async def test_a_server_that_floods_pings_is_held_to_the_total() -> None:
+    flood = b": ping\n\n" * 100_000
+    with anyio.fail_after(30):
+        failure = await failure_of(
+            lambda _: Answer(repeat(flood)), timeouts=Timeouts(idle=math.inf, total=0.3), max_bytes=500_000_000
+        )
+
+    assert type(failure) is Timeout
+    assert "(total)" in str(failure)
+
+
+@pytest.mark.parametrize("wrong", [30, 0, False, {"total": 30}, httpx2.Timeout(5)])
+def test_limits_of_another_type_are_refused_at_once(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"OpenAIChatModel\(timeouts=...\) is a Timeouts, as in"):
+        OpenAIChatModel("gpt-test", api_key=KEY, timeouts=wrong)

@@ -1,0 +1,63 @@
+"""Keeping the headers of HTTP requests and answers out of the logs of the libraries that send them."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["keep_headers_out_of_logs"]
+
+_LEFT_OUT = "(headers left out)"
+_LOGGERS = (
+    "anthropic._base_client",
+    "openai._base_client",
+    *("httpx", "httpx2"),
+    *(f"{core}.{part}" for core in ("httpcore", "httpcore2") for part in ("connection", "http11", "http2", "proxy")),
+)
+_LOGGERS_OF_NOTHING_ELSE = ("hpack.hpack", "hpack.table", "hpack.huffman")  # of HTTP/2
+
+
+class _HeaderFilter(logging.Filter):
+    """Lets each record pass without the headers in it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_without_headers, record.args))
+        elif _are_headers(record.args):
+            record.args = (_LEFT_OUT,)
+        elif isinstance(record.args, Mapping):
+            # The SDKs log the options of a request, with headers of its own among them.
+            record.args = {
+                name: _LEFT_OUT if "headers" in name.lower() else _without_headers(value)
+                for name, value in record.args.items()
+            }
+        if isinstance(record.msg, str):
+            text, found, _ = record.msg.partition("_headers.complete return_value=")
+            record.msg = f"{text}_headers.complete" if found else record.msg
+        return True
+
+
+class _DropFilter(logging.Filter):
+    """Lets nothing pass."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return False
+
+
+def keep_headers_out_of_logs() -> None:
+    """See to it that no record of the client libraries holds headers, at any level; a second time changes nothing.
+
+    Loggers have no other place for this: what a handler is given is what its records say.
+    """
+    for names, kind in ((_LOGGERS, _HeaderFilter), (_LOGGERS_OF_NOTHING_ELSE, _DropFilter)):
+        for name in names:
+            logger = logging.getLogger(name)
+            if not any(isinstance(each, kind) for each in logger.filters):
+                logger.addFilter(kind())
+
+
+def _are_headers(value: Any) -> bool:
+    return isinstance(value, Mapping) and hasattr(value, "multi_items")
+
+
+def _without_headers(value: Any) -> Any:
+    return _LEFT_OUT if _are_headers(value) else value
