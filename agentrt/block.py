@@ -21,6 +21,7 @@ __all__ = [
     "ContentBlock",
     "DataBlock",
     "HintBlock",
+    "InProcess",
     "ProviderBlock",
     "Strict",
     "TextBlock",
@@ -68,6 +69,21 @@ class ToolResultState(StrEnum):
     INTERRUPTED = "interrupted"
     TIMEOUT = "timeout"
     UNKNOWN = "unknown"
+
+
+class InProcess:
+    """Base of what may hold something that belongs to this process alone: no field, so never saved, compared or copied.
+
+    It is unset until the runtime sets it.
+    """
+
+    __slots__ = ("in_process",)
+
+    in_process: Any
+
+    def __getstate__(self) -> Any:
+        state: Any = object.__getstate__(self)
+        return None, {name: value for name, value in state[1].items() if name != "in_process"}
 
 
 class Strict:

@@ -18,6 +18,7 @@ from agentrt.block import (
     ContentBlock,
     DataBlock,
     HintBlock,
+    InProcess,
     ProviderBlock,
     Strict,
     TextBlock,
@@ -80,13 +81,14 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_NEAR = 16
 _OPENINGS = (ReplyStartEvent, ReplyResumedEvent)
 _ROLES = ("user", "assistant", "system")
 _TYPES: tuple[str, ...] = get_args(BlockType)
 
 
 @dataclass(slots=True)
-class Msg(Strict):
+class Msg(InProcess, Strict):
     """One message of a conversation.
 
     `content` is a `str` or a list of blocks; every accessor treats a `str` as one text block. The message that an
@@ -313,18 +315,65 @@ def _field_names(cls: type[Any]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(cls))
 
 
+class _Places:
+    """Where the blocks of a list are, which only grows while this is in use; else it is looked through again."""
+
+    __slots__ = ("_known", "_places", "content")
+
+    def __init__(self, content: list[ContentBlock]) -> None:
+        self.content = content
+        self._known = 0
+        self._places: dict[tuple[str, type], int] = {}
+
+    def find(self, block_id: str, kind: type) -> ContentBlock | None:
+        block = self._look_up(block_id, kind)
+        if block is None:
+            self._known = 0
+            self._places.clear()
+            block = self._look_up(block_id, kind)
+        return block
+
+    def _look_up(self, block_id: str, kind: type) -> ContentBlock | None:
+        content = self.content
+        for place in range(self._known, len(content)):
+            block = content[place]
+            self._places[block.id, block.__class__] = place
+        self._known = len(content)
+        found = self._places.get((block_id, kind))
+        if found is None or found >= len(content):
+            return None
+        block = content[found]
+        return block if block.id == block_id and block.__class__ is kind else None
+
+
+def _places_in(msg: Msg, content: list[ContentBlock]) -> _Places:
+    places: _Places | None = getattr(msg, "in_process", None)
+    if places is None or places.content is not content:
+        places = msg.in_process = _Places(content)
+    return places
+
+
 def _blocks(msg: Msg) -> list[ContentBlock]:
     if isinstance(msg.content, str):
         msg.content = [TextBlock(msg.content)] if msg.content else []
     return msg.content
 
 
-def _find(msg: Msg, block_id: str, kind: type) -> Any:
-    # From the end: the block that an event speaks of is nearly always the last one.
-    if not isinstance(msg.content, str):
-        for block in reversed(msg.content):
+def find_block(msg: Msg, block_id: str, kind: type) -> Any:
+    """Return the last block with that id and class; raises `ValueError` when there is none."""
+    content = msg.content
+    if not isinstance(content, str):
+        # From the end: the block that an event speaks of is nearly always the last one.
+        left = _NEAR
+        for block in reversed(content):
             if block.id == block_id and block.__class__ is kind:
                 return block
+            left -= 1
+            if not left:
+                found = _places_in(msg, content).find(block_id, kind)
+                if found is not None:
+                    return found
+                break
     raise ValueError(f"the message {msg.id!r} has no {kind.__name__} with id {block_id!r}: was an event left out?")
 
 
@@ -376,7 +425,7 @@ def _text_start(msg: Msg, event: TextBlockStartEvent) -> None:
 def _text_delta(msg: Msg, event: TextBlockDeltaEvent) -> None:
     block: Any = msg.content[-1] if msg.content else None
     if block.__class__ is not TextBlock or block.id != event.block_id:
-        block = _find(msg, event.block_id, TextBlock)
+        block = find_block(msg, event.block_id, TextBlock)
     # The local holds the only reference, so CPython appends in place and a long text costs linear time, not quadratic.
     text = block.text
     block.text = ""
@@ -386,7 +435,7 @@ def _text_delta(msg: Msg, event: TextBlockDeltaEvent) -> None:
 
 def _text_end(msg: Msg, event: TextBlockEndEvent) -> None:
     if event.text is not None:
-        _find(msg, event.block_id, TextBlock).text = event.text
+        find_block(msg, event.block_id, TextBlock).text = event.text
 
 
 def _thinking_start(msg: Msg, event: ThinkingBlockStartEvent) -> None:
@@ -394,7 +443,7 @@ def _thinking_start(msg: Msg, event: ThinkingBlockStartEvent) -> None:
 
 
 def _thinking_delta(msg: Msg, event: ThinkingBlockDeltaEvent) -> None:
-    block = _find(msg, event.block_id, ThinkingBlock)
+    block = find_block(msg, event.block_id, ThinkingBlock)
     thinking = block.thinking
     block.thinking = ""
     thinking += event.delta
@@ -403,7 +452,7 @@ def _thinking_delta(msg: Msg, event: ThinkingBlockDeltaEvent) -> None:
 
 def _thinking_end(msg: Msg, event: ThinkingBlockEndEvent) -> None:
     if event.signature is not None:
-        _find(msg, event.block_id, ThinkingBlock).signature = event.signature
+        find_block(msg, event.block_id, ThinkingBlock).signature = event.signature
 
 
 def _data_start(msg: Msg, event: DataBlockStartEvent) -> None:
@@ -411,7 +460,7 @@ def _data_start(msg: Msg, event: DataBlockStartEvent) -> None:
 
 
 def _data_delta(msg: Msg, event: DataBlockDeltaEvent) -> None:
-    _extend_data(_find(msg, event.block_id, DataBlock), event)
+    _extend_data(find_block(msg, event.block_id, DataBlock), event)
 
 
 def _hint(msg: Msg, event: HintBlockEvent) -> None:
@@ -427,7 +476,7 @@ def _tool_call_start(msg: Msg, event: ToolCallStartEvent) -> None:
 
 
 def _tool_call_delta(msg: Msg, event: ToolCallDeltaEvent) -> None:
-    block = _find(msg, event.tool_call_id, ToolCallBlock)
+    block = find_block(msg, event.tool_call_id, ToolCallBlock)
     text = block.input
     block.input = ""
     text += event.delta
@@ -439,7 +488,7 @@ def _tool_result_start(msg: Msg, event: ToolResultStartEvent) -> None:
 
 
 def _tool_result_text(msg: Msg, event: ToolResultTextDeltaEvent) -> None:
-    output = _find(msg, event.tool_call_id, ToolResultBlock).output
+    output = find_block(msg, event.tool_call_id, ToolResultBlock).output
     if output and output[-1].id == event.block_id and isinstance(output[-1], TextBlock):
         block = output[-1]
         text = block.text
@@ -451,46 +500,49 @@ def _tool_result_text(msg: Msg, event: ToolResultTextDeltaEvent) -> None:
 
 
 def _tool_result_data(msg: Msg, event: ToolResultDataDeltaEvent) -> None:
-    output = _find(msg, event.tool_call_id, ToolResultBlock).output
+    output = find_block(msg, event.tool_call_id, ToolResultBlock).output
     if not (output and output[-1].id == event.block_id and isinstance(output[-1], DataBlock)):
         output.append(DataBlock(Base64Source("", event.media_type), event.name, event.block_id))
     _extend_data(output[-1], event)
 
 
 def _extend_data(block: DataBlock, event: DataBlockDeltaEvent | ToolResultDataDeltaEvent) -> None:
+    source = block.source
     if event.url is not None:
         block.source = URLSource(event.url, event.media_type)
-    elif event.data is not None and isinstance(block.source, Base64Source):
-        block.source = Base64Source(_joined(block.source.data, event.data), block.source.media_type)
-
-
-def _joined(data: str, more: str) -> str:
-    # Every piece is encoded by itself, padding and all. Only the last group of what is there can be incomplete.
-    whole = data[:-4] if data.endswith("=") else data
-    rest = base64.b64decode(data[len(whole) :]) + base64.b64decode(more)
-    return whole + base64.b64encode(rest).decode()
+    elif event.data is not None and isinstance(source, Base64Source):
+        # Every piece is encoded by itself, padding and all. Only the last group of what is there can be incomplete; the
+        # runtime's own pieces end with a whole one, and are appended in place, as text is.
+        rest = base64.b64decode(event.data)
+        data = source.data
+        if data.endswith("="):
+            rest = base64.b64decode(data[-4:]) + rest
+            data = data[:-4]
+        source.data = ""
+        data += base64.b64encode(rest).decode()
+        source.data = data
 
 
 def _tool_result_end(msg: Msg, event: ToolResultEndEvent) -> None:
-    block = _find(msg, event.tool_call_id, ToolResultBlock)
+    block = find_block(msg, event.tool_call_id, ToolResultBlock)
     block.state = event.state
     block.metadata = dict(event.metadata) if event.metadata else {}
     if event.output is not None:
         block.output = [_clone(part) for part in event.output]
-    _find(msg, event.tool_call_id, ToolCallBlock).state = ToolCallState.FINISHED
+    find_block(msg, event.tool_call_id, ToolCallBlock).state = ToolCallState.FINISHED
 
 
 def _set_state(state: ToolCallState) -> Callable[[Msg, Any], None]:
     def apply(msg: Msg, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> None:
         for call in event.tool_calls:
-            _find(msg, call.id, ToolCallBlock).state = state
+            find_block(msg, call.id, ToolCallBlock).state = state
 
     return apply
 
 
 def _user_confirm_result(msg: Msg, event: UserConfirmResultEvent) -> None:
     for result in event.confirm_results:
-        call = _find(msg, result.tool_call.id, ToolCallBlock)
+        call = find_block(msg, result.tool_call.id, ToolCallBlock)
         if call.state is ToolCallState.ASKING:
             call.state = ToolCallState.ALLOWED if result.confirmed else ToolCallState.PENDING
             if result.confirmed:

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from agentrt.agent.approval import Ready, decide_call, denial, make_ready, ready_at_once
 from agentrt.agent.host import Host, inside_of
+from agentrt.agent.pieces import DataPieces
 from agentrt.agent.reasoning import Conversation
 from agentrt.agent.run import Run
 from agentrt.agent.step import STRUCTURED_OUTPUT, Act
@@ -294,6 +295,7 @@ async def _output_events(
 ) -> AsyncGenerator[AgentEvent, None]:
     response: ToolResponse | None = None
     streamed: ToolOutput = []
+    pieces = DataPieces()
     try:
         async for item in stream:
             if response is not None:
@@ -303,7 +305,7 @@ async def _output_events(
             else:
                 content = _blocks(item.content)
                 streamed += content
-                for event in _pieces(agent.run, call, content):
+                for event in _pieces(agent.run, call, [_joinable(block, pieces) for block in content]):
                     yield event
     except MissingTerminalError as error:
         _logger.error("%s", error)
@@ -404,6 +406,14 @@ def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> list[AgentEve
         else ToolResultTextDeltaEvent(run.id, call.id, block.text, block.id)
         for block in content
     ]
+
+
+def _joinable(block: TextBlock | DataBlock, pieces: DataPieces) -> TextBlock | DataBlock:
+    # What is left of the last piece is not told: with data among it, the output is told whole in the end.
+    if not isinstance(block, DataBlock) or not isinstance(block.source, Base64Source):
+        return block
+    source = Base64Source(pieces.take(block.id, block.source.data), block.source.media_type)
+    return DataBlock(source, block.name, block.id)
 
 
 def _data(run: Run, call: ToolCallBlock, block: DataBlock) -> ToolResultDataDeltaEvent:

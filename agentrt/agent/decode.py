@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from agentrt.agent.pieces import DataPieces
 from agentrt.errors import ChainContractError
 from agentrt.event import (
     AgentEvent,
@@ -55,9 +56,11 @@ class Decoder:
         "_calls",
         "_data",
         "_last",
+        "_media_types",
         "_names",
         "_new_id",
         "_open",
+        "_pieces_of_data",
         "_reply_id",
         "_signature",
         "_streamed",
@@ -84,6 +87,8 @@ class Decoder:
         self._calls: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._data: dict[str, str] = {}
+        self._media_types: dict[str, str] = {}
+        self._pieces_of_data = DataPieces()
 
     def discard(self) -> list[str]:
         """Forget everything so far; return the ids of the blocks that were begun."""
@@ -180,6 +185,9 @@ class Decoder:
         for call_id in self._names:
             events.append(ToolCallEndEvent(self._reply_id, call_id))
         for block_id in self._data.values():
+            rest = self._pieces_of_data.rest(block_id)
+            if rest:
+                events.append(DataBlockDeltaEvent(self._reply_id, block_id, self._media_types[block_id], rest))
             events.append(DataBlockEndEvent(self._reply_id, block_id))
 
     def _model_call_end(self, response: ChatResponse) -> ModelCallEndEvent:
@@ -316,8 +324,13 @@ class Decoder:
             self._blocks.append(block_id)
             events.append(DataBlockStartEvent(self._reply_id, block_id, media_type, block.name))
         source = block.source
-        data, url = (source.data, None) if isinstance(source, Base64Source) else (None, source.url)
-        events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, data, url))
+        if isinstance(source, Base64Source):
+            self._media_types[block_id] = media_type
+            data = self._pieces_of_data.take(block_id, source.data)
+            if data or not source.data:
+                events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, data))
+        else:
+            events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, None, source.url))
 
     def _provider(self, block: ProviderBlock, events: Events) -> None:
         self.written += len(block.content)

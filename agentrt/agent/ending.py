@@ -37,11 +37,11 @@ from agentrt.types import FinishedReason, PermissionBehavior
 __all__ = [
     "UNSAVED",
     "ReplyingConversation",
+    "begun_calls",
     "close_unfinished",
     "cut_off",
     "end",
     "end_event",
-    "is_begun",
     "leftovers",
     "record",
     "settle",
@@ -167,9 +167,10 @@ def settle_doubtful(agent: Conversation, run: Run, context: ReplyContext) -> Ite
     """Yield results for the calls that may have been running when a process before this one ended."""
     if context.parked:
         return
+    begun = begun_calls(context)
     doubtful = [call for call in _open_calls(context) if not _waits(context, call)]
     for call in doubtful:
-        yield from _result(context, call, run.new_id, _if_left(agent, context, call))
+        yield from _result(context, call, run.new_id, _if_left(agent, context, call, begun), begun)
 
 
 def cut_off(context: ReplyContext, last: AgentEvent | None, why: str) -> Iterator[AgentEvent]:
@@ -205,27 +206,30 @@ def _results(
     agent: Conversation, context: ReplyContext, new_id: Callable[[], str], told: Callable[..., _Told]
 ) -> Iterator[AgentEvent]:
     calls = sorted(_open_calls(context), key=partial(_waits, context))  # those that ran, then those that waited
+    begun = begun_calls(context)
     for call in calls:
-        yield from _result(context, call, new_id, told(agent, context, call))
+        yield from _result(context, call, new_id, told(agent, context, call, begun), begun)
 
 
-def _result(context: ReplyContext, call: ToolCallBlock, new_id: Callable[[], str], told: _Told) -> Iterator[AgentEvent]:
+def _result(
+    context: ReplyContext, call: ToolCallBlock, new_id: Callable[[], str], told: _Told, begun: set[str]
+) -> Iterator[AgentEvent]:
     text, state = told
-    if not is_begun(context, call):
+    if call.id not in begun:
         yield ToolResultStartEvent(context.reply_id, call.id, call.name)
     yield ToolResultTextDeltaEvent(context.reply_id, call.id, text, new_id())
     yield ToolResultEndEvent(context.reply_id, call.id, state)
 
 
-def _if_stopped(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> _Told:
+def _if_stopped(agent: Conversation, context: ReplyContext, call: ToolCallBlock, begun: set[str]) -> _Told:
     """What is said of a call that this process has stopped."""
     if _waits(context, call):
         return _NOT_RUN
-    runs = is_begun(context, call) and _behavior(context, call) is PermissionBehavior.ALLOW
+    runs = call.id in begun and _behavior(context, call) is PermissionBehavior.ALLOW
     return _ABANDONED if runs and _runs_in_a_thread(agent, call) else _INTERRUPTED
 
 
-def _if_left(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> _Told:
+def _if_left(agent: Conversation, context: ReplyContext, call: ToolCallBlock, begun: set[str]) -> _Told:
     """What is said of a call of a reply that this process has found."""
     if context.parked or _waits(context, call):
         return _NOT_RUN
@@ -247,8 +251,9 @@ def _behavior(context: ReplyContext, call: ToolCallBlock) -> PermissionBehavior 
     return None if decision is None else decision.behavior
 
 
-def is_begun(context: ReplyContext, call: ToolCallBlock) -> bool:
-    return any(isinstance(block, ToolResultBlock) and block.id == call.id for block in context.blocks)
+def begun_calls(context: ReplyContext) -> set[str]:
+    """Return the ids of the calls that have a result, or the beginning of one."""
+    return {block.id for block in context.blocks if isinstance(block, ToolResultBlock)}
 
 
 def _runs_in_a_thread(agent: Conversation, call: ToolCallBlock) -> bool:

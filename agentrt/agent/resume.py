@@ -6,6 +6,7 @@ the conversation's permissions say so, and rules likewise.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,7 +14,7 @@ from pydantic_core import to_json
 
 from agentrt.agent.accept import ANSWERS, Answer
 from agentrt.agent.acting import note_of, result_events
-from agentrt.agent.ending import ReplyingConversation, is_begun
+from agentrt.agent.ending import ReplyingConversation, begun_calls
 from agentrt.agent.reasoning import known_tools
 from agentrt.agent.run import Run
 from agentrt.errors import ResumeError
@@ -34,6 +35,7 @@ from agentrt.message import (
     ToolCallState,
     ToolResultBlock,
     ToolResultState,
+    find_block,
 )
 from agentrt.permission import accept_rules, covers, digest
 from agentrt.state import CallDecision, ReplyContext
@@ -141,11 +143,12 @@ def apply_answer(agent: ReplyingConversation, context: ReplyContext, answer: Ans
         _reconsider(agent, context, [rule for result in answer.confirm_results for rule in result.rules])
         context.message.append_event(answer)
     elif isinstance(answer, ExternalExecutionResultEvent):
+        begun = begun_calls(context)
         for execution in answer.execution_results:
             call = _call(context, execution.id)
             if context.decisions[call.id].waits_for:
                 context.decisions[call.id].waits_for = None
-                if not is_begun(context, call):  # the process ended before this call was given out
+                if call.id not in begun:  # the process ended before this call was given out
                     yield ToolResultStartEvent(context.reply_id, call.id, call.name)
                 # Only a tool of this program may end the reply with an answer of its own.
                 metadata = {key: value for key, value in execution.metadata.items() if key != "response_msg"}
@@ -187,10 +190,10 @@ def _check_each_once(ids: list[str]) -> None:
 
 
 def _call(context: ReplyContext, call_id: str) -> ToolCallBlock:
-    found = [block for block in context.blocks if isinstance(block, ToolCallBlock) and block.id == call_id]
-    if not found:
-        raise ResumeError(f"the reply {context.reply_id!r} has no call {call_id!r:.{_SHOWN}}", code="unknown_call")
-    return found[0]
+    with suppress(ValueError):
+        call: ToolCallBlock = find_block(context.message, call_id, ToolCallBlock)
+        return call
+    raise ResumeError(f"the reply {context.reply_id!r} has no call {call_id!r:.{_SHOWN}}", code="unknown_call")
 
 
 def _check_confirmation(agent: ReplyingConversation, context: ReplyContext, result: ConfirmResult) -> None:
@@ -313,7 +316,7 @@ def _check_size(what: str, size: int, most: int) -> None:
 
 
 def _check_repeated(context: ReplyContext, execution: ToolResultBlock, call: ToolCallBlock) -> None:
-    known = next(block for block in context.blocks if isinstance(block, ToolResultBlock) and block.id == call.id)
+    known: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
     output = [*_output(execution), *note_of(context, call)]
     if known.state is not execution.state or _content(_output(known)) != _content(output):
         raise ResumeError(f"the call {execution.id!r} has another result already", code="conflict")

@@ -180,19 +180,21 @@ class Run:
 
     def completed(self, events: Iterable[AgentEvent]) -> Iterator[AgentEvent]:
         """Make the events that settle open calls fit what the listener has seen of these calls."""
+        names: dict[str, str] | None = None
         for event in events:
             if isinstance(event, _OF_A_RESULT):
                 if (ToolCallStartEvent, event.tool_call_id) not in self.starts_out:
                     continue
                 begun = (ToolResultStartEvent, event.tool_call_id) in self.starts_out
                 if not begun and not isinstance(event, ToolResultStartEvent):
-                    yield ToolResultStartEvent(event.reply_id, event.tool_call_id, self.call_name(event.tool_call_id))
+                    names = self._call_names() if names is None else names
+                    name = names.get(event.tool_call_id, "")
+                    yield ToolResultStartEvent(event.reply_id, event.tool_call_id, name)
             yield event
 
-    def call_name(self, call_id: str) -> str:
-        """Return the name of the tool that the call is for."""
+    def _call_names(self) -> dict[str, str]:
         calls = self.message.get_content_blocks("tool_call") if self.message else []
-        return next((call.name for call in calls if call.id == call_id), "")
+        return {call.id: call.name for call in calls}
 
     def expect(self, events: int) -> None:
         """Count events that are on their way out, beyond those that are out already, to what is saved now."""

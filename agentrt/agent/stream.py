@@ -169,9 +169,9 @@ class Turns:
 def turns_of(state: AgentState) -> Turns:
     """Return the turns of the conversation that the state object is."""
     try:
-        return state.turns  # type: ignore[no-any-return]  # set here alone
+        return state.in_process  # type: ignore[no-any-return]  # set here alone
     except AttributeError:
-        state.turns = turns = Turns()
+        state.in_process = turns = Turns()
         return turns
 
 

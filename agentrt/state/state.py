@@ -10,7 +10,7 @@ import shortuuid
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import CoreConfig, SchemaSerializer, from_json
 
-from agentrt.block import Strict
+from agentrt.block import InProcess, Strict
 from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion
 from agentrt.message import ContentBlock, Msg, TextBlock
 from agentrt.types import (
@@ -128,18 +128,6 @@ class ReplyOutcome(Strict):
     answer_start: int = 0
 
 
-class InProcess:
-    """What agents over one state object share in this process: no field, so never saved, compared or copied."""
-
-    __slots__ = ("turns",)
-
-    turns: Any
-
-    def __getstate__(self) -> Any:
-        state: Any = object.__getstate__(self)
-        return None, {name: value for name, value in state[1].items() if name != "turns"}
-
-
 @dataclass(slots=True)
 class AgentState(InProcess, Strict):
     """One conversation, whole: saved and loaded again, it continues in another process.
@@ -148,6 +136,8 @@ class AgentState(InProcess, Strict):
     are the tool groups that this conversation has switched on, `None` for the toolkit's own choice. `middleware_data`
     is what `agent.state_of(middleware)` hands out, by the middleware's key. `revision` names the
     saved state that this one is based on, 0 for none: stores compare it and set it.
+
+    Agents over one state object find in it whose turn it is.
 
     A dataclass, checked by pydantic when it is loaded, and no pydantic model: the loop reads and sets these fields all
     the time, which costs a model ten times as much.
