@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from agentrt import Agent, AgentBase, Msg, UserMsg
-from agentrt.message import AssistantMsg, TextBlock, ThinkingBlock
+from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ThinkingBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool
 from tests.agent.helpers import add, agent_of, call
@@ -39,7 +39,7 @@ class Failing(Listener):
 
 
 def thought() -> Msg:
-    content = [ThinkingBlock("hm"), TextBlock("aha"), ThinkingBlock("so")]
+    content = [ThinkingBlock("hm"), TextBlock("aha"), ProviderBlock("anthropic", "{}")]
     return AssistantMsg("speaker", content, metadata={"mood": "calm"})
 
 
@@ -48,7 +48,7 @@ async def test_what_a_call_answers_is_observed_without_what_was_thought_and_othe
     speaker.reset_subscribers("hub", [listener])
     answer = await speaker()
     [heard] = listener.heard
-    assert [block.type for block in answer.content] == ["thinking", "text", "thinking"]
+    assert [block.type for block in answer.content] == ["thinking", "text", "provider"]
     assert [block.type for block in heard.content] == ["text"]
     assert (heard.id, heard.name, heard.role) == (answer.id, answer.name, answer.role)
     assert (heard.metadata, heard.created_at) == (answer.metadata, answer.created_at)

@@ -17,6 +17,7 @@ from agentrt.event import ConfirmResult, CustomEvent, TextBlockDeltaEvent, UserC
 from agentrt.message import (
     AssistantMsg,
     HintBlock,
+    ProviderBlock,
     TextBlock,
     ToolCallBlock,
     ToolResultBlock,
@@ -611,10 +612,10 @@ async def test_a_call_without_a_result_is_never_summarised():
 
 
 async def test_hints_and_pictures_survive_the_telling():
-    told = [HintBlock("mind the gap"), TextBlock("so")]
+    told = [HintBlock("mind the gap"), TextBlock("so"), ProviderBlock("anthropic", "{}")]
     agent = agent_with(Model([]), context=[AssistantMsg("tester", told), *talk(3)])
     await agent.compress_context()
-    assert "[note: mind the gap]" in agent.model.summarised[0]
+    assert "[note: mind the gap]\nso\n[uses a tool of anthropic]" in agent.model.summarised[0]
 
 
 async def test_a_long_history_is_counted_once(monkeypatch):

@@ -25,6 +25,7 @@ from agentrt.message import (
     DataBlock,
     HintBlock,
     Msg,
+    ProviderBlock,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
@@ -170,6 +171,10 @@ def test_the_last_piece_shows_what_never_became_complete(printer, stream):
 @pytest.mark.parametrize(
     ("block", "line"),
     [
+        (
+            ProviderBlock("anthropic", '{"a": 1}'),
+            '{"type": "provider", "provider": "anthropic", "content": "{\\"a\\": 1}"}',
+        ),
         (HintBlock("be brief"), '{"type": "hint", "hint": "be brief"}'),
         (HintBlock("be brief", "memory"), '{"type": "hint", "hint": "be brief", "source": "memory"}'),
         (

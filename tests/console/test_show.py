@@ -11,8 +11,8 @@ from agentrt import Agent, MiddlewareBase, Msg, Toolkit
 from agentrt.console import show
 from agentrt.errors import Transient, UsageError
 from agentrt.event import CustomEvent, ModelCallRetryEvent, RequireUserConfirmEvent, TextBlockEndEvent
-from agentrt.message import AssistantMsg, TextBlock, ThinkingBlock, ToolCallBlock
-from agentrt.model import ScriptedChatModel
+from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
+from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.types import ToolChunk, ToolResponse
 
 
@@ -161,6 +161,14 @@ async def test_what_layers_and_tools_announce_is_shown(capsys):
         "[replaced] what was said above is void; instead:",
         "better",
     ]
+
+
+async def test_what_a_provider_did_is_a_line_and_cannot_move_the_cursor(capsys):
+    search = ProviderBlock("anthropic", '{"type": "server_tool_use",\n "name": "\x1b[2Jweb_search"}')
+    first, last = await shown(agent_of([ChatResponse([search, TextBlock("Tea.")], is_last=False)]), capsys)
+    assert first.startswith('[provider] anthropic: {"type": "server_tool_use",')
+    assert "\x1b" not in first
+    assert last == "Tea."
 
 
 async def test_an_answer_without_events_is_shown_too(capsys):
