@@ -44,6 +44,8 @@ from agentrt.state import FileStateStore, InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolBase
 from agentrt.types import PermissionBehavior, PermissionContext, PermissionRule
 
+pytestmark = pytest.mark.time_limit(600)  # hundreds of conversations: a busy machine takes a minute
+
 FORM_TOOL = "GenerateStructuredOutput"
 ALONE = {"alone", FORM_TOOL}
 KINDS = ["run", "alone", "fail", "ask", "external", "ask_external"]

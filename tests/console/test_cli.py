@@ -78,7 +78,7 @@ def test_a_failing_tool_is_logged_without_anything_that_a_terminal_would_obey(tm
     (tmp_path / "bad.py").write_text("def wait() -> str:\n    raise ValueError('\\x1b[31mno')\n", encoding="utf-8")
     done = piped(["chat", "--model", "things:Slow", "--tools", "bad:wait"], "wait\n", tmp_path)
     assert "[error] wait: error" in done.stdout
-    assert done.stderr.rstrip().endswith("ValueError")
+    assert done.stderr.rstrip().endswith(r"ValueError: \x1b[31mno")
     assert "\x1b" not in done.stdout + done.stderr
 
 
@@ -193,16 +193,15 @@ def test_two_programs_on_one_session_file_are_told_of_it(tmp_path):
 
 
 def test_a_file_in_the_current_folder_shadows_no_module(tmp_path):
-    for name in ("rich", "openai", "anthropic", "readline"):
+    for name in ("rich", "openai", "readline"):
         (tmp_path / f"{name}.py").write_text("print('TAKEN IN')", encoding="utf-8")
     # As the installed command is started, and not with `-m` or `-c`, where Python itself puts the folder first.
     program = "import sys; sys.path.pop(0); from agentrt.console.cli import main; sys.exit(main(sys.argv[1:]))"
-    said = [["--model", "rules"], ["--model", "openai:gpt"], ["--model", "anthropic:claude"], SLOW[1:]]
-    for arguments in said:
+    for arguments in (["--model", "openai:gpt"], SLOW[1:]):
         done = subprocess.run(
             [sys.executable, "-c", program, "chat", *arguments],
             cwd=tmp_path,
-            env=environment(OPENAI_API_KEY="k", ANTHROPIC_API_KEY="k"),
+            env=environment(OPENAI_API_KEY="k"),
             input="/help\n",
             capture_output=True,
             encoding="utf-8",
