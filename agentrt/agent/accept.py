@@ -6,9 +6,9 @@ from agentrt.block import BLOCKS
 from agentrt.errors import InvalidInputError
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
-from agentrt.message import Msg, UserMsg
+from agentrt.message import Msg, TextBlock, UserMsg
 
-__all__ = ["ANSWERS", "Answer", "as_input", "as_messages"]
+__all__ = ["ANSWERS", "Answer", "as_input", "as_messages", "check_content", "has_content"]
 
 _REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking", "hint", "provider")
 
@@ -19,9 +19,9 @@ ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEv
 def as_input(inputs: Any) -> ReplyInput:
     """Return the input with a plain `str` made a user's message; raises `InvalidInputError` for what no agent takes."""
     if isinstance(inputs, str):
-        return UserMsg("user", inputs)
+        inputs = UserMsg("user", inputs)
     if not isinstance(inputs, ANSWERS):
-        as_messages(inputs)
+        check_content(as_messages(inputs))
     return inputs  # type: ignore[no-any-return]  # checked above
 
 
@@ -35,6 +35,24 @@ def as_messages(inputs: Any) -> list[Msg]:
     for message in messages:
         _check(message)
     return messages
+
+
+def has_content(message: Msg) -> bool:
+    """Say whether the message holds anything but empty text, which providers refuse, and the whole history with it."""
+    content = message.content
+    if isinstance(content, str):
+        return bool(content) and not content.isspace()
+    return any(not isinstance(block, TextBlock) or (block.text and not block.text.isspace()) for block in content)
+
+
+def check_content(messages: list[Msg]) -> None:
+    """Raise `InvalidInputError` for a message without content."""
+    for message in messages:
+        if not has_content(message):
+            raise InvalidInputError(
+                f"the message from {message.name!r} is empty, and providers refuse a conversation that holds an empty "
+                f"message: send text or data, or nothing at all (`reply()`) to answer what was observed"
+            )
 
 
 def _check(message: Any) -> None:

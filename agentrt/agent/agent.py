@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self, cast
 
 import anyio
 
-from agentrt.agent.accept import as_input, as_messages
+from agentrt.agent.accept import as_input, as_messages, has_content
 from agentrt.agent.acting import act
 from agentrt.agent.announce import hooks_that_emit
 from agentrt.agent.approval import check_permission
@@ -149,8 +149,11 @@ class Agent(ReActAgentBase):
 
         A reply that needs somebody's answer stops with `REQUIRE_USER_CONFIRM` or `REQUIRE_EXTERNAL_EXECUTION` and a
         message that carries the calls; the answering event as `inputs` goes on with it, here or in another process that
-        has the state. Raises `InvalidInputError` for what no agent takes, and `ResumeError`, in the first step, for an
-        answer that does not fit or a message while an answer is due; neither changes anything.
+        has the state. Without `inputs` it answers what the conversation holds already, such as what was observed.
+
+        Raises `InvalidInputError` for what no agent takes, an empty message included, and, before the model is asked,
+        for no input in an empty conversation. Raises `ResumeError`, in the first step, for an answer that does not fit
+        or a message while an answer is due; neither changes anything.
 
         `reply_id` (1 to 128 letters, digits, ".", "_", ":" and "-") names the reply, which never runs twice: the id of
         the last one gives its message again, without events; that of the one in progress resumes it, or repeats its
@@ -236,7 +239,8 @@ class Agent(ReActAgentBase):
     async def observe(self, msg: str | Msg | list[Msg] | None) -> None:
         """Take in messages without answering them; during a reply, or while one waits, they come after it.
 
-        One from a "system" counts as one from a user: the system prompt is this agent's own.
+        One from a "system" counts as one from a user: the system prompt is this agent's own. One without content is
+        left out.
         """
         if type(self).observe is Agent.observe:
             await self._fresh_chains().on_observe(self, msg=msg)
@@ -349,7 +353,7 @@ def _heard(msg: Any) -> Any:
 async def _take_in(agent: Agent, msg: str | Msg | list[Msg] | None) -> None:
     current = agent.state.reply_context
     taken = agent.state.context if current is None else current.observed
-    messages = [message.copy() for message in as_messages(_heard(msg))]
+    messages = [message.copy() for message in as_messages(_heard(msg)) if has_content(message)]
     taken.extend(messages)
     try:
         await agent.save()

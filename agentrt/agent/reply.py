@@ -8,7 +8,7 @@ from typing import Any
 from anyio.lowlevel import checkpoint_if_cancelled
 from pydantic_core import to_json
 
-from agentrt.agent.accept import ANSWERS, as_messages
+from agentrt.agent.accept import ANSWERS, as_messages, check_content
 from agentrt.agent.acting import calls_of_round, run_calls
 from agentrt.agent.compress import learn, may_be_full, reason_in_less
 from agentrt.agent.ending import ReplyingConversation, cut_off, end, end_event, leftovers, settle_doubtful, start
@@ -18,7 +18,7 @@ from agentrt.agent.resume import apply_answer, going_on, named
 from agentrt.agent.run import PLAIN_INSIDE, Run
 from agentrt.agent.step import Act, Finish, Reason, Step, Wait, next_step, step_between_rounds, step_of_calls
 from agentrt.agent.structured import demand
-from agentrt.errors import ChainContractError, ChainError, ContextOverflow, Malformed
+from agentrt.errors import ChainContractError, ChainError, ContextOverflow, InvalidInputError, Malformed
 from agentrt.event import (
     AgentEvent,
     ExceedMaxItersEvent,
@@ -244,6 +244,13 @@ def _begin(
 ) -> tuple[ReplyContext, list[AgentEvent]]:
     state = agent.state
     messages = as_messages(inputs)
+    if agent.chains.on_reply is not reply:  # a layer may have put it in the place of what was checked
+        check_content(messages)
+    if not messages and not state.context and not state.summary:
+        raise InvalidInputError(
+            f"agent {agent.name!r} was asked to reply to nothing: the conversation is empty and no input was given; "
+            f"send a message, or have it observe one first"
+        )
     run.opened = True
     message = Msg(agent.name, [], "assistant", id=run.id)
     context = ReplyContext(run.id, message, agent.react_config.max_iters)
