@@ -18,6 +18,7 @@ from agentrt.types import ChatUsage, FinishedReason, PermissionDecision, Permiss
 __all__ = [
     "AgentEvent",
     "AnyEvent",
+    "BlocksWithdrawnEvent",
     "ConfirmResult",
     "CustomEvent",
     "DataBlockDeltaEvent",
@@ -153,6 +154,18 @@ class ModelCallRetryEvent(AgentEvent):
     block_ids: list[str] = field(default_factory=list)
     reply_id: str = field(default="", kw_only=True)
     type: Literal["MODEL_CALL_RETRY"] = "MODEL_CALL_RETRY"
+
+
+@dataclass(slots=True)
+class BlocksWithdrawnEvent(AgentEvent):
+    """What the blocks named in `block_ids` said does not count any more: a layer has put something else in its place.
+
+    The runtime announces it, before the blocks that take their place, if there are any. No other attempt at the model
+    follows, as one does after `ModelCallRetryEvent`.
+    """
+
+    block_ids: list[str]
+    type: Literal["BLOCKS_WITHDRAWN"] = "BLOCKS_WITHDRAWN"
 
 
 @dataclass(slots=True)
@@ -402,6 +415,7 @@ AnyEvent = Annotated[
     | ModelCallStartEvent
     | ModelCallEndEvent
     | ModelCallRetryEvent
+    | BlocksWithdrawnEvent
     | TextBlockStartEvent
     | TextBlockDeltaEvent
     | TextBlockEndEvent

@@ -313,13 +313,19 @@ class MiddlewareBase:
     def on_reply(
         self, agent: Any, input_kwargs: Any, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        """Wrap one whole reply: every round, every tool, the end. Must end with the final `Msg`."""
+        """Wrap one whole reply: every round, every tool, the end. Must end with the final `Msg`.
+
+        What that message says is announced and kept, whoever made it.
+        """
         return next_handler(**input_kwargs)
 
     def on_reasoning(
         self, agent: Any, input_kwargs: Any, next_handler: NextReasoning
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        """Wrap one round of asking the model; a `Msg` yielded here stands for the model's answer."""
+        """Wrap one round of asking the model, which ends with its `Msg` if it calls no tools.
+
+        Another `Msg` stands for the model's answer, in the place of what was said in the round.
+        """
         return next_handler(**input_kwargs)
 
     def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: NextModelCall) -> Awaitable[ModelResult]:

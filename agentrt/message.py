@@ -33,6 +33,7 @@ from agentrt.block import (
 )
 from agentrt.event import (
     AgentEvent,
+    BlocksWithdrawnEvent,
     DataBlockDeltaEvent,
     DataBlockStartEvent,
     HintBlockEvent,
@@ -413,7 +414,7 @@ def _model_call_end(msg: Msg, event: ModelCallEndEvent) -> None:
     msg.usage = usage if msg.usage is None else msg.usage + usage
 
 
-def _model_call_retry(msg: Msg, event: ModelCallRetryEvent) -> None:
+def _withdraw(msg: Msg, event: ModelCallRetryEvent | BlocksWithdrawnEvent) -> None:
     dropped = set(event.block_ids)
     msg.content = [block for block in _blocks(msg) if block.id not in dropped]
 
@@ -554,7 +555,8 @@ APPLY: dict[type[AgentEvent], Callable[[Msg, Any], None]] = {
     ReplyResumedEvent: _reply_resumed,
     ReplyEndEvent: _reply_end,
     ModelCallEndEvent: _model_call_end,
-    ModelCallRetryEvent: _model_call_retry,
+    ModelCallRetryEvent: _withdraw,
+    BlocksWithdrawnEvent: _withdraw,
     TextBlockStartEvent: _text_start,
     TextBlockDeltaEvent: _text_delta,
     TextBlockEndEvent: _text_end,

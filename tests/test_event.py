@@ -37,6 +37,7 @@ FIELDS = {
     "MODEL_CALL_END": "reply_id input_tokens output_tokens cache_input_tokens "
     "cache_creation_input_tokens finished_reason",
     "MODEL_CALL_RETRY": "reply_id reason attempt wait_seconds block_ids",
+    "BLOCKS_WITHDRAWN": "reply_id block_ids",
     "TEXT_BLOCK_START": "reply_id block_id",
     "TEXT_BLOCK_DELTA": "reply_id block_id delta",
     "TEXT_BLOCK_END": "reply_id block_id text",

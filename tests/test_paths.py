@@ -213,8 +213,8 @@ PATHS: dict[Callable[[Counting], Awaitable[None]], dict[str, int]] = {
     resume_after_confirmation: ONE_TOOL | {"on_reply": 2, "on_check_permission": 2, "on_print": 5},
     resume_after_external_execution: ONE_TOOL | {"on_reply": 2, "on_acting": 0, "on_print": 5},
     observe: dict.fromkeys(ONE_TOOL, 0) | {"on_observe": 1},
-    overridden_reply: ONE_TOOL,
-    overridden_reply_streamed: ONE_TOOL,
+    overridden_reply: ONE_TOOL | {"on_print": 5},  # what it makes of the answer is printed too
+    overridden_reply_streamed: ONE_TOOL | {"on_print": 5},
     custom_agent: CUSTOM_AGENT,
     custom_agent_replying: CUSTOM_AGENT,
     custom_agent_observing: CUSTOM_AGENT | {"on_reply": 0, "on_observe": 1},

@@ -45,7 +45,8 @@ class Decoder:
     """Turns one attempt at a model call into events.
 
     What was streamed is what was said; of the last response only what no piece delivered is added. Tool calls keep the
-    ids that the provider gave them unless the reply has used that id before. `written` counts characters.
+    ids that the provider gave them unless the reply has used that id before. `written` counts characters;
+    `message_blocks` is what the message of the round says as it enters the layers.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class Decoder:
         "_signature",
         "_streamed",
         "_taken",
+        "message_blocks",
         "written",
     )
 
@@ -75,6 +77,7 @@ class Decoder:
         self._by = by
         self._last: ChatResponse | None = None
         self.written = 0
+        self.message_blocks: list[ContentBlock] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -89,6 +92,16 @@ class Decoder:
         self._data: dict[str, str] = {}
         self._media_types: dict[str, str] = {}
         self._pieces_of_data = DataPieces()
+
+    @property
+    def block_ids(self) -> list[str]:
+        """The ids of the blocks that were begun, and of the calls."""
+        return self._blocks
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether there is a tool call in it."""
+        return bool(self._names)
 
     def discard(self) -> list[str]:
         """Forget everything so far; return the ids of the blocks that were begun."""

@@ -7,10 +7,12 @@ the state is whole when control returns.
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 from agentrt.agent.accept import ANSWERS
+from agentrt.agent.answer import announce_answer, announce_notice, message_to_return
 from agentrt.agent.ending import (
     UNSAVED,
     ReplyingConversation,
@@ -25,9 +27,11 @@ from agentrt.agent.ending import (
 )
 from agentrt.agent.hooking import class_hooks
 from agentrt.agent.host import inside_of, shielded
+from agentrt.agent.recorder import DELTAS, Recorder
 from agentrt.agent.repeat import is_in_progress, repeated
+from agentrt.agent.reply import reply
 from agentrt.agent.resume import answered_before, going_on
-from agentrt.agent.run import PLAIN_OUTSIDE, Run
+from agentrt.agent.run import PLAIN_BETWEEN_LAYERS, PLAIN_OUTSIDE, Run
 from agentrt.agent.stream import CurrentReply, Ticket, turns_of
 from agentrt.agent.structured import toolkit_for
 from agentrt.errors import ChainContractError, ChainError, UsageError
@@ -80,14 +84,24 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
     run.interruption.reads()
     stream = agent.chains.on_reply(agent, inputs=inputs, structured_schema=structured_schema)
     final: Msg | None = None
+    last: ReplyEndEvent | None = None  # held back until on_reply has ended, since its last message may say more
     failure: Exception | None = None
+    plain, record_delta = PLAIN_OUTSIDE, None
+    if agent.chains.on_reply is not reply:
+        run.recorder = Recorder(run.id, agent.name)
+        plain, record_delta = PLAIN_BETWEEN_LAYERS, run.recorder.record
     is_told = left is None or run.is_resumed  # that it begins, or goes on
     started = ended = False
     try:
         try:
             async for item in stream:
-                if item.__class__ in PLAIN_OUTSIDE and run.is_flowing and not item.seq:
+                if item.__class__ in plain and run.is_flowing and not item.seq:
                     item.seq = run.sequence = run.sequence + 1  # what `let_out` comes to, without the call
+                    yield item
+                    continue
+                if item.__class__ in DELTAS and run.is_flowing and not item.seq and record_delta is not None:
+                    record_delta(item)
+                    item.seq = run.sequence = run.sequence + 1
                     yield item
                     continue
                 if not started:
@@ -96,17 +110,21 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                         await _reserve_numbers(agent, run)
                     if is_told and item.__class__ not in _OPENINGS:
                         yield run.let_out(start(agent, run))
+                    elif item.__class__ is ReplyStartEvent and item.reply_id == run.id:
+                        run.start = item  # a layer may have made it up
                 if isinstance(item, Msg):
                     final = item
                     continue
                 if item.__class__ is ReplyEndEvent and item.reply_id == run.id:
-                    if ended:
-                        continue
-                    ended = True
+                    last = last or item
                     if not run.ended:  # a layer made it up
                         for event in run.completed(leftovers(agent, run)):
                             yield run.let_out(event)
-                        await end(agent, run, item)
+                        run.ended = True
+                    if record_delta is None:
+                        ended = True
+                        yield run.let_out(item)
+                    continue
                 if run.end_is_saved and run.sequence >= agent.state.sequence:  # a layer adds it to what was saved
                     await _reserve_numbers(agent, run)
                 yield run.let_out(item)
@@ -123,13 +141,19 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                 yield run.let_out(start(agent, run))
             for event in run.completed(leftovers(agent, run)):
                 yield run.let_out(event)
-            yield run.let_out(await _missing_end(agent, run, failure))
+            if failure is None and final is not None and run.recorder is not None:
+                for event in announce_answer(agent, run, inputs, final):
+                    yield run.let_out(event)
+            yield run.let_out(await _missing_end(agent, run, last, final, failure))
+        elif not (ended or failure or run.opened) and final is not None and run.recorder is not None:
+            for event in await announce_notice(agent, run, inputs, final):
+                yield run.let_out(event)
         if failure is not None:
             raise failure
         if final is None:
             raise ChainContractError("on_reply ended without the final Msg")
         if yield_final_msg:
-            yield final
+            yield final if run.recorder is None else message_to_return(run, final)
     finally:
         await _leave(agent, run, ticket, stream)
 
@@ -210,15 +234,26 @@ def _told(failure: Exception) -> str:
     return f"{name}: {failure}" if isinstance(failure, (UsageError, ChainError)) else name
 
 
-async def _missing_end(agent: ReplyingConversation, run: Run, failure: Exception | None) -> ReplyEndEvent:
-    """Return the end that no layer let through: the one on record, or a new one."""
+async def _missing_end(
+    agent: ReplyingConversation, run: Run, last: ReplyEndEvent | None, final: Msg | None, failure: Exception | None
+) -> ReplyEndEvent:
+    """Return the end that was not let out yet: the one on record, saved, the one that a layer made, or a new one."""
     outcome = agent.state.last_reply
-    if run.ended and outcome is not None:
+    if run.end is not None and outcome is not None:
         if failure is not None and not run.end_is_saved:  # it could not be saved, and nobody was told of it
             outcome.finished_reason, outcome.error = "error", _told(failure)
-        return end_event(agent, run, outcome.finished_reason, outcome.error)
+            return end_event(agent, run, "error", outcome.error)
+        if failure is None and not run.end_is_saved:
+            await agent.save()
+            run.end_is_saved = True
+        event = last or run.end
+        event.structured_output = run.end.structured_output
+        return event
     if failure is None:
-        return await end(agent, run, end_event(agent, run, "completed"))
+        event = last or end_event(agent, run, "completed")
+        if final is not None and final.structured_output is not None:
+            event.structured_output = deepcopy(final.structured_output)
+        return await end(agent, run, event)
     event = end_event(agent, run, "error", _told(failure))
     try:
         return await end(agent, run, event)
@@ -250,7 +285,7 @@ async def _make_good(agent: ReplyingConversation, run: Run) -> None:
     is_untouched = _is_still_waiting(agent, run) and not run.parked
     if run.last_number == agent.state.sequence and (run.end_is_saved or is_untouched):
         return
-    if not run.ended and not _is_still_waiting(agent, run):
+    if run.end is None and not _is_still_waiting(agent, run):
         for _ in settle(agent, run):  # nobody is listening, so no event is sent
             pass
         record(agent, run, end_event(agent, run, "interrupted"))

@@ -37,6 +37,7 @@ from agentrt.types import FinishedReason, PermissionBehavior
 __all__ = [
     "UNSAVED",
     "ReplyingConversation",
+    "begin",
     "begun_calls",
     "close_unfinished",
     "cut_off",
@@ -85,6 +86,15 @@ class ReplyingConversation(Conversation, Protocol):
     async def handle_interrupt(self, inputs: ReplyInput, *, reason: str | None) -> Msg: ...
 
 
+def begin(agent: Conversation, run: Run) -> ReplyContext:
+    """Begin the message of a reply, which is in progress once the state holds what is returned."""
+    run.opened = True
+    run.message = message = Msg(agent.name, [], "assistant", id=run.id)
+    if run.start is not None:  # it is out already, since a layer spoke before us
+        message.append_event(run.start)
+    return ReplyContext(run.id, message, agent.react_config.max_iters)
+
+
 def start(agent: Conversation, run: Run) -> ReplyStartEvent | ReplyResumedEvent:
     """Return the event that a reply begins with, admitted, or that it goes on with after its process died."""
     if run.start is None:
@@ -130,6 +140,7 @@ def record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
     run.expect(1)
     run.ended = True
     run.is_flowing = False
+    run.end = event
     state = agent.state
     state.sequence = run.last_number
     context = state.reply_context

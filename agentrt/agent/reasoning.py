@@ -7,6 +7,7 @@ from agentrt.agent.config import ContextConfig, ReActConfig
 from agentrt.agent.decode import Decoder
 from agentrt.agent.fill import Fill
 from agentrt.agent.host import Host, checkpoint
+from agentrt.agent.recorder import DELTAS, Recorder
 from agentrt.agent.run import Run
 from agentrt.agent.step import hint
 from agentrt.chain import Chains
@@ -101,46 +102,67 @@ async def call_model(
     return await answer
 
 
-async def reason(agent: Conversation, tool_choice: ToolChoice | None) -> AsyncGenerator[AgentEvent | Msg, None]:
-    """The core of on_reasoning: asks the model and yields its answer as events."""
+async def reason(  # noqa: C901  # in one piece, since another generator would cost every event another frame
+    agent: Conversation, tool_choice: ToolChoice | None
+) -> AsyncGenerator[AgentEvent | Msg, None]:
+    """The core of on_reasoning: asks the model and yields its answer as events, and as a message if it calls no tools.
+
+    Where no layer would see the message there is none.
+    """
     run = agent.run
     run.toolkit, agent._round_toolkit = run.lasting_toolkit, None
     if run.attempt is not None:
         for event in forget_attempt(run.id, run.attempt):
             yield event
     run.attempt = decoder = Decoder(run.id, run.new_id, run.call_ids, agent.model.model)
+    recorder = None if agent.chains.on_reasoning is reason else Recorder(run.id, agent.name)
+    pieces = [] if recorder is None else recorder.pieces
     yield ModelCallStartEvent(run.id, agent.model.model)
     if agent._announcing and not agent._announcing.isdisjoint(_CALLED_FOR_AN_ANSWER):
         beside = _beside(agent, tool_choice, decoder)
         try:
             async for event in beside:
-                yield event
+                yield _recorded(recorder, [event])[0]
         finally:
             await beside.aclose()
-        return
-    if not agent._model_calls % _CALLS_PER_CHECKPOINT:
-        await checkpoint()
-    agent._model_calls += 1
-    result = await _request(agent, tool_choice)
-    if isinstance(result, ChatResponse):
-        for event in decoder.answer(result):
-            yield event
-        return
-    _check_stream(result, agent.model.model)
-    seen, most = 0, _most_to_write(agent)
-    try:
-        async for response in result:
-            for event in decoder.feed(response):
+    else:
+        if not agent._model_calls % _CALLS_PER_CHECKPOINT:
+            await checkpoint()
+        agent._model_calls += 1
+        result = await _request(agent, tool_choice)
+        if isinstance(result, ChatResponse):
+            for event in _recorded(recorder, decoder.answer(result)):
                 yield event
-            if decoder.written > most:
-                run.stop("exceed_max_output")
-            seen += 1
-            if not seen % _RESPONSES_PER_CHECKPOINT:
-                await checkpoint()
-        for event in decoder.end():
-            yield event
-    finally:
-        await result.aclose()
+        else:
+            _check_stream(result, agent.model.model)
+            seen, most = 0, _most_to_write(agent)
+            try:
+                async for response in result:
+                    for event in decoder.feed(response):
+                        if recorder is not None:
+                            if event.__class__ in DELTAS:  # what `record` comes to, without the call
+                                pieces.append(event.delta)  # type: ignore[attr-defined]  # deltas have one
+                            else:
+                                recorder.record(event)
+                        yield event
+                    if decoder.written > most:
+                        run.stop("exceed_max_output")
+                    seen += 1
+                    if not seen % _RESPONSES_PER_CHECKPOINT:
+                        await checkpoint()
+                for event in _recorded(recorder, decoder.end()):
+                    yield event
+            finally:
+                await result.aclose()
+    if recorder is not None and not decoder.calls_tools:
+        yield _message_of_round(decoder, recorder)
+
+
+def _recorded(recorder: Recorder | None, events: list[AgentEvent]) -> list[AgentEvent]:
+    if recorder is not None:
+        for event in events:
+            recorder.record(event)
+    return events
 
 
 async def _beside(
@@ -175,6 +197,14 @@ async def _beside(
         mailbox.keep(AgentEvent)
     for event in decoder.end() if result is None else decoder.answer(result):
         yield event
+
+
+def _message_of_round(decoder: Decoder, recorder: Recorder) -> Msg:
+    """Return the message that a round without tool calls ends with, and note what it says."""
+    message = recorder.message
+    begun = set(decoder.block_ids)  # without those of attempts that were given up
+    message.content = decoder.message_blocks = [block for block in recorder.blocks if block.id in begun]
+    return message.copy()
 
 
 def forget_attempt(reply_id: str, attempt: Decoder) -> list[AgentEvent]:

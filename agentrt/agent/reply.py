@@ -10,8 +10,9 @@ from pydantic_core import to_json
 
 from agentrt.agent.accept import ANSWERS, as_messages, check_content
 from agentrt.agent.acting import calls_of_round, run_calls
+from agentrt.agent.answer import announce_round, answer_of_core
 from agentrt.agent.compress import learn, may_be_full, reason_in_less
-from agentrt.agent.ending import ReplyingConversation, cut_off, end, end_event, leftovers, settle_doubtful, start
+from agentrt.agent.ending import ReplyingConversation, begin, cut_off, end, end_event, leftovers, settle_doubtful, start
 from agentrt.agent.interrupt import Interrupted, said_when_interrupted
 from agentrt.agent.reasoning import forget_attempt
 from agentrt.agent.resume import apply_answer, going_on, named
@@ -114,7 +115,7 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                         run.last = item
                         yield item
                     elif isinstance(item, Msg):
-                        for event in run.spoken(item):
+                        for event in announce_round(run, context, item):
                             yield run.admit(event)
                     else:
                         if isinstance(item, ReplyEndEvent) and item.reply_id == run.id:
@@ -188,6 +189,8 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
         for event in _cut_short(agent, run, reason):
             yield event
     final = final_of(context, reason)
+    if run.recorder is not None:
+        run.answer = answer_of_core(context, final)
     yield await end(agent, run, end_event(agent, run, reason))
     if reason == "interrupted":
         final = await said_when_interrupted(agent, inputs, interruption.message)
@@ -251,19 +254,11 @@ def _begin(
             f"agent {agent.name!r} was asked to reply to nothing: the conversation is empty and no input was given; "
             f"send a message, or have it observe one first"
         )
-    run.opened = True
-    message = Msg(agent.name, [], "assistant", id=run.id)
-    context = ReplyContext(run.id, message, agent.react_config.max_iters)
+    context = begin(agent, run)
     demand(agent, context, structured_schema)
     state.context += [message.copy() for message in messages]
     state.reply_context = context
-    run.message = message
-    opening: list[AgentEvent] = []
-    if run.start is None:
-        opening.append(start(agent, run))
-    else:  # it is out already, since a layer spoke before us
-        message.append_event(run.start)
-    return context, opening
+    return context, [start(agent, run)] if run.start is None else []
 
 
 async def _save_input(agent: ReplyingConversation, run: Run, messages: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from copy import copy
+from dataclasses import dataclass
 from threading import get_ident
 from time import time_ns
 from typing import Any, NoReturn, TypeVar, get_args
@@ -12,6 +13,7 @@ import anyio.from_thread
 from agentrt.agent.decode import Decoder
 from agentrt.agent.host import Mailbox, inside_of
 from agentrt.agent.interrupt import Interrupted, interruption
+from agentrt.agent.recorder import RECORDED, Recorder
 from agentrt.agent.step import Finish, Step
 from agentrt.agent.stream import Ticket
 from agentrt.errors import UsageError
@@ -33,7 +35,7 @@ from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.call import PreparedCall
 from agentrt.types import FinishedReason, PermissionDecision
 
-__all__ = ["PLAIN_INSIDE", "PLAIN_OUTSIDE", "Run"]
+__all__ = ["PLAIN_BETWEEN_LAYERS", "PLAIN_INSIDE", "PLAIN_OUTSIDE", "Answer", "Run"]
 
 STARTS = {ToolCallStartEvent, ToolResultStartEvent}
 _EVENTS: frozenset[type[AgentEvent]] = frozenset(get_args(get_args(AnyEvent)[0]))
@@ -41,9 +43,23 @@ PLAIN_INSIDE = _EVENTS - {ReplyEndEvent, ToolResultEndEvent}
 """The events of which nothing has to be noted as they enter the stream of a reply: nearly all."""
 PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent, *STARTS}
 """The events of which nothing has to be noted as they leave it."""
+PLAIN_BETWEEN_LAYERS = PLAIN_OUTSIDE - RECORDED
+"""The same where layers may change what is said."""
 _START_OF: dict[type, type] = {ToolCallBlock: ToolCallStartEvent, ToolResultBlock: ToolResultStartEvent}
 _OF_A_RESULT = (ToolResultStartEvent, ToolResultTextDeltaEvent, ToolResultEndEvent)
 _Event = TypeVar("_Event", bound=AgentEvent)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the core answered, as it was then, and the ids of the blocks of the reply's message that it stands for.
+
+    It stands for none where the core says something about the end of the reply that no event told, such as that its
+    rounds are used up.
+    """
+
+    message: Msg
+    block_ids: frozenset[str]
 
 
 class Run:
@@ -53,8 +69,11 @@ class Run:
     is_internal = is_out_of_date = is_resumed = is_flowing = opened = goes_on = parked = ended = end_is_saved = False
     admitted = ids = _expected = 0
     start: ReplyStartEvent | ReplyResumedEvent | None = None
+    end: ReplyEndEvent | None = None
     message: Msg | None = None
     attempt: Decoder | None = None
+    recorder: Recorder | None = None
+    answer: Answer | None = None
     last: AgentEvent | None = None
     cut_call: str | None = None
     outlet: Mailbox | None = None
@@ -154,11 +173,6 @@ class Run:
         self.interruption.why = self.interruption.why or why
         raise Interrupted
 
-    def spoken(self, message: Msg) -> list[AgentEvent]:
-        """Return the events of a message that stands for the model's answer."""
-        decoder = Decoder(self.id, self.new_id, self.call_ids, message.name)
-        return decoder.said(message.get_content_blocks())
-
     def admit(self, event: _Event) -> _Event:
         """Apply an event to the reply's message, as it enters the stream."""
         self.admitted += 1
@@ -174,6 +188,8 @@ class Run:
             event = copy(event)
         self.sequence += 1
         event.seq = self.sequence
+        if self.recorder is not None:
+            self.recorder.record(event)
         if event.__class__ in STARTS:
             self.starts_out.add((event.__class__, event.tool_call_id))  # type: ignore[attr-defined]  # these have it
         return event

@@ -13,7 +13,14 @@ from agentrt.console.plain import PlainView
 from agentrt.console.transcript import Transcript
 from agentrt.console.view import View
 from agentrt.errors import UsageError
-from agentrt.event import AgentEvent, ModelCallStartEvent, ReplyResumedEvent, ReplyStartEvent, ToolResultEndEvent
+from agentrt.event import (
+    AgentEvent,
+    BlocksWithdrawnEvent,
+    ModelCallStartEvent,
+    ReplyResumedEvent,
+    ReplyStartEvent,
+    ToolResultEndEvent,
+)
 from agentrt.message import Msg
 from agentrt.types import ChatUsage
 
@@ -68,6 +75,9 @@ class _Answer:
             self._built = Msg(item.name, [], item.role, id=item.reply_id)
         if self._built is None or item.reply_id != self._built.id:
             return
+        if isinstance(item, BlocksWithdrawnEvent):
+            earlier = self._built.get_content_blocks()[: self._round_start]
+            self._round_start -= sum(block.id in item.block_ids for block in earlier)
         with suppress(ValueError):  # a layer kept the beginning of a block to itself
             self._built.append_event(item)
         if isinstance(item, (ModelCallStartEvent, ToolResultEndEvent)):

@@ -8,6 +8,7 @@ from agentrt.console.call_description import describe_call
 from agentrt.console.view import Kind, View
 from agentrt.event import (
     AgentEvent,
+    BlocksWithdrawnEvent,
     CustomEvent,
     DataBlockDeltaEvent,
     DataBlockStartEvent,
@@ -98,6 +99,9 @@ class Transcript:
                 self._calls[block.id] = _Call(block.name)
                 self._view.line("call", f"{block.name}({one_line(block.input)})")
         self._view.end()
+
+    def _withdrawn(self, event: BlocksWithdrawnEvent) -> None:
+        self._view.line("replaced", "what was said above is void")
 
     def _start(self, event: TextBlockStartEvent | ThinkingBlockStartEvent) -> None:
         self._begin(event.block_id)
@@ -236,6 +240,7 @@ _TELL: dict[type[AgentEvent], Callable[[Transcript, Any], None]] = {
     ModelCallStartEvent: Transcript._model_call,
     ModelCallRetryEvent: Transcript._retry,
     ReplyResumedEvent: Transcript._resumed,
+    BlocksWithdrawnEvent: Transcript._withdrawn,
     TextBlockStartEvent: Transcript._start,
     TextBlockDeltaEvent: Transcript._text,
     TextBlockEndEvent: Transcript._text_end,

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrt.agent import Agent
 from agentrt.errors import HookError
-from agentrt.event import AgentEvent, ModelCallRetryEvent
+from agentrt.event import AgentEvent
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import AssistantMsg, Msg
 from agentrt.types import ToolChunk, ToolResponse
@@ -186,20 +186,19 @@ class ReasoningHookMiddleware(HookMiddleware):
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         """Run the hooks around one round; an answer that a hook changes takes the place of what was streamed."""
         kwargs = await self.before(agent, input_kwargs)
-        said: Any = AssistantMsg(agent.name, [])
+        built = AssistantMsg(agent.name, [])  # a round that calls tools has no message of its own
+        result: Any = built
         async for item in next_handler(**kwargs):
             if not isinstance(item, AgentEvent):
-                said = item
-            elif item.reply_id == agent.run.id:
-                said.id = item.reply_id  # a message takes the events of its own reply
-                said.append_event(item)
+                result = item
+                continue
+            if item.reply_id == agent.run.id:
+                built.id = item.reply_id  # a message takes the events of its own reply
+                built.append_event(item)
             yield item
-        answer = await self.after(agent, kwargs, said)
-        if answer is said or (isinstance(said, Msg) and answer == said):
-            return
-        if isinstance(agent, Agent):  # others have streamed nothing that would have to be taken back
-            agent.run.emit(ModelCallRetryEvent("a hook of reasoning changed the answer"))
-        yield answer
+        answer = await self.after(agent, kwargs, result)
+        if result is not built or answer != built:
+            yield answer
 
 
 class ActingHookMiddleware(HookMiddleware):

@@ -24,14 +24,14 @@ def rebuilt(items: list) -> Msg:
     return message
 
 
-async def test_a_short_circuit_of_the_reply_gets_its_start_and_end_and_leaves_the_context_alone():
+async def test_a_short_circuit_of_the_reply_is_announced_and_kept_with_its_input():
     class Closed(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             yield AssistantMsg("door", "We are closed.")
 
     agent = agent_of([], middlewares=[Closed()])
-    assert await order_of(agent) == "RS RE(completed) Msg"
-    assert agent.state.context == []
+    assert await order_of(agent) == "RS TX_START TX_DELTA TX_END RE(completed) Msg"
+    assert [message.get_text_content() for message in agent.state.context] == ["go", "We are closed."]
     assert agent.state.last_reply.finished_reason == "completed"
 
 

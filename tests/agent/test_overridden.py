@@ -74,8 +74,9 @@ async def test_the_override_is_the_core_streamed_or_not():
         answers.append(await ask(one_of(Polite, script, add)))
     *events, last = await items_of(one_of(Polite, script, add))
     assert [each.content for each in [*answers, last]] == ["it is three, thank you"] * 3
-    plain = await items_of(agent_of(script, add))
-    assert [short(each) for each in events] == [short(each) for each in plain[:-1]]
+    *plain, end, _ = [short(each) for each in await items_of(agent_of(script, add))]
+    instead = ["BLOCKS_WITHDRAWN", "TX_START", "TX_DELTA", "TX_END"]
+    assert [short(each) for each in events] == [*plain, *instead, end]
     assert [each.seq for each in events] == list(range(1, len(events) + 1))
 
 
@@ -88,10 +89,10 @@ def test_run_sync_runs_the_override():
     assert one_of(Polite, ["one"]).run_sync("go").content == "one, thank you"
 
 
-async def test_the_conversation_keeps_what_the_loop_said():
+async def test_the_conversation_keeps_what_the_override_returned():
     agent = one_of(Polite, ["one"])
     await agent.reply("go")
-    assert [each.get_text_content() for each in agent.state.context] == ["go", "one"]
+    assert [each.get_text_content() for each in agent.state.context] == ["go", "one, thank you"]
 
 
 async def test_events_of_the_loop_arrive_while_the_override_runs():
@@ -240,7 +241,8 @@ async def test_an_override_that_never_asks_the_loop_answers_with_a_start_and_an_
 
     agent = one_of(Alone, [])
     *events, answer = await items_of(agent)
-    assert [short(each) for each in events] == ["RS", "thinking", "RE(completed)"]
+    said = ["TX_START", "TX_DELTA", "TX_END"]
+    assert [short(each) for each in events] == ["RS", "thinking", *said, "RE(completed)"]
     assert answer.content == "by myself"
     assert agent.model.calls == []
     assert agent.state.reply_context is None
@@ -396,7 +398,7 @@ async def test_a_reader_that_leaves_early_stops_everything(where):
         agent.after = place = Waiting()
     async with agent.reply_stream("go") as stream:
         async for item in stream:
-            if short(item) == ("MS" if where == "inside" else "RE(completed)"):
+            if short(item) == ("MS" if where == "inside" else "ME"):
                 break
         await place.reached.wait()
     assert place.left

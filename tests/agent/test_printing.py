@@ -274,7 +274,7 @@ async def test_replies_after_each_other_print_messages_of_their_own():
     assert layer.messages[0].id != layer.messages[-1].id
 
 
-async def test_the_override_of_a_reply_prints_what_the_loop_says():
+async def test_the_override_of_a_reply_prints_what_it_returns_last():
     class Polite(Agent):
         async def reply(self, inputs=None):
             await super().reply(inputs)
@@ -283,7 +283,7 @@ async def test_the_override_of_a_reply_prints_what_the_loop_says():
     layer = Watching()
     agent = Polite("tester", model=agent_of(["one"]).model, middlewares=[layer])
     await agent.reply("go")
-    assert layer.shown == [("one", False), ("one", True)]
+    assert layer.shown == [("one", False), ("thank you", False), ("thank you", True)]
 
 
 async def test_printing_by_hand_goes_the_same_way(capsys):

@@ -781,7 +781,7 @@ async def test_no_number_is_used_twice_whatever_a_layer_does_after_the_end(how):
     check_numbers(items, 0, whole=False)
 
 
-async def test_a_layer_that_ends_the_reply_itself_and_goes_on_is_told_so_or_ends_it():
+async def test_a_layer_that_ends_the_reply_itself_and_reads_on_is_told_so():
     async def play(agent, next_handler):
         async for item in next_handler():
             yield item
@@ -790,12 +790,12 @@ async def test_a_layer_that_ends_the_reply_itself_and_goes_on_is_told_so_or_ends
 
     agent = agent_of(TWO_CALLS, add, middlewares=[Layer(play)])
     items: Items = []
-    with suppress(ChainContractError):
+    with pytest.raises(ChainContractError, match="ended the reply itself, but read on"):
         async with agent.reply_stream("go") as events:
             async for event in events:
                 items.append(event)
     check_state(agent.state)
-    assert short(items[-1]) == "RE(completed)"
+    assert short(items[-1]) == "RE(error)"
 
 
 async def test_a_message_that_stands_for_the_models_answer_is_told_like_one():
@@ -922,7 +922,8 @@ async def test_what_a_layer_emits_before_it_answers_by_itself_is_seen():
         yield AssistantMsg("cache", "known")
 
     items = await items_of(agent_of([], middlewares=[Layer(play)]))
-    assert [short(item) for item in items] == ["RS", "cache hit", "RE(completed)", "Msg"]
+    said = ["TX_START", "TX_DELTA", "TX_END"]
+    assert [short(item) for item in items] == ["RS", "cache hit", *said, "RE(completed)", "Msg"]
 
 
 async def test_a_tool_may_pass_on_all_the_events_of_another_agent():

@@ -151,6 +151,8 @@ async def test_what_layers_and_tools_announce_is_shown(capsys):
                     item.text = "better"
                     yield CustomEvent("progress", 50)
                     yield RequireUserConfirmEvent(agent.run.id, [call("add", "{}")])
+                if isinstance(item, Msg):
+                    item.content = "better"
                 yield item
 
     lines = await shown(agent_of("good", middlewares=[Announce()]), capsys)

@@ -1,0 +1,211 @@
+"""The answer of a reply with layers around it: what leaves on_reply is what is announced, shown and kept.
+
+A layer may answer by itself, stop reading and answer, or put another message in the place of the one that it was given;
+it may also change, add or hold back events. So what the events say is put together once more as they leave. Where the
+last message says something else, the blocks that differ are withdrawn and its own are announced, before the end of the
+reply, and the message that is kept becomes what the listener has.
+"""
+
+from copy import copy, deepcopy
+
+from agentrt.agent.accept import as_messages
+from agentrt.agent.decode import Decoder
+from agentrt.agent.ending import ReplyingConversation, begin
+from agentrt.agent.recorder import Recorder, have_same_content, is_same, spoken_blocks
+from agentrt.agent.run import Answer, Run
+from agentrt.block import ContentBlock, ProviderBlock, ThinkingBlock, ToolCallBlock
+from agentrt.event import AgentEvent, BlocksWithdrawnEvent
+from agentrt.hooks import ReplyInput
+from agentrt.message import Msg, copy_block
+from agentrt.state import AgentState, ReplyContext
+
+__all__ = ["announce_answer", "announce_notice", "announce_round", "answer_of_core", "message_to_return"]
+
+_KEPT_TO_ITSELF = (ThinkingBlock, ProviderBlock)
+
+
+def answer_of_core(context: ReplyContext, final: Msg) -> Answer:
+    """Note what the core answers, before a layer can change it."""
+    ids = {block.id for block in final.get_content_blocks()}
+    said = spoken_blocks(context.blocks[context.round_start :])
+    stands_for_them = any(block.id in ids for block in said)
+    return Answer(final.copy(), frozenset(block.id for block in said if stands_for_them))
+
+
+def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
+    """Have the reply say what the last message of on_reply says; returns the events that announce what is new in it.
+
+    A reply that no layer let begin begins here, and its input joins the conversation. Where the reply had ended with
+    something else, `run.end_is_saved` is taken back. What `handle_interrupt` gave is for the caller, and no part of the
+    conversation, whatever a layer makes of it.
+    """
+    if run.end is not None and "interrupted" in (run.end.finished_reason, final.finished_reason):
+        return []
+    state, recorder = agent.state, run.recorder
+    if state.reply_context is None and run.end is None:
+        context = begin(agent, run)
+        state.context += [message.copy() for message in as_messages(inputs)]
+        state.reply_context = context
+    message = run.message
+    assert message is not None
+    assert recorder is not None
+    blocks = message.get_content_blocks()
+    replaced = _replaced(run, state.reply_context)
+    kept = {block.id for block in blocks} - replaced
+    told = [block for block in recorder.blocks if block.id not in kept]
+    wanted = _blocks_to_say(run, final)
+    hidden = _hidden(blocks, replaced - {block.id for block in told}, wanted)
+    events, told = _changes(run, told, [block for block in wanted if block.id not in hidden], final.name)
+    is_taken = run.end is not None and run.sequence >= state.sequence  # the number of the end, by an event after it
+    run.expect(len(events) + is_taken)
+    has_changed = _update(message, replaced - hidden, told)
+    start = _start_of_answer(message, told)
+    if run.end is None:
+        if state.reply_context is not None and not state.reply_context.parked:
+            state.reply_context.round_start = start
+    elif _take_output(run, message, final) or has_changed or events:
+        _update_history(state, message, start)
+        run.end_is_saved = False
+    return events
+
+
+async def announce_notice(agent: ReplyingConversation, run: Run, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
+    """Have a reply that waits say what a layer says in the place of taking an answer; the question stands.
+
+    Returns the events that announce it, once the state is saved.
+    """
+    events = announce_answer(agent, run, inputs, final)
+    context = agent.state.reply_context
+    if events and context is not None:
+        context.ids, agent.state.sequence = run.ids, run.last_number
+        await agent.save()
+    return events
+
+
+def _replaced(run: Run, context: ReplyContext | None) -> frozenset[str]:
+    """Return the ids of the blocks that the last message stands for."""
+    if run.end is not None:
+        return run.answer.block_ids if run.answer is not None else frozenset()
+    blocks = context.blocks[context.round_start :] if context is not None else []
+    if any(isinstance(block, ToolCallBlock) for block in blocks):
+        return frozenset()  # what was said before a call is no answer
+    return frozenset(block.id for block in spoken_blocks(blocks))
+
+
+def _blocks_to_say(run: Run, final: Msg) -> list[ContentBlock]:
+    blocks = final.get_content_blocks()
+    answer = run.answer if run.end is not None else None
+    if answer is not None and not answer.block_ids and have_same_content(blocks, answer.message.get_content_blocks()):
+        return []  # about the end of the reply, and the end says so
+    return spoken_blocks(blocks)
+
+
+def _hidden(blocks: list[ContentBlock], not_told: frozenset[str], final_blocks: list[ContentBlock]) -> frozenset[str]:
+    """Return the ids of the thoughts that a layer let nobody see, and left in the message as they are."""
+    final = {block.id: block for block in final_blocks if isinstance(block, _KEPT_TO_ITSELF)}
+    unseen = [block for block in blocks if block.id in not_told and block.id in final]
+    return frozenset(block.id for block in unseen if is_same(block, final[block.id]))
+
+
+def _changes(
+    run: Run, told: list[ContentBlock], wanted: list[ContentBlock], name: str
+) -> tuple[list[AgentEvent], list[ContentBlock]]:
+    """Return the events that make of what was told what is wanted, and what is told then.
+
+    What both have in common at the start stays.
+    """
+    if have_same_content(spoken_blocks(told), wanted):
+        return [], told
+    common = 0
+    for one, other in zip(told, wanted, strict=False):
+        if not is_same(one, other):
+            break
+        common += 1
+    events: list[AgentEvent] = []
+    if told[common:]:
+        events.append(BlocksWithdrawnEvent(run.id, [block.id for block in told[common:]]))
+    recorder = Recorder(run.id, name)
+    for event in Decoder(run.id, run.new_id, run.call_ids, name).said(wanted[common:]):
+        events.append(event)
+        recorder.record(event)
+    return events, told[:common] + recorder.blocks
+
+
+def _update(message: Msg, replaced: frozenset[str], told: list[ContentBlock]) -> bool:
+    """Put what was told into the place of what it replaces; says whether that changes anything."""
+    new = {block.id: block for block in told}
+    content: list[ContentBlock] = []
+    has_changed = False
+    for block in message.get_content_blocks():
+        stands = new.pop(block.id, None)
+        if stands is not None and not is_same(block, stands):
+            block, has_changed = copy_block(stands), True
+        elif stands is None and block.id in replaced:
+            has_changed = True
+            continue
+        content.append(block)
+    content += map(copy_block, new.values())
+    if has_changed or new:
+        message.content = content
+    return has_changed or bool(new)
+
+
+def _take_output(run: Run, message: Msg, final: Msg) -> bool:
+    """Take over the structured output of the last message, if it is not the core's; says whether it is another."""
+    output = final.structured_output
+    if run.end is None or output == run.end.structured_output:
+        return False
+    message.structured_output = deepcopy(output)
+    run.end.structured_output = deepcopy(output)
+    return True
+
+
+def _start_of_answer(message: Msg, told: list[ContentBlock]) -> int:
+    """Return where the blocks that answer begin in the message."""
+    ids = {block.id for block in told}
+    blocks = message.get_content_blocks()
+    return next((place for place, block in enumerate(blocks) if block.id in ids), len(blocks))
+
+
+def _update_history(state: AgentState, message: Msg, start: int) -> None:
+    """Keep the message of a reply that is over, with another answer; an empty one would be refused from then on."""
+    if state.last_reply is not None:
+        state.last_reply.answer_start = start
+    is_there = any(each is message for each in state.context)
+    if message.content and not is_there:
+        state.context.append(message)
+    elif is_there and not message.content:
+        state.context[:] = [each for each in state.context if each is not message]
+
+
+def message_to_return(run: Run, final: Msg) -> Msg:
+    """Return the last message, with what it lacks where a layer made it: the id of the reply, its end and its usage."""
+    end = run.end
+    if end is not None and end.finished_reason == "interrupted":
+        return final
+    reason = final.finished_reason or (end.finished_reason if end is not None else None)
+    usage = final.usage or (run.message.usage if run.message is not None else None)
+    if (final.id, final.finished_reason, final.usage) != (run.id, reason, usage):
+        final = copy(final)  # a layer may keep its own, for the next time
+        final.id, final.finished_reason, final.usage = run.id, reason, usage
+    return final
+
+
+def announce_round(run: Run, context: ReplyContext, message: Msg) -> list[AgentEvent]:
+    """Have a round say what a message from on_reasoning says; returns the events that announce it.
+
+    The message that the core ended the round with changes nothing as long as it is as it was: what the layers made of
+    the events stands.
+    """
+    blocks = message.get_content_blocks()
+    said = context.blocks[context.round_start :]
+    attempt = run.attempt
+    entered = None if attempt is None else attempt.message_blocks
+    is_as_it_was = entered is not None and have_same_content(blocks, entered)
+    if said and (is_as_it_was or have_same_content(said, blocks)):
+        return []
+    events: list[AgentEvent] = [BlocksWithdrawnEvent(run.id, [block.id for block in said])] if said else []
+    if attempt is None:
+        return events + Decoder(run.id, run.new_id, run.call_ids, message.name).said(blocks)
+    attempt.discard()  # if the round is started again, what is said now is what must be forgotten
+    return events + attempt.said(blocks)
