@@ -6,8 +6,9 @@ from typing import Any
 import anyio.lowlevel
 
 from agentrt.hooks import MiddlewareBase
+from agentrt.message import AssistantMsg, Msg
 
-__all__ = ["Fails", "HoldsBack", "Outcomes", "OutcomesAside"]
+__all__ = ["Answers", "Fails", "HoldsBack", "Outcomes", "OutcomesAside", "Rewrites"]
 
 _NOTHING: Any = object()
 
@@ -149,3 +150,23 @@ class Fails(_Around):
         if not hasattr(result, "__anext__"):
             self._fail(hook, True)
         return result
+
+
+class Answers(MiddlewareBase):
+    """Answers every message itself, and lets the answers to questions pass."""
+
+    async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+        if agent.state.reply_context is None:
+            yield AssistantMsg("layer", "A layer answers this.")
+            return
+        async for item in next_handler():
+            yield item
+
+
+class Rewrites(MiddlewareBase):
+    """Puts another message in the place of the last one, but for that of a reply that waits."""
+
+    async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+        async for item in next_handler():
+            is_answer = isinstance(item, Msg) and agent.state.reply_context is None
+            yield AssistantMsg("layer", "A layer has rewritten this.") if is_answer else item

@@ -53,9 +53,10 @@ async def check_middleware(
 
     It is tried with answers that stream and that do not, with tools side by side, with calls that wait for a person and
     for a result from outside, with structured output and with compression; it is left early and cancelled; its model,
-    its tools, its store and the layers inside of it fail; items are held back; two instances serve one agent, and one
-    instance two conversations and two agents at once; its conversation is saved and goes on with another instance; it
-    observes and prints, is cancelled meanwhile, and the store and the queue fail.
+    its tools, its store and the layers inside of it fail; items are held back; a layer beside it answers by itself, or
+    rewrites the answer; two instances serve one agent, and one instance two conversations and two agents at once; its
+    conversation is saved and goes on with another instance; it observes and prints, is cancelled meanwhile, and the
+    store and the queue fail.
 
     It may do what a middleware may do: wait, ask the model again or not at all, answer by itself, change what is asked
     or answered, change or drop what is observed or printed, deal with an error. What must hold: what it is given is not
@@ -63,8 +64,8 @@ async def check_middleware(
     or task group, nor after it was closed; no context variable leaks; a cancellation leaves, and so does an error, with
     its type, or it is dealt with, but for that of a store which has not kept what was observed: this always leaves, and
     nothing is taken in; nothing is left behind or held back for good; each call has one result, its own, and each reply
-    one end; the events rebuild the message, without what an attempt said that was given up; answers are the same
-    whether they stream or not and whoever else is answered meanwhile.
+    one end; the events rebuild the message that is kept, without what an attempt said that was given up, and it says
+    what the reply answers; answers are the same whether they stream or not and whoever else is answered meanwhile.
 
     Raises `MiddlewareProblems`, an `AssertionError` that tells in words what was broken by what. The faults at every
     suspension are tried last, and only when nothing was found before.

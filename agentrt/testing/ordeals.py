@@ -14,7 +14,7 @@ from agentrt.hooks import MiddlewareBase
 from agentrt.message import TextBlock
 from agentrt.state import AgentState, InMemoryStateStore
 from agentrt.testing.answer import approve
-from agentrt.testing.around import Fails, HoldsBack, Outcomes
+from agentrt.testing.around import Answers, Fails, HoldsBack, Outcomes, Rewrites
 from agentrt.testing.asides import observing, printing
 from agentrt.testing.mishaps import Hang, cancel_at, raising
 from agentrt.testing.rehearsal import GivenUp, Rehearsal, Talk, between_lints, told
@@ -190,6 +190,16 @@ async def _held_back(rehearsal: Rehearsal) -> None:
             rehearsal.tell(f"the answer is {text!r} when items come later, and {wanted!r} when they do not")
 
 
+async def _beside_answers(rehearsal: Rehearsal) -> None:
+    doing = rehearsal.doing
+    for kind, does in ((Answers, "answers by itself"), (Rewrites, "rewrites the answer")):
+        for place, stream in product(("outside", "inside"), (True, False)):
+            rehearsal.doing = f"{doing} that {does}, {place} of it"
+            talk = rehearsal.talk(between_lints([rehearsal.factory()], **{place: [kind()]}), stream=stream)
+            for question in (_PLAIN, _TOOL, QUESTIONS["a call to confirm"]):
+                await talk.ask_without_errors(question)
+
+
 async def _side_by_side(rehearsal: Rehearsal) -> None:
     together = await _results(rehearsal, _TOOLS)
     one, other = [(await _results(rehearsal, f"Please {name}.")).get(name) for name in _BESIDE]
@@ -330,6 +340,7 @@ ORDEALS: dict[str, Callable[[Rehearsal], Awaitable[None]]] = {
     "cancelled": _cancelled,
     "something fails": _failing,
     "items come later": _held_back,
+    "beside a layer": _beside_answers,
     "tools side by side": _side_by_side,
     "two instances in one agent": _two_instances,
     "one instance in": _shared,

@@ -171,16 +171,27 @@ class Talk:
             yield from self._rebuilding(events, last)
 
     def _rebuilding(self, events: Sequence[AgentEvent], last: str) -> Iterator[str]:
-        kept = next((message for message in self.agent.state.context if message.id == last), None)
+        state = self.agent.state
+        kept = next((message for message in state.context if message.id == last), None)
         if kept is None:
-            return
-        message = AssistantMsg("", [])
+            if state.reply_context is not None or state.summary:
+                return  # it is not over, or the summary stands for it
+            kept = AssistantMsg("", [])
+        message = AssistantMsg("", [], id=last)
         for event in events:
             message.append_event(event)
         if message.content != kept.content:
             yield (
                 f"the events do not rebuild the message that is kept: they say {message.content!r:.300}, and kept is "
                 f"{kept.content!r:.300}"
+            )
+        answer = self.message
+        if answer is None or answer.finished_reason != "completed" or answer.structured_output is not None:
+            return  # it is no part of the conversation, or told by the end of the reply
+        if not (kept.get_text_content("") or "").endswith(answer.get_text_content("") or ""):
+            yield (
+                f"the answer is {answer.get_text_content('')!r:.300}, but the message that is kept says "
+                f"{kept.get_text_content('')!r:.300}"
             )
 
 

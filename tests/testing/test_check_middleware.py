@@ -424,6 +424,20 @@ class EndsTheReply(MiddlewareBase):
         yield Msg(agent.name, "We are closed.", "assistant")
 
 
+class RewritesTheAnswer(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            if isinstance(item, Msg) and agent.state.reply_context is None:
+                item.content = "***"
+            yield item
+
+
+class RewritesARound(MiddlewareBase):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield Msg(item.name, "***", "assistant") if isinstance(item, Msg) else item
+
+
 class OneAtATime(MiddlewareBase):
     def __init__(self):
         self.lock = anyio.Semaphore(1)
@@ -486,6 +500,8 @@ class BringsATool(MiddlewareBase):
         Frozen,
         OneAtATime,
         Remembers,
+        RewritesARound,
+        RewritesTheAnswer,
         SaysNo,
     ],
 )
