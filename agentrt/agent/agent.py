@@ -27,6 +27,7 @@ from agentrt.agent.reasoning import Prompts, call_model, reason, system_prompt
 from agentrt.agent.repeat import check_number, check_reply_id
 from agentrt.agent.reply import reply
 from agentrt.agent.run import Run
+from agentrt.agent.step_override import STEPS, core_of_step
 from agentrt.agent.stream import ReplyStream, Ticket, WhenBusy, turns_of
 from agentrt.agent.structured import check_form
 from agentrt.chain import Chains, HookSpec
@@ -310,15 +311,19 @@ class Agent(ReActAgentBase):
         self._is_seen_printing = self.chains.on_print is not self._cores["on_print"]
 
     def _spec_around(self, spec: HookSpec, method: OwnMethod) -> HookSpec:
-        return spec if method.name == "reply" else super()._spec_around(spec, method)
+        return spec if method.name in ("reply", *STEPS) else super()._spec_around(spec, method)
 
     def _core_around(self, method: OwnMethod) -> Callable[..., Any]:
+        if method.name in STEPS:
+            return core_of_step(method)
         if method.name != "reply":
             return super()._core_around(method)
         check_parameters(method)
         return core_of(method)
 
     def _entry_of(self, method: OwnMethod) -> Callable[..., Any]:
+        if method.name in STEPS:
+            return method.function  # the runtime calls it through the chain, and nobody else calls it
         return entry_of(method) if method.name == "reply" else super()._entry_of(method)
 
     def _tools_of_middlewares(self) -> dict[int, list[str]]:
@@ -400,11 +405,12 @@ def _check_options(
 
 
 def _check_steps(cls: type[Agent]) -> None:
-    for step in ("_reasoning", "_acting"):
-        if getattr(cls, step) is not getattr(ReActAgentBase, step):
+    for step in STEPS:
+        if step not in cls._inherited and getattr(cls, step) is not getattr(ReActAgentBase, step):
             raise ConfigError(
                 f"{cls.__name__}.{step}() would never be called: an Agent's rounds and tool calls are the runtime's; "
-                f"write a middleware with on{step}, or derive from ReActAgentBase and write `reply` as well"
+                f"write a middleware with on{step}, derive from ReActAgent, or derive from ReActAgentBase and write "
+                f"`reply` as well"
             )
 
 

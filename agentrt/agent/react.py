@@ -7,13 +7,15 @@ from typing import Any, ClassVar, NoReturn, Self
 
 from agentrt.agent.agent import Agent
 from agentrt.agent.config import ReActConfig
+from agentrt.agent.step_override import AS_GIVEN, act_plainly, reason_plainly
 from agentrt.errors import ConfigError, UsageError
 from agentrt.hooks import MiddlewareBase
 from agentrt.memory import InMemoryMemory, MemoryBase
-from agentrt.message import Msg
+from agentrt.message import Msg, ToolCallBlock
 from agentrt.model import ChatModelBase
 from agentrt.state import AgentState
 from agentrt.tool import Toolkit
+from agentrt.types import ToolChoice, ToolResponse
 
 __all__ = ["ReActAgent"]
 
@@ -47,6 +49,9 @@ class ReActAgent(Agent):
     was said joins the memory. What the conversation has summarised stays in the memory. `formatter` is not used, since
     a model here brings its own. Without a model it can be looked at, but not asked. An answer with a form is in
     `metadata` as well as in `structured_output`. A session restores its name and system prompt as well.
+
+    A subclass may override `_reasoning` and `_acting`, and call `super()` there: hooks and middlewares run around them.
+    What they return counts, and `None` leaves what `super()` gave; a `Msg` of `_acting` ends the reply.
     """
 
     _shows_by_itself = True
@@ -103,6 +108,14 @@ class ReActAgent(Agent):
             answer.metadata = {**answer.structured_output, **answer.metadata}
         return answer
 
+    async def _reasoning(self, tool_choice: ToolChoice | str | None = AS_GIVEN) -> Msg:
+        """Ask the model once and return what it said; made to be overridden, as the innermost layer of on_reasoning."""
+        return await reason_plainly(self, tool_choice)
+
+    async def _acting(self, tool_call: ToolCallBlock) -> ToolResponse | Msg | None:
+        """Run one tool call and return its result; made to be overridden, as the innermost layer of on_acting."""
+        return await act_plainly(self, tool_call)
+
     async def observe(self, msg: str | Msg | list[Msg] | None) -> None:
         """Take in messages without answering them."""
         await super().observe(msg)
@@ -147,6 +160,13 @@ class ReActAgent(Agent):
         await self.memory.add(new[::-1])
         self._remembered.update(msg.id for msg in new)
         self._seen = None if unseen else self.memory.revision
+
+
+ReActAgent._inherited = {
+    **Agent._inherited,
+    "_reasoning": (ReActAgent._reasoning, ("tool_choice",)),
+    "_acting": (ReActAgent._acting, ("tool_call",)),
+}
 
 
 def _checked_text(value: Any) -> str:

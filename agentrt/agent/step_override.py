@@ -1,0 +1,152 @@
+"""A `_reasoning` or `_acting` that a subclass of `ReActAgent` writes: the innermost layer of its hook.
+
+It runs in a task beside the reader's, since the events of `await super()._reasoning(...)`, the runtime's own step, go
+on to the reader while it waits.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from agentrt.agent.acting import act
+from agentrt.agent.host import Host, Mailbox
+from agentrt.agent.own import OwnMethod
+from agentrt.agent.reasoning import Conversation, forget_attempt, reason
+from agentrt.errors import ChainContractError, ConfigError, UsageError
+from agentrt.message import Msg, ToolCallBlock
+from agentrt.types import ToolChoice, ToolResponse
+
+__all__ = ["AS_GIVEN", "STEPS", "act_plainly", "core_of_step", "reason_plainly"]
+
+STEPS = ("_reasoning", "_acting")
+AS_GIVEN: Any = object()
+"""Stands for the value that the step was entered with."""
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    """One step in progress; `plain` is the result of the runtime's own, `before` a copy of it, untouched."""
+
+    agent: Any
+    name: str
+    given: Any
+    outlet: Mailbox
+    plain: Any = None
+    before: Any = None
+    passed_on: Msg | None = None
+
+
+_step: ContextVar[_Step | None] = ContextVar("agentrt_overridden_step", default=None)
+
+
+def core_of_step(method: OwnMethod) -> Callable[..., AsyncGenerator[Any, None]]:
+    """Return the core of the method's hook for agents of a class that writes this method.
+
+    Raises `ConfigError` for a method that cannot be called as the runtime does it.
+    """
+    takes_value = _takes(method, None)
+    if not takes_value and (method.name == "_acting" or not _takes(method)):
+        wanted = "tool_choice=None" if method.name == "_reasoning" else "tool_call"
+        raise ConfigError(f"{method.title} takes {method.signature}: write `async def {method.name}(self, {wanted})`")
+    finish = _reasoned if method.name == "_reasoning" else _acted
+
+    async def core(agent: Conversation, **values: Any) -> AsyncGenerator[Any, None]:
+        (given,) = values.values()
+        step = _Step(agent, method.name, given, Mailbox())
+        arguments = method.values(agent, (given,) if takes_value else (), {})
+        async with Host(agent.run.ticket, step.outlet, partial(_call, method, step, arguments)) as host:
+            while await host.running():
+                for item in step.outlet.take():
+                    yield item
+            result = await host.outcome()
+        for item in finish(step, method.title, result):
+            yield item
+
+    return core
+
+
+def _takes(method: OwnMethod, *values: Any) -> bool:
+    try:
+        method.signature.bind(None, *values)
+    except TypeError:
+        return False
+    return True
+
+
+async def _call(method: OwnMethod, step: _Step, arguments: dict[str, Any]) -> Any:
+    _step.set(step)  # for this task, and those that it starts
+    return await method(step.agent, arguments)
+
+
+def _current(agent: Conversation, name: str) -> _Step:
+    step = _step.get()
+    if step is None or step.agent is not agent or step.name != name:
+        raise UsageError(
+            f"super().{name}() of {agent.name!r} was called outside of its own {name}(), which the runtime calls: "
+            f"call agent.reply()"
+        )
+    return step
+
+
+async def reason_plainly(agent: Conversation, tool_choice: Any) -> Msg:
+    """Ask the model, inside of a class's own `_reasoning`; returns what it said, whose events are on their way."""
+    step = _current(agent, "_reasoning")
+    choice = step.given if tool_choice is AS_GIVEN else tool_choice
+    said = Msg(agent.name, [], "assistant", id=agent.run.id)
+    stream = reason(agent, ToolChoice(choice) if isinstance(choice, str) else choice)
+    try:
+        async for item in stream:
+            if isinstance(item, Msg):
+                step.passed_on = said = item
+            else:
+                said.append_event(item)
+                await step.outlet.put(item)
+    finally:
+        await stream.aclose()
+    step.plain, step.before = said, said.copy()
+    return said
+
+
+async def act_plainly(agent: Conversation, tool_call: ToolCallBlock) -> ToolResponse:
+    """Run the call, inside of a class's own `_acting`; returns its result, whose pieces are on their way."""
+    step = _current(agent, "_acting")
+    response = ToolResponse()
+    stream = act(agent, tool_call)
+    try:
+        async for item in stream:
+            if isinstance(item, ToolResponse):
+                response = item
+            else:
+                await step.outlet.put(item)
+    finally:
+        await stream.aclose()
+    step.plain = response
+    return response
+
+
+def _reasoned(step: _Step, title: str, result: Any) -> Sequence[Any]:
+    """Return what ends the round: nothing, unless the method says something else than the model did."""
+    answer = step.plain if result is None else result
+    if not isinstance(answer, Msg):
+        raise ChainContractError(f"{title} must return a Msg, as super()._reasoning() does, not {answer!r:.200}")
+    if step.plain is None:
+        return [answer]
+    if answer == step.before:
+        return [] if step.passed_on is None else [step.passed_on]
+    run = step.agent.run
+    return [*(forget_attempt(run.id, run.attempt) if run.attempt is not None else ()), answer]
+
+
+def _acted(step: _Step, title: str, result: Any) -> Sequence[ToolResponse]:
+    """Return the result of the call; a `Msg` in its place ends the reply with that message."""
+    response = step.plain if result is None else result
+    if isinstance(response, Msg):
+        plain = step.plain or ToolResponse()
+        response = replace(plain, metadata={**plain.metadata, "response_msg": response})
+    if not isinstance(response, ToolResponse):
+        raise ChainContractError(
+            f"{title} must return a ToolResponse, as super()._acting() does, not {response!r:.200}"
+        )
+    return [response]
