@@ -7,6 +7,7 @@ import pickle
 import re
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Toolkit, UserMsg
@@ -579,3 +580,20 @@ class Gathering:
     async def wait(self) -> None:
         self.release()
         await self._complete.wait()
+
+
+async def test_a_reply_that_the_last_line_of_a_test_drops_is_closed_before_the_gate_looks():
+    async for _ in agent_of(["one two"], middlewares=[SlowToLeave()]).reply_stream("go"):
+        break
+
+
+class SlowToLeave(MiddlewareBase):
+    """Takes some turns of the event loop to leave a reply."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        try:
+            async for item in next_handler():
+                yield item
+        finally:
+            for _ in range(5):
+                await anyio.lowlevel.checkpoint()
