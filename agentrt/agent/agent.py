@@ -32,7 +32,7 @@ from agentrt.agent.stream import ReplyStream, Ticket, WhenBusy, turns_of
 from agentrt.agent.structured import check_form
 from agentrt.chain import Chains, HookSpec
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
-from agentrt.hooks import MiddlewareBase, ReplyInput
+from agentrt.hooks import HOOKS, MiddlewareBase, ReplyInput
 from agentrt.message import Msg, UserMsg
 from agentrt.model import ChatModelBase
 from agentrt.state import AgentState, StateStore
@@ -72,6 +72,12 @@ class Agent(ReActAgentBase):
     }
     _made_by_init: ClassVar[set[str]] = AgentBase._made_by_init | _MADE_BY_INIT
     _shows_by_itself = False
+    _table = tuple(
+        replace(spec, types={**spec.types, "context_config": (ContextConfig,)})  # which the hook table cannot know
+        if spec.name == "on_compress_context"
+        else spec
+        for spec in HOOKS
+    )
     # Attributes are set in each turn, which the look for modules that are assigned too early would cost a fifth more.
     __setattr__ = object.__setattr__  # type: ignore[assignment]  # which takes any object for a name
 

@@ -93,6 +93,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
     _cores: ClassVar[dict[str, Callable[..., Any]]]
     _inherited: ClassVar[dict[str, tuple[Callable[..., Any], tuple[str, ...]]]]
     _shows_by_itself: ClassVar[bool] = True
+    _table: ClassVar[tuple[HookSpec, ...]] = HOOKS
 
     def __init__(self, *, name: str | None = None, middlewares: Sequence[MiddlewareBase] = ()) -> None:
         super().__init__()
@@ -245,7 +246,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         if self._compiled is not None and are_same(hooks, self._compiled):
             return
         own = {method.hook: method for method in self._own_methods}
-        table = [self._spec_around(spec, own[spec.name]) if spec.name in own else spec for spec in HOOKS]
+        table = [self._spec_around(spec, own[spec.name]) if spec.name in own else spec for spec in self._table]
         cores = self._cores | {hook: self._core_around(method) for hook, method in own.items()}
         _check_use(type(self).__name__, self._middlewares, cores)
         self.chains = compile_chains(MiddlewareBase, table, cores, [*self._middlewares, *hook_layers(hooks)])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit, UserMsg
 from agentrt.agent import ContextConfig, fill
-from agentrt.errors import AgentBusyError, ContextOverflow, Transient
+from agentrt.errors import AgentBusyError, ChainError, ContextOverflow, Transient
 from agentrt.event import ConfirmResult, CustomEvent, TextBlockDeltaEvent, UserConfirmResultEvent
 from agentrt.message import (
     AssistantMsg,
@@ -642,3 +642,15 @@ def test_a_state_without_a_summary_is_a_state():
     text = json.loads(state.model_dump_json())
     del text["summary"]
     assert AgentState.model_validate_json(json.dumps(text)).summary == ""
+
+
+async def test_a_layer_that_passes_on_no_context_config_is_named():
+    class Wrong(MiddlewareBase):
+        async def on_compress_context(self, agent, input_kwargs, next_handler):
+            await next_handler(context_config={"trigger_ratio": 0.5})
+
+    agent = Agent("tester", "", ScriptedChatModel(["one", "two", "a summary"]), middlewares=[Wrong()])
+    for letter in "ab":
+        await agent.reply(letter * 2_000)
+    with pytest.raises(ChainError, match=r"^Wrong\.on_compress_context passed context_config=.* must be ContextConfig"):
+        await agent.compress_context()
