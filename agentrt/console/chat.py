@@ -1,8 +1,8 @@
 """A conversation with an agent, line by line."""
 
 import sys
+from contextlib import suppress
 from functools import partial
-from typing import TextIO
 
 from anyio.from_thread import BlockingPortal
 
@@ -58,7 +58,7 @@ class Chat:
                 self._failed = True
                 if isinstance(error, OSError):
                     print(flush=True)  # raises again if it is our output that failed
-                _tell("error", one_line(f"{type(error).__name__}: {error}"), sys.stderr)
+                _tell_error(one_line(f"{type(error).__name__}: {error}"))
             except KeyboardInterrupt:
                 _tell("leaving", "once what still runs has stopped; Ctrl-C again leaves at once")
                 raise
@@ -91,7 +91,7 @@ class Chat:
     def _input(self) -> None:
         question = question_of(self._agent.state)
         if question is None:
-            _tell("error", "no call is asked about", sys.stderr)
+            _tell_error("no call is asked about")
         else:
             _tell("input", full_input(question.call))
 
@@ -99,8 +99,13 @@ class Chat:
         print(_HELP)
 
     def _unknown(self, line: str) -> None:
-        _tell("error", f"there is no command {line.split()[0]!r}: /help lists those that there are", sys.stderr)
+        _tell_error(f"there is no command {line.split()[0]!r}: /help lists those that there are")
 
 
-def _tell(label: str, text: str, file: TextIO | None = None) -> None:
-    PlainView(file or sys.stdout).line(label, text)
+def _tell(label: str, text: str) -> None:
+    PlainView(sys.stdout).line(label, text)
+
+
+def _tell_error(text: str) -> None:
+    with suppress(OSError):  # the conversation needs no standard error
+        PlainView(sys.stderr).line("error", text)

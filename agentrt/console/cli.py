@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from anyio.from_thread import start_blocking_portal
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _chat(options)
     except AgentRTError as error:
-        print(escaped(f"agentrt: {error}"), file=sys.stderr)
+        _tell_error(str(error))
         return 2
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -35,8 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _is_output_lost():
             raise
         _discard_output()
-        print(f"agentrt: standard output takes nothing any more: {error.strerror}", file=sys.stderr)
+        _tell_error(f"standard output takes nothing any more: {error.strerror}")
         return 1
+
+
+def _tell_error(text: str) -> None:
+    with suppress(OSError):
+        print(escaped(f"agentrt: {text}"), file=sys.stderr)
 
 
 def _is_output_lost() -> bool:
@@ -92,6 +98,8 @@ def _chat(options: argparse.Namespace) -> int:
 
 
 def _check_streams() -> None:
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # `input` wants one, until the program ends
     for name in ("stdin", "stdout"):
         if getattr(sys, name) is None:
             raise UsageError(f"the standard {name.removeprefix('std')}put is closed: give it one, such as {os.devnull}")
@@ -127,4 +135,5 @@ def _let_everything_be_read() -> None:
 
 class _ToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        print(escaped(self.format(record)), file=sys.stderr)
+        with suppress(OSError):  # no reply fails because its log cannot be written
+            print(escaped(self.format(record)), file=sys.stderr)

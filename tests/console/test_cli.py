@@ -172,6 +172,25 @@ def test_a_full_disk_ends_the_program_with_one_line(said, unbuffered, tmp_path):
     assert done.returncode == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+@pytest.mark.parametrize("errors", ["2>&-", "2>/dev/full"])
+def test_a_conversation_needs_no_standard_error(errors, tmp_path):
+    (tmp_path / "bad.py").write_text("def wait() -> str:\n    raise ValueError('no')\n", encoding="utf-8")
+    command = [sys.executable, "-m", "agentrt.console", "chat", "--model", "things:Slow", "--tools", "bad:wait"]
+    done = subprocess.run(
+        ["sh", "-c", f"{shlex.join(command)} {errors}"],
+        cwd=tmp_path,
+        env=environment(),
+        input="/what\nwait\nfail\nhello\n",
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "HEARD 3: **hello**" in done.stdout
+
+
 def test_two_programs_on_one_session_file_are_told_of_it(tmp_path):
     arguments = [*SLOW, "--session", "talk.json"]
     command = [sys.executable, "-m", "agentrt.console", *arguments]
