@@ -1,6 +1,8 @@
 """Reading the arguments that a model wrote: strict JSON text of one object, each key once."""
 
 import json
+import math
+import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -20,6 +22,8 @@ MAX_INPUT = 1_000_000
 """The most characters that the arguments of one call may have."""
 
 _MAX_PROBLEMS = 5
+_LONGEST_FINITE = 290
+_MAY_BE_INFINITE = re.compile(r"[0-9][eE]\+?[0-9]{2}|(?<![0-9])[0-9]{290}")
 
 
 class Validator(Protocol):
@@ -81,8 +85,8 @@ def by_schema(schema: JSONSchema, hidden: frozenset[str], convert: Parse | None)
 def parse_object(text: str) -> dict[str, Any]:
     """Return the object that the text holds, `{}` for blank text; raises `ArgumentsError` for anything doubtful.
 
-    Refused are: duplicate keys at any depth, `NaN` and `Infinity`, text after the object, an object cut short, anything
-    but an object, nesting deeper than 200 and text longer than `MAX_INPUT`.
+    Refused are: duplicate keys at any depth, `NaN`, `Infinity` and numbers as large (`1e400`), text after the object,
+    an object cut short, anything but an object, nesting deeper than 200 and text longer than `MAX_INPUT`.
     """
     if not isinstance(text, str):
         raise ArgumentsError(f"its input must be JSON text, not {type(text).__name__}: write it with json.dumps")
@@ -97,6 +101,8 @@ def parse_object(text: str) -> dict[str, Any]:
     # Every key is followed by a colon, so as many colons as keys leave no room for a duplicate or a nested object.
     if text.count(":") != len(value):
         _refuse_duplicates(text)
+    if ("e" in text or "E" in text or len(text) > _LONGEST_FINITE) and _MAY_BE_INFINITE.search(text):
+        _refuse_infinite(value, ())
     return value
 
 
@@ -105,6 +111,15 @@ def _blank_or_refused(text: str, error: Exception) -> dict[str, Any]:
         return {}
     why = "half of a surrogate pair" if isinstance(error, TypeError) else error
     raise ArgumentsError(f"its input is not valid JSON ({why}): send one complete JSON object") from None
+
+
+def _refuse_infinite(value: Any, path: tuple[str | int, ...]) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        where = ".".join(map(str, path))
+        raise ArgumentsError(f"argument {shown(where)} should be a finite number, not {value}: send less than 1e308")
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        _refuse_infinite(part, (*path, name))
 
 
 def _refuse_duplicates(text: str) -> None:

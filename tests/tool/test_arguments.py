@@ -83,6 +83,10 @@ def test_truncated_input_is_refused_and_never_completed() -> None:
         ('{"a": [{"b": ":", "\\u0062": 1}]}', "the key 'b' twice"),
         ('{"a": NaN}', "not valid JSON"),
         ('{"a": -Infinity}', "not valid JSON"),
+        ('{"a": 1e400}', "should be a finite number, not "),
+        ('{"a": [{"b": -2.5E+0400}]}', "should be a finite number, not "),
+        ('{"a": ' + "9" * 305 + "e5}", "should be a finite number, not "),
+        ('{"a": ' + "9" * 400 + ".0}", "should be a finite number, not "),
         ('{"a": 1} {"a": 2}', "trailing characters"),
         ("[1]", "must be a JSON object, not [1]"),
         ('"text"', "must be a JSON object, not 'text'"),
@@ -175,3 +179,8 @@ def test_a_validator_of_the_user_that_fails_is_told_to_the_model() -> None:
     assert "argument 'days' is refused: Value error, days lie ahead" in refusal(
         '{"city": "Paris", "days": 0}', tool=FunctionTool(get_weather)
     )
+
+
+def test_numbers_that_a_float_can_hold_are_taken_as_they_are():
+    text = '{"a": 1e300, "b": ' + "9" * 400 + ', "c": "1e400"}'
+    assert parse_object(text) == {"a": 1e300, "b": int("9" * 400), "c": "1e400"}
