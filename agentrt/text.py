@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-__all__ = ["escaped", "frames_of", "masked", "one_line", "shown", "users_frames_of"]
+__all__ = ["escaped", "frames_of", "mask", "one_line", "shown", "user_frames_of"]
 
 _KEPT = {ord("\n"), ord("\t")}
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _KEPT
@@ -51,16 +51,16 @@ def frames_of(error: BaseException) -> str:
 _PLUMBING = {"agentrt", "anyio", "asyncio", "concurrent", "outcome", "threading", "trio"}
 
 
-def users_frames_of(error: BaseException, words_of: Callable[[BaseException], str] | None = None) -> str:
+def user_frames_of(error: BaseException, words_of: Callable[[BaseException], str] | None = None) -> str:
     """Return an error's type and traceback, from the first frame that is not ours; `words_of` adds its words."""
-    frames = "".join(traceback.format_tb(_from_the_user_on(error.__traceback__)))
+    frames = "".join(traceback.format_tb(_skip_runtime_frames(error.__traceback__)))
     words = words_of(error) if words_of else ""
     own = f"{frames}{type(error).__name__}{': ' if words else ''}{words}"
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return own if before is None else f"{users_frames_of(before, words_of)}\n{own}"
+    return own if before is None else f"{user_frames_of(before, words_of)}\n{own}"
 
 
-def _from_the_user_on(frames: TracebackType | None) -> TracebackType | None:
+def _skip_runtime_frames(frames: TracebackType | None) -> TracebackType | None:
     while frames is not None and frames.tb_next is not None:
         if str(frames.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _PLUMBING:
             break
@@ -83,7 +83,7 @@ _SECRETS = re.compile(
 )
 
 
-def masked(text: str, secrets: Iterable[str] = ()) -> str:
+def mask(text: str, secrets: Iterable[str] = ()) -> str:
     """Return the text with the given secrets blotted out, and with what looks like a key or a password."""
     for secret in secrets:
         if len(secret) >= _SHORTEST_SECRET:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrt.text import escaped, masked, one_line
+from agentrt.text import escaped, mask, one_line
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_one_line_is_one_line_and_not_too_long():
     ],
 )
 def test_what_looks_like_a_secret_is_masked(text, told):
-    assert masked(text) == told
+    assert mask(text) == told
 
 
 def test_secrets_that_are_known_are_masked_unless_they_are_as_short_as_words():
-    assert masked("aXXXXXXXXb none", ["XXXXXXXX", "none"]) == "a***b none"
+    assert mask("aXXXXXXXXb none", ["XXXXXXXX", "none"]) == "a***b none"

@@ -57,16 +57,16 @@ async def _run_tool(agent: Conversation, prepared: PreparedCall) -> ToolResponse
     """Run a checked call; returns its result, or, if the tool streams, its output."""
     context = _context(agent, prepared)
     if prepared.is_streaming:
-        return _inside(agent.run, run_call(prepared, context))
+        return _mark_each_step(agent.run, run_call(prepared, context))
     token = inside_of.set(agent.run.inside)
     try:
         result = await respond(prepared, context)
     finally:
         inside_of.reset(token)
-    return result if isinstance(result, ToolResponse) else _inside(agent.run, result)
+    return result if isinstance(result, ToolResponse) else _mark_each_step(agent.run, result)
 
 
-async def _inside(run: Run, stream: _Output) -> _Output:
+async def _mark_each_step(run: Run, stream: _Output) -> _Output:
     """Yield what the stream does, which for each of its steps is known to be inside of this reply."""
     try:
         item: ToolChunk | ToolResponse | None

@@ -70,16 +70,16 @@ def _schema_of(structured_schema: Any) -> JSONSchema:
             f'{{"type": "object", "properties": {{"answer": {{"type": "string"}}}}}}, not {structured_schema!r:.200}; '
             f"a list or a number goes into a property"
         )
-    return _checkable(copy, structured_schema)
+    return _require_checkable(copy, structured_schema)
 
 
-def _checkable(schema: JSONSchema, structured_schema: Any) -> JSONSchema:
+def _require_checkable(schema: JSONSchema, structured_schema: Any) -> JSONSchema:
     """Return a schema whose every keyword can be checked; raises `InvalidInputError` where there is none."""
     if _is_model(structured_schema):
         with suppress(SchemaError):
             CompiledSchema(schema)
             return schema
-        schema = _without_patterns(schema)  # they may be written for Python's engine, and the class checks them itself
+        schema = _drop_patterns(schema)  # they may be written for Python's engine, and the class checks them itself
     try:
         CompiledSchema(schema)
     except SchemaError as error:
@@ -87,13 +87,13 @@ def _checkable(schema: JSONSchema, structured_schema: Any) -> JSONSchema:
     return schema
 
 
-def _without_patterns(schema: Any) -> Any:
+def _drop_patterns(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_without_patterns(part) for part in schema]
+        return [_drop_patterns(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     kept = {name: part for name, part in schema.items() if name != "pattern" or not isinstance(part, str)}
-    return {name: _without_patterns(part) for name, part in kept.items()}
+    return {name: _drop_patterns(part) for name, part in kept.items()}
 
 
 class _StructuredOutput(ToolBase):

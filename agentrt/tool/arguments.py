@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from agentrt.errors import ToolError
-from agentrt.text import masked, shown
+from agentrt.text import mask, shown
 from agentrt.tool.schema import CompiledSchema
 from agentrt.types import JSONSchema
 
@@ -48,7 +48,7 @@ def by_types(validator: Validator) -> Parse:
             raise ArgumentsError(_describe(error.errors(include_url=False, include_context=False))) from None
         except Exception as error:  # from a validator that the user wrote
             raise ArgumentsError(
-                f"checking the arguments raised {type(error).__name__}: {shown(masked(str(error)))}"
+                f"checking the arguments raised {type(error).__name__}: {shown(mask(str(error)))}"
             ) from error
         return arguments
 

@@ -91,10 +91,14 @@ def run_call(prepared: PreparedCall, context: ToolContext | None = None) -> Asyn
     The tool's deadline, its exceptions and its mistakes become results; cancellation always leaves. The tool's own
     generator is closed in the same task, before the `ToolResponse` is yielded or when this generator is closed.
     """
-    return _streamed(_Stream(prepared, context)) if prepared.plan.is_streaming else _responded(prepared, context)
+    return (
+        _read_stream(_Stream(prepared, context))
+        if prepared.plan.is_streaming
+        else _respond_as_stream(prepared, context)
+    )
 
 
-async def _responded(prepared: PreparedCall, context: ToolContext | None) -> AsyncGenerator[ToolResult, None]:
+async def _respond_as_stream(prepared: PreparedCall, context: ToolContext | None) -> AsyncGenerator[ToolResult, None]:
     result = await respond(prepared, context)
     if isinstance(result, ToolResponse):
         yield result
@@ -106,7 +110,7 @@ async def _responded(prepared: PreparedCall, context: ToolContext | None) -> Asy
         await result.aclose()
 
 
-async def _streamed(stream: "_Stream") -> AsyncGenerator[ToolResult, None]:
+async def _read_stream(stream: "_Stream") -> AsyncGenerator[ToolResult, None]:
     try:
         while stream.ending is None:
             chunk = await stream.step()
@@ -144,7 +148,7 @@ async def respond(
     if value is _LATE:
         return failure(*_late(prepared, plan.in_thread))
     if value.__class__ is not str and isinstance(value, (AsyncGenerator, Generator)):
-        return _streamed(_Stream(prepared, context, value, deadline))
+        return _read_stream(_Stream(prepared, context, value, deadline))
     try:
         return to_response(tool, value)
     except ToolError as error:

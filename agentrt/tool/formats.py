@@ -43,7 +43,7 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
 
 def _engine(pattern: str) -> Callable[[str], bool]:
     try:
-        return SchemaValidator(str_schema(pattern=_translated(pattern), regex_engine="rust-regex")).isinstance_python
+        return SchemaValidator(str_schema(pattern=_translate(pattern), regex_engine="rust-regex")).isinstance_python
     except SchemaError as error:
         raise PatternError(str(error).strip().rpartition("\n")[2].strip().removeprefix("error: ")) from None
 
@@ -100,7 +100,7 @@ def _has_alternatives(pattern: str) -> bool:
     return False
 
 
-def _translated(pattern: str) -> str:
+def _translate(pattern: str) -> str:
     """Return a pattern of JavaScript in the words of Rust."""
     tokens = _tokens(pattern)
     told: list[str] = []

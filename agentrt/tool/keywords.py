@@ -14,7 +14,7 @@ from agentrt.text import shown
 from agentrt.tool.formats import FORMATS, PatternError, compile_pattern
 from agentrt.types import JSONSchema
 
-__all__ = ["KEYWORDS", "UNSUPPORTED", "Build", "Check", "Problem", "Run", "SchemaError", "as_json", "escaped"]
+__all__ = ["KEYWORDS", "UNSUPPORTED", "Build", "Check", "Problem", "Run", "SchemaError", "as_json", "escape_pointer"]
 
 
 UNSUPPORTED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems")
@@ -36,17 +36,17 @@ class Problem:
         self._text, self._value, self._others = text, value, others
         self._path: list[str | int] = []
 
-    def under(self, part: str | int) -> "Problem":
+    def add_part(self, part: str | int) -> "Problem":
         """Return the problem as one of the whole whose part the value is."""
         self._path.append(part)
         return self
 
-    def told(self, before: tuple[str | int, ...] = ()) -> str:
+    def describe(self, before: tuple[str | int, ...] = ()) -> str:
         """Return the problem in words for the model."""
         path = (*before, *reversed(self._path))
         subject = f"argument {shown('.'.join(map(str, path)))}" if path else "its input"
         value = "" if self._value is Problem._NOTHING else f", not {shown(self._value)}"
-        others = "; or ".join(other.told(path) for other in self._others)
+        others = "; or ".join(other.describe(path) for other in self._others)
         return f"{subject} {self._text}{value}{': ' if others else ''}{others}"
 
 
@@ -76,7 +76,7 @@ class _Compiler(Protocol):
 Build = Callable[[_Compiler, Any, JSONSchema, str], Check | None]
 
 
-def escaped(name: str) -> str:
+def escape_pointer(name: str) -> str:
     """Return a name as it stands in a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
@@ -99,19 +99,19 @@ def _malformed(keyword: str, place: str, wanted: str, value: Any) -> SchemaError
     return SchemaError(f"{keyword} at {place} must be {wanted}, not {shown(value)}")
 
 
-def _numeric(keyword: str, value: Any, place: str) -> Any:
+def _read_number(keyword: str, value: Any, place: str) -> Any:
     if not _is_number(value) or (isinstance(value, float) and not math.isfinite(value)):
         raise _malformed(keyword, place, "a number", value)
     return value
 
 
-def _count(keyword: str, value: Any, place: str) -> int:
+def _read_count(keyword: str, value: Any, place: str) -> int:
     if not _is_integer(value) or value < 0:
         raise _malformed(keyword, place, "a whole number of at least 0", value)
     return int(value)
 
 
-def _names(keyword: str, value: Any, place: str) -> list[str]:
+def _name_list(keyword: str, value: Any, place: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise _malformed(keyword, place, "a list of names", value)
     return value
@@ -123,7 +123,7 @@ def _schemas(keyword: str, value: Any, place: str) -> dict[str, Any]:
     return value
 
 
-def _several(
+def _schema_list(
     keyword: str, compiler: _Compiler, value: Any, place: str, *, same_value: bool = True
 ) -> list[Check | None]:
     if not isinstance(value, list) or not value:
@@ -212,7 +212,7 @@ def _limit(
     kind: type | tuple[type, ...], measure: Callable[[Any], Any], fits: Callable[[Any, Any], bool], words: str
 ) -> Callable[[str], Build]:
     def named(keyword: str) -> Build:
-        read = _count if measure is not _itself else _numeric
+        read = _read_count if measure is not _itself else _read_number
 
         def build(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
             limit = read(keyword, wanted, place)
@@ -235,7 +235,7 @@ def _itself(value: Any) -> Any:
 
 
 def _multiple_of(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
-    step = _fraction(_numeric("multipleOf", wanted, place))
+    step = _fraction(_read_number("multipleOf", wanted, place))
     if step <= 0:
         raise _malformed("multipleOf", place, "more than 0", wanted)
     text = f"should be a multiple of {shown(wanted)}"
@@ -283,13 +283,13 @@ def _format(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) ->
 
 
 def _required(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
-    names = _names("required", wanted, place)
+    names = _name_list("required", wanted, place)
 
     def check(value: Any, run: Run | None) -> Problem | None:
         if isinstance(value, dict):
             for name in names:
                 if name not in value:
-                    return Problem("is missing").under(name)
+                    return Problem("is missing").add_part(name)
         return None
 
     return check
@@ -297,7 +297,9 @@ def _required(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) 
 
 def _properties(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
     parts = _schemas("properties", wanted, place)
-    found = {name: compiler.subschema(part, f"{place}/properties/{escaped(name)}") for name, part in parts.items()}
+    found = {
+        name: compiler.subschema(part, f"{place}/properties/{escape_pointer(name)}") for name, part in parts.items()
+    }
     checks = {name: check for name, check in found.items() if check is not None}
 
     def check(value: Any, run: Run | None) -> Problem | None:
@@ -306,7 +308,7 @@ def _properties(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str
                 known = checks.get(name)
                 problem = known(part, run) if known is not None else None
                 if problem is not None:
-                    return problem.under(name)
+                    return problem.add_part(name)
         return None
 
     return check
@@ -317,7 +319,7 @@ def _pattern_properties(compiler: _Compiler, wanted: Any, schema: JSONSchema, pl
     checks = [
         (
             _pattern("patternProperties", name, place),
-            compiler.subschema(part, f"{place}/patternProperties/{escaped(name)}"),
+            compiler.subschema(part, f"{place}/patternProperties/{escape_pointer(name)}"),
         )
         for name, part in parts.items()
     ]
@@ -328,7 +330,7 @@ def _pattern_properties(compiler: _Compiler, wanted: Any, schema: JSONSchema, pl
                 for fits, known in checks:
                     problem = known(part, run) if known is not None and fits(name) else None
                     if problem is not None:
-                        return problem.under(name)
+                        return problem.add_part(name)
         return None
 
     return check
@@ -351,7 +353,7 @@ def _additional_properties(compiler: _Compiler, wanted: Any, schema: JSONSchema,
                     continue
                 problem = Problem("is unknown") if wanted is False else rest(part, run)
                 if problem is not None:
-                    return problem.under(name)
+                    return problem.add_part(name)
         return None
 
     return check
@@ -367,7 +369,7 @@ def _property_names(compiler: _Compiler, wanted: Any, schema: JSONSchema, place:
             for name in value:
                 problem = known(name, run)
                 if problem is not None:
-                    return Problem("has a name that does not fit", others=[problem]).under(name)
+                    return Problem("has a name that does not fit", others=[problem]).add_part(name)
         return None
 
     return check
@@ -375,14 +377,14 @@ def _property_names(compiler: _Compiler, wanted: Any, schema: JSONSchema, place:
 
 def _dependent_required(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
     parts = _schemas("dependentRequired", wanted, place)
-    dependent = {name: _names("dependentRequired", names, place) for name, names in parts.items()}
+    dependent = {name: _name_list("dependentRequired", names, place) for name, names in parts.items()}
 
     def check(value: Any, run: Run | None) -> Problem | None:
         if isinstance(value, dict):
             for name, others in dependent.items():
                 missing = next((other for other in others if other not in value), None) if name in value else None
                 if missing is not None:
-                    return Problem(f"is missing, which goes with {shown(name)}").under(missing)
+                    return Problem(f"is missing, which goes with {shown(name)}").add_part(missing)
         return None
 
     return check
@@ -391,7 +393,7 @@ def _dependent_required(compiler: _Compiler, wanted: Any, schema: JSONSchema, pl
 def _dependent_schemas(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
     parts = _schemas("dependentSchemas", wanted, place)
     checks = {
-        name: compiler.subschema(part, f"{place}/dependentSchemas/{escaped(name)}", same_value_as=place)
+        name: compiler.subschema(part, f"{place}/dependentSchemas/{escape_pointer(name)}", same_value_as=place)
         for name, part in parts.items()
     }
 
@@ -430,7 +432,7 @@ def _items(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> 
             if "additionalItems" in schema
             else None
         )
-        first = _prefix(_several("items", compiler, wanted, place, same_value=False)) if wanted else None
+        first = _prefix(_schema_list("items", compiler, wanted, place, same_value=False)) if wanted else None
         both = [check for check in (first, rest) if check is not None]
         return (lambda value, run: next(filter(None, (check(value, run) for check in both)), None)) if both else None
     prefix = schema.get("prefixItems")
@@ -438,7 +440,7 @@ def _items(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> 
 
 
 def _prefix_items(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
-    return _prefix(_several("prefixItems", compiler, wanted, place, same_value=False))
+    return _prefix(_schema_list("prefixItems", compiler, wanted, place, same_value=False))
 
 
 def _prefix(checks: list[Check | None]) -> Check:
@@ -447,7 +449,7 @@ def _prefix(checks: list[Check | None]) -> Check:
             for number, (part, known) in enumerate(zip(value, checks, strict=False)):
                 problem = known(part, run) if known is not None else None
                 if problem is not None:
-                    return problem.under(number)
+                    return problem.add_part(number)
         return None
 
     return check
@@ -463,7 +465,7 @@ def _rest(compiler: _Compiler, wanted: Any, place: str, start: int) -> Check | N
             for number in range(start, len(value)):
                 problem = known(value[number], run)
                 if problem is not None:
-                    return problem.under(number)
+                    return problem.add_part(number)
         return None
 
     return check
@@ -471,8 +473,8 @@ def _rest(compiler: _Compiler, wanted: Any, place: str, start: int) -> Check | N
 
 def _contains(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
     known = compiler.subschema(wanted, f"{place}/contains")
-    least = _count("minContains", schema.get("minContains", 1), place)
-    most = _count("maxContains", schema["maxContains"], place) if "maxContains" in schema else math.inf
+    least = _read_count("minContains", schema.get("minContains", 1), place)
+    most = _read_count("maxContains", schema["maxContains"], place) if "maxContains" in schema else math.inf
 
     def check(value: Any, run: Run | None) -> Problem | None:
         if not isinstance(value, list):
@@ -503,7 +505,7 @@ def _unique_items(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: s
 
 
 def _any_of(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check | None:
-    checks = _several("anyOf", compiler, wanted, place)
+    checks = _schema_list("anyOf", compiler, wanted, place)
     known = [check for check in checks if check is not None]
     return _fits_one(known) if len(known) == len(checks) else None
 
@@ -522,7 +524,7 @@ def _fits_one(checks: list[Check]) -> Check:
 
 
 def _one_of(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
-    checks = _several("oneOf", compiler, wanted, place)
+    checks = _schema_list("oneOf", compiler, wanted, place)
 
     def check(value: Any, run: Run | None) -> Problem | None:
         problems = [known(value, run) if known is not None else None for known in checks]
@@ -537,7 +539,7 @@ def _one_of(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) ->
 
 
 def _all_of(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
-    checks = [check for check in _several("allOf", compiler, wanted, place) if check is not None]
+    checks = [check for check in _schema_list("allOf", compiler, wanted, place) if check is not None]
 
     def check(value: Any, run: Run | None) -> Problem | None:
         for known in checks:
@@ -581,7 +583,7 @@ def _ref(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Ch
 def _definitions(keyword: str) -> Build:
     def build(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> None:
         for name, part in _schemas(keyword, wanted, place).items():
-            compiler.subschema(part, f"{place}/{keyword}/{escaped(name)}")
+            compiler.subschema(part, f"{place}/{keyword}/{escape_pointer(name)}")
 
     return build
 

@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from agentrt.block import DataBlock, TextBlock, ToolResultState
 from agentrt.errors import ToolError
 from agentrt.message import Msg
-from agentrt.text import masked, users_frames_of
+from agentrt.text import mask, user_frames_of
 from agentrt.tool.base import ToolBase
 from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 
@@ -49,7 +49,7 @@ def failure(text: str, state: ToolResultState = ToolResultState.ERROR) -> ToolRe
 
 def frames_for_log(tool: ToolBase, error: BaseException) -> str:
     """Return the traceback of an exception from the tool's own code on, with its words if the tool lets them out."""
-    return masked(users_frames_of(error, partial(_words, tool) if tool.error_detail == "message" else None))
+    return mask(user_frames_of(error, partial(_words, tool) if tool.error_detail == "message" else None))
 
 
 def _words(tool: ToolBase, error: BaseException) -> str:
@@ -58,7 +58,7 @@ def _words(tool: ToolBase, error: BaseException) -> str:
         return ""
     text = _text_of(error)
     # Masked before it is cut, for half a secret is not found.
-    told = masked(text[:_MAX_MASKED], [*tool.secrets, *_secrets_of_environment()])
+    told = mask(text[:_MAX_MASKED], [*tool.secrets, *_secrets_of_environment()])
     return told if len(text) <= _MAX_ERROR else f"{told[:_MAX_ERROR]}... [cut: {len(text):,} characters]"
 
 

@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 from urllib.parse import unquote
 
-from agentrt.tool.keywords import KEYWORDS, UNSUPPORTED, Check, Problem, Run, SchemaError, as_json, escaped
+from agentrt.tool.keywords import KEYWORDS, UNSUPPORTED, Check, Problem, Run, SchemaError, as_json, escape_pointer
 from agentrt.types import JSONSchema
 
 __all__ = ["CompiledSchema", "SchemaError", "summary"]
@@ -41,7 +41,7 @@ class CompiledSchema:
         """Say what is wrong with a value, in words for the model; `None` when it fits the schema."""
         run = Run(_MAX_REFERENCES) if self._has_references else None
         found = self._check(value, run) if self._check else None
-        return None if found is None else found.told()
+        return None if found is None else found.describe()
 
 
 class Compiler:
@@ -105,7 +105,7 @@ class Compiler:
         if place != "#" and isinstance(schema.get("$id"), str):
             raise SchemaError(f"$id at {place} begins a schema of its own, which is not supported: put it into $defs")
         checks = list(self._checks_of(schema, place))
-        return checks[0] if len(checks) == 1 else _all(checks) if checks else None
+        return checks[0] if len(checks) == 1 else _run_all(checks) if checks else None
 
     def _checks_of(self, schema: JSONSchema, place: str) -> Iterator[Check]:
         for keyword in UNSUPPORTED:
@@ -123,13 +123,13 @@ class Compiler:
                 self._anchors[f"#{schema['$anchor']}"] = place
             for name, part in schema.items():
                 if name not in ("enum", "const", "default", "examples"):
-                    self._collect_anchors(part, f"{place}/{escaped(name)}")
+                    self._collect_anchors(part, f"{place}/{escape_pointer(name)}")
         elif isinstance(schema, list):
             for number, part in enumerate(schema):
                 self._collect_anchors(part, f"{place}/{number}")
 
 
-def _all(checks: list[Check]) -> Check:
+def _run_all(checks: list[Check]) -> Check:
     def check(value: Any, run: Run | None) -> Problem | None:
         for each in checks:
             found = each(value, run)
