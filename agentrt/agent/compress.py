@@ -308,7 +308,7 @@ async def _answer(agent: ReplyingConversation, instructions: str, material: str)
     result = await agent.chains.on_model_call(
         agent,
         messages=[SystemMsg("system", instructions), UserMsg("runtime", material)],
-        tools=OfferedTools((), None),
+        tools=OfferedTools(),
         tool_choice=None,
         current_model=agent.model,
     )

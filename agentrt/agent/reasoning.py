@@ -91,7 +91,7 @@ async def call_model(
     current_model: ChatModelBase,
 ) -> ModelResult:
     """The core of on_model_call: one call of the model."""
-    if tools.__class__ is OfferedTools:
+    if tools.__class__ is OfferedTools and (tool_choice or tools.added or agent._round_toolkit):
         tools = _settle_tools(agent, tools, tool_choice)
     answer = current_model(messages, tools, tool_choice)
     if not hasattr(answer, "__await__"):
@@ -259,8 +259,12 @@ def _most_to_write(agent: Conversation) -> int:
 
 def _schemas(agent: Conversation, tool_choice: ToolChoice | None) -> list[JSONSchema]:
     runnable = agent.run.toolkit.get_json_schemas(agent.state.active_groups)
-    schemas = _narrowed(runnable, tool_choice)
-    return schemas if agent.chains.on_model_call is call_model else OfferedTools(schemas, runnable)
+    schemas = runnable if tool_choice is None else _narrowed(runnable, tool_choice)
+    if agent.chains.on_model_call is call_model:
+        return schemas
+    offered = OfferedTools(schemas)
+    offered.runnable = runnable
+    return offered
 
 
 def _narrowed(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[JSONSchema]:
@@ -274,7 +278,7 @@ def _settle_tools(agent: Conversation, tools: OfferedTools, tool_choice: ToolCho
     run, shown = agent.run, _narrowed(tools, tool_choice)
     if not run.is_internal and (tools.added or agent._round_toolkit is not None):
         names = {schema["function"]["name"] for schema in shown}
-        added = [tool for name, tool in tools.added.items() if name in names]
+        added = [tool for name, tool in (tools.added or {}).items() if name in names]
         agent._round_toolkit = run.lasting_toolkit.extended(added, override=True) if added else None
         run.toolkit = agent._round_toolkit or run.lasting_toolkit
     return shown

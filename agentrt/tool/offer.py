@@ -1,6 +1,5 @@
 """The tools that one request offers to a model, with those that layers have added to the agent's own."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from agentrt.tool.base import ToolBase, check_tool, plan_of
@@ -13,15 +12,12 @@ class OfferedTools(list[JSONSchema]):
     """The schemas that a request offers, in a list which layers replace and never change.
 
     `runnable` are the schemas of the tools that the agent itself can run in this round, `None` where nothing runs.
-    `added` holds by name the tools that layers have put into this request.
+    `added` holds by name the tools that layers have put into this request, `None` while there is none.
     """
 
-    __slots__ = ("added", "runnable")
-
-    def __init__(self, schemas: Iterable[JSONSchema], runnable: list[JSONSchema] | None) -> None:
-        super().__init__(schemas)
-        self.runnable = runnable
-        self.added: dict[str, ToolBase] = {}
+    # Defaults of the class, since one is made for each request and hardly ever gets more.
+    runnable: list[JSONSchema] | None = None
+    added: dict[str, ToolBase] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)  # a copy is kept by somebody who looks at it later
@@ -34,20 +30,21 @@ def as_offered_tools(value: Any, given: Any) -> Any:
     """
     if value is not None and not isinstance(value, list):
         raise ValueError(f"tools must be a list of JSON schemas and ToolBase instances, not {value!r:.200}")
-    before = given if isinstance(given, OfferedTools) else OfferedTools((), None)
-    offered = OfferedTools((), before.runnable)
-    offered.added = before.added
+    before = given if isinstance(given, OfferedTools) else OfferedTools()
+    added = before.added = {} if before.added is None else before.added
+    offered = OfferedTools()
+    offered.runnable, offered.added = before.runnable, added
     known = None if before.runnable is None else {_name_of(schema) for schema in before.runnable}
     names: set[str] = set()
     for tool in value or ():
         if isinstance(tool, ToolBase):
             check_tool(tool)
-            before.added[tool.name] = tool
+            added[tool.name] = tool
         schema = schema_of(tool) if isinstance(tool, ToolBase) else tool
         name = _name_of(schema)
         if name in names:
             raise ValueError(f"two of the tools are called {name!r}: leave one out, or rename it")
-        if known is not None and name not in known and name not in before.added:
+        if known is not None and name not in known and name not in added:
             raise ValueError(
                 f"the tool {name!r} is a schema that nobody can run in this round: put a ToolBase in its place, such "
                 f"as FunctionTool(function), or register it with the toolkit and activate its group"
