@@ -10,7 +10,7 @@ from agentrt.message import Base64Source, DataBlock, Msg, TextBlock
 from agentrt.testing.answer import approve
 from agentrt.testing.around import OutcomesAside
 from agentrt.testing.mishaps import Hang, cancel_at, raising
-from agentrt.testing.rehearsal import GivenUp, Rehearsal, Talk, between_lints
+from agentrt.testing.rehearsal import GivenUp, Rehearsal, Talk
 from agentrt.testing.stage import QUESTIONS, OnPoint, StageQueue, StageStore
 
 __all__ = ["observing", "printing"]
@@ -68,7 +68,7 @@ async def _observe_without_errors(talk: Talk, msg: Any) -> None:
 async def _observing_is_cancelled(rehearsal: Rehearsal) -> None:
     core, hang = OutcomesAside(), Hang("save")
     outcomes = OutcomesAside(core)
-    layers = between_lints([rehearsal.factory()], [outcomes], [core])
+    layers = rehearsal.layers([outcomes], [core])
     talk = rehearsal.talk(layers, state_store=StageStore(hang.on_point))
     await cancel_at(rehearsal, hang, outcomes, partial(_observe, talk, _said("It rains.")))
     await _is_free_again(talk, "that was cancelled")
@@ -82,7 +82,7 @@ async def _observing_fails(rehearsal: Rehearsal) -> None:
         if is_broken:
             raise error
 
-    layers = between_lints([rehearsal.factory()], inside=[core])
+    layers = rehearsal.layers(inside=[core])
     talk = rehearsal.talk(layers, state_store=StageStore(on_point))
     core.strike()
     raised = await _observe(talk, _said("It rains."))
@@ -155,7 +155,7 @@ def _with_queue(talk: Talk, on_point: OnPoint) -> Talk:
 async def _printing_is_cancelled(rehearsal: Rehearsal, point: str) -> None:
     core, hang = OutcomesAside(), Hang(point)
     outcomes = OutcomesAside(core)
-    layers = between_lints([rehearsal.factory()], [outcomes], [core])
+    layers = rehearsal.layers([outcomes], [core])
     talk = _with_queue(rehearsal.talk(layers), hang.on_point)
     await cancel_at(rehearsal, hang, outcomes, partial(talk.ask, _PLAIN))
     await _prints_again(talk, "that was cancelled")

@@ -1,14 +1,15 @@
 """The kit that tries a middleware in everything that can happen to it."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 import anyio
 
 from agentrt.errors import ConfigError
-from agentrt.hooks import MiddlewareBase
+from agentrt.hooks import MiddlewareBase, ReplyInput
+from agentrt.model import ChatModelBase
 from agentrt.testing.faults import FAULTS
 from agentrt.testing.ordeals import ORDEALS, try_suspensions
 from agentrt.testing.rehearsal import GivenUp, Rehearsal, told
@@ -43,13 +44,24 @@ class MiddlewareProblems(AssertionError):
 
 
 async def check_middleware(
-    factory: Callable[[], MiddlewareBase], *, faults: Iterable[str] = FAULTS, patience: float = 10.0
+    factory: Callable[[], MiddlewareBase],
+    *,
+    faults: Iterable[str] = FAULTS,
+    patience: float = 10.0,
+    beside: Sequence[Callable[[], MiddlewareBase]] = (),
+    inputs: Sequence[str | ReplyInput] = (),
+    model: Callable[[], ChatModelBase] | None = None,
 ) -> MiddlewareReport:
     """Check that a middleware keeps what every middleware must keep, on this event loop, and return what was tried.
 
     `factory` makes a new instance each time, with settings that wait little: a rate limit that is not reached, a retry
     without a pause. A conversation that takes longer than `patience`, in seconds, is given up. `faults` are those that
     come at every suspension.
+
+    `beside` has factories of other layers that it needs: each stands outside of it, unless the order that the classes
+    state wants it inside. What triggers a guard is given by `inputs`, and by `model`, a factory of a model that says
+    it: the middleware is tried in a conversation with these as well, which is left alone, left early, cancelled, saved
+    and loaded, and has the faults.
 
     It is tried with answers that stream and that do not, with tools side by side, with calls that wait for a person and
     for a result from outside, with structured output and with compression; it is left early and cancelled; its model,
@@ -70,7 +82,7 @@ async def check_middleware(
     Raises `MiddlewareProblems`, an `AssertionError` that tells in words what was broken by what. The faults at every
     suspension are tried last, and only when nothing was found before.
     """
-    rehearsal = Rehearsal(factory, patience)
+    rehearsal = Rehearsal(factory, patience, tuple(beside), _checked_inputs(inputs), model)
     with quiet():
         await _undergo_all(rehearsal, faults)
     report = MiddlewareReport(rehearsal.name, rehearsal.trials, rehearsal.problems)
@@ -97,7 +109,13 @@ async def _undergo_all(rehearsal: Rehearsal, faults: Iterable[str]) -> None:
 
 
 def check_middleware_on_both_loops(
-    factory: Callable[[], MiddlewareBase], *, faults: Iterable[str] = FAULTS, patience: float = 10.0
+    factory: Callable[[], MiddlewareBase],
+    *,
+    faults: Iterable[str] = FAULTS,
+    patience: float = 10.0,
+    beside: Sequence[Callable[[], MiddlewareBase]] = (),
+    inputs: Sequence[str | ReplyInput] = (),
+    model: Callable[[], ChatModelBase] | None = None,
 ) -> dict[str, MiddlewareReport]:
     """Check a middleware as `check_middleware` does, on asyncio and, if it is installed, on trio.
 
@@ -106,13 +124,26 @@ def check_middleware_on_both_loops(
     faults = tuple(faults)
 
     async def check() -> MiddlewareReport:
-        return await check_middleware(factory, faults=faults, patience=patience)
+        return await check_middleware(
+            factory, faults=faults, patience=patience, beside=beside, inputs=inputs, model=model
+        )
 
     return {loop: anyio.run(check, backend=loop) for loop in ("asyncio", "trio") if find_spec(loop)}
 
 
 def _name_of(factory: Callable[[], MiddlewareBase]) -> str:
-    first, second = factory(), factory()
+    if isinstance(factory, MiddlewareBase):
+        name = type(factory).__name__
+        raise ConfigError(
+            f"check_middleware takes what makes instances, and was given one of {name}: write "
+            f"check_middleware({name}), or check_middleware(lambda: {name}(...)) where it has settings"
+        )
+    try:
+        first, second = factory(), factory()
+    except TypeError as error:
+        raise ConfigError(
+            f"the factory {factory!r:.100} cannot be called without arguments ({error}): write lambda: ...(...)"
+        ) from error
     if inspect.isawaitable(first) or not isinstance(first, MiddlewareBase):
         raise ConfigError(f"the factory must return a middleware, such as MyMiddleware(), not {first!r:.200}")
     if first is second:
@@ -121,6 +152,10 @@ def _name_of(factory: Callable[[], MiddlewareBase]) -> str:
             f"check_middleware({type(first).__name__}) or check_middleware(lambda: {type(first).__name__}(...))"
         )
     return type(first).__name__
+
+
+def _checked_inputs(inputs: Sequence[str | ReplyInput]) -> tuple[str | ReplyInput, ...]:
+    return (inputs,) if isinstance(inputs, str) else tuple(inputs)
 
 
 async def _undergo(ordeal: Callable[[Rehearsal], Awaitable[None]], rehearsal: Rehearsal) -> None:

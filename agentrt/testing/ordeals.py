@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import product
+from itertools import chain, product, zip_longest
 from typing import Any
 
 import anyio
@@ -10,15 +10,19 @@ import anyio.lowlevel
 
 from agentrt.agent import Agent
 from agentrt.errors import ToolConfigError, Transient
+from agentrt.event import ModelCallEndEvent
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import TextBlock
+from agentrt.model import ChatModelBase
 from agentrt.state import AgentState, InMemoryStateStore
 from agentrt.testing.answer import approve
 from agentrt.testing.around import Answers, Fails, HoldsBack, Outcomes, Rewrites
 from agentrt.testing.asides import observing, printing
+from agentrt.testing.growth import replying_again_and_again
 from agentrt.testing.mishaps import Hang, cancel_at, raising
+from agentrt.testing.own_conversation import own_inputs, talking_as_told
 from agentrt.testing.rehearsal import GivenUp, Rehearsal, Talk, between_lints, told
-from agentrt.testing.stage import FORM, QUESTIONS, agent_on_stage
+from agentrt.testing.stage import FORM, QUESTIONS, StageModel
 from agentrt.testing.suspensions import try_every_suspension
 from agentrt.testing.tool_log import ToolLog
 from agentrt.testing.trial import Scenario
@@ -50,6 +54,9 @@ async def _alone(rehearsal: Rehearsal) -> None:
             rehearsal.tell(f"the answer is {streamed!r} when it streams, and {whole!r} when it does not")
         if rehearsal.problems:
             return
+    rehearsal.doing = "left alone, with usage"
+    for stream in (True, False):
+        await _counted(rehearsal, stream)
     rehearsal.doing = "left alone, with structured output"
     for stream in (True, False):
         await rehearsal.talk(stream=stream).ask_without_errors(_PLAIN, FORM)
@@ -59,6 +66,17 @@ async def _alone(rehearsal: Rehearsal) -> None:
         await talk.ask_without_errors(_TOOL)
     await _compress(talk)
     await talk.ask_without_errors(_PLAIN)
+
+
+async def _counted(rehearsal: Rehearsal, stream: bool) -> None:
+    talk = rehearsal.talk(stream=stream)
+    await talk.ask_without_errors(_PLAIN)
+    ends = [event for event in talk.events if isinstance(event, ModelCallEndEvent)]
+    if _asked_of(talk) and ends and not any(event.input_tokens and not event.estimated for event in ends):
+        rehearsal.tell(
+            "the model reported its usage, and MODEL_CALL_END has none of it: hand on the `usage` of a ChatResponse, "
+            "as dataclasses.replace(response, content=...) does"
+        )
 
 
 async def _compress(talk: Talk) -> None:
@@ -72,7 +90,7 @@ async def _compress(talk: Talk) -> None:
 async def _left(rehearsal: Rehearsal) -> None:
     middleware = rehearsal.factory()
     began = _simple_values(middleware)
-    meanwhile = await _read(agent_on_stage([middleware]), middleware)
+    meanwhile = await _read(rehearsal.agent([middleware]), middleware)
     ended = _simple_values(middleware)
     for place in range(1, len(meanwhile)):
         middleware = rehearsal.factory()
@@ -138,7 +156,7 @@ async def _cancelled(rehearsal: Rehearsal) -> None:
 async def _cancelled_at(rehearsal: Rehearsal, point: str, stream: bool) -> None:
     core, hang = Outcomes(), Hang(point)
     outcomes = Outcomes(core)
-    layers = between_lints([rehearsal.factory()], [outcomes], [core])
+    layers = rehearsal.layers([outcomes], [core])
     talk = rehearsal.talk(layers, stream=stream, on_point=hang.on_point)
     await cancel_at(rehearsal, hang, outcomes, partial(talk.ask, _TOOL))
 
@@ -174,7 +192,7 @@ async def _begun_again(rehearsal: Rehearsal) -> None:
 async def _fails_once(
     rehearsal: Rehearsal, injected: Exception, inside: Sequence[MiddlewareBase], **options: Any
 ) -> None:
-    talk = rehearsal.talk(between_lints([rehearsal.factory()], inside=inside), **options)
+    talk = rehearsal.talk(rehearsal.layers(inside=inside), **options)
     await talk.ask(_EVERY_TOOL)
     rehearsal.tell_what_became_of(injected, talk.error)
     await talk.ask(_PLAIN)  # which may be refused, but must be over
@@ -182,7 +200,7 @@ async def _fails_once(
 
 async def _held_back(rehearsal: Rehearsal) -> None:
     for question, stream in product(QUESTIONS.values(), (True, False)):
-        held = rehearsal.talk(between_lints([rehearsal.factory()], inside=[HoldsBack()]), stream=stream)
+        held = rehearsal.talk(rehearsal.layers(inside=[HoldsBack()]), stream=stream)
         alone, again = (rehearsal.talk(stream=stream) for _ in range(2))
         text = await held.ask_without_errors(question)
         wanted = await alone.ask(question)
@@ -195,7 +213,7 @@ async def _beside_answers(rehearsal: Rehearsal) -> None:
     for kind, does in ((Answers, "answers by itself"), (Rewrites, "rewrites the answer")):
         for place, stream in product(("outside", "inside"), (True, False)):
             rehearsal.doing = f"{doing} that {does}, {place} of it"
-            talk = rehearsal.talk(between_lints([rehearsal.factory()], **{place: [kind()]}), stream=stream)
+            talk = rehearsal.talk(rehearsal.layers(**{place: [kind()]}), stream=stream)
             for question in (_PLAIN, _TOOL, QUESTIONS["a call to confirm"]):
                 await talk.ask_without_errors(question)
 
@@ -248,7 +266,7 @@ async def _shared(rehearsal: Rehearsal) -> None:
         rehearsal.doing = f"{doing} {how}"
         middleware, together = rehearsal.factory(), _Together(len(questions))
         agents = [
-            agent_on_stage(between_lints([middleware]), name=name, on_point=together.on_point)
+            rehearsal.agent(between_lints([middleware]), name=name, on_point=together.on_point)
             for name in ("one", "two")
         ]
         if how != "two agents":
@@ -297,12 +315,16 @@ async def _ask_at_once(talks: Sequence[Talk], questions: Sequence[str]) -> list[
 
 async def _saved(rehearsal: Rehearsal) -> None:
     texts: list[list[str | None]] = []
+    asked: list[list[list[str]]] = []
     for is_saved in (False, True, False):
         talk = rehearsal.talk()
         first = await talk.ask_without_errors(_TOOL)
         talk = await _elsewhere(rehearsal, talk) if is_saved else talk
+        before = len(_asked_of(talk))
         texts.append([first, await talk.ask_without_errors(_PLAIN)])
+        asked.append(_asked_of(talk)[before:])
     _compare(rehearsal, texts, "between two replies")
+    _compare_requests(rehearsal, *asked)
     texts.clear()
     for is_saved in (False, True, False):
         talk = rehearsal.talk()
@@ -322,15 +344,28 @@ def _compare(rehearsal: Rehearsal, texts: Sequence[list[str | None]], when: str)
         )
 
 
+def _asked_of(talk: Talk) -> list[list[str]]:
+    model = talk.agent.model
+    return model.asked if isinstance(model, StageModel) else []
+
+
+def _compare_requests(
+    rehearsal: Rehearsal, before: list[list[str]], saved: list[list[str]], after: list[list[str]]
+) -> None:
+    if not before == after != saved:
+        return
+    one, other = [list(chain.from_iterable(each)) for each in (saved, before)]
+    differing = next(((a, b) for a, b in zip_longest(one, other, fillvalue="nothing") if a != b), ("", ""))
+    rehearsal.tell(
+        f"saved and loaded between two replies, the model is asked {differing[0]!r:.300}, and without that "
+        f"{differing[1]!r:.300}: keep what belongs to the conversation in agent.state_of(self)"
+    )
+
+
 async def _elsewhere(rehearsal: Rehearsal, talk: Talk) -> Talk:
     """Return the conversation as another process would go on with it."""
-    try:
-        state = AgentState.model_validate_json(talk.agent.state.model_dump_json())
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is what is wrong
-        rehearsal.tell(f"the state cannot be saved: {told(error)}")
-        return talk
     other = rehearsal.talk()
-    other.agent = other.agent.with_state(state)
+    other.agent = other.agent.with_state(talk.saved_state())
     return other
 
 
@@ -345,6 +380,8 @@ ORDEALS: dict[str, Callable[[Rehearsal], Awaitable[None]]] = {
     "two instances in one agent": _two_instances,
     "one instance in": _shared,
     "saved and loaded": _saved,
+    "many replies": replying_again_and_again,
+    "in the conversation that was given": talking_as_told,
     "observing": observing,
     "printing": printing,
 }
@@ -355,9 +392,15 @@ async def try_suspensions(rehearsal: Rehearsal, faults: Iterable[str]) -> None:
     """Try the faults at every suspension of some conversations."""
     faults = tuple(faults)
     plain, tools, waiting = _PLAIN, _TOOLS, QUESTIONS["calls to confirm and to execute outside"]
-    for inputs, schema, stream in (((plain, tools), None, True), ((waiting,), None, False), ((plain,), FORM, True)):
-        rehearsal.doing = f"a fault at every suspension of {' '.join(inputs)!r}"
-        make = partial(_with_a_store, rehearsal, stream)
+    own = tuple(own_inputs(rehearsal))
+    for inputs, schema, stream, model in (
+        ((plain, tools), None, True, None),
+        ((waiting,), None, False, None),
+        ((plain,), FORM, True, None),
+        *([(own, None, True, rehearsal.model)] if own else []),
+    ):
+        rehearsal.doing = f"a fault at every suspension of {' '.join(map(str, inputs))!r:.200}"
+        make = partial(_with_a_store, rehearsal, stream, model)
         try:
             report = await try_every_suspension(Scenario(make, inputs, schema, approve, any_answer=True), faults)
         except AssertionError as error:
@@ -366,12 +409,12 @@ async def try_suspensions(rehearsal: Rehearsal, faults: Iterable[str]) -> None:
         rehearsal.trials += sum(report.runs.values())
 
 
-def _with_a_store(rehearsal: Rehearsal, stream: bool, log: ToolLog) -> Agent:
+def _with_a_store(rehearsal: Rehearsal, stream: bool, model: Callable[[], ChatModelBase] | None, log: ToolLog) -> Agent:
     async def on_point(point: str) -> None:
         # That a tool runs is told, but not logged: a layer may answer in its place.
         if point == "tool" and log.on_run is not None:
             log.on_run("a tool")
         await anyio.lowlevel.checkpoint()
 
-    layers = [rehearsal.factory()]
-    return agent_on_stage(layers, stream=stream, on_point=on_point, state_store=InMemoryStateStore())
+    layers, store = [rehearsal.factory()], InMemoryStateStore()
+    return rehearsal.agent(layers, stream=stream, on_point=on_point, state_store=store, model=model)

@@ -8,10 +8,11 @@ import anyio
 import anyio.lowlevel
 
 from agentrt.agent import Agent
-from agentrt.chain.check import overrides
+from agentrt.chain.check import must_wrap, overrides
 from agentrt.event import AgentEvent, ReplyStartEvent
 from agentrt.hooks import MiddlewareBase, ReplyInput
 from agentrt.message import AssistantMsg, Msg
+from agentrt.model import ChatModelBase
 from agentrt.state import AgentState
 from agentrt.testing.answer import approve
 from agentrt.testing.lint_layer import Lint, kind_of_lint
@@ -32,11 +33,15 @@ class GivenUp(Exception):
 class Rehearsal:
     """The trying of one middleware: what makes it, how long a conversation may take, and what was found so far.
 
-    `problems` maps what was done to what was wrong then, in words; `trials` counts the conversations.
+    `beside` makes the other layers that it needs; `inputs` and `model` are for a conversation of its own. `problems`
+    maps what was done to what was wrong then, in words; `trials` counts the conversations.
     """
 
     factory: Callable[[], MiddlewareBase]
     patience: float
+    beside: Sequence[Callable[[], MiddlewareBase]] = ()
+    inputs: Sequence[str | ReplyInput] = ()
+    model: Callable[[], ChatModelBase] | None = None
     name: str = "the middleware"
     trials: int = 0
     doing: str = ""
@@ -63,8 +68,23 @@ class Rehearsal:
     def talk(self, layers: Sequence[MiddlewareBase] | None = None, **options: Any) -> "Talk":
         """Return a conversation with these layers, or else with a new instance of the middleware alone."""
         self.trials += 1
-        layers = between_lints([self.factory()]) if layers is None else layers
-        return Talk(self, agent_on_stage(layers, **options))
+        return Talk(self, self.agent(self.layers() if layers is None else layers, **options))
+
+    def layers(
+        self, outside: Sequence[MiddlewareBase] = (), inside: Sequence[MiddlewareBase] = ()
+    ) -> list[MiddlewareBase]:
+        """Return a new instance of the middleware between lints, and these around it."""
+        return between_lints([self.factory()], outside, inside)
+
+    def agent(self, layers: Sequence[MiddlewareBase], **options: Any) -> Agent:
+        """Return an agent with these layers, and those that the middleware needs beside it where they may stand."""
+        outer: list[MiddlewareBase] = []
+        inner: list[MiddlewareBase] = []
+        for make in self.beside:
+            other = make()
+            is_inside = layers[0].position == "outermost" or any(must_wrap(each, other) for each in layers)
+            (inner if is_inside else outer).append(other)
+        return agent_on_stage([*outer, *layers, *inner], **options)
 
 
 def between_lints(
@@ -98,11 +118,11 @@ class Talk:
         self._items = []
         with anyio.move_on_after(self.rehearsal.patience) as limit:
             try:
-                await self._hear(inputs, schema)
+                await self.hear(inputs, schema)
                 for _ in range(answers):
                     if self.agent.state.reply_context is None:
                         break
-                    await self._hear(approve(self.agent.state))
+                    await self.hear(approve(self.agent.state))
             except Exception as error:  # noqa: BLE001  # judged by who asked
                 self.error = error
         if limit.cancelled_caught:
@@ -139,13 +159,27 @@ class Talk:
         """The final message."""
         return next((item for item in reversed(self._items) if isinstance(item, Msg)), None)
 
-    async def _hear(self, inputs: str | ReplyInput, schema: Any = None) -> None:
+    async def hear(self, inputs: str | ReplyInput, schema: Any = None) -> None:
+        """Read a reply to its end."""
         if isinstance(inputs, AgentEvent):
             self._items.append(inputs)
         async with self.agent.reply_stream(inputs, schema, yield_final_msg=True) as stream:
             async for item in stream:
                 self._items.append(item)
                 await anyio.lowlevel.checkpoint()
+
+    @property
+    def events(self) -> list[AgentEvent]:
+        """The events since the last question."""
+        return [item for item in self._items if isinstance(item, AgentEvent)]
+
+    def saved_state(self) -> AgentState:
+        """Return the state as another process would find it; where it cannot be saved, that is told."""
+        try:
+            return AgentState.model_validate_json(self.agent.state.model_dump_json())
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is what is wrong
+            self.rehearsal.tell(f"the state cannot be saved: {told(error)}")
+            return self.agent.state
 
     def _text(self) -> str | None:
         return None if self.message is None else self.message.get_text_content("")
@@ -156,7 +190,7 @@ class Talk:
 
     def _problems(self) -> Iterator[str]:
         state = self.agent.state
-        events = [item for item in self._items if isinstance(item, AgentEvent)]
+        events = self.events
         last = events[-1].reply_id if events else ""
         yield from problems_of_state(state)
         yield from problems_of_events(events, last, state)

@@ -1,6 +1,8 @@
 """The agents that a middleware is tried in; their model answers by what it is asked, and may be stopped anywhere."""
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio.lowlevel
@@ -14,7 +16,7 @@ from agentrt.state import AgentState, InMemoryStateStore, StateStore
 from agentrt.tool import FunctionTool, ToolBase, Toolkit
 from agentrt.types import JSONSchema, ToolChoice
 
-__all__ = ["FORM", "QUESTIONS", "OnPoint", "StageModel", "StageQueue", "StageStore", "agent_on_stage"]
+__all__ = ["FORM", "QUESTIONS", "OnPoint", "PointedModel", "StageModel", "StageQueue", "StageStore", "agent_on_stage"]
 
 OnPoint = Callable[[str], Awaitable[None]]
 
@@ -28,6 +30,7 @@ QUESTIONS = {
 """What is asked in each kind of conversation, by what happens then."""
 
 FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_ID = re.compile(r"\bid='[^']*'(, )?")
 _FORM_TOOL = "GenerateStructuredOutput"
 _INPUTS = {
     "add": '{"a": 1, "b": 2}',
@@ -43,17 +46,24 @@ async def _nothing(point: str) -> None:
 
 
 class StageModel(ChatModelBase):
-    """A model that answers by what it is asked alone; `on_point` is awaited "before", "midway" and "after" that."""
+    """A model that answers by what it is asked alone, and keeps in `asked`, in words, what that was.
+
+    `on_point` is awaited "before", "midway" and "after" an answer.
+    """
 
     def __init__(self, *, stream: bool = True, on_point: OnPoint = _nothing) -> None:
         super().__init__(model="stage", stream=stream)
+        self.asked: list[list[str]] = []
         self._on_point = on_point
 
     async def _call(
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
+        self.asked.append([*map(_in_words, messages), f"tools {tools}", f"tool_choice {tool_choice}"])
         await self._on_point("before")
         whole = whole_response(_content(messages, tools or []), messages)
+        assert whole.usage is not None
+        whole.usage = replace(whole.usage, estimated=False)  # as a provider reports it
         if self.stream:
             return self._pieces(whole)
         await self._on_point("midway")
@@ -71,6 +81,56 @@ class StageModel(ChatModelBase):
         finally:
             await pieces.aclose()
         await self._on_point("after")
+
+
+def _in_words(message: Msg) -> str:
+    return f"{message.role} {message.name}: {_ID.sub('', repr(message.get_content_blocks()))}"
+
+
+class PointedModel(ChatModelBase):
+    """Somebody's own model, made to stream or not to.
+
+    `on_point` is awaited "before" and "after" it is asked, and "midway" in its answer.
+    """
+
+    def __init__(self, model: ChatModelBase, *, stream: bool = True, on_point: OnPoint = _nothing) -> None:
+        super().__init__(model=model.model, stream=stream, context_size=model.context_size)
+        self._own = model
+        self._on_point = on_point
+
+    async def _call(
+        self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> ModelResult:
+        await self._on_point("before")
+        result = await self._own(messages, tools, tool_choice)
+        if self.stream:
+            return self._pieces(stream_response(result) if isinstance(result, ChatResponse) else result)
+        whole = result if isinstance(result, ChatResponse) else await _last_of(result)
+        await self._on_point("midway")
+        await self._on_point("after")
+        return whole
+
+    async def _pieces(self, stream: AsyncGenerator[ChatResponse, None]) -> AsyncGenerator[ChatResponse, None]:
+        place = 0
+        try:
+            async for piece in stream:
+                if place == 1:
+                    await self._on_point("midway")
+                yield piece
+                place += 1
+        finally:
+            await stream.aclose()
+        await self._on_point("after")
+
+
+async def _last_of(stream: AsyncGenerator[ChatResponse, None]) -> ChatResponse:
+    last = ChatResponse([])
+    try:
+        async for piece in stream:
+            last = piece
+    finally:
+        await stream.aclose()
+    return last
 
 
 def _content(messages: Sequence[Msg], tools: Sequence[JSONSchema]) -> list[Any]:
@@ -159,12 +219,14 @@ def agent_on_stage(
     on_point: OnPoint = _nothing,
     name: str = "tester",
     state_store: StateStore | None = None,
+    model: Callable[[], ChatModelBase] | None = None,
 ) -> Agent:
     """Return an agent with these layers; `on_point` is awaited at the model's points, at "tool" and "strict tool"."""
+    own = StageModel(stream=stream, on_point=on_point)
     return Agent(
         name,
         "You are tested.",
-        StageModel(stream=stream, on_point=on_point),
+        own if model is None else PointedModel(model(), stream=stream, on_point=on_point),
         Toolkit(tools=_tools(on_point)),
         middlewares,
         state_store=state_store,

@@ -1,11 +1,13 @@
 """The kit finds what a middleware must not do, says so in words, and leaves alone what a middleware may do."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import repeat
 from typing import Any
 
 import anyio
@@ -16,7 +18,13 @@ from agentrt import MiddlewareBase
 from agentrt.event import CustomEvent
 from agentrt.message import Msg, TextBlock
 from agentrt.model import ChatResponse
-from agentrt.testing import MiddlewareProblems, check_middleware, check_middleware_on_both_loops
+from agentrt.testing import (
+    MiddlewareProblems,
+    ScriptedChatModel,
+    check_middleware,
+    check_middleware_on_both_loops,
+    growth,
+)
 from agentrt.tool import ToolResponse
 
 WHO: ContextVar[str] = ContextVar("who")
@@ -398,7 +406,7 @@ class Remembers(MiddlewareBase):
         self.known = {}
 
     async def on_model_call(self, agent, input_kwargs, next_handler):
-        asked = repr([(message.role, message.content) for message in input_kwargs["messages"]])
+        asked = re.sub("id='.*?'", "", repr([(each.role, each.content) for each in input_kwargs["messages"]]))
         if asked not in self.known:
             result = await next_handler()
             if not isinstance(result, ChatResponse):
@@ -542,9 +550,157 @@ KEPT = AnswersItself()
     ("factory", "words"),
     [
         (lambda: "text", "the factory must return a middleware, such as MyMiddleware"),
+        (KEPT, r"was given one of AnswersItself: write check_middleware\(AnswersItself\)"),
+        (lambda settings: settings, "cannot be called without arguments"),
         (lambda: KEPT, "the factory returned one AnswersItself twice: make a new one each time"),
     ],
 )
 async def test_a_factory_that_makes_no_new_middleware_is_told(factory, words):
     with pytest.raises(MiddlewareProblems, match=words):
         await check_middleware(factory)
+
+
+class KeepsEachReply(MiddlewareBase):
+    def __init__(self):
+        self.seen = {}
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        self.seen[agent.run.id] = "begun"
+        async for item in next_handler():
+            yield item
+
+
+class KeepsThemOnItsClass(MiddlewareBase):
+    seen = []  # noqa: RUF012  # which all instances share
+
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        self.seen.append(input_kwargs["tool_call"].id)
+        async for item in next_handler():
+            yield item
+
+
+class Log:
+    def __init__(self):
+        self.text = ""
+
+
+class KeepsThemFurtherIn(MiddlewareBase):
+    def __init__(self):
+        self.log = Log()
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        self.log.text += "asked "
+        return await next_handler()
+
+
+class LosesTheUsage(MiddlewareBase):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        response = await next_handler()
+        if not isinstance(response, ChatResponse):
+            async for piece in response:
+                response = piece
+        return ChatResponse(response.content, finished_reason=response.finished_reason)
+
+
+class PromptsByWhatItKeeps(MiddlewareBase):
+    """Tells the model what it must not: what is in the instance, and lost when another one goes on."""
+
+    def __init__(self):
+        self.replies = 0
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        self.replies += 1
+        async for item in next_handler():
+            yield item
+
+    async def on_system_prompt(self, agent, current_prompt):
+        return f"{current_prompt} You have answered {self.replies} times."
+
+
+@pytest.mark.parametrize(
+    ("middleware", "words"),
+    [
+        (KeepsEachReply, r"many replies:\n.*its `seen` grows with each reply, by \d+ on average: keep what belongs"),
+        (KeepsThemOnItsClass, r"its `seen` grows with each reply"),
+        (KeepsThemFurtherIn, r"its `log` grows with each reply"),
+        (LosesTheUsage, r"with usage:\n.*the model reported its usage, and MODEL_CALL_END has none of it: hand on the"),
+        (PromptsByWhatItKeeps, r"loaded between two replies, the model is asked .*times\..*: keep what belongs to the"),
+    ],
+)
+async def test_what_it_keeps_loses_and_asks_is_looked_at(middleware, words, monkeypatch):
+    monkeypatch.setattr(growth, "_LONG_RUN", 150)
+    with pytest.raises(MiddlewareProblems, match=words):
+        await check_middleware(middleware, faults=[])
+
+
+class KeepsTheLastOnes(MiddlewareBase):
+    """Forgets the oldest."""
+
+    def __init__(self):
+        self.seen = {}
+        self.text = ""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        self.text = agent.run.id
+        self.seen[agent.run.id] = "begun"
+        if len(self.seen) > 100:
+            del self.seen[next(iter(self.seen))]
+        async for item in next_handler():
+            yield item
+
+
+async def test_what_has_a_limit_does_not_grow(monkeypatch):
+    monkeypatch.setattr(growth, "_LONG_RUN", 150)
+    assert not (await check_middleware(KeepsTheLastOnes, faults=[])).problems
+
+
+class Inside(MiddlewareBase):
+    pass
+
+
+class NeedsOthers(MiddlewareBase):
+    requires = ("Frozen", "Inside")
+    wraps = ("Inside",)
+
+
+async def test_a_middleware_that_needs_others_is_tried_beside_them():
+    with pytest.raises(MiddlewareProblems, match="NeedsOthers requires Frozen, which is not in middlewares"):
+        await check_middleware(NeedsOthers, faults=[])
+    for beside in ([Frozen, Inside], [Inside, Frozen]):
+        assert not (await check_middleware(NeedsOthers, faults=["cancel"], beside=beside)).problems
+
+
+class GuardsBadly(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        if "the word" in repr(input_kwargs["inputs"]):
+            raise ValueError("no such word")
+        async for item in next_handler():
+            yield item
+
+
+class GuardsAnswers(MiddlewareBase):
+    """Says something else where the model says a word, but not if it streams."""
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        response = await next_handler()
+        if isinstance(response, ChatResponse) and "secret" in repr(response.content):
+            response = replace(response, content=[TextBlock("I must not say.")])
+        return response
+
+
+async def test_what_triggers_a_guard_is_given_by_inputs_or_by_a_model():
+    assert not (await check_middleware(GuardsBadly, faults=[])).problems
+    with pytest.raises(MiddlewareProblems, match=r"conversation that was given:\n.*ValueError was raised: no such"):
+        await check_middleware(GuardsBadly, faults=[], inputs=["hello", "the word"])
+    assert not (await check_middleware(GuardsAnswers, faults=[])).problems
+    with pytest.raises(MiddlewareProblems, match=r"'It is secret\.'.* when they stream, and \['I must not say\.'"):
+        await check_middleware(
+            GuardsAnswers, faults=[], inputs="Tell me.", model=lambda: ScriptedChatModel(repeat("It is secret."))
+        )
+
+
+async def test_a_conversation_that_is_given_has_all_that_can_happen_too():
+    report = await check_middleware(
+        OneAtATime, faults=["cancel"], inputs=["Tell me."], model=lambda: ScriptedChatModel(repeat("It is so."))
+    )
+    assert not report.problems
