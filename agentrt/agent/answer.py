@@ -42,6 +42,11 @@ def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, f
     if run.end is not None and "interrupted" in (run.end.finished_reason, final.finished_reason):
         return []
     state, recorder = agent.state, run.recorder
+    if run.end is not None and run.answer is not None and recorder is not None:
+        # Of most replies: one round, and nothing changed.
+        is_same_answer = final.content == run.answer.message.content == recorder.blocks
+        if is_same_answer and final.structured_output == run.end.structured_output:
+            return []
     if state.reply_context is None and run.end is None:
         context = begin(agent, run)
         state.context += [message.copy() for message in as_messages(inputs)]
