@@ -90,8 +90,7 @@ class Decoder:
         self._calls: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._data: dict[str, str] = {}
-        self._media_types: dict[str, str] = {}
-        self._pieces_of_data = DataPieces()
+        self._pieces_of_data: DataPieces | None = None
 
     @property
     def block_ids(self) -> list[str]:
@@ -198,7 +197,7 @@ class Decoder:
         for call_id in self._names:
             events.append(ToolCallEndEvent(self._reply_id, call_id))
         for block_id in self._data.values():
-            rest = self._pieces_of_data.rest(block_id)
+            rest = self._pieces_of_data.rest(block_id) if self._pieces_of_data is not None else ""
             if rest:
                 events.append(DataBlockDeltaEvent(self._reply_id, block_id, self._media_types[block_id], rest))
             events.append(DataBlockEndEvent(self._reply_id, block_id))
@@ -338,6 +337,9 @@ class Decoder:
             events.append(DataBlockStartEvent(self._reply_id, block_id, media_type, block.name))
         source = block.source
         if isinstance(source, Base64Source):
+            if self._pieces_of_data is None:
+                self._pieces_of_data = DataPieces()
+                self._media_types: dict[str, str] = {}
             self._media_types[block_id] = media_type
             data = self._pieces_of_data.take(block_id, source.data)
             if data or not source.data:

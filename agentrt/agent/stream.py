@@ -168,11 +168,10 @@ class Turns:
 
 def turns_of(state: AgentState) -> Turns:
     """Return the turns of the conversation that the state object is."""
-    try:
-        return state.in_process  # type: ignore[no-any-return]  # set here alone
-    except AttributeError:
+    turns: Turns | None = getattr(state, "in_process", None)
+    if turns is None:
         state.in_process = turns = Turns()
-        return turns
+    return turns
 
 
 class ReplyStream:
