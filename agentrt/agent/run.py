@@ -208,6 +208,10 @@ class Run:
                     yield ToolResultStartEvent(event.reply_id, event.tool_call_id, name)
             yield event
 
+    def call_name(self, call_id: str) -> str:
+        """Return the name of the tool that the call is for."""
+        return self._call_names().get(call_id, "")
+
     def _call_names(self) -> dict[str, str]:
         calls = self.message.get_content_blocks("tool_call") if self.message else []
         return {call.id: call.name for call in calls}
