@@ -130,10 +130,10 @@ class ModelCallStartEvent(AgentEvent):
 
 @dataclass(slots=True)
 class ModelCallEndEvent(AgentEvent):
-    """The model's answer is complete."""
+    """The model's answer is complete; tokens that nobody counted are `None`."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
     cache_input_tokens: int = 0
     cache_creation_input_tokens: int = 0
     finished_reason: str | None = None

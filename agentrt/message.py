@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from html import escape
 from time import time_ns
@@ -86,6 +86,7 @@ _NEAR = 16
 _OPENINGS = (ReplyStartEvent, ReplyResumedEvent)
 _ROLES = ("user", "assistant", "system")
 _TYPES: tuple[str, ...] = get_args(BlockType)
+_AFTER_A_CALL: tuple[BlockType, ...] = ("tool_result", "hint")
 
 
 @dataclass(slots=True)
@@ -404,6 +405,10 @@ def _is_empty(block: ContentBlock) -> bool:
 
 
 def _model_call_end(msg: Msg, event: ModelCallEndEvent) -> None:
+    if event.input_tokens is None or event.output_tokens is None:
+        if msg.usage is not None:  # the sum lacks this call
+            msg.usage = replace(msg.usage, estimated=True)
+        return
     usage = ChatUsage(
         event.input_tokens,
         event.output_tokens,
@@ -411,7 +416,12 @@ def _model_call_end(msg: Msg, event: ModelCallEndEvent) -> None:
         event.cache_creation_input_tokens,
         event.estimated,
     )
-    msg.usage = usage if msg.usage is None else msg.usage + usage
+    if msg.usage is not None:
+        msg.usage += usage
+    else:
+        msg.usage = usage
+        # Results come after the call that led to them: an earlier call, of which nobody knows how much it took.
+        usage.estimated = usage.estimated or msg.has_content_blocks(_AFTER_A_CALL)
 
 
 def _withdraw(msg: Msg, event: ModelCallRetryEvent | BlocksWithdrawnEvent) -> None:

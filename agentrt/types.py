@@ -44,7 +44,7 @@ ReActAgentHookTypes = AgentHookTypes | Literal["pre_reasoning", "post_reasoning"
 
 @dataclass(slots=True)
 class ChatUsage(Strict):
-    """Tokens of one model call, or of several added up; `estimated` when the provider did not say.
+    """Tokens of one model call, or of several added up; `estimated` when the provider did not say all of them.
 
     `input_tokens` includes the cached ones.
     """
@@ -54,6 +54,14 @@ class ChatUsage(Strict):
     cache_input_tokens: int = 0
     cache_creation_input_tokens: int = 0
     estimated: bool = False
+
+    def __post_init__(self) -> None:
+        # What a server left out is not known, and adds up with what is.
+        if None in (self.input_tokens, self.output_tokens):
+            self.estimated = True
+        for name in ("input_tokens", "output_tokens", "cache_input_tokens", "cache_creation_input_tokens"):
+            if getattr(self, name) is None:
+                setattr(self, name, 0)
 
     def __add__(self, other: "ChatUsage") -> "ChatUsage":
         return ChatUsage(
@@ -70,8 +78,10 @@ class ChatResponse:
     """A model's whole answer, or one piece of it.
 
     A stream is any number of pieces with `is_last=False`, each holding only what is new, and then one with
-    `is_last=True` that holds the whole content, the usage and the reason for stopping. Pieces of one tool call share
-    its `id`, and their `input`s are to be joined. A signature of thinking comes with a piece of it.
+    `is_last=True` that holds the whole content, the usage and the reason for stopping; without that one, the pieces are
+    the whole, with the last usage and reason that one of them has. `usage` is `None` where nobody has counted. Pieces
+    of one tool call share its `id`, the first has its name, and their `input`s are to be joined. A signature of
+    thinking comes with a piece of it.
 
     `finished_reason` is "stop", "tool_calls", "length" or what else the provider says, `None` when it does not say;
     with "pause" it has stopped in the middle of its own work, and an agent asks it to go on.

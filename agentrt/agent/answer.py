@@ -130,7 +130,7 @@ def _changes(
     if told[common:]:
         events.append(BlocksWithdrawnEvent(run.id, [block.id for block in told[common:]]))
     recorder = Recorder(run.id, name)
-    for event in Decoder(run.id, run.new_id, run.call_ids, name).said(wanted[common:]):
+    for event in Decoder(run.id, run.new_id, run.call_ids, name, hook="on_reply").said(wanted[common:]):
         events.append(event)
         recorder.record(event)
     return events, told[:common] + recorder.blocks
@@ -211,6 +211,6 @@ def announce_round(run: Run, context: ReplyContext, message: Msg) -> list[AgentE
         return []
     events: list[AgentEvent] = [BlocksWithdrawnEvent(run.id, [block.id for block in said])] if said else []
     if attempt is None:
-        return events + Decoder(run.id, run.new_id, run.call_ids, message.name).said(blocks)
+        return events + Decoder(run.id, run.new_id, run.call_ids, message.name, hook="on_reasoning").said(blocks)
     attempt.discard()  # if the round is started again, what is said now is what must be forgotten
     return events + attempt.said(blocks)

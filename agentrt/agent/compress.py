@@ -21,6 +21,7 @@ from agentrt.agent.reasoning import system_prompt
 from agentrt.agent.run import Run
 from agentrt.agent.stream import Ticket, turns_of
 from agentrt.agent.structured import toolkit_for
+from agentrt.boundary import whole_characters
 from agentrt.errors import ContextOverflow, Malformed
 from agentrt.event import AgentEvent, ModelCallEndEvent
 from agentrt.message import (
@@ -88,7 +89,7 @@ def learn(agent: ReplyingConversation, event: ModelCallEndEvent) -> None:
     if event.estimated or not event.input_tokens:
         return
     if (
-        event.input_tokens + event.output_tokens
+        event.input_tokens + (event.output_tokens or 0)
     ) * _FAR > agent.context_config.trigger_ratio * agent.model.context_size:
         agent._fill.learn(event, agent.state, agent.run.toolkit, _last_prompt(agent))
 
@@ -315,7 +316,7 @@ async def _answer(agent: ReplyingConversation, instructions: str, material: str)
     text = _said(result) if isinstance(result, ChatResponse) else await _drained(result, agent.react_config.max_output)
     if not text.strip():
         raise Malformed(f"model {agent.model.model!r} gave no summary")
-    return text.strip()
+    return whole_characters(text.strip())
 
 
 async def _drained(stream: Any, most: int) -> str:
@@ -336,7 +337,7 @@ async def _drained(stream: Any, most: int) -> str:
                 await checkpoint()
     finally:
         await stream.aclose()
-    raise Malformed("the stream ended without a response that has is_last=True")
+    return "".join(pieces)
 
 
 def _said(response: ChatResponse) -> str:

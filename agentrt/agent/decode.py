@@ -1,10 +1,12 @@
 """A model's answer, decoded into events."""
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from agentrt.agent.pieces import DataPieces
+from agentrt.boundary import mended_block, whole_characters
 from agentrt.errors import ChainContractError
 from agentrt.event import (
     AgentEvent,
@@ -38,15 +40,20 @@ __all__ = ["Decoder"]
 
 _logger = logging.getLogger("agentrt")
 Events = list[AgentEvent]
-_NO_USAGE = ChatUsage()
+_LARGE = 4_096  # characters: a piece that has as many is looked at before it is handed on
+_WRITTEN_BY_MODELS = (TextBlock, ThinkingBlock, DataBlock, ToolCallBlock, ProviderBlock)
 
 
 class Decoder:
     """Turns one attempt at a model call into events.
 
-    What was streamed is what was said; of the last response only what no piece delivered is added. Tool calls keep the
-    ids that the provider gave them unless the reply has used that id before. `written` counts characters;
-    `message_blocks` is what the message of the round says as it enters the layers.
+    What was streamed is what was said; of the last response only what no piece delivered is added, and where there is
+    no last response the pieces are the answer. Tool calls keep the ids that the provider gave them unless the reply has
+    used that id before. What could not be kept or sent again is mended, or refused with `ChainContractError`.
+
+    `written` counts characters: of texts, data, ids and names, and at least one for each response. Where it comes to
+    more than `limit`, text is cut, and a note stands in the place of any other block. `message_blocks`
+    is what the message of the round says as it enters the layers.
     """
 
     __slots__ = (
@@ -56,25 +63,43 @@ class Decoder:
         "_by",
         "_calls",
         "_data",
+        "_hook",
+        "_keep",
         "_last",
+        "_latest",
         "_media_types",
         "_names",
         "_new_id",
         "_open",
         "_pieces_of_data",
+        "_reason",
         "_reply_id",
+        "_said",
         "_signature",
         "_streamed",
         "_taken",
+        "_usage",
+        "limit",
         "message_blocks",
         "written",
     )
 
-    def __init__(self, reply_id: str, new_id: Callable[[], str], taken: set[str], by: str) -> None:
+    def __init__(
+        self,
+        reply_id: str,
+        new_id: Callable[[], str],
+        taken: set[str],
+        by: str,
+        *,
+        hook: str = "on_model_call",
+        limit: int = sys.maxsize,
+    ) -> None:
         self._reply_id = reply_id
         self._new_id = new_id
         self._taken = taken
         self._by = by
+        self._hook = hook
+        self.limit = limit
         self._last: ChatResponse | None = None
         self.written = 0
         self.message_blocks: list[ContentBlock] | None = None
@@ -91,6 +116,12 @@ class Decoder:
         self._names: dict[str, str] = {}
         self._data: dict[str, str] = {}
         self._pieces_of_data: DataPieces | None = None
+        # What the pieces said, by the kind of block or the id of the call, to know what the last response adds to it.
+        self._said: dict[type | str, list[str]] = {}
+        self._keep: Callable[[str], None] | None = None
+        self._latest: ChatResponse | None = None
+        self._usage: ChatUsage | None = None
+        self._reason: str | None = None
 
     @property
     def block_ids(self) -> list[str]:
@@ -111,49 +142,88 @@ class Decoder:
 
     def feed(self, response: Any) -> Events:
         """Return the events of one response of a stream."""
-        if not isinstance(response, ChatResponse):
-            raise ChainContractError(f"model {self._by!r} streamed {response!r:.200}: each item must be a ChatResponse")
-        if self._last is not None:
-            raise ChainContractError(
-                f"model {self._by!r} streamed {response!r:.200} after the response with is_last=True: "
-                f"end the stream there"
-            )
-        if not response.is_last:
+        # What nearly every response is: more of the text or the thinking that is open.
+        if response.__class__ is ChatResponse and not response.is_last:
             content = response.content
-            if self._open is TextBlock and len(content) == 1 and content[0].__class__ is TextBlock:
-                return self._more_text(content[0].text)
-            return self._pieces(content)
-        self._last = response
-        return self._rest(response.content)
+            if content.__class__ is list and len(content) == 1:
+                block: Any = content[0]
+                kind = block.__class__
+                if kind is self._open:
+                    text = block.text if kind is TextBlock else _plain_thinking(block)
+                    if text.__class__ is str and 0 < (size := len(text)) < _LARGE:
+                        self._latest = response
+                        self.written += size
+                        self._keep(text)  # type: ignore[misc]  # set with what is open
+                        delta = text if text.isascii() else whole_characters(text)
+                        if kind is TextBlock:
+                            return [TextBlockDeltaEvent(self._reply_id, self._block_id, delta)]
+                        return [ThinkingBlockDeltaEvent(self._reply_id, self._block_id, delta)]
+        return self._feed(response)
 
-    def whole(self, content: list[ContentBlock]) -> Events:
-        """Return the events of an answer that was not streamed, up to the ends of its blocks."""
+    def _feed(self, response: Any) -> Events:
+        if not isinstance(response, ChatResponse):
+            raise self._refused(f"streamed {response!r:.200}: each item must be a ChatResponse")
+        if self._last is not None:
+            raise self._refused(
+                f"streamed {response!r:.200} after the response with is_last=True: end the stream there"
+            )
+        self._note(self._latest)
+        self._note(response)
+        self._latest = response
+        content = self._checked(response.content)
         events: Events = []
-        for block in _thinking_first(content):
+        if response.is_last:
+            self._last = response
+            self._rest(content, events)
             self._close(events)
-            if isinstance(block, ToolCallBlock):
-                self._whole_call(block, events)
-            else:
-                self._piece(block, events)
-        self._close(events)
+            return events
+        written = self.written
+        for block in content if len(content) == 1 else _thinking_first(content):
+            self._piece(block, events)
+        if self.written == written:
+            self.written += 1  # a stream of nothing has an end, too
         return events
+
+    def _note(self, response: ChatResponse | None) -> None:
+        """Remember what a piece says of the whole, for a stream that ends without a last response."""
+        if response is not None:
+            self._usage = self._usage if response.usage is None else response.usage
+            self._reason = self._reason if response.finished_reason is None else response.finished_reason
+
+    def _checked(self, content: Any) -> list[ContentBlock]:
+        """Return the content, each block of which can be kept."""
+        if not isinstance(content, (list, tuple)):
+            raise self._refused(
+                f"answered with the content {content!r:.200}: it must be a list of blocks, "
+                f"as in ChatResponse([TextBlock(text)])"
+            )
+        return [block if _is_plain(block) else self._checked_block(block) for block in content]
+
+    def _checked_block(self, block: Any) -> ContentBlock:
+        if block.__class__ not in _WRITTEN_BY_MODELS:
+            raise self._refused(f"answered with {block!r:.200}: an answer holds text, thinking, data and tool calls")
+        try:
+            return mended_block(block, empty=True)
+        except ValueError as error:
+            problem = str(error)
+        raise self._refused(f"answered with {problem}")
+
+    def _refused(self, what: str) -> ChainContractError:
+        return ChainContractError(f"{self._hook}: model {self._by!r} {what}")
 
     def answer(self, response: ChatResponse) -> Events:
         """Return the events of an answer that was not streamed, to the end of the model call."""
         content = response.content
-        if not isinstance(content, list):
-            raise ChainContractError(
-                f"model {self._by!r} answered with the content {content!r:.200}: it must be a list of blocks, "
-                f"as in ChatResponse([TextBlock(text)])"
-            )
-        first = content[0] if len(content) == 1 else None
-        if first.__class__ is TextBlock and first.text:
+        first = content[0] if content.__class__ is list and len(content) == 1 else None
+        if first.__class__ is TextBlock and first.text.__class__ is str and 0 < len(first.text) < _LARGE:
             events = self._one_text(first.text)
-        elif first.__class__ is ToolCallBlock:
-            events = self._one_call(first)
+        elif first.__class__ is ToolCallBlock and _is_plain(first):
+            events = []
+            self._whole_call(first, events)
+            self._end_blocks(events)
         else:
             events = self.said(content)
-        events.append(self._model_call_end(response))
+        events.append(self._model_call_end(response.usage, response.finished_reason))
         return events
 
     def _one_text(self, text: str) -> Events:
@@ -163,34 +233,37 @@ class Decoder:
         self._blocks.append(block_id)
         return [
             TextBlockStartEvent(self._reply_id, block_id),
-            TextBlockDeltaEvent(self._reply_id, block_id, _whole_characters(text)),
+            TextBlockDeltaEvent(self._reply_id, block_id, whole_characters(text)),
             TextBlockEndEvent(self._reply_id, block_id),
         ]
 
-    def _one_call(self, block: ToolCallBlock) -> Events:
-        """What most of the others are, in half of the time."""
-        events: Events = []
-        call_id = self._whole_call(block, events)
-        events.append(ToolCallEndEvent(self._reply_id, call_id))
-        return events
-
-    def said(self, content: list[ContentBlock]) -> Events:
+    def said(self, content: Any) -> Events:
         """Return the events of an answer that was not streamed, to the ends of its blocks."""
-        events = self.whole(content)
+        events: Events = []
+        for block in _thinking_first(self._checked(content)):
+            self._whole(block, events)
+        self._close(events)
         self._end_blocks(events)
         return events
 
+    def _whole(self, block: ContentBlock, events: Events) -> None:
+        self._close(events)
+        if isinstance(block, ToolCallBlock):
+            self._whole_call(block, events)
+        else:
+            self._piece(block, events)
+
     def end(self) -> Events:
-        """Return the events that end a stream; raises `ChainContractError` when no last response came."""
-        if self._last is None:
-            raise ChainContractError(
-                f"the stream of model {self._by!r} ended without a response that has is_last=True: "
-                f"end it with the whole content and is_last=True"
+        """Return the events that end a stream; raises `ChainContractError` when nothing came."""
+        if self._latest is None:
+            raise self._refused(
+                "gave a stream that ended without any response: end it with the whole content and is_last=True"
             )
+        self._note(self._latest)
         events: Events = []
         self._close(events)
         self._end_blocks(events)
-        events.append(self._model_call_end(self._last))
+        events.append(self._model_call_end(self._usage, self._reason))
         return events
 
     def _end_blocks(self, events: Events) -> None:
@@ -202,90 +275,141 @@ class Decoder:
                 events.append(DataBlockDeltaEvent(self._reply_id, block_id, self._media_types[block_id], rest))
             events.append(DataBlockEndEvent(self._reply_id, block_id))
 
-    def _model_call_end(self, response: ChatResponse) -> ModelCallEndEvent:
-        usage = response.usage or _NO_USAGE
+    def _model_call_end(self, usage: ChatUsage | None, reason: str | None) -> ModelCallEndEvent:
+        if reason.__class__ is not str and reason is not None:
+            reason = str(reason)  # an enumeration's member
+        if usage is None:
+            return ModelCallEndEvent(self._reply_id, finished_reason=reason)
+        if usage.__class__ is not ChatUsage:
+            raise self._refused(f"reported the usage {usage!r:.200}: it must be a ChatUsage")
+        asked, said = self._count(usage, usage.input_tokens), self._count(usage, usage.output_tokens)
+        if usage.estimated and not (asked or said):  # an estimate of nothing
+            return ModelCallEndEvent(self._reply_id, finished_reason=reason)
+        cached, created = usage.cache_input_tokens, usage.cache_creation_input_tokens
         return ModelCallEndEvent(
             self._reply_id,
-            usage.input_tokens,
-            usage.output_tokens,
-            usage.cache_input_tokens or 0,
-            usage.cache_creation_input_tokens or 0,
-            response.finished_reason,
-            usage.estimated,
+            asked,
+            said,
+            self._count(usage, cached) if cached else 0,
+            self._count(usage, created) if created else 0,
+            reason,
+            bool(usage.estimated),
         )
 
-    def _pieces(self, content: list[ContentBlock]) -> Events:
-        events: Events = []
-        for block in _thinking_first(content):
-            self._piece(block, events)
-        return events
+    def _count(self, usage: ChatUsage, tokens: Any) -> int:
+        if tokens.__class__ is int:
+            return tokens
+        try:
+            return int(tokens or 0)
+        except (TypeError, ValueError, OverflowError):
+            pass
+        raise self._refused(f"reported the usage {usage!r:.200}: it must be in whole numbers")
 
-    def _rest(self, content: list[ContentBlock]) -> Events:
-        """Return the events of what the whole content holds and no piece delivered."""
-        streamed_calls, streamed = set(self._calls), set(self._streamed)
-        missing: list[ContentBlock] = []
-        known = 0
-        for block in content:
-            is_known = block.id in streamed_calls if isinstance(block, ToolCallBlock) else type(block) in streamed
-            if is_known:
-                known += _size(block)
-            else:
-                missing.append(block)
-        if 0 < known < self.written - self._before:
+    def _rest(self, content: list[ContentBlock], events: Events) -> None:
+        """Announce what the whole content holds and no piece delivered."""
+        calls, streamed, data, known = set(self._calls), set(self._streamed), len(self._data), 0
+        said = {key: "".join(pieces) for key, pieces in self._said.items()}
+        left = {
+            kind: len(text) for kind, text in said.items() if isinstance(kind, type) and _goes_on(kind, text, content)
+        }
+        for block in _thinking_first(content):
+            kind = type(block)
+            if isinstance(block, ToolCallBlock) and block.id in calls:
+                known += len(block.input)
+                self._rest_of_call(block, said.get(self._calls[block.id], ""), events)
+            elif isinstance(block, (TextBlock, ThinkingBlock)) and kind in streamed:
+                known += len(_text_of(block))
+                if kind in left:
+                    left[kind] = self._rest_of_text(block, left[kind], events)
+            elif isinstance(block, DataBlock) and data > 0:
+                data -= 1
+            elif not (isinstance(block, ProviderBlock) and kind in streamed):
+                self._whole(block, events)
+        written = sum(map(len, said.values()))
+        if 0 < known < written:
             # A layer may have added to it, so this is no error; mostly it is a model whose pieces grow.
             _logger.warning(
                 "model %r streamed %d characters, but its whole answer has %d: each piece must hold only what is new",
                 self._by,
-                self.written - self._before,
+                written,
                 known,
             )
-        return self.whole(missing) if missing else []
+
+    def _rest_of_text(self, block: TextBlock | ThinkingBlock, known: int, events: Events) -> int:
+        """Announce what of the block comes after the characters that are known; returns how many of these are left."""
+        text = _text_of(block)
+        if known >= len(text):
+            return known - len(text)
+        if not known:
+            self._close(events)
+        rest = text[known:]
+        self._piece(TextBlock(rest) if isinstance(block, TextBlock) else ThinkingBlock(rest), events)
+        return 0
+
+    def _rest_of_call(self, block: ToolCallBlock, known: str, events: Events) -> None:
+        call_id = self._calls[block.id]
+        if self._names[call_id] == block.name and len(block.input) > len(known) and block.input.startswith(known):
+            self._more_input(call_id, block.input[len(known) :], events)
 
     def _piece(self, block: ContentBlock, events: Events) -> None:
-        cls = block.__class__
-        if cls is TextBlock:
-            self._text(block, events)  # type: ignore[arg-type]  # by its class
-        elif cls is ThinkingBlock:
-            self._thinking(block, events)  # type: ignore[arg-type]  # by its class
-        elif cls is ToolCallBlock:
-            self._call_piece(block, events)  # type: ignore[arg-type]  # by its class
-        elif cls is DataBlock:
-            self._data_piece(block, events)  # type: ignore[arg-type]  # by its class
-        elif cls is ProviderBlock:
-            self._provider(block, events)  # type: ignore[arg-type]  # by its class
-        else:
-            raise ChainContractError(
-                f"model {self._by!r} answered with {block!r:.200}: an answer holds text, thinking, data and tool calls"
-            )
-
-    def _more_text(self, text: str) -> Events:
-        """What nearly every response of a stream is: more of the text that is open."""
-        self.written += len(text)
-        return [TextBlockDeltaEvent(self._reply_id, self._block_id, _whole_characters(text))] if text else []
+        if isinstance(block, TextBlock):
+            self._text(block, events)
+        elif isinstance(block, ThinkingBlock):
+            self._thinking(block, events)
+        elif isinstance(block, ToolCallBlock):
+            self._call_piece(block, events)
+        elif isinstance(block, DataBlock):
+            self._data_piece(block, events)
+        elif isinstance(block, ProviderBlock):
+            self._provider(block, events)
 
     def _text(self, block: TextBlock, events: Events) -> None:
-        if not block.text:
+        text = self._cut(block.text)
+        if not text:
             return
-        self.written += len(block.text)
         if self._open is not TextBlock:
-            self._streamed.add(TextBlock)
             self._begin(TextBlock, events)
             events.append(TextBlockStartEvent(self._reply_id, self._block_id))
-        events.append(TextBlockDeltaEvent(self._reply_id, self._block_id, _whole_characters(block.text)))
+        self._keep(text)  # type: ignore[misc]  # set with what is open
+        events.append(TextBlockDeltaEvent(self._reply_id, self._block_id, text))
 
     def _thinking(self, block: ThinkingBlock, events: Events) -> None:
-        if self._open is not ThinkingBlock and (block.thinking or block.signature):
-            self._streamed.add(ThinkingBlock)
+        if block.signature and not self._fits(len(block.signature), "a signature", events):
+            return
+        text = self._cut(block.thinking)
+        if self._open is not ThinkingBlock and (text or block.signature):
             self._begin(ThinkingBlock, events)
             events.append(ThinkingBlockStartEvent(self._reply_id, self._block_id))
         self._signature = block.signature or self._signature
-        if block.thinking:
-            self.written += len(block.thinking)
-            events.append(ThinkingBlockDeltaEvent(self._reply_id, self._block_id, _whole_characters(block.thinking)))
+        if text:
+            self._keep(text)  # type: ignore[misc]  # set with what is open
+            events.append(ThinkingBlockDeltaEvent(self._reply_id, self._block_id, text))
+
+    def _cut(self, text: str) -> str:
+        """Count the text; returns as much of it as may be written."""
+        room = self.limit - self.written
+        self.written += len(text)
+        return text if len(text) <= room else text[: max(room, 0)]
+
+    def _fits(self, size: int, what: str, events: Events) -> bool:
+        """Count what a block adds; where that is too much, a note takes its place, and is the last thing said."""
+        before = self.written
+        self.written += size
+        if self.written <= self.limit:
+            return True
+        if before <= self.limit:
+            self._begin(TextBlock, events)
+            note = f"[left out: {what}, {size:,} characters, more than max_output allows]"
+            events.append(TextBlockStartEvent(self._reply_id, self._block_id))
+            events.append(TextBlockDeltaEvent(self._reply_id, self._block_id, note))
+            self._close(events)
+        return False
 
     def _begin(self, kind: type, events: Events) -> None:
         self._close(events)
+        self._streamed.add(kind)
         self._open = kind
+        self._keep = self._said.setdefault(kind, []).append
         self._block_id = self._new_id()
         self._blocks.append(self._block_id)
 
@@ -296,27 +420,38 @@ class Decoder:
             end = ThinkingBlockEndEvent(self._reply_id, self._block_id, self._signature)
             events.append(end)
             self._signature = None
-        self._open = None
+        self._open = self._keep = None
 
     def _call_piece(self, block: ToolCallBlock, events: Events) -> None:
         call_id = self._calls.get(block.id)
         if call_id is None or block.name not in ("", self._names[call_id]):
             call_id = self._start_call(block, events)
-        if block.input:
-            self.written += len(block.input)
-            events.append(ToolCallDeltaEvent(self._reply_id, call_id, _whole_characters(block.input)))
+        if call_id is not None and block.input:
+            self._more_input(call_id, block.input, events)
 
-    def _whole_call(self, block: ToolCallBlock, events: Events) -> str:
+    def _more_input(self, call_id: str, text: str, events: Events) -> None:
+        if self._fits(len(text), "the input of a call", events):
+            self._said.setdefault(call_id, []).append(text)
+            events.append(ToolCallDeltaEvent(self._reply_id, call_id, text))
+
+    def _whole_call(self, block: ToolCallBlock, events: Events) -> None:
+        if self.written + len(block.input) > self.limit:
+            self._fits(len(block.input), f"a call of {block.name[:64]}", events)
+            return
         call_id = self._start_call(block, events)
-        self.written += len(block.input)
-        events.append(ToolCallDeltaEvent(self._reply_id, call_id, _whole_characters(block.input)))
-        return call_id
+        if call_id is not None:
+            self.written += len(block.input)
+            events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input))
 
-    def _start_call(self, block: ToolCallBlock, events: Events) -> str:
-        if not isinstance(block.input, str):
-            raise ChainContractError(
-                f"model {self._by!r} called {block.name!r} with the input {block.input!r:.200}: it must be JSON text"
-            )
+    def _start_call(self, block: ToolCallBlock, events: Events) -> str | None:
+        """Begin a call and return its id, or `None` where that would be too much."""
+        if not block.name:
+            raise self._refused(f"called a tool without saying which ({block!r:.200}): the first piece has its name")
+        size = len(block.id) + len(block.name)
+        if self.written + size > self.limit:
+            self._fits(size, "a call", events)
+            return None
+        self.written += size
         if self._open is not None:
             self._close(events)
         call_id = block.id if block.id and block.id not in self._taken else self._new_id()
@@ -328,42 +463,63 @@ class Decoder:
         return call_id
 
     def _data_piece(self, block: DataBlock, events: Events) -> None:
+        source, media_type = block.source, block.source.media_type
+        data, url = (source.data, None) if isinstance(source, Base64Source) else (None, source.url)
+        size = len(data or url or "") + len(media_type) + len(block.name or "")
+        if not self._fits(size, f"data of the type {media_type[:64]}", events):
+            return
         block_id = self._data.get(block.id)
-        media_type = block.source.media_type
         if block_id is None:
-            self._streamed.add(DataBlock)
             block_id = self._data[block.id] = self._new_id()
             self._blocks.append(block_id)
             events.append(DataBlockStartEvent(self._reply_id, block_id, media_type, block.name))
-        source = block.source
-        if isinstance(source, Base64Source):
+        if data is not None:
             if self._pieces_of_data is None:
                 self._pieces_of_data = DataPieces()
                 self._media_types: dict[str, str] = {}
             self._media_types[block_id] = media_type
-            data = self._pieces_of_data.take(block_id, source.data)
-            if data or not source.data:
-                events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, data))
+            piece = self._pieces_of_data.take(block_id, data)
+            if piece or not data:
+                events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, piece))
         else:
-            events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, None, source.url))
+            events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, None, url))
 
     def _provider(self, block: ProviderBlock, events: Events) -> None:
-        self.written += len(block.content)
+        if not self._fits(len(block.content), f"what {block.provider[:64]} did on its side", events):
+            return
         self._streamed.add(ProviderBlock)
         self._close(events)
         block_id = self._new_id()
         self._blocks.append(block_id)
-        events.append(ProviderBlockEvent(self._reply_id, block_id, block.provider, _whole_characters(block.content)))
+        events.append(ProviderBlockEvent(self._reply_id, block_id, block.provider, block.content))
 
 
-def _size(block: ContentBlock) -> int:
-    if isinstance(block, TextBlock):
-        return len(block.text)
-    if isinstance(block, ThinkingBlock):
-        return len(block.thinking)
-    if isinstance(block, ProviderBlock):
-        return len(block.content)
-    return len(block.input) if isinstance(block, ToolCallBlock) else 0
+def _is_plain(block: Any) -> bool:
+    """Say whether a closer look at a block would change nothing, as nearly always."""
+    kind = block.__class__
+    if kind is TextBlock:
+        return block.text.__class__ is str and block.text.isascii()
+    if kind is ThinkingBlock:
+        return _plain_thinking(block).__class__ is str and block.thinking.isascii()
+    if kind is ToolCallBlock:
+        name, text = block.name, block.input
+        if block.id.__class__ is str and name.__class__ is str and text.__class__ is str:
+            return block.id.isascii() and name.isascii() and text.isascii()
+    return False
+
+
+def _plain_thinking(block: ThinkingBlock) -> str | None:
+    return block.thinking if block.signature is None else None
+
+
+def _goes_on(kind: type, text: str, content: list[ContentBlock]) -> bool:
+    """Say whether the whole content begins with the text that was streamed of that kind, and has more of it."""
+    whole = "".join(_text_of(block) for block in content if isinstance(block, kind))
+    return len(whole) > len(text) and whole.startswith(whole_characters(text))
+
+
+def _text_of(block: ContentBlock) -> str:
+    return block.text if isinstance(block, TextBlock) else block.thinking if isinstance(block, ThinkingBlock) else ""
 
 
 def _thinking_first(content: list[ContentBlock]) -> list[ContentBlock]:
@@ -371,14 +527,3 @@ def _thinking_first(content: list[ContentBlock]) -> list[ContentBlock]:
     if len(content) == 1 or any(isinstance(block, ProviderBlock) for block in content):
         return content
     return sorted(content, key=lambda block: not isinstance(block, ThinkingBlock))
-
-
-def _whole_characters(text: str) -> str:
-    # Half of a surrogate pair fits into no file and no wire, and would make the whole conversation unfit for them.
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

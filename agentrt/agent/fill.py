@@ -78,7 +78,7 @@ class Fill:
     def learn(self, event: ModelCallEndEvent, state: AgentState, toolkit: Toolkit, prompt: str) -> None:
         """Take the provider's numbers of the request that was answered just now."""
         self._known_at = self._count_all(state, toolkit, prompt)
-        self._known = event.input_tokens + event.output_tokens
+        self._known = (event.input_tokens or 0) + (event.output_tokens or 0)
         self._plenty = -1
 
     def _count_all(self, state: AgentState, toolkit: Toolkit, prompt: str) -> int:

@@ -114,7 +114,8 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
     if run.attempt is not None:
         for event in forget_attempt(run.id, run.attempt):
             yield event
-    run.attempt = decoder = Decoder(run.id, run.new_id, run.call_ids, agent.model.model)
+    most = _most_to_write(agent)
+    run.attempt = decoder = Decoder(run.id, run.new_id, run.call_ids, agent.model.model, limit=most)
     recorder = None if agent.chains.on_reasoning is reason else Recorder(run.id, agent.name)
     pieces = [] if recorder is None else recorder.pieces
     yield ModelCallStartEvent(run.id, agent.model.model)
@@ -133,9 +134,11 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
         if isinstance(result, ChatResponse):
             for event in _recorded(recorder, decoder.answer(result)):
                 yield event
+            if decoder.written > most:
+                run.stop("exceed_max_output")
         else:
             _check_stream(result, agent.model.model)
-            seen, most = 0, _most_to_write(agent)
+            left = _RESPONSES_PER_CHECKPOINT
             try:
                 async for response in result:
                     for event in decoder.feed(response):
@@ -147,8 +150,9 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
                         yield event
                     if decoder.written > most:
                         run.stop("exceed_max_output")
-                    seen += 1
-                    if not seen % _RESPONSES_PER_CHECKPOINT:
+                    left -= 1
+                    if not left:
+                        left = _RESPONSES_PER_CHECKPOINT
                         await checkpoint()
                 for event in _recorded(recorder, decoder.end()):
                     yield event
@@ -169,7 +173,7 @@ async def _beside(
     agent: Conversation, tool_choice: ToolChoice | None, decoder: Decoder
 ) -> AsyncGenerator[AgentEvent, None]:
     """Ask the model in a task beside the reader's, so that what a layer emits is seen while the layer waits."""
-    mailbox, most = agent.run.mailbox, _most_to_write(agent)
+    mailbox, most = agent.run.mailbox, decoder.limit
 
     async def ask() -> ModelResult | None:
         result = await _request(agent, tool_choice)
@@ -197,6 +201,8 @@ async def _beside(
         mailbox.keep(AgentEvent)
     for event in decoder.end() if result is None else decoder.answer(result):
         yield event
+    if result is not None and decoder.written > most:
+        agent.run.stop("exceed_max_output")
 
 
 def _message_of_round(decoder: Decoder, recorder: Recorder) -> Msg:

@@ -17,7 +17,8 @@ class ChatModelBase:
     """A chat model. A subclass overrides one coroutine, `_call`, and calling the model calls that.
 
     `_call` returns one `ChatResponse`, or an async generator of them: pieces that hold only what is new, then one with
-    `is_last=True` that holds the whole content and the usage. It raises the children of `ModelError`.
+    `is_last=True` that holds the whole content and the usage; without that one, the pieces are the answer. It raises
+    the children of `ModelError`.
     """
 
     model: str

@@ -1,6 +1,7 @@
 """A model's answer as events: however it was cut into pieces, it says the same."""
 
 import base64
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count, pairwise
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentrt.agent.decode import Decoder
 from agentrt.errors import ChainContractError
-from agentrt.event import AgentEvent, ModelCallEndEvent
+from agentrt.event import AgentEvent, ModelCallEndEvent, ToolCallStartEvent, ToolResultStartEvent
 from agentrt.message import (
     AssistantMsg,
     Base64Source,
@@ -239,10 +240,22 @@ def test_usage_and_reason_are_told_at_the_end():
     assert streamed(last())[-1] == ModelCallEndEvent("r", 5, 3, 2, 1, "stop", created_at=0)
 
 
-def test_usage_that_is_not_known_is_zero():
+def test_usage_that_is_not_known_is_none_or_says_that_it_is_an_estimate():
     unknown = ChatResponse([], usage=ChatUsage(5, 3, None, None, estimated=True))
     assert streamed(unknown)[-1] == ModelCallEndEvent("r", 5, 3, 0, 0, None, estimated=True, created_at=0)
-    assert streamed(ChatResponse([]))[-1] == ModelCallEndEvent("r", created_at=0)
+    half = ChatResponse([], usage=ChatUsage(None, 3))
+    assert streamed(half)[-1] == ModelCallEndEvent("r", 0, 3, 0, 0, None, estimated=True, created_at=0)
+    for nothing in (None, ChatUsage(None, None)):
+        assert streamed(ChatResponse([], usage=nothing))[-1] == ModelCallEndEvent("r", None, None, created_at=0)
+
+
+def test_a_message_whose_calls_were_not_all_counted_says_that_it_is_an_estimate():
+    unknown, known = ModelCallEndEvent("r"), ModelCallEndEvent("r", 5, 3)
+    result = [ToolCallStartEvent("r", "1", "f"), ToolResultStartEvent("r", "1", "f")]
+    assert message_of([unknown]).usage is None
+    assert message_of([known]).usage == ChatUsage(5, 3)
+    assert message_of([known, unknown]).usage == ChatUsage(5, 3, estimated=True)
+    assert message_of([unknown, *result, known]).usage == ChatUsage(5, 3, estimated=True)
 
 
 # Ids of tool calls
@@ -301,7 +314,8 @@ def test_a_block_that_no_model_writes_is_refused(block, make):
     with pytest.raises(ChainContractError) as caught:
         decoder().feed(make(block))
     assert str(caught.value) == (
-        f"model 'tester' answered with {block!r:.200}: an answer holds text, thinking, data and tool calls"
+        f"on_model_call: model 'tester' answered with {block!r:.200}: "
+        f"an answer holds text, thinking, data and tool calls"
     )
 
 
@@ -309,18 +323,34 @@ def test_a_block_that_no_model_writes_is_refused(block, make):
 def test_an_item_that_is_no_response_is_refused(item):
     with pytest.raises(ChainContractError) as caught:
         decoder().feed(item)
-    assert str(caught.value) == f"model 'tester' streamed {item!r:.200}: each item must be a ChatResponse"
-
-
-def test_a_stream_without_a_last_response_is_refused():
-    by = decoder()
-    by.feed(piece(TextBlock("a")))
-    with pytest.raises(ChainContractError) as caught:
-        list(by.end())
     assert str(caught.value) == (
-        "the stream of model 'tester' ended without a response that has is_last=True: "
+        f"on_model_call: model 'tester' streamed {item!r:.200}: each item must be a ChatResponse"
+    )
+
+
+def test_a_stream_without_any_response_is_refused():
+    with pytest.raises(ChainContractError) as caught:
+        decoder().end()
+    assert str(caught.value) == (
+        "on_model_call: model 'tester' gave a stream that ended without any response: "
         "end it with the whole content and is_last=True"
     )
+
+
+def test_a_stream_without_a_last_response_says_what_its_pieces_say():
+    call = ToolCallBlock("1", "f", "{}")
+    pieces = [piece(TextBlock("a")), piece(TextBlock("b")), piece(call)]
+    assert streamed(*pieces)[:-1] == streamed(*pieces, last(TextBlock("ab"), call))[:-1]
+    assert streamed(*pieces)[-1] == ModelCallEndEvent("r", created_at=0)
+    assert order(streamed(piece())) == "ME"
+
+
+def test_the_usage_and_reason_of_the_last_piece_that_has_them_are_those_of_the_whole():
+    early = ChatResponse([TextBlock("a")], is_last=False, usage=ChatUsage(1, 1))
+    reason = ChatResponse([TextBlock("b")], is_last=False, finished_reason="stop")
+    late = ChatResponse([], is_last=False, usage=USAGE)
+    assert streamed(early, reason, late)[-1] == ModelCallEndEvent("r", 5, 3, 2, 1, "stop", created_at=0)
+    assert streamed(early, reason)[-1] == ModelCallEndEvent("r", 1, 1, 0, 0, "stop", created_at=0)
 
 
 def test_the_input_of_a_call_that_is_no_text_is_refused():
@@ -344,6 +374,155 @@ def test_a_model_whose_pieces_grow_is_told_of(caplog: pytest.LogCaptureFixture) 
     assert record.getMessage() == (
         "model 'tester' streamed 6 characters, but its whole answer has 3: each piece must hold only what is new"
     )
+
+
+REST: dict[str, tuple[list[ContentBlock], list[ContentBlock], list[ContentBlock]]] = {
+    "text": ([TextBlock("he"), TextBlock("l")], [TextBlock("hello")], [TextBlock("hello", "r-1")]),
+    "second text": (
+        [TextBlock("one")],
+        [TextBlock("one"), TextBlock("two")],
+        [TextBlock("one", "r-1"), TextBlock("two", "r-2")],
+    ),
+    "text after a call": (
+        [TextBlock("so"), ToolCallBlock("1", "f", "{}")],
+        [TextBlock("so much"), ToolCallBlock("1", "f", "{}")],
+        [TextBlock("so", "r-1"), ToolCallBlock("1", "f", "{}"), TextBlock(" much", "r-2")],
+    ),
+    "thinking": (
+        [ThinkingBlock("h")],
+        [ThinkingBlock("hm"), TextBlock("so")],
+        [ThinkingBlock("hm", "r-1"), TextBlock("so", "r-2")],
+    ),
+    "input": ([ToolCallBlock("1", "f", "{")], [ToolCallBlock("1", "f", "{}")], [ToolCallBlock("1", "f", "{}")]),
+    "input not begun": ([ToolCallBlock("1", "f")], [ToolCallBlock("1", "f", "{}")], [ToolCallBlock("1", "f", "{}")]),
+    "half a character": ([TextBlock("a\ud800")], [TextBlock("a\ud800b")], [TextBlock("a\ufffdb", "r-1")]),
+}
+
+
+@pytest.mark.parametrize("case", REST)
+def test_what_the_last_response_has_beyond_the_pieces_is_announced(case, caplog):
+    pieces, whole, found = REST[case]
+    assert blocks_of(*map(piece, pieces), last(*whole)) == found
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("whole", ["he... longer", "HELLO and more", "hel"])
+def test_of_a_last_response_that_says_something_else_nothing_is_added(whole):
+    """A layer may have rewritten the pieces, to take a secret out of them say."""
+    assert blocks_of(piece(TextBlock("hello")), last(TextBlock(whole))) == [TextBlock("hello", "r-1")]
+
+
+def test_pictures_of_which_no_piece_came_are_announced():
+    one, two = (DataBlock(URLSource(f"https://example.org/{n}", "image/png")) for n in "12")
+    assert [block.source.url[-1] for block in blocks_of(piece(one), last(one, two))] == ["1", "2"]
+
+
+# Odd values: mended where it is plain what they mean, and refused by name where it is not
+
+
+HALF = "\ud800"
+MENDED: dict[str, tuple[list[ContentBlock], list[ContentBlock]]] = {
+    "half a character": ([TextBlock(f"a{HALF}")], [TextBlock("a\ufffd", "r-1")]),
+    "no text": ([TextBlock(None), TextBlock("a")], [TextBlock("a", "r-1")]),
+    "half a signature": ([ThinkingBlock("a", signature=HALF)], [ThinkingBlock("a", "r-1", "\ufffd")]),
+    "no thinking": ([ThinkingBlock(None, signature="s")], [ThinkingBlock("", "r-1", "s")]),
+    "half a name and id": (
+        [ToolCallBlock(f"1{HALF}", f"f{HALF}", f"{{{HALF}}}")],
+        [ToolCallBlock("1\ufffd", "f\ufffd", "{\ufffd}")],
+    ),
+    "an id that is a number": ([ToolCallBlock(7, "f", "{}")], [ToolCallBlock("7", "f", "{}")]),
+    "no id": ([ToolCallBlock(None, "f", "{}")], [ToolCallBlock("r-1", "f", "{}")]),
+    "no input": ([ToolCallBlock("1", "f", None)], [ToolCallBlock("1", "f", "")]),
+    "a picture's name": (
+        [DataBlock(URLSource(f"u{HALF}", "image/png"), HALF, 3)],
+        [DataBlock(URLSource("u\ufffd", "image/png"), "\ufffd", "r-1")],
+    ),
+}
+REFUSED: dict[str, tuple[Any, str]] = {
+    "content": (ChatResponse(None), "answered with the content None: it must be a list of blocks"),
+    "content text": (ChatResponse("hi"), "answered with the content 'hi': it must be a list of blocks"),
+    "text": (last(TextBlock(5)), "answered with a TextBlock whose text is 5: it must be a str"),
+    "thinking": (last(ThinkingBlock(["a"])), r"answered with a ThinkingBlock whose thinking is \['a'\]: it must be"),
+    "signature": (
+        last(ThinkingBlock("a", signature=b"s")),
+        "a ThinkingBlock whose signature is b's': it must be a str",
+    ),
+    "no name": (last(ToolCallBlock("1", None)), "called a tool without saying which"),
+    "empty name": (last(ToolCallBlock("1", "", "{}")), "called a tool without saying which"),
+    "name": (last(ToolCallBlock("1", 5)), "answered with a ToolCallBlock whose name is 5: it must be a str"),
+    "id": (last(ToolCallBlock(["1"], "f")), r"answered with a ToolCallBlock whose id is \['1'\]: it must be a str"),
+    "input": (last(ToolCallBlock("1", "f", {"a": 1})), r"a ToolCallBlock whose input is \{'a': 1\}: it must be a str"),
+    "source": (last(DataBlock(None)), "answered with a DataBlock whose source is None"),
+    "media type": (last(DataBlock(URLSource("u", None, "url"))), "answered with a URLSource whose media_type is"),
+    "base64": (last(DataBlock(Base64Source("no!", "image/png"))), "answered with data that is not base64"),
+    "usage": (ChatResponse([], usage={"input_tokens": 3}), "reported the usage {'input_tokens': 3}: it must be a Chat"),
+    "tokens": (ChatResponse([], usage=ChatUsage("many", 3)), r"reported the usage .*: it must be in whole numbers"),
+}
+
+
+@pytest.mark.parametrize("case", MENDED)
+def test_an_odd_value_of_plain_meaning_is_mended(case):
+    odd, mended = MENDED[case]
+    assert message_of(at_once(last(*odd))).content == mended
+    assert blocks_of(*map(piece, odd), last(*odd)) == mended
+
+
+@pytest.mark.parametrize("case", [case for case in REFUSED if case != "media type"])
+def test_an_odd_value_is_refused_by_hook_model_and_value(case):
+    odd, problem = REFUSED[case]
+    with pytest.raises(ChainContractError, match=f"^on_model_call: model 'tester' .*{problem}"):
+        streamed(odd)
+    with pytest.raises(ChainContractError, match=f"^on_model_call: model 'tester' .*{problem}"):
+        at_once(odd)
+
+
+def test_a_piece_without_a_name_continues_its_call():
+    pieces = [ToolCallBlock("1", "f", "{"), ToolCallBlock("1", None, "}"), ToolCallBlock("1", "", None)]
+    assert blocks_of(*map(piece, pieces)) == [ToolCallBlock("1", "f", "{}")]
+
+
+# A limit
+
+
+def test_text_is_cut_where_the_limit_is():
+    by = Decoder("r", lambda: "b", set(), "tester", limit=5)
+    assert message_of(at_once(last(TextBlock("x" * 9_000)), by)).get_text_content() == "xxxxx"
+    by = Decoder("r", lambda: "b", set(), "tester", limit=5)
+    assert message_of(by.feed(piece(TextBlock("x" * 9_000)))).get_text_content() == "xxxxx"
+    assert by.written == 9_000
+
+
+BIG = "x" * 10_000
+OVER: dict[str, ContentBlock] = {
+    "data": DataBlock(Base64Source("AAAA" * 2_500, "image/png")),
+    "url": DataBlock(URLSource(BIG, "image/png")),
+    "name": DataBlock(URLSource("u", "image/png"), BIG),
+    "call": ToolCallBlock("1", "f", BIG),
+    "call name": ToolCallBlock("1", BIG),
+    "call id": ToolCallBlock(BIG, "f"),
+    "signature": ThinkingBlock("", signature=BIG),
+    "provider": ProviderBlock("anthropic", BIG),
+}
+
+
+@pytest.mark.parametrize("kind", OVER)
+@pytest.mark.parametrize("make", [piece, last])
+def test_in_the_place_of_a_block_that_is_too_large_a_note_stands(kind, make):
+    numbers = count(1)
+    by = Decoder("r", lambda: f"r-{next(numbers)}", set(), "tester", limit=5_000)
+    message = message_of(by.feed(make(TextBlock("so"), OVER[kind], OVER[kind])))
+    assert by.written > 5_000
+    [note] = {block.text for block in message.get_content_blocks("text")} - {"so"}
+    assert re.fullmatch(r"\[left out: .*, 10,\d\d\d characters, more than max_output allows\]", note)
+    assert len(message.to_json()) < 1_000
+
+
+@pytest.mark.parametrize("nothing", [[], [TextBlock("")], [ThinkingBlock("")]], ids=repr)
+def test_a_response_that_says_nothing_counts_as_well(nothing):
+    by = decoder()
+    for _ in range(10):
+        by.feed(piece(*nothing))
+    assert by.written == 10
 
 
 @pytest.mark.parametrize("whole", [[TextBlock("abc")], [], [TextBlock("abc"), ToolCallBlock("1", "f", "{}")]])

@@ -270,12 +270,42 @@ async def test_an_endless_stream_beside_its_reader_is_cut():
     await assert_well(agent, "exceed_max_output")
 
 
-async def test_a_whole_answer_that_is_too_long_is_kept_and_no_other_asked_for():
-    calls = ChatResponse([ToolCallBlock("1", "add", '{"a": 1, "b": 1}' + " " * 200)])
-    agent = agent_of([calls], add, react_config=ReActConfig(max_output=100))
-    assert (await agent.reply("go")).finished_reason == "exceed_max_output"
-    assert results(agent) == ["success"]
+BIG_PICTURE = DataBlock(Base64Source("AAAA" * 100_000, "image/png"))
+
+
+@pytest.mark.parametrize(
+    "block", [ToolCallBlock("1", "add", '{"a": 1, "b": 1}' + " " * 200), BIG_PICTURE], ids=["call", "data"]
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_in_the_place_of_what_is_too_large_for_the_reply_a_note_stands(block, stream):
+    model = ScriptedChatModel([ChatResponse([block])], stream=stream)
+    agent = Agent("a", model=model, toolkit=Toolkit(tools=[add]), react_config=ReActConfig(max_output=100))
+    message = await agent.reply("go")
+    assert message.finished_reason == "exceed_max_output"
+    assert re.match(r"\[left out: .* characters, more than max_output allows\]", message.get_text_content())
+    assert len(agent.state.model_dump_json()) < 3_000
     await assert_well(agent, "exceed_max_output")
+
+
+async def test_a_whole_text_that_is_too_long_is_cut():
+    agent = agent_of([ChatResponse([TextBlock("x" * 100_000)])], react_config=ReActConfig(max_output=5_000))
+    message = await agent.reply("go")
+    assert (message.finished_reason, len(message.get_text_content())) == ("exceed_max_output", 5_000)
+    await assert_well(agent, "exceed_max_output")
+
+
+async def test_a_model_that_streams_nothing_for_ever_is_stopped():
+    class Silent(ChatModelBase):
+        async def _call(self, messages, tools, tool_choice):
+            async def stream():
+                while True:
+                    yield ChatResponse([], is_last=False)
+
+            return stream()
+
+    agent = Agent("a", model=Silent(model="silent"), react_config=ReActConfig(max_output=1_000))
+    with anyio.fail_after(30):
+        assert (await agent.reply("go")).finished_reason == "exceed_max_output"
 
 
 @pytest.mark.parametrize("form", ["inline", "in context", "streaming", "concurrent"])

@@ -1,0 +1,179 @@
+"""What comes in from models, tools and callers: mended where its meaning is plain, and otherwise refused.
+
+What gets past here can be saved and loaded again, and is fit for every provider: texts are texts, of whole characters,
+ids name something, data is base64, and the rest has a JSON form.
+"""
+
+import binascii
+from dataclasses import fields, replace
+from typing import Any, TypeVar, get_args
+
+from pydantic_core import from_json, to_json
+
+from agentrt.block import (
+    Base64Source,
+    DataBlock,
+    HintBlock,
+    ProviderBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    URLSource,
+    new_id,
+)
+from agentrt.message import Msg
+from agentrt.types import ChatUsage, FinishedReason
+
+__all__ = ["is_base64", "json_problem", "mended_block", "mended_message", "whole_characters"]
+
+_T = TypeVar("_T")
+
+_TEXTS: dict[type, tuple[str, ...]] = {
+    TextBlock: ("id", "text"),
+    ThinkingBlock: ("id", "thinking", "signature"),
+    DataBlock: ("id", "name"),
+    HintBlock: ("id", "hint", "source"),
+    ToolCallBlock: ("id", "name", "input"),
+    ToolResultBlock: ("id", "name"),
+    ProviderBlock: ("id", "provider", "content"),
+    Base64Source: ("data", "media_type"),
+    URLSource: ("url", "media_type"),
+}
+_OPTIONAL = {(ThinkingBlock, "signature"), (DataBlock, "name"), (HintBlock, "source")}
+_TYPES: dict[type, Any] = {kind: each.default for kind in _TEXTS for each in fields(kind) if each.name == "type"}
+_REASONS = (None, *get_args(FinishedReason))
+_DEEPER = 16  # how deep in a state metadata lies, and some more
+
+
+def whole_characters(text: str) -> str:
+    """Return the text without halves of surrogate pairs, which fit into no file and no request."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def is_base64(data: str) -> bool:
+    """Say whether the text is base64, with its padding; line breaks and blanks do not matter."""
+    try:
+        binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
+    except ValueError:  # line by line, perhaps
+        try:
+            binascii.a2b_base64("".join(data.split()).encode("ascii"), strict_mode=True)
+        except ValueError:
+            return False
+    return True
+
+
+def json_problem(value: Any) -> str | None:
+    """Say why a value cannot be part of a saved state, `None` if it can."""
+    try:
+        text = to_json(value, inf_nan_mode="constants")
+    except (ValueError, RecursionError):
+        return "it holds something that has no JSON form"
+    try:
+        from_json(b"[" * _DEEPER + text + b"]" * _DEEPER, allow_inf_nan=False, cache_strings="none")
+    except ValueError:
+        return "it holds a number that is not finite, or is nested too deep"
+    return None
+
+
+def mended_block(block: _T, *, empty: bool = False) -> _T:
+    """Return a block whose fields are what they should be: the same one, or else a copy.
+
+    Half characters are replaced, a number becomes an id, and what has no id or type gets one; with `empty`, a text that
+    is `None` becomes empty. Raises `ValueError`, saying what is wrong, for anything else.
+    """
+    changes = _changes(block, empty)
+    if isinstance(block, DataBlock):
+        if not isinstance(block.source, (Base64Source, URLSource)):
+            raise ValueError(f"a DataBlock whose source is {block.source!r:.100}: it must be Base64Source or URLSource")
+        source = block.source
+        if source_changes := _changes(source, empty):
+            changes["source"] = source = replace(source, **source_changes)
+        if isinstance(source, Base64Source) and not is_base64(source.data):
+            raise ValueError(f"data that is not base64 ({source.data!r:.50}): encode it with base64.b64encode")
+    return replace(block, **changes) if changes else block  # type: ignore[type-var]  # a dataclass
+
+
+def _changes(block: Any, empty: bool) -> dict[str, Any]:
+    cls = block.__class__
+    if cls not in _TEXTS:
+        cls = next((each for each in cls.__mro__ if each in _TEXTS), None)
+        if cls is None:
+            raise ValueError(f"{block!r:.200}, which is not a block")
+    changes: dict[str, Any] = {}
+    for name in _TEXTS[cls]:
+        value = getattr(block, name)
+        if value.__class__ is not str:
+            if value is None and (cls, name) in _OPTIONAL:
+                continue
+            changes[name] = _as_text(cls, name, value, empty)
+        elif not value.isascii() and (whole := whole_characters(value)) is not value:
+            changes[name] = whole
+    if block.type != _TYPES[cls]:
+        changes["type"] = _TYPES[cls]
+    return changes
+
+
+def _as_text(cls: type, name: str, value: Any, empty: bool) -> str:
+    if isinstance(value, str):
+        return whole_characters(str(value))
+    if name == "id" and cls is not ToolResultBlock:
+        if isinstance(value, int):
+            return str(int(value))
+        if value is None:
+            return "" if cls is ToolCallBlock else new_id()
+    if value is None and empty:
+        return ""
+    raise ValueError(f"a {cls.__name__} whose {name} is {value!r:.100}: it must be a str")
+
+
+def mended_message(message: Msg) -> Msg:
+    """Return a message that can be kept: the same one, or else a copy. Raises `ValueError`, saying what is wrong."""
+    changes: dict[str, Any] = {}
+    for name in ("name", "id"):
+        value = getattr(message, name)
+        if not isinstance(value, str):
+            raise ValueError(f"its {name} is {value!r:.100}: it must be a str")
+        if (whole := whole_characters(value)) is not value:
+            changes[name] = whole
+    content = message.content
+    if isinstance(content, str):
+        if (whole := whole_characters(content)) is not content:
+            changes["content"] = whole
+    else:
+        changes |= _mended_content(content)
+    _check_outcome(message)
+    return replace(message, **changes) if changes else message
+
+
+def _mended_content(content: list[Any]) -> dict[str, Any]:
+    try:
+        blocks = [mended_block(block) for block in content]
+    except ValueError as error:
+        raise ValueError(f"it holds {error}") from None
+    return {"content": blocks} if any(new is not old for new, old in zip(blocks, content, strict=True)) else {}
+
+
+def _check_outcome(message: Msg) -> None:
+    for name in ("metadata", "structured_output"):
+        value = getattr(message, name)
+        if not (isinstance(value, dict) or (value is None and name == "structured_output")):
+            raise ValueError(f"its {name} is {value!r:.100}: it must be a dict")
+        if value and (problem := json_problem(value)):
+            raise ValueError(f"its {name} cannot be saved: {problem}")
+    usage = message.usage
+    if usage is not None:
+        if not isinstance(usage, ChatUsage):
+            raise ValueError(f"its usage is {usage!r:.100}: it must be a ChatUsage")
+        if problem := json_problem(usage):
+            raise ValueError(f"its usage cannot be saved: {problem}")
+    if message.finished_reason not in _REASONS or not isinstance(message.error, str | None):
+        raise ValueError(f"its end is {message.finished_reason!r:.50}, {message.error!r:.50}: leave these out")
+    if not isinstance(message.created_at, int):
+        raise ValueError(f"its created_at is {message.created_at!r:.50}: it must be nanoseconds since the epoch")
