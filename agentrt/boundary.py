@@ -58,14 +58,11 @@ def whole_characters(text: str) -> str:
 
 
 def is_base64(data: str) -> bool:
-    """Say whether the text is base64, with its padding; line breaks and blanks do not matter."""
+    """Say whether the text is base64, with its padding."""
     try:
-        binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
-    except ValueError:  # line by line, perhaps
-        try:
-            binascii.a2b_base64("".join(data.split()).encode("ascii"), strict_mode=True)
-        except ValueError:
-            return False
+        binascii.a2b_base64(data, strict_mode=True)
+    except ValueError:
+        return False
     return True
 
 
@@ -73,8 +70,8 @@ def json_problem(value: Any) -> str | None:
     """Say why a value cannot be part of a saved state, `None` if it can."""
     try:
         text = to_json(value, inf_nan_mode="constants")
-    except (ValueError, RecursionError):
-        return "it holds something that has no JSON form"
+    except (ValueError, RecursionError) as error:
+        return f"{error!s:.200}"
     try:
         from_json(b"[" * _DEEPER + text + b"]" * _DEEPER, allow_inf_nan=False, cache_strings="none")
     except ValueError:
@@ -88,6 +85,8 @@ def mended_block(block: _T, *, empty: bool = False) -> _T:
     Half characters are replaced, a number becomes an id, and what has no id or type gets one; with `empty`, a text that
     is `None` becomes empty. Raises `ValueError`, saying what is wrong, for anything else.
     """
+    if _is_plain(block):  # nearly always
+        return block
     changes = _changes(block, empty)
     if isinstance(block, DataBlock):
         if not isinstance(block.source, (Base64Source, URLSource)):
@@ -96,8 +95,20 @@ def mended_block(block: _T, *, empty: bool = False) -> _T:
         if source_changes := _changes(source, empty):
             changes["source"] = source = replace(source, **source_changes)
         if isinstance(source, Base64Source) and not is_base64(source.data):
-            raise ValueError(f"data that is not base64 ({source.data!r:.50}): encode it with base64.b64encode")
+            data = "".join(source.data.split())  # line by line, perhaps
+            if not is_base64(data):
+                raise ValueError(f"data that is not base64 ({source.data!r:.50}): encode it with base64.b64encode")
+            changes["source"] = replace(source, data=data)
     return replace(block, **changes) if changes else block  # type: ignore[type-var]  # a dataclass
+
+
+def _is_plain(block: Any) -> bool:
+    if block.__class__ is not TextBlock:
+        return False
+    text, id = block.text, block.id
+    if text.__class__ is not str or id.__class__ is not str or block.type != "text":
+        return False
+    return text.isascii() and id.isascii()
 
 
 def _changes(block: Any, empty: bool) -> dict[str, Any]:
@@ -135,6 +146,9 @@ def _as_text(cls: type, name: str, value: Any, empty: bool) -> str:
 
 def mended_message(message: Msg) -> Msg:
     """Return a message that can be kept: the same one, or else a copy. Raises `ValueError`, saying what is wrong."""
+    content = message.content
+    if content.__class__ is str and content.isascii() and _is_bare(message):  # nearly always
+        return message
     changes: dict[str, Any] = {}
     for name in ("name", "id"):
         value = getattr(message, name)
@@ -142,7 +156,6 @@ def mended_message(message: Msg) -> Msg:
             raise ValueError(f"its {name} is {value!r:.100}: it must be a str")
         if (whole := whole_characters(value)) is not value:
             changes[name] = whole
-    content = message.content
     if isinstance(content, str):
         if (whole := whole_characters(content)) is not content:
             changes["content"] = whole
@@ -150,6 +163,15 @@ def mended_message(message: Msg) -> Msg:
         changes |= _mended_content(content)
     _check_outcome(message)
     return replace(message, **changes) if changes else message
+
+
+def _is_bare(message: Msg) -> bool:
+    name, id = message.name, message.id
+    if name.__class__ is not str or id.__class__ is not str or message.created_at.__class__ is not int:
+        return False
+    if message.metadata or message.usage or message.structured_output or message.finished_reason or message.error:
+        return False
+    return name.isascii() and id.isascii() and message.metadata.__class__ is dict
 
 
 def _mended_content(content: list[Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from agentrt.block import BLOCKS
+from agentrt.boundary import mended_message, whole_characters
 from agentrt.errors import InvalidInputError
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
@@ -17,24 +18,35 @@ ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEv
 
 
 def as_input(inputs: Any) -> ReplyInput:
-    """Return the input with a plain `str` made a user's message; raises `InvalidInputError` for what no agent takes."""
+    """Return the input as it can be kept, a plain `str` as a user's message.
+
+    Halves of characters are replaced; raises `InvalidInputError` for what no agent takes, or could not save.
+    """
     if isinstance(inputs, str):
-        inputs = UserMsg("user", inputs)
-    if not isinstance(inputs, ANSWERS):
-        check_content(as_messages(inputs))
-    return inputs  # type: ignore[no-any-return]  # checked above
+        inputs = UserMsg("user", whole_characters(inputs))
+    if isinstance(inputs, ANSWERS):
+        return inputs
+    messages = as_messages(inputs)
+    check_content(messages)
+    return inputs if inputs is None else messages if isinstance(inputs, list) else messages[0]
 
 
 def as_messages(inputs: Any) -> list[Msg]:
-    """Return the messages in the input; raises `InvalidInputError` for anything else."""
+    """Return the messages in the input, as `as_input` does; raises `InvalidInputError` for anything else."""
     if inputs is None:
         return []
     if inputs.__class__ is str:  # from a layer, since what comes from outside is a message by now
-        return [UserMsg("user", inputs)]
-    messages = inputs if isinstance(inputs, list) else [inputs]
-    for message in messages:
-        _check(message)
-    return messages
+        return [UserMsg("user", whole_characters(inputs))]
+    return [_checked(message) for message in (inputs if isinstance(inputs, list) else [inputs])]
+
+
+def _checked(message: Any) -> Msg:
+    _check(message)
+    try:
+        return mended_message(message)
+    except ValueError as error:
+        problem = str(error)
+    raise InvalidInputError(f"the message from {message.name!r:.200} could not be saved: {problem}")
 
 
 def has_content(message: Msg) -> bool:

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import groupby
 
 import anyio
-from pydantic_core import to_json
 
 from agentrt.agent.approval import Ready, decide_call, denial, make_ready, ready_at_once
 from agentrt.agent.host import Host, inside_of
@@ -15,6 +14,7 @@ from agentrt.agent.pieces import DataPieces
 from agentrt.agent.reasoning import Conversation
 from agentrt.agent.run import Run
 from agentrt.agent.step import STRUCTURED_OUTPUT, Act
+from agentrt.boundary import json_problem, mended_block, mended_message
 from agentrt.errors import MissingTerminalError
 from agentrt.event import (
     AgentEvent,
@@ -303,7 +303,11 @@ async def _output_events(
             elif isinstance(item, ToolResponse):
                 response = item
             else:
-                content = _blocks(item.content)
+                try:
+                    content = _blocks(item.content)
+                except ValueError as error:
+                    response = failure(f"Failed: the output holds {error}.")
+                    continue
                 streamed += content
                 for event in _pieces(agent.run, call, [_joinable(block, pieces) for block in content]):
                     yield event
@@ -342,19 +346,27 @@ async def _prepare(agent: Conversation, call: ToolCallBlock) -> Ready:
 
 def _take_metadata(context: ReplyContext, response: ToolResponse) -> None:
     """Take the tool's own answer to the user out of the metadata; what fits into no saved state makes it an error."""
+    if not isinstance(response.metadata, dict):
+        _fail(response, f"the metadata of the result is {response.metadata!r:.100}: it must be a dict")
+        response.metadata = {}
+        return
     answer = response.metadata.get("response_msg")
     if isinstance(answer, Msg):
         response.metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
         refused = next((block.type for block in answer.get_content_blocks() if block.type not in _ANSWERS), None)
-        if refused is None:
-            context.response = context.response or answer
+        try:
+            answer = mended_message(answer)
+        except ValueError as error:
+            _fail(response, f"the tool's answer to the user could not be saved: {error}")
         else:
-            _fail(response, f"the tool's answer to the user holds a {refused} block")
-    try:
-        to_json(response.metadata)
-    except ValueError as error:
+            if refused is None:
+                context.response = context.response or answer
+            else:
+                _fail(response, f"the tool's answer to the user holds a {refused} block")
+    problem = json_problem(response.metadata)
+    if problem is not None:
         response.metadata = {}
-        _fail(response, f"the metadata of the result has no JSON form ({type(error).__name__})")
+        _fail(response, f"the metadata of the result has no JSON form: {problem}")
 
 
 def _fail(response: ToolResponse, why: str) -> None:
@@ -369,7 +381,10 @@ def result_events(
     if response.metadata:
         response = replace(response)  # a layer may keep the one it gave, for the next time
         _take_metadata(context, response)
-    content = _blocks(response.content)
+    try:
+        content, state = _blocks(response.content), ToolResultState(response.state)
+    except ValueError as error:  # of a layer's making, since the tool's own is sound
+        content, state = [TextBlock(f"Failed: the result holds {error}.")], ToolResultState.ERROR
     for block in content:
         if isinstance(block, TextBlock):
             context.received += len(block.text)
@@ -381,7 +396,7 @@ def result_events(
         events = _pieces(run, call, note)
     else:
         events, output = [], [*content, *note]
-    state = ToolResultState.SUCCESS if response.state is ToolResultState.RUNNING else response.state
+    state = ToolResultState.SUCCESS if state is ToolResultState.RUNNING else state
     events.append(ToolResultEndEvent(run.id, call.id, state, output, metadata=response.metadata or None))
     return events
 
@@ -395,8 +410,16 @@ def note_of(context: ReplyContext, call: ToolCallBlock) -> ToolOutput:
 
 
 def _blocks(content: str | ToolOutput) -> ToolOutput:
+    """Return the content, which a layer may have made, as it can be kept; raises `ValueError`, saying what cannot."""
     # A plain text is no content by its type, but what is meant is clear.
-    return [TextBlock(content)] if isinstance(content, str) else content
+    if isinstance(content, str):
+        content = [TextBlock(content)]
+    if not isinstance(content, (list, tuple)):
+        raise ValueError(f"the content {content!r:.200}, which is not a list of blocks")
+    for block in content:
+        if not isinstance(block, (TextBlock, DataBlock)):
+            raise ValueError(f"{block!r:.200}, which is neither a TextBlock nor a DataBlock")
+    return [mended_block(block) for block in content]
 
 
 def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> list[AgentEvent]:

@@ -17,6 +17,7 @@ from agentrt.agent.acting import note_of, result_events
 from agentrt.agent.ending import ReplyingConversation, begun_calls
 from agentrt.agent.reasoning import known_tools
 from agentrt.agent.run import Run
+from agentrt.boundary import is_base64
 from agentrt.errors import ResumeError
 from agentrt.event import (
     AgentEvent,
@@ -42,6 +43,7 @@ from agentrt.state import CallDecision, ReplyContext
 from agentrt.tool.arguments import parse_object
 from agentrt.tool.base import MAX_OUTPUT
 from agentrt.tool.call import PreparedCall
+from agentrt.tool.result import MAX_DATA, data_size
 from agentrt.types import PermissionBehavior, PermissionRule, ToolOutput, ToolResponse
 
 __all__ = ["answered_before", "apply_answer", "check_answer", "going_on", "waiting_calls"]
@@ -54,7 +56,6 @@ _MOST_RESULTS = 1_000
 _MOST_RULES = 100
 _MOST_FEEDBACK = 10_000
 _MOST_METADATA = 1_000_000
-_MOST_DATA = 50_000_000
 
 
 def going_on(agent: ReplyingConversation, inputs: ReplyInput) -> ReplyContext | None:
@@ -302,11 +303,18 @@ def _check_execution(agent: ReplyingConversation, context: ReplyContext, executi
         raise ResumeError(f"the result of {call.name!r} is not final: its state is RUNNING", code="invalid")
     tool = known_tools(agent).get(call.name)
     output = _output(execution)
-    text = sum(len(block.text) for block in output if isinstance(block, TextBlock))
-    _check_size(f"the result of {call.name!r}", text, MAX_OUTPUT if tool is None else tool.max_output)
-    sources = [block.source for block in output if isinstance(block, DataBlock)]
-    data = sum(len(source.data) for source in sources if isinstance(source, Base64Source))
-    _check_size(f"the data in the result of {call.name!r}", data, _MOST_DATA)
+    data = [block for block in output if isinstance(block, DataBlock) and isinstance(block.source, Base64Source)]
+    text = sum(len(block.text) if isinstance(block, TextBlock) else data_size(block) for block in output)
+    size = sum(map(data_size, data))
+    most = MAX_OUTPUT if tool is None else tool.max_output
+    _check_size(f"the result of {call.name!r}", text - size, most)
+    _check_size(f"the data in the result of {call.name!r}", size, MAX_DATA if most == MAX_OUTPUT else most)
+    for block in data:
+        if isinstance(block.source, Base64Source) and not is_base64(block.source.data):
+            raise ResumeError(
+                f"the result of {call.name!r} holds data that is not base64: encode it with base64.b64encode",
+                code="invalid",
+            )
     _check_size(f"the metadata of the result of {call.name!r}", len(to_json(execution.metadata)), _MOST_METADATA)
 
 

@@ -16,6 +16,7 @@ from agentrt.agent.interrupt import Interrupted, interruption
 from agentrt.agent.recorder import RECORDED, Recorder
 from agentrt.agent.step import Finish, Step
 from agentrt.agent.stream import Ticket
+from agentrt.boundary import whole_characters
 from agentrt.errors import UsageError
 from agentrt.event import (
     AgentEvent,
@@ -158,7 +159,9 @@ class Run:
         """
         if self.ended:
             raise UsageError("continue_with() came after the end of the reply: call it before REPLY_END passes")
-        self._hints.append(hint)
+        if not isinstance(hint, str):
+            raise UsageError(f"continue_with() takes a str for the model, not {hint!r:.200}")
+        self._hints.append(whole_characters(hint))
 
     def hinted(self, step: Step) -> bool:
         """Say whether a reply that is about to be complete is to go on instead."""

@@ -16,7 +16,7 @@ from agentrt.types import JSONSchema, PermissionBehavior, PermissionContext, Per
 __all__ = ["MAX_OUTPUT", "ToolBase", "check_name", "check_tool", "place_of", "plan_of"]
 
 MAX_OUTPUT = 200_000
-"""The most characters of text that a tool's result keeps unless the tool says otherwise: some 50,000 tokens."""
+"""The most characters that a tool's result keeps, apart from data, unless the tool says otherwise: 50,000 tokens."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -54,7 +54,11 @@ class ToolBase:
     """Seconds that one call may take, `None` for no limit."""
 
     max_output: int = MAX_OUTPUT
-    """The most characters of text that the result keeps."""
+    """The most characters that the result keeps, of text, data in base64, URLs, names and ids.
+
+    A note says what was left out, in the place of data. Unless a tool sets another limit, data has one of its own, of
+    50,000,000 characters.
+    """
 
     raise_tool_errors: bool = False
     """Whether an exception of the tool leaves the runtime instead of becoming a result for the model."""

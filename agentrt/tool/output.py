@@ -46,7 +46,7 @@ class Output:
 
     def __init__(self, tool: ToolBase) -> None:
         self._tool = tool
-        self._budget = Budget(tool.max_output)
+        self._budget = Budget(tool)
         self._blocks: list[_Pieces] = []
         self._data: dict[str, _Pieces] = {}
         self._ids: set[str] = set()

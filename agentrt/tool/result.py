@@ -13,18 +13,21 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from agentrt.block import DataBlock, TextBlock, ToolResultState
+from agentrt.block import Base64Source, DataBlock, TextBlock, ToolResultState
+from agentrt.boundary import json_problem, mended_block
 from agentrt.errors import ToolError
 from agentrt.message import Msg
 from agentrt.text import mask, user_frames_of
-from agentrt.tool.base import ToolBase
+from agentrt.tool.base import MAX_OUTPUT, ToolBase
 from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 
 __all__ = [
+    "MAX_DATA",
     "Budget",
     "blocks_of",
     "check_metadata",
     "content_of",
+    "data_size",
     "failed",
     "failure",
     "final",
@@ -40,6 +43,11 @@ _logger = logging.getLogger("agentrt")
 _MAX_ERROR = 2_000
 _MAX_MASKED = 50_000
 _SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
+_MAX_NOTES = 10  # in the places of data; what comes after that is counted
+_FREE = 32  # characters that an id or a media type may have for nothing: more than an id that fills itself in
+
+MAX_DATA = 50_000_000
+"""The most characters of base64 that a result keeps, unless its tool has a `max_output` of its own."""
 
 
 def failure(text: str, state: ToolResultState = ToolResultState.ERROR) -> ToolResponse:
@@ -85,7 +93,7 @@ def to_response(tool: ToolBase, value: Any) -> ToolResponse:
     response = response_of(tool, value)
     state = state_of(tool, response.state)
     check_metadata(tool, response.metadata)
-    budget = Budget(tool.max_output)
+    budget = Budget(tool)
     content = [budget.take(block) for block in blocks_of(tool, response.content)]
     kept = [block for block in content if block is not None]
     if budget.left_out:
@@ -94,13 +102,16 @@ def to_response(tool: ToolBase, value: Any) -> ToolResponse:
 
 
 class Budget:
-    """How much more text a result may keep."""
+    """How much more a result may keep, in characters: of text and data, of URLs, names and ids."""
 
-    __slots__ = ("left", "left_out", "total")
+    __slots__ = ("left", "left_for_data", "left_out", "notes", "total")
 
-    def __init__(self, total: int) -> None:
-        self.total = self.left = total
+    def __init__(self, tool: ToolBase) -> None:
+        self.total = self.left = tool.max_output
+        # Where a tool does not say how much it may give, data has a limit of its own: a picture is more than any text.
+        self.left_for_data = MAX_DATA if tool.max_output == MAX_OUTPUT else None
         self.left_out = 0
+        self.notes = _MAX_NOTES
 
     @property
     def note(self) -> str:
@@ -108,15 +119,45 @@ class Budget:
         return f"[cut: of {whole:,} characters the first {self.total:,} are kept, {self.left_out:,} are left out]"
 
     def take(self, block: TextBlock | DataBlock) -> TextBlock | DataBlock | None:
+        """Return as much of the block as fits, a note in the place of data that does not, or nothing."""
         if not isinstance(block, TextBlock):
-            return block
-        size = len(block.text)
+            return self._take_data(block)
+        size = max(len(block.text), 1) + _extra(block.id)
         if size <= self.left:
             self.left -= size
             return block
         self.left_out += size - self.left
         kept, self.left = block.text[: self.left], 0
-        return TextBlock(kept, block.id) if kept else None
+        return TextBlock(kept) if kept else None
+
+    def _take_data(self, block: DataBlock) -> TextBlock | DataBlock | None:
+        size = data_size(block)
+        separate = self.left_for_data is not None and isinstance(block.source, Base64Source)
+        left = self.left_for_data if separate and self.left_for_data is not None else self.left
+        if size <= left:
+            if separate:
+                self.left_for_data = left - size
+            else:
+                self.left = left - size
+            return block
+        if not self.notes:
+            self.left_out += size
+            return None
+        self.notes -= 1
+        return TextBlock(
+            f"[left out: {block.source.media_type[:64]}, {size:,} characters, of which there is room for {left:,}]"
+        )
+
+
+def data_size(block: DataBlock) -> int:
+    """Return how many characters the block has, all told."""
+    source = block.source
+    payload = source.data if isinstance(source, Base64Source) else source.url
+    return max(len(payload), 1) + len(block.name or "") + _extra(source.media_type) + _extra(block.id)
+
+
+def _extra(text: str) -> int:
+    return max(len(text) - _FREE, 0)
 
 
 def response_of(tool: ToolBase, value: Any) -> ToolResponse:
@@ -162,7 +203,11 @@ def blocks_of(tool: ToolBase, content: Any) -> ToolOutput:
             raise ToolError(
                 f"the result of {tool.name} holds {kind_of(block)}: it is a list of TextBlock and DataBlock"
             )
-    return [_printable_block(block) for block in content]
+    try:
+        return [mended_block(_printable_block(block)) for block in content]
+    except ValueError as error:
+        problem = str(error)
+    raise ToolError(f"the result of {tool.name} holds {problem}")
 
 
 def state_of(tool: ToolBase, state: Any) -> ToolResultState:
@@ -180,16 +225,15 @@ def check_metadata(tool: ToolBase, metadata: Any) -> None:
         raise ToolError(f"the metadata of {tool.name}'s result is {kind_of(metadata)}: it is a dict")
     if not isinstance(metadata.get("response_msg"), Msg | None):
         raise ToolError(f"the metadata of {tool.name}'s result has a response_msg that is no Msg: it ends the reply")
-    try:
-        to_json({key: value for key, value in metadata.items() if key != "response_msg"})
-    except (PydanticSerializationError, ValueError) as error:
-        raise ToolError(f"the metadata of {tool.name}'s result has no JSON form: {error}") from error
+    problem = json_problem({key: value for key, value in metadata.items() if key != "response_msg"})
+    if problem is not None:
+        raise ToolError(f"the metadata of {tool.name}'s result has no JSON form: {problem}")
 
 
 def _printable_block(block: TextBlock | DataBlock) -> TextBlock | DataBlock:
-    if isinstance(block, TextBlock) and not block.text.isascii():
-        text = _printable(block.text)
-        return block if text is block.text else TextBlock(text, block.id)
+    text: Any = block.text if isinstance(block, TextBlock) else ""
+    if isinstance(text, str) and not text.isascii() and (printable := _printable(text)) is not text:
+        return TextBlock(printable, block.id)
     return block
 
 

@@ -1,6 +1,7 @@
 """Each limit of a reply ends it tidily, with a finished_reason of its own, and the conversation goes on after it."""
 
 import itertools
+import re
 
 import anyio
 import pytest
@@ -9,7 +10,7 @@ from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
 from agentrt.agent import ContextConfig, ReActConfig
 from agentrt.errors import ConfigError
 from agentrt.event import ConfirmResult, UserConfirmResultEvent
-from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
+from agentrt.message import Base64Source, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
 from tests.agent.helpers import add, agent_of, call, items_of, order_of, short
@@ -274,9 +275,14 @@ BIG_PICTURE = DataBlock(Base64Source("AAAA" * 100_000, "image/png"))
 
 
 @pytest.mark.parametrize(
-    "block", [ToolCallBlock("1", "add", '{"a": 1, "b": 1}' + " " * 200), BIG_PICTURE], ids=["call", "data"]
+    ("block", "stream"),
+    [
+        (ToolCallBlock("1", "add", '{"a": 1, "b": 1}' + " " * 200), False),
+        (BIG_PICTURE, False),
+        (BIG_PICTURE, True),
+    ],
+    ids=["call", "data", "streamed data"],
 )
-@pytest.mark.parametrize("stream", [True, False])
 async def test_in_the_place_of_what_is_too_large_for_the_reply_a_note_stands(block, stream):
     model = ScriptedChatModel([ChatResponse([block])], stream=stream)
     agent = Agent("a", model=model, toolkit=Toolkit(tools=[add]), react_config=ReActConfig(max_output=100))

@@ -1,6 +1,7 @@
 """From what a tool gives back to what the model reads."""
 
 import base64
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import date
@@ -187,11 +188,96 @@ def test_text_is_cut_with_a_note() -> None:
 
 
 def test_blocks_share_one_budget() -> None:
-    content = [TextBlock("x" * 6), encoded(b"x"), TextBlock("y" * 6), TextBlock("z" * 6)]
+    content = [TextBlock("x" * 3), encoded(b"x"), TextBlock("y" * 6), TextBlock("z" * 6)]
     response = to_response(SMALL, content)
-    note = "[cut: of 18 characters the first 10 are kept, 8 are left out]"
+    note = "[cut: of 19 characters the first 10 are kept, 9 are left out]"
     assert [block.type for block in response.content] == ["text", "data", "text", "text"]
-    assert texts(response) == ["x" * 6, "y" * 4, note]
+    assert texts(response) == ["x" * 3, "y" * 3, note]
+
+
+BIG = "A" * 4_000
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        DataBlock(Base64Source(BIG, "image/png")),
+        DataBlock(URLSource(BIG, "image/png")),
+        DataBlock(URLSource("u", "image/png"), BIG),
+        DataBlock(URLSource("u", "image/png"), id=BIG),
+        DataBlock(URLSource("u", BIG)),
+    ],
+    ids=["data", "url", "name", "id", "media type"],
+)
+async def test_in_the_place_of_data_that_is_too_large_a_note_stands(block: DataBlock) -> None:
+    content = [TextBlock("a"), block, TextBlock("b")]
+    [before, note, after] = texts(to_response(TOOL, content))
+    assert (before, after) == ("a", "b")
+    assert re.fullmatch(r"\[left out: .*, (4,000|4,001|3,969) characters, of which there is room for 999\]", note)
+    chunks, response = await streamed(*(ToolChunk([each]) for each in content), max_output=1_000)
+    assert [len(text) < 150 for chunk in chunks for text in texts(chunk)] == [True] * 3
+    assert sum(map(len, texts(response))) < 200
+
+
+async def test_data_without_end_is_left_out_with_few_notes() -> None:
+    pictures = [ToolChunk([DataBlock(Base64Source(BIG, "image/png"))]) for _ in range(100)]
+    _, response = await streamed(*pictures, max_output=1_000)
+    assert "".join(texts(response)).count("[left out: image/png") == 10
+    assert texts(response)[-1].startswith("[cut: of 361,000 characters the first 1,000 are kept")
+
+
+async def test_pieces_that_are_empty_count_as_well() -> None:
+    chunks, _ = await streamed(*[""] * 100, max_output=10)
+    assert len(chunks) == 11
+
+
+def test_a_picture_may_be_larger_than_a_text_unless_the_tool_says_how_much_it_gives() -> None:
+    picture = DataBlock(Base64Source("AAAA" * 100_000, "image/png"))
+    assert to_response(FunctionTool(nothing), picture).content == [picture]
+    [note] = to_response(FunctionTool(nothing, max_output=100_000), picture).content
+    assert isinstance(note, TextBlock)
+
+
+# Odd values
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ([TextBlock(None)], "a TextBlock whose text is None: it must be a str"),
+        ([TextBlock(5)], "a TextBlock whose text is 5: it must be a str"),
+        ([TextBlock("a", ["id"])], "a TextBlock whose id is ['id']: it must be a str"),
+        ([DataBlock(None)], "a DataBlock whose source is None: it must be Base64Source or URLSource"),
+        ([DataBlock(URLSource(None, "image/png"))], "a URLSource whose url is None: it must be a str"),
+        ([DataBlock(Base64Source("no!", "a/b"))], "data that is not base64 ('no!'): encode it with base64.b64encode"),
+    ],
+)
+async def test_a_block_that_could_not_be_loaded_again_is_an_error_that_says_why(content: Any, problem: str) -> None:
+    response = await returned(content)
+    assert (response.state, texts(response)) == ("error", [f"the result of give holds {problem}"])
+    _, response = await streamed(ToolChunk(content))
+    assert (response.state, texts(response)) == ("error", [f"the result of give holds {problem}"])
+
+
+async def test_odd_ids_and_types_are_mended_and_data_may_come_line_by_line() -> None:
+    picture = DataBlock(Base64Source("YWFh\nYWFh\n", "image/png"), id=None, type=None)  # type: ignore[arg-type]
+    [one, two, three] = (await returned([TextBlock("a", 7), TextBlock("b", None, None), picture])).content  # type: ignore[arg-type]
+    assert one == TextBlock("a", "7")
+    assert (two.type, len(two.id), three.type, len(three.id)) == ("text", 24, "data", 24)
+    assert three.source.data == "YWFhYWFh"  # type: ignore[union-attr]
+
+
+deep: list[Any] = []
+for _ in range(190):
+    deep = [deep]
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("inf")], deep], ids=["nan", "infinity", "deep"])
+async def test_metadata_that_would_not_load_is_an_error(value: Any) -> None:
+    [text] = texts(await returned(ToolResponse([], metadata={"k": value})))
+    assert text == (
+        "the metadata of give's result has no JSON form: it holds a number that is not finite, or is nested too deep"
+    )
 
 
 async def test_a_stream_is_cut_with_a_note_as_its_last_piece() -> None:
@@ -242,7 +328,7 @@ async def test_data_that_is_not_base64_is_an_error() -> None:
     broken = DataBlock(Base64Source("???", "image/png"), id="d")
     _, response = await streamed(ToolChunk([encoded(b"a")]), ToolChunk([broken]))
     assert response.state == "error"
-    assert texts(response)[0].startswith("give yielded data that is not base64: ")
+    assert texts(response)[0].startswith("the result of give holds data that is not base64 ('???')")
 
 
 async def test_the_worst_state_wins_and_metadata_adds_up() -> None:
