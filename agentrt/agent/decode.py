@@ -41,6 +41,8 @@ __all__ = ["Decoder"]
 _logger = logging.getLogger("agentrt")
 Events = list[AgentEvent]
 _LARGE = 4_096  # characters: a piece that has as many is looked at before it is handed on
+# No provider takes a name that is empty; the model is told that there is no such tool.
+_NAMELESS = "tool_without_a_name"
 _WRITTEN_BY_MODELS = (TextBlock, ThinkingBlock, DataBlock, ToolCallBlock, ProviderBlock)
 
 
@@ -445,9 +447,8 @@ class Decoder:
 
     def _start_call(self, block: ToolCallBlock, events: Events) -> str | None:
         """Begin a call and return its id, or `None` where that would be too much."""
-        if not block.name:
-            raise self._refused(f"called a tool without saying which ({block!r:.200}): the first piece has its name")
-        size = len(block.id) + len(block.name)
+        name = block.name or _NAMELESS
+        size = len(block.id) + len(name)
         if self.written + size > self.limit:
             self._fits(size, "a call", events)
             return None
@@ -457,9 +458,9 @@ class Decoder:
         call_id = block.id if block.id and block.id not in self._taken else self._new_id()
         self._taken.add(call_id)
         self._calls[block.id] = call_id
-        self._names[call_id] = block.name
+        self._names[call_id] = name
         self._blocks.append(call_id)
-        events.append(ToolCallStartEvent(self._reply_id, call_id, block.name))
+        events.append(ToolCallStartEvent(self._reply_id, call_id, name))
         return call_id
 
     def _data_piece(self, block: DataBlock, events: Events) -> None:

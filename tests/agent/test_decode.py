@@ -432,6 +432,8 @@ MENDED: dict[str, tuple[list[ContentBlock], list[ContentBlock]]] = {
     ),
     "an id that is a number": ([ToolCallBlock(7, "f", "{}")], [ToolCallBlock("7", "f", "{}")]),
     "no id": ([ToolCallBlock(None, "f", "{}")], [ToolCallBlock("r-1", "f", "{}")]),
+    "no name": ([ToolCallBlock("1", None, "{}")], [ToolCallBlock("1", "tool_without_a_name", "{}")]),
+    "empty name": ([ToolCallBlock("1", "", "{}")], [ToolCallBlock("1", "tool_without_a_name", "{}")]),
     "no input": ([ToolCallBlock("1", "f", None)], [ToolCallBlock("1", "f", "")]),
     "a picture's name": (
         [DataBlock(URLSource(f"u{HALF}", "image/png"), HALF, 3)],
@@ -447,8 +449,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         last(ThinkingBlock("a", signature=b"s")),
         "a ThinkingBlock whose signature is b's': it must be a str",
     ),
-    "no name": (last(ToolCallBlock("1", None)), "called a tool without saying which"),
-    "empty name": (last(ToolCallBlock("1", "", "{}")), "called a tool without saying which"),
     "name": (last(ToolCallBlock("1", 5)), "answered with a ToolCallBlock whose name is 5: it must be a str"),
     "id": (last(ToolCallBlock(["1"], "f")), r"answered with a ToolCallBlock whose id is \['1'\]: it must be a str"),
     "input": (last(ToolCallBlock("1", "f", {"a": 1})), r"a ToolCallBlock whose input is \{'a': 1\}: it must be a str"),
@@ -517,7 +517,7 @@ def test_in_the_place_of_a_block_that_is_too_large_a_note_stands(kind, make):
     assert len(message.to_json()) < 1_000
 
 
-@pytest.mark.parametrize("nothing", [[], [TextBlock("")], [ThinkingBlock("")]], ids=repr)
+@pytest.mark.parametrize("nothing", [[], [TextBlock("")], [ThinkingBlock("")]], ids=["none", "text", "thinking"])
 def test_a_response_that_says_nothing_counts_as_well(nothing):
     by = decoder()
     for _ in range(10):
