@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Callable
-from math import inf
 from typing import Any, Protocol
 
 from pydantic import ValidationError
@@ -23,12 +22,8 @@ MAX_INPUT = 1_000_000
 """The most characters that the arguments of one call may have."""
 
 _MAX_PROBLEMS = 5
-<<<<<<< HEAD
 _LONGEST_FINITE = 290
 _MAY_BE_INFINITE = re.compile(r"[0-9][eE]\+?[0-9]{2}|(?<![0-9])[0-9]{290}")
-=======
-_MAY_BE_INFINITE = (float, list, dict)
->>>>>>> 75861cf (tools: count data and names, refuse what could not load)
 
 
 class Validator(Protocol):
@@ -103,23 +98,12 @@ def parse_object(text: str) -> dict[str, Any]:
         return _blank_or_refused(text, error)
     if value.__class__ is not dict:
         raise ArgumentsError(f"its input must be a JSON object, not {shown(value)}")
-    for name, each in value.items():
-        if each.__class__ in _MAY_BE_INFINITE and _is_infinite(each):
-            raise ArgumentsError(f"argument {shown(name)} holds a number that is too large: JSON has no infinity")
     # Every key is followed by a colon, so as many colons as keys leave no room for a duplicate or a nested object.
     if text.count(":") != len(value):
         _refuse_duplicates(text)
     if ("e" in text or "E" in text or len(text) > _LONGEST_FINITE) and _MAY_BE_INFINITE.search(text):
         _refuse_infinite(value, ())
     return value
-
-
-def _is_infinite(value: Any) -> bool:
-    """Say whether there is a number like 1e400 in it, which is no `Infinity` to the parser."""
-    if value.__class__ is float:
-        return value in (inf, -inf)
-    items = value.values() if value.__class__ is dict else value
-    return any(each.__class__ in _MAY_BE_INFINITE and _is_infinite(each) for each in items)
 
 
 def _blank_or_refused(text: str, error: Exception) -> dict[str, Any]:
