@@ -18,9 +18,9 @@ ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEv
 
 
 def as_input(inputs: Any) -> ReplyInput:
-    """Return the input as it can be kept, a plain `str` as a user's message.
+    """Return the input in the form in which it is kept, a plain `str` as a message from the user.
 
-    Halves of characters are replaced; raises `InvalidInputError` for what no agent takes, or could not save.
+    Half surrogate pairs are replaced. Raises `InvalidInputError` for what no agent takes, or what could not be saved.
     """
     if isinstance(inputs, str):
         inputs = UserMsg("user", whole_characters(inputs))
@@ -28,7 +28,9 @@ def as_input(inputs: Any) -> ReplyInput:
         return inputs
     messages = as_messages(inputs)
     check_content(messages)
-    return inputs if inputs is None else messages if isinstance(inputs, list) else messages[0]
+    if inputs is None:
+        return None
+    return messages if isinstance(inputs, list) else messages[0]
 
 
 def as_messages(inputs: Any) -> list[Msg]:
@@ -37,10 +39,10 @@ def as_messages(inputs: Any) -> list[Msg]:
         return []
     if inputs.__class__ is str:  # from a layer, since what comes from outside is a message by now
         return [UserMsg("user", whole_characters(inputs))]
-    return [_checked(message) for message in (inputs if isinstance(inputs, list) else [inputs])]
+    return [_mend(message) for message in (inputs if isinstance(inputs, list) else [inputs])]
 
 
-def _checked(message: Any) -> Msg:
+def _mend(message: Any) -> Msg:
     _check(message)
     try:
         return mended_message(message)
@@ -50,7 +52,7 @@ def _checked(message: Any) -> Msg:
 
 
 def has_content(message: Msg) -> bool:
-    """Say whether the message holds anything but empty text, which providers refuse, and the whole history with it."""
+    """Say whether the message holds anything but empty text, for which providers refuse a whole conversation."""
     content = message.content
     if isinstance(content, str):
         return bool(content) and not content.isspace()

@@ -67,7 +67,7 @@ async def _run_tool(agent: Conversation, prepared: PreparedCall) -> ToolResponse
 
 
 async def _mark_each_step(run: Run, stream: _Output) -> _Output:
-    """Yield what the stream does, which for each of its steps is known to be inside of this reply."""
+    """Yield the items of the stream; at each of its steps the context says that it runs inside of this reply."""
     try:
         item: ToolChunk | ToolResponse | None
         while True:
@@ -263,7 +263,7 @@ def _start(run: Run, call: ToolCallBlock) -> ToolResultStartEvent:
 
 
 async def _begin(agent: Conversation, call: ToolCallBlock, prepared: Ready) -> ToolResponse | _Output:
-    """Return the result of a call, or the stream that ends with it; where no layer is, no chain is entered."""
+    """Return the result of a call, or the stream that ends with it; without layers no chain is entered."""
     if isinstance(prepared, ToolResponse):
         return prepared
     if agent.chains.on_acting is act:
@@ -410,8 +410,8 @@ def note_of(context: ReplyContext, call: ToolCallBlock) -> ToolOutput:
 
 
 def _blocks(content: str | ToolOutput) -> ToolOutput:
-    """Return the content, which a layer may have made, as it can be kept; raises `ValueError`, saying what cannot."""
-    # A plain text is no content by its type, but what is meant is clear.
+    """Return the content, which may come from a layer, as it can be kept; raises `ValueError` for what cannot be."""
+    # By its type a plain `str` is not content, but its meaning is clear.
     if isinstance(content, str):
         content = [TextBlock(content)]
     if not isinstance(content, (list, tuple)):
@@ -432,7 +432,7 @@ def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> list[AgentEve
 
 
 def _joinable(block: TextBlock | DataBlock, pieces: DataPieces) -> TextBlock | DataBlock:
-    # What is left of the last piece is not told: with data among it, the output is told whole in the end.
+    # The rest after the last piece is not announced: output that holds data is announced whole in the end.
     if not isinstance(block, DataBlock) or not isinstance(block.source, Base64Source):
         return block
     source = Base64Source(pieces.take(block.id, block.source.data), block.source.media_type)

@@ -1,9 +1,9 @@
 """The answer of a reply with layers around it: what leaves on_reply is what is announced, shown and kept.
 
-A layer may answer by itself, stop reading and answer, or put another message in the place of the one that it was given;
-it may also change, add or hold back events. So what the events say is put together once more as they leave. Where the
-last message says something else, the blocks that differ are withdrawn and its own are announced, before the end of the
-reply, and the message that is kept becomes what the listener has.
+A layer may answer by itself, stop reading and answer, or replace the message that it was given; it may also change, add
+or hold back events. So a second message is built from the events as they leave. If the last message says something
+else, the blocks that differ are withdrawn and its own are announced, before the end of the reply, and the message that
+is kept becomes what the listener has.
 """
 
 from copy import copy, deepcopy
@@ -25,7 +25,7 @@ _KEPT_TO_ITSELF = (ThinkingBlock, ProviderBlock)
 
 
 def answer_of_core(context: ReplyContext, final: Msg) -> Answer:
-    """Note what the core answers, before a layer can change it."""
+    """Return what the core answers, before a layer can change it."""
     ids = {block.id for block in final.get_content_blocks()}
     said = spoken_blocks(context.blocks[context.round_start :])
     stands_for_them = any(block.id in ids for block in said)
@@ -33,17 +33,17 @@ def answer_of_core(context: ReplyContext, final: Msg) -> Answer:
 
 
 def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
-    """Have the reply say what the last message of on_reply says; returns the events that announce what is new in it.
+    """Make the reply say what the last message of on_reply says; returns the events that announce what is new in it.
 
-    A reply that no layer let begin begins here, and its input joins the conversation. Where the reply had ended with
-    something else, `run.end_is_saved` is taken back. What `handle_interrupt` gave is for the caller, and no part of the
-    conversation, whatever a layer makes of it.
+    If the layers kept the core from beginning, the reply begins here, and its input joins the conversation. If the
+    reply had ended with another answer, `run.end_is_saved` is reset. What `handle_interrupt` gave is for the caller and
+    never joins the conversation, whatever a layer makes of it.
     """
     if run.end is not None and "interrupted" in (run.end.finished_reason, final.finished_reason):
         return []
     state, recorder = agent.state, run.recorder
     if run.end is not None and run.answer is not None and recorder is not None:
-        # Of most replies: one round, and nothing changed.
+        # Most replies: one round, and nothing changed.
         is_same_answer = final.content == run.answer.message.content == recorder.blocks
         if is_same_answer and final.structured_output == run.end.structured_output:
             return []
@@ -55,11 +55,11 @@ def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, f
     assert message is not None
     assert recorder is not None
     blocks = message.get_content_blocks()
-    replaced = _replaced(run, state.reply_context)
+    replaced = _replaced_ids(run, state.reply_context)
     kept = {block.id for block in blocks} - replaced
     told = [block for block in recorder.blocks if block.id not in kept]
     wanted = _blocks_to_say(run, final)
-    hidden = _hidden(blocks, replaced - {block.id for block in told}, wanted)
+    hidden = _hidden_ids(blocks, replaced - {block.id for block in told}, wanted)
     events, told = _changes(run, told, [block for block in wanted if block.id not in hidden], final.name)
     is_taken = run.end is not None and run.sequence >= state.sequence  # the number of the end, by an event after it
     run.expect(len(events) + is_taken)
@@ -75,7 +75,7 @@ def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, f
 
 
 async def announce_notice(agent: ReplyingConversation, run: Run, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
-    """Have a reply that waits say what a layer says in the place of taking an answer; the question stands.
+    """Add to a reply that waits what a layer says instead of taking the answer; the question stands.
 
     Returns the events that announce it, once the state is saved.
     """
@@ -87,13 +87,13 @@ async def announce_notice(agent: ReplyingConversation, run: Run, inputs: ReplyIn
     return events
 
 
-def _replaced(run: Run, context: ReplyContext | None) -> frozenset[str]:
+def _replaced_ids(run: Run, context: ReplyContext | None) -> frozenset[str]:
     """Return the ids of the blocks that the last message stands for."""
     if run.end is not None:
         return run.answer.block_ids if run.answer is not None else frozenset()
     blocks = context.blocks[context.round_start :] if context is not None else []
     if any(isinstance(block, ToolCallBlock) for block in blocks):
-        return frozenset()  # what was said before a call is no answer
+        return frozenset()  # what was said before a call is not an answer
     return frozenset(block.id for block in spoken_blocks(blocks))
 
 
@@ -101,12 +101,14 @@ def _blocks_to_say(run: Run, final: Msg) -> list[ContentBlock]:
     blocks = final.get_content_blocks()
     answer = run.answer if run.end is not None else None
     if answer is not None and not answer.block_ids and have_same_content(blocks, answer.message.get_content_blocks()):
-        return []  # about the end of the reply, and the end says so
+        return []  # it is about the end of the reply, and the end says so
     return spoken_blocks(blocks)
 
 
-def _hidden(blocks: list[ContentBlock], not_told: frozenset[str], final_blocks: list[ContentBlock]) -> frozenset[str]:
-    """Return the ids of the thoughts that a layer let nobody see, and left in the message as they are."""
+def _hidden_ids(
+    blocks: list[ContentBlock], not_told: frozenset[str], final_blocks: list[ContentBlock]
+) -> frozenset[str]:
+    """Return the ids of the thoughts whose events a layer held back, and which it left in the message as they are."""
     final = {block.id: block for block in final_blocks if isinstance(block, _KEPT_TO_ITSELF)}
     unseen = [block for block in blocks if block.id in not_told and block.id in final]
     return frozenset(block.id for block in unseen if is_same(block, final[block.id]))
@@ -115,9 +117,9 @@ def _hidden(blocks: list[ContentBlock], not_told: frozenset[str], final_blocks: 
 def _changes(
     run: Run, told: list[ContentBlock], wanted: list[ContentBlock], name: str
 ) -> tuple[list[AgentEvent], list[ContentBlock]]:
-    """Return the events that make of what was told what is wanted, and what is told then.
+    """Return the events that lead from the blocks that were told to those that are wanted, and what is told then.
 
-    What both have in common at the start stays.
+    The blocks that both begin with stay.
     """
     if have_same_content(spoken_blocks(told), wanted):
         return [], told
@@ -137,7 +139,7 @@ def _changes(
 
 
 def _update(message: Msg, replaced: frozenset[str], told: list[ContentBlock]) -> bool:
-    """Put what was told into the place of what it replaces; says whether that changes anything."""
+    """Replace blocks of the message by what was told; returns whether that changes anything."""
     new = {block.id: block for block in told}
     content: list[ContentBlock] = []
     has_changed = False
@@ -156,7 +158,7 @@ def _update(message: Msg, replaced: frozenset[str], told: list[ContentBlock]) ->
 
 
 def _take_output(run: Run, message: Msg, final: Msg) -> bool:
-    """Take over the structured output of the last message, if it is not the core's; says whether it is another."""
+    """Take over the structured output of the last message; returns whether it differs from the core's."""
     output = final.structured_output
     if run.end is None or output == run.end.structured_output:
         return False
@@ -166,14 +168,14 @@ def _take_output(run: Run, message: Msg, final: Msg) -> bool:
 
 
 def _start_of_answer(message: Msg, told: list[ContentBlock]) -> int:
-    """Return where the blocks that answer begin in the message."""
+    """Return the index of the first block of the answer in the message."""
     ids = {block.id for block in told}
     blocks = message.get_content_blocks()
     return next((place for place, block in enumerate(blocks) if block.id in ids), len(blocks))
 
 
 def _update_history(state: AgentState, message: Msg, start: int) -> None:
-    """Keep the message of a reply that is over, with another answer; an empty one would be refused from then on."""
+    """Keep the message of a reply that is over, with another answer, unless it is empty: providers refuse that."""
     if state.last_reply is not None:
         state.last_reply.answer_start = start
     is_there = any(each is message for each in state.context)
@@ -184,7 +186,7 @@ def _update_history(state: AgentState, message: Msg, start: int) -> None:
 
 
 def message_to_return(run: Run, final: Msg) -> Msg:
-    """Return the last message, with what it lacks where a layer made it: the id of the reply, its end and its usage."""
+    """Return the last message, with what a layer's own may lack: the id of the reply, its end and its usage."""
     end = run.end
     if end is not None and end.finished_reason == "interrupted":
         return final
@@ -197,10 +199,9 @@ def message_to_return(run: Run, final: Msg) -> Msg:
 
 
 def announce_round(run: Run, context: ReplyContext, message: Msg) -> list[AgentEvent]:
-    """Have a round say what a message from on_reasoning says; returns the events that announce it.
+    """Make a round say what a message from on_reasoning says; returns the events that announce it.
 
-    The message that the core ended the round with changes nothing as long as it is as it was: what the layers made of
-    the events stands.
+    The core's own message changes nothing if no layer has changed it: what the layers made of the events stands.
     """
     blocks = message.get_content_blocks()
     said = context.blocks[context.round_start :]

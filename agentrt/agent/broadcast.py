@@ -25,24 +25,24 @@ class Observer(Protocol):
 async def broadcast(msg: Msg, observers: Iterable[Observer]) -> None:
     """Let each observer take in a message of its own, in order; nobody gets it twice.
 
-    It comes without what was thought, and without what is for the provider. An observer that fails is reported to the
-    log, and harms nobody.
+    The message comes without thinking and without what is for the provider only. An observer that fails is logged, and
+    does not affect the others.
     """
-    said = _as_said(msg)
+    said = _without_private_blocks(msg)
     for observer in {id(each): each for each in observers}.values():
         try:
             await observer.observe(said.copy())
         except Exception as error:  # noqa: BLE001  # neither the speaker nor the others are to blame
-            _logger.error("agent %r failed to observe a message: %s", observer.name, _told(error))
+            _logger.error("agent %r failed to observe a message: %s", observer.name, _error_text(error))
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     # The type alone, as the text may quote what somebody said; but one that is missing says how to mend that.
     name = type(error).__name__
     return f"{name}: {error}" if isinstance(error, NotImplementedError) else name
 
 
-def _as_said(msg: Msg) -> Msg:
+def _without_private_blocks(msg: Msg) -> Msg:
     if isinstance(msg.content, str) or not any(map(msg.has_content_blocks, _KEPT_TO_ONESELF)):
         return msg
     return replace(msg, content=[block for block in msg.content if block.type not in _KEPT_TO_ONESELF])

@@ -28,7 +28,7 @@ from agentrt.agent.ending import (
 from agentrt.agent.hooking import class_hooks
 from agentrt.agent.host import inside_of, shielded
 from agentrt.agent.recorder import DELTAS, Recorder
-from agentrt.agent.repeat import is_in_progress, repeated
+from agentrt.agent.repeat import is_in_progress, repeat_reply
 from agentrt.agent.reply import reply
 from agentrt.agent.resume import answered_before, going_on
 from agentrt.agent.run import PLAIN_BETWEEN_LAYERS, PLAIN_OUTSIDE, Run
@@ -195,7 +195,7 @@ def _take_up(
     if ticket.is_named:
         goes_on = is_in_progress(agent, ticket.reply_id, inputs)
         if not isinstance(inputs, ANSWERS):  # an answer names its reply by itself
-            message = repeated(agent, ticket.reply_id)
+            message = repeat_reply(agent, ticket.reply_id)
             if message is not None:
                 return None, None, message
             inputs = None if goes_on else inputs

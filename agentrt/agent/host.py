@@ -199,7 +199,7 @@ class Reaper:
                 await generator.aclose()
             except leaving:
                 raise
-            except BaseException as error:  # noqa: BLE001  # nobody is left to raise it to, and it would end a trio
+            except BaseException as error:  # noqa: BLE001  # nobody is left to raise it to; it would end trio's run
                 _logger.error("closing an abandoned reply failed: %s", type(error).__name__)
                 rest = error.subgroup(leaving) if isinstance(error, BaseExceptionGroup) else None
                 if rest is not None:
@@ -257,11 +257,11 @@ async def shielded(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
     """Await `work()` for at most so long, whatever is cancelled meanwhile, and say whether it was done.
 
     A `task.cancel()` of asyncio's own goes through every shield, and may come in every turn of the event loop. So there
-    the work runs once, in a task of its own, and only the wait for it is begun again; then the cancellation is raised.
+    the work runs once, in a task of its own, and only the wait for it starts again; then the cancellation is raised.
     """
     if running_trio() is not None:
-        return await _within(seconds, work)
-    task = asyncio.get_running_loop().create_task(_within(seconds, work))
+        return await _run_in_time(seconds, work)
+    task = asyncio.get_running_loop().create_task(_run_in_time(seconds, work))
     pierced: BaseException | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
@@ -271,12 +271,12 @@ async def shielded(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
                 pierced = error
     if pierced is not None:
         if not task.cancelled():
-            task.exception()  # which is what the cancellation is raised in the place of
+            task.exception()  # read, so that asyncio does not report it: the cancellation is raised in its place
         raise pierced
-    return not task.cancelled() and task.result()  # cancelled by an event loop that ends
+    return not task.cancelled() and task.result()  # only an event loop that ends cancels it
 
 
-async def _within(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
+async def _run_in_time(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
     with anyio.move_on_after(seconds, shield=True) as scope:
         await work()
     return not scope.cancelled_caught

@@ -8,9 +8,9 @@ __all__ = ["DataPieces"]
 class DataPieces:
     """Divides the data of each block anew, so that joining thousands of pieces takes time in proportion to their size.
 
-    What ends within a group of base64 is copied whole by whoever joins it with the next piece. So the last one or two
-    bytes of most pieces go with the next one instead; `rest` gives what is left of the last. The first piece is told to
-    the last byte, and so are others, as often as the data has doubled.
+    Joining a piece to data that ends within a group of base64 copies all of the data. So the last one or two bytes of
+    most pieces go with the next piece instead, and `rest` returns what is left after the last. The first piece is given
+    to its last byte, and so is another one each time that the data has doubled.
     """
 
     __slots__ = ("_rests", "_told", "_whole")
@@ -21,7 +21,7 @@ class DataPieces:
         self._rests: dict[str, bytes] = {}
 
     def take(self, block_id: str, data: str) -> str:
-        """Return what is to be told of the block when this piece comes."""
+        """Return the data to announce when this piece comes."""
         told = self._told.get(block_id, 0)
         rest = self._rests.pop(block_id, b"")
         if not rest and told % 3 == 0 and len(data) % 4 == 0 and not data.endswith("="):
@@ -40,5 +40,5 @@ class DataPieces:
         return base64.b64encode(raw[:end]).decode()
 
     def rest(self, block_id: str) -> str:
-        """Return what is left of the block, mostly nothing."""
+        """Return what was held back of the block, mostly nothing."""
         return base64.b64encode(self._rests.pop(block_id, b"")).decode()

@@ -51,7 +51,7 @@ class ReActAgent(Agent):
     `metadata` as well as in `structured_output`. A session restores its name and system prompt as well.
 
     A subclass may override `_reasoning` and `_acting`, and call `super()` there: hooks and middlewares run around them.
-    What they return counts, and `None` leaves what `super()` gave; a `Msg` of `_acting` ends the reply.
+    What they return counts, and `None` keeps what `super()` gave; a `Msg` from `_acting` ends the reply.
     """
 
     _shows_by_itself = True
@@ -72,7 +72,7 @@ class ReActAgent(Agent):
         **options: Any,
     ) -> None:
         _check_options(type(self).__name__, max_iters, options)
-        _warn_of_what_is_never_called(type(self))
+        _warn_of_uncalled_methods(type(self))
         if formatter is not None:
             warnings.warn(
                 f"{type(self).__name__}(formatter=...) is not used: a model brings its own formatter",
@@ -89,8 +89,8 @@ class ReActAgent(Agent):
         self._remembered: set[str] = set()  # the ids of the conversation's messages that the memory was given
         self._seen: int | None = None  # the memory's revision when the conversation was last in step with it
         self.register_state("_remembered", sorted, set)
-        self.register_state("name", custom_from_json=_checked_text)
-        self.register_state("system_prompt", custom_from_json=_checked_text)
+        self.register_state("name", custom_from_json=_require_str)
+        self.register_state("system_prompt", custom_from_json=_require_str)
 
     @property
     def sys_prompt(self) -> str:
@@ -169,9 +169,9 @@ ReActAgent._inherited = {
 }
 
 
-def _checked_text(value: Any) -> str:
+def _require_str(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"the name and the system prompt of an agent are text, not {value!r:.200}")
+        raise TypeError(f"the name and the system prompt of an agent must be str, not {value!r:.200}")
     return value
 
 
@@ -183,8 +183,8 @@ def _check_options(cls: str, max_iters: int | None, options: dict[str, Any]) -> 
         raise ConfigError(f"{cls} takes max_iters or react_config, not both: write ReActConfig(max_iters={max_iters})")
 
 
-def _warn_of_what_is_never_called(cls: type) -> None:
-    """Tell of methods that 1.x programs override, and that this agent does not have."""
+def _warn_of_uncalled_methods(cls: type) -> None:
+    """Warn of methods that 1.x programs override and the runtime never calls."""
     for name in dir(cls):
         if name in _NEVER_CALLED or name.startswith("_retrieve_"):
             remedy = _NEVER_CALLED.get(name, "write a middleware with on_reply or on_system_prompt, or a tool")

@@ -107,7 +107,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """The core of on_reasoning: asks the model and yields its answer as events, and as a message if it calls no tools.
 
-    Where no layer would see the message there is none.
+    Without layers, which alone would see that message, there is none.
     """
     run = agent.run
     run.toolkit, agent._round_toolkit = run.lasting_toolkit, None
@@ -123,7 +123,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
         beside = _beside(agent, tool_choice, decoder)
         try:
             async for event in beside:
-                yield _recorded(recorder, [event])[0]
+                yield _record_all(recorder, [event])[0]
         finally:
             await beside.aclose()
     else:
@@ -132,7 +132,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
         agent._model_calls += 1
         result = await _request(agent, tool_choice)
         if isinstance(result, ChatResponse):
-            for event in _recorded(recorder, decoder.answer(result)):
+            for event in _record_all(recorder, decoder.answer(result)):
                 yield event
             if decoder.written > most:
                 run.stop("exceed_max_output")
@@ -154,7 +154,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
                     if not left:
                         left = _RESPONSES_PER_CHECKPOINT
                         await checkpoint()
-                for event in _recorded(recorder, decoder.end()):
+                for event in _record_all(recorder, decoder.end()):
                     yield event
             finally:
                 await result.aclose()
@@ -162,7 +162,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
         yield _message_of_round(decoder, recorder)
 
 
-def _recorded(recorder: Recorder | None, events: list[AgentEvent]) -> list[AgentEvent]:
+def _record_all(recorder: Recorder | None, events: list[AgentEvent]) -> list[AgentEvent]:
     if recorder is not None:
         for event in events:
             recorder.record(event)
@@ -265,7 +265,7 @@ def _most_to_write(agent: Conversation) -> int:
 
 def _schemas(agent: Conversation, tool_choice: ToolChoice | None) -> list[JSONSchema]:
     runnable = agent.run.toolkit.get_json_schemas(agent.state.active_groups)
-    schemas = runnable if tool_choice is None else _narrowed(runnable, tool_choice)
+    schemas = runnable if tool_choice is None else _narrow(runnable, tool_choice)
     if agent.chains.on_model_call is call_model:
         return schemas
     offered = OfferedTools(schemas)
@@ -273,15 +273,15 @@ def _schemas(agent: Conversation, tool_choice: ToolChoice | None) -> list[JSONSc
     return offered
 
 
-def _narrowed(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[JSONSchema]:
+def _narrow(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[JSONSchema]:
     if tool_choice is None or tool_choice.tools is None:
         return schemas
     return [schema for schema in schemas if schema["function"]["name"] in tool_choice.tools]
 
 
 def _settle_tools(agent: Conversation, tools: OfferedTools, tool_choice: ToolChoice | None) -> list[JSONSchema]:
-    """Return the tools that the model is shown, and let those be called in this round that layers have added."""
-    run, shown = agent.run, _narrowed(tools, tool_choice)
+    """Return the tools that the model is shown, and make those that layers have added callable in this round."""
+    run, shown = agent.run, _narrow(tools, tool_choice)
     if not run.is_internal and (tools.added or agent._round_toolkit is not None):
         names = {schema["function"]["name"] for schema in shown}
         added = [tool for name, tool in (tools.added or {}).items() if name in names]
@@ -291,7 +291,7 @@ def _settle_tools(agent: Conversation, tools: OfferedTools, tool_choice: ToolCho
 
 
 def known_tools(agent: Conversation) -> Toolkit:
-    """Return the tools of the last round, also while its reply waits: the agent's, and those that layers added."""
+    """Return the agent's tools and those that layers added to the last round, also while its reply waits."""
     return agent._round_toolkit or agent.toolkit
 
 

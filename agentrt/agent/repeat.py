@@ -12,7 +12,7 @@ from agentrt.hooks import ReplyInput
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext, StructuredTask
 
-__all__ = ["check_number", "check_reply_id", "is_in_progress", "repeated"]
+__all__ = ["check_number", "check_reply_id", "is_in_progress", "repeat_reply"]
 
 _REPLY_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_NUMBER = 2**53 - 1
@@ -30,11 +30,11 @@ def check_reply_id(reply_id: Any) -> None:
 def check_number(after: Any) -> None:
     """Raise `InvalidInputError` for what cannot be the number of an event."""
     if type(after) is not int or not 0 <= after <= _MAX_NUMBER:
-        raise InvalidInputError(f"after must be the number of an event, an int from 0 up, not {after!r:.200}")
+        raise InvalidInputError(f"after must be the number of an event, an int from 0 to 2**53 - 1, not {after!r:.200}")
 
 
 def is_in_progress(agent: ReplyingConversation, reply_id: str, inputs: ReplyInput) -> bool:
-    """Say whether the reply of that id is the one in progress, which resumes whatever the input says.
+    """Say whether that reply is the one in progress, which resumes whatever the input says.
 
     Raises `ResumeError` for an input that resumes another reply.
     """
@@ -53,8 +53,8 @@ def is_in_progress(agent: ReplyingConversation, reply_id: str, inputs: ReplyInpu
     return left is not None and left.reply_id == reply_id
 
 
-def repeated(agent: ReplyingConversation, reply_id: str) -> Msg | None:
-    """Return the message of that reply where there is nothing to run: it is over, or it waits for an answer.
+def repeat_reply(agent: ReplyingConversation, reply_id: str) -> Msg | None:
+    """Return the message of that reply if there is nothing to run, because it is over or waits for an answer.
 
     Raises `ResumeError` for one that is over and has others after it.
     """
@@ -81,5 +81,5 @@ def repeated(agent: ReplyingConversation, reply_id: str) -> Msg | None:
 
 
 def _is_of(agent: ReplyingConversation, message: Msg, reply_id: str) -> bool:
-    # What is observed may have the same id: of another agent that was given it as well.
+    # An observed message may have the same id, if another agent was given it as well.
     return message.id == reply_id and message.name == agent.name and message.finished_reason is not None

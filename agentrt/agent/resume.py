@@ -273,7 +273,7 @@ def _confirm(agent: ReplyingConversation, context: ReplyContext, result: Confirm
 
 
 def _reconsider(agent: ReplyingConversation, context: ReplyContext, rules: list[PermissionRule]) -> None:
-    """Have the open questions that the new rules cover decided anew, so that nobody is asked about them again."""
+    """Decide the open questions that the new rules cover anew, so that nobody is asked about them again."""
     for call in waiting_calls(context) if rules else ():
         decision = context.decisions[call.id]
         prepared = agent.run.toolkit.prepare(call, agent.state.active_groups)
@@ -304,10 +304,10 @@ def _check_execution(agent: ReplyingConversation, context: ReplyContext, executi
     tool = known_tools(agent).get(call.name)
     output = _output(execution)
     data = [block for block in output if isinstance(block, DataBlock) and isinstance(block.source, Base64Source)]
-    text = sum(len(block.text) if isinstance(block, TextBlock) else data_size(block) for block in output)
+    total = sum(len(block.text) if isinstance(block, TextBlock) else data_size(block) for block in output)
     size = sum(map(data_size, data))
     most = MAX_OUTPUT if tool is None else tool.max_output
-    _check_size(f"the result of {call.name!r}", text - size, most)
+    _check_size(f"the result of {call.name!r}", total - size, most)
     _check_size(f"the data in the result of {call.name!r}", size, MAX_DATA if most == MAX_OUTPUT else most)
     for block in data:
         if isinstance(block.source, Base64Source) and not is_base64(block.source.data):

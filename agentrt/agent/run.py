@@ -220,7 +220,7 @@ class Run:
         return {call.id: call.name for call in calls}
 
     def expect(self, events: int) -> None:
-        """Count events that are on their way out, beyond those that are out already, to what is saved now."""
+        """Count further events, which are on their way out, among those whose numbers are saved as used."""
         self._expected = max(self._expected, self.sequence) + events
 
     @property

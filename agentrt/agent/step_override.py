@@ -1,7 +1,7 @@
 """A `_reasoning` or `_acting` that a subclass of `ReActAgent` writes: the innermost layer of its hook.
 
-It runs in a task beside the reader's, since the events of `await super()._reasoning(...)`, the runtime's own step, go
-on to the reader while it waits.
+It runs in a task beside the reader's, since the events of `await super()._reasoning(...)`, the runtime's own step,
+reach the reader while the method waits.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -27,7 +27,7 @@ AS_GIVEN: Any = object()
 
 @dataclass(slots=True, eq=False)
 class _Step:
-    """One step in progress; `plain` is the result of the runtime's own, `before` a copy of it, untouched."""
+    """One step in progress; `plain` is the result of the runtime's own step, `before` an untouched copy of it."""
 
     agent: Any
     name: str
@@ -42,20 +42,20 @@ _step: ContextVar[_Step | None] = ContextVar("agentrt_overridden_step", default=
 
 
 def core_of_step(method: OwnMethod) -> Callable[..., AsyncGenerator[Any, None]]:
-    """Return the core of the method's hook for agents of a class that writes this method.
+    """Return the core of the hook that the method is for, in agents of its class.
 
     Raises `ConfigError` for a method that cannot be called as the runtime does it.
     """
-    takes_value = _takes(method, None)
-    if not takes_value and (method.name == "_acting" or not _takes(method)):
+    accepts_value = _accepts(method, None)
+    if not accepts_value and (method.name == "_acting" or not _accepts(method)):
         wanted = "tool_choice=None" if method.name == "_reasoning" else "tool_call"
         raise ConfigError(f"{method.title} takes {method.signature}: write `async def {method.name}(self, {wanted})`")
-    finish = _reasoned if method.name == "_reasoning" else _acted
+    finish = _end_round if method.name == "_reasoning" else _end_call
 
     async def core(agent: Conversation, **values: Any) -> AsyncGenerator[Any, None]:
         (given,) = values.values()
         step = _Step(agent, method.name, given, Mailbox())
-        arguments = method.values(agent, (given,) if takes_value else (), {})
+        arguments = method.values(agent, (given,) if accepts_value else (), {})
         async with Host(agent.run.ticket, step.outlet, partial(_call, method, step, arguments)) as host:
             while await host.running():
                 for item in step.outlet.take():
@@ -67,7 +67,7 @@ def core_of_step(method: OwnMethod) -> Callable[..., AsyncGenerator[Any, None]]:
     return core
 
 
-def _takes(method: OwnMethod, *values: Any) -> bool:
+def _accepts(method: OwnMethod, *values: Any) -> bool:
     try:
         method.signature.bind(None, *values)
     except TypeError:
@@ -80,7 +80,7 @@ async def _call(method: OwnMethod, step: _Step, arguments: dict[str, Any]) -> An
     return await method(step.agent, arguments)
 
 
-def _current(agent: Conversation, name: str) -> _Step:
+def _step_in_progress(agent: Conversation, name: str) -> _Step:
     step = _step.get()
     if step is None or step.agent is not agent or step.name != name:
         raise UsageError(
@@ -91,8 +91,8 @@ def _current(agent: Conversation, name: str) -> _Step:
 
 
 async def reason_plainly(agent: Conversation, tool_choice: Any) -> Msg:
-    """Ask the model, inside of a class's own `_reasoning`; returns what it said, whose events are on their way."""
-    step = _current(agent, "_reasoning")
+    """Ask the model, inside of a class's own `_reasoning`; returns its answer, whose events are on their way."""
+    step = _step_in_progress(agent, "_reasoning")
     choice = step.given if tool_choice is AS_GIVEN else tool_choice
     said = Msg(agent.name, [], "assistant", id=agent.run.id)
     stream = reason(agent, ToolChoice(choice) if isinstance(choice, str) else choice)
@@ -111,7 +111,7 @@ async def reason_plainly(agent: Conversation, tool_choice: Any) -> Msg:
 
 async def act_plainly(agent: Conversation, tool_call: ToolCallBlock) -> ToolResponse:
     """Run the call, inside of a class's own `_acting`; returns its result, whose pieces are on their way."""
-    step = _current(agent, "_acting")
+    step = _step_in_progress(agent, "_acting")
     response = ToolResponse()
     stream = act(agent, tool_call)
     try:
@@ -126,8 +126,8 @@ async def act_plainly(agent: Conversation, tool_call: ToolCallBlock) -> ToolResp
     return response
 
 
-def _reasoned(step: _Step, title: str, result: Any) -> Sequence[Any]:
-    """Return what ends the round: nothing, unless the method says something else than the model did."""
+def _end_round(step: _Step, title: str, result: Any) -> Sequence[Any]:
+    """Return what ends the round: nothing, unless the method's answer differs from the model's."""
     answer = step.plain if result is None else result
     if not isinstance(answer, Msg):
         raise ChainContractError(f"{title} must return a Msg, as super()._reasoning() does, not {answer!r:.200}")
@@ -139,7 +139,7 @@ def _reasoned(step: _Step, title: str, result: Any) -> Sequence[Any]:
     return [*(forget_attempt(run.id, run.attempt) if run.attempt is not None else ()), answer]
 
 
-def _acted(step: _Step, title: str, result: Any) -> Sequence[ToolResponse]:
+def _end_call(step: _Step, title: str, result: Any) -> Sequence[ToolResponse]:
     """Return the result of the call; a `Msg` in its place ends the reply with that message."""
     response = step.plain if result is None else result
     if isinstance(response, Msg):

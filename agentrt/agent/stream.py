@@ -28,17 +28,16 @@ _FOR_EACH_OTHER = (
     "others, for a conversation that this call comes from inside of: ask before or after that reply, or in a "
     "conversation of its own, agent.with_state(AgentState())"
 )
-_awaited_by: dict[
-    int | None, "Turns"
-] = {}  # the turns that a task waits for, which may read the stream of another reply
+# The turns that each task waits for; such a task may be the reader of another reply.
+_awaited_by: dict[int | None, "Turns"] = {}
 
 
 class Ticket:
     """One reply's claim on its conversation.
 
     `drained` says that one task reads it from start to end, `printed` that what is read is printed, `dropped` that
-    nobody holds its stream any more. `is_named` says that the caller gave the reply its id, and `after` is the number
-    that those of its events are to be above. `awaits` holds the turns that its tools and layers wait for.
+    nobody holds its stream any more. `is_named` says that the caller gave the reply its id; the numbers of its events
+    are above `after`. `awaits` holds the turns that its tools and layers wait for.
     """
 
     __slots__ = ("after", "awaits", "drained", "dropped", "is_named", "printed", "reaper", "reply_id", "task", "turns")
@@ -60,7 +59,7 @@ class Ticket:
 
 
 class CurrentReply(Protocol):
-    """What is to be known of a reply in progress to stop it."""
+    """What is needed of a reply in progress in order to stop it."""
 
     id: str
     interruption: Interruption
@@ -98,7 +97,7 @@ class Turns:
         elif holder.dropped:
             await self._wait(ticket, _REAP_SECONDS)
         elif when_busy == "wait":
-            await self._wait_without_circle(ticket)
+            await self._wait_without_deadlock(ticket)
         else:
             raise AgentBusyError(
                 "this conversation already has a reply in progress: finish it, close it with `await stream.aclose()`, "
@@ -108,10 +107,10 @@ class Turns:
         ticket.turns = self
         ticket.reaper = Reaper()
 
-    async def _wait_without_circle(self, ticket: Ticket) -> None:
-        """Wait; raises `AgentBusyError` where the reply that has the conversation waits for this one in turn."""
+    async def _wait_without_deadlock(self, ticket: Ticket) -> None:
+        """Wait; raises `AgentBusyError` if the reply that has the conversation waits for this one in turn."""
         outer = [reply for reply in inside_of.get() if isinstance(reply, Ticket)]
-        self._refuse_circle(outer, ticket)
+        self._refuse_deadlock(outer, ticket)
         assert ticket.task is not None  # noted in `take`
         for reply in outer:
             reply.awaits.append(self)
@@ -123,7 +122,7 @@ class Turns:
             for reply in outer:
                 reply.awaits.remove(self)
 
-    def _refuse_circle(self, outer: list[Ticket], ticket: Ticket) -> None:
+    def _refuse_deadlock(self, outer: list[Ticket], ticket: Ticket) -> None:
         seen: set[Turns] = set()
         turns = [self]
         while turns:

@@ -74,7 +74,7 @@ def _schema_of(structured_schema: Any) -> JSONSchema:
 
 
 def _require_checkable(schema: JSONSchema, structured_schema: Any) -> JSONSchema:
-    """Return a schema whose every keyword can be checked; raises `InvalidInputError` where there is none."""
+    """Return a schema whose every keyword can be checked; raises `InvalidInputError` for one that cannot be used."""
     if _is_model(structured_schema):
         with suppress(SchemaError):
             CompiledSchema(schema)

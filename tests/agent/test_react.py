@@ -189,7 +189,7 @@ def test_a_session_that_was_saved_without_a_name_still_loads():
 
 def test_a_name_that_is_no_text_is_refused_and_loads_nothing():
     agent, state = agent_of(), agent_of().state_dict()
-    with pytest.raises(TypeError, match="are text, not 5"):
+    with pytest.raises(TypeError, match="must be str, not 5"):
         agent.load_state_dict({**state, "system_prompt": 5, "name": "other"})
     assert agent.name == "friday"
 
