@@ -38,31 +38,36 @@ class Problem:
 
     def add_part(self, part: str | int) -> "Problem":
         """Return the problem as one of the whole whose part the value is."""
-        self._path.append(part)
-        return self
+        problem = Problem(self._text, self._value, self._others)  # another part may have the same one
+        problem._path = [*self._path, part]
+        return problem
 
-    def describe(self, before: tuple[str | int, ...] = ()) -> str:
-        """Return the problem in words for the model."""
+    def describe(self, before: tuple[str | int, ...] = (), depth: int = 3) -> str:
+        """Return the problem in words for the model, with those that led to it down to some depth."""
         path = (*before, *reversed(self._path))
         subject = f"argument {shown('.'.join(map(str, path)))}" if path else "its input"
         value = "" if self._value is Problem._NOTHING else f", not {shown(self._value)}"
-        others = "; or ".join(other.describe(path) for other in self._others)
+        others = "; or ".join(other.describe(path, depth - 1) for other in self._others) if depth else ""
         return f"{subject} {self._text}{value}{': ' if others else ''}{others}"
 
 
 class Run:
-    """What is counted while a value is checked: references can make the work grow without end."""
+    """What is remembered while one value is checked: what came of each part of it that a reference was followed to.
 
-    __slots__ = ("_left",)
+    Without that, a schema that refers to itself twice would take time without end.
+    """
 
-    def __init__(self, references: int) -> None:
-        self._left = references
+    __slots__ = ("_found",)
 
-    def count(self) -> None:
-        """Count a reference that is followed; raises `SchemaError` when there were too many."""
-        self._left -= 1
-        if self._left < 0:
-            raise SchemaError("its schema takes too much work for this value")
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, int], Problem | None] = {}
+
+    def look_up(self, target: str, check: "Check", value: Any) -> Problem | None:
+        """Return what the check of the target finds wrong with the part, which is asked once."""
+        key = target, id(value)  # the parts live as long as the value
+        if key not in self._found:
+            self._found[key] = check(value, self)
+        return self._found[key]
 
 
 Check = Callable[[Any, Run | None], Problem | None]
@@ -74,6 +79,9 @@ class _Compiler(Protocol):
 
 
 Build = Callable[[_Compiler, Any, JSONSchema, str], Check | None]
+
+
+_MAX_HASHED = 2**32
 
 
 def escape_pointer(name: str) -> str:
@@ -89,6 +97,8 @@ def key_of(value: Any) -> Any:
         return ("list", *map(key_of, value))
     if isinstance(value, dict):
         return ("dict", frozenset((name, key_of(part)) for name, part in value.items()))
+    if value.__class__ is not str and _is_integer(value) and abs(value) > _MAX_HASHED:
+        return ("number", hex(int(value)))  # numbers can be chosen so that they all have one hash, text cannot
     return value
 
 

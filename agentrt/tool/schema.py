@@ -17,7 +17,6 @@ from agentrt.types import JSONSchema
 __all__ = ["CompiledSchema", "SchemaError", "summary"]
 
 _MAX_LISTED = 20
-_MAX_REFERENCES = 100_000
 
 
 class CompiledSchema:
@@ -39,7 +38,7 @@ class CompiledSchema:
 
     def problem(self, value: Any) -> str | None:
         """Say what is wrong with a value, in words for the model; `None` when it fits the schema."""
-        run = Run(_MAX_REFERENCES) if self._has_references else None
+        run = Run() if self._has_references else None
         found = self._check(value, run) if self._check else None
         return None if found is None else found.describe()
 
@@ -81,10 +80,10 @@ class Compiler:
         checks = self._checks
 
         def check(value: Any, run: Run | None) -> Problem | None:
-            if run is not None:
-                run.count()
             known = checks[target]
-            return None if known is None else known(value, run)
+            if known is None:
+                return None
+            return known(value, run) if run is None else run.look_up(target, known, value)
 
         return check
 

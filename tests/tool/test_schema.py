@@ -1,6 +1,7 @@
 """A schema written by hand is honoured as it stands, or refused when it is compiled."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from agentrt.errors import ToolConfigError
 from agentrt.message import ToolCallBlock
 from agentrt.tool import FunctionTool, ToolBase, Toolkit, ToolResponse
+from agentrt.tool.keywords import key_of
 from agentrt.tool.schema import CompiledSchema, SchemaError, summary
 
 
@@ -228,10 +230,44 @@ async def test_a_value_that_is_nested_too_deep_to_be_checked_is_an_error_result(
     assert "nested too deep to be checked" in await answer(tree, f'{{"value": {deep}}}')
 
 
-async def test_a_schema_that_would_take_for_ever_is_an_error_result() -> None:
+async def test_schema_that_refers_to_itself_twice_takes_time_in_proportion() -> None:
     twice = {"anyOf": [{"properties": {"a": {"$ref": "#/properties/value"}}}] * 2, "type": "object"}
     deep = '{"a":' * 40 + "5" + "}" * 40
-    assert "its schema takes too much work for this value" in await answer(twice, f'{{"value": {deep}}}')
+    assert "argument 'value' fits none of what is allowed" in await answer(twice, f'{{"value": {deep}}}')
+
+
+async def test_refusal_of_nested_choices_stays_short() -> None:
+    branch = {"type": "object", "properties": {"a": {"$ref": "#/properties/value"}}}
+    tree = {"anyOf": [{"type": "string"}, branch, branch]}
+    deep = '{"a":' * 12 + "5" + "}" * 12
+    refused = await answer(tree, f'{{"value": {deep}}}')
+    assert "argument 'value.a' should be of type string, not {'a': {'a': {...}}}" in refused
+    assert len(refused) < 5_000
+
+
+def test_same_part_is_named_by_each_way_that_leads_to_it() -> None:
+    schema = {"properties": {"a": {"$ref": "#/$defs/n"}, "b": {"items": {"$ref": "#/$defs/n"}}}}
+    compiled = CompiledSchema({**schema, "$defs": {"n": {"properties": {"c": {"type": "string"}}}}})
+    shared = {"c": 1}
+    value = {"b": [shared], "a": shared}
+    assert compiled.problem(value) == "argument 'b.0.c' should be of type string, not 1"
+    assert compiled.problem({"a": shared, **value}) == "argument 'a.c' should be of type string, not 1"
+
+
+def test_references_in_a_long_list_are_followed_for_each_item() -> None:
+    schema = CompiledSchema({"items": {"$ref": "#/$defs/n"}, "$defs": {"n": {"type": "integer"}}})
+    assert schema.problem(list(range(150_000))) is None
+    assert schema.problem([*range(150_000), "x"]) == "argument '150000' should be of type integer, not 'x'"
+
+
+def test_numbers_cannot_be_chosen_to_have_one_hash() -> None:
+    numbers = [number * sys.hash_info.modulus for number in range(1, 1_001)]
+    assert len(set(map(hash, numbers))) == 1
+    assert len({hash(key_of(number)) for number in numbers}) > 900
+    schema = CompiledSchema({"uniqueItems": True})
+    assert schema.problem([*numbers, 2**70, 2**70 + 1, -(2**70)]) is None
+    assert schema.problem([*numbers, numbers[0]]) is not None
+    assert schema.problem([2**70, float(2**70)]) is not None
 
 
 @pytest.mark.parametrize(
