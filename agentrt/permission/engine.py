@@ -158,6 +158,10 @@ class _Call:
             self._subjects = _subjects(self.tool, self.input, self._effective_input)
         return self._subjects
 
+    def _forms(self) -> list[EffectiveInput]:
+        written = [lambda: self.input]
+        return written if self._effective_input is None else [*written, self._effective_input]
+
     def covering(self, rules: list[PermissionRule], behavior: PermissionBehavior) -> PermissionRule | None:
         """Return a rule of that behavior that covers the call; of several that cover it together, the first."""
         name = self.tool.name
@@ -206,7 +210,7 @@ class _Call:
 
     def suggestions(self) -> list[PermissionRule]:
         """Return rules that would allow what the tool says that the call is about; if it names nothing, the tool."""
-        if not _has_subject(self.tool, self.input):
+        if not any(_has_subject(self.tool, read) for read in self._forms()):
             return [PermissionRule(self.tool.name, None, _ALLOW, "suggestion")]
         subjects = self.subjects()
         if any(len(subject) > MAX_CONTENT for subject in subjects):
@@ -279,9 +283,9 @@ def _subject(tool: PermittedTool, read: EffectiveInput) -> str | None:
     return None
 
 
-def _has_subject(tool: PermittedTool, tool_input: dict[str, Any]) -> bool:
+def _has_subject(tool: PermittedTool, read: EffectiveInput) -> bool:
     try:
-        return tool.has_subject(tool_input)
+        return tool.has_subject(read())
     except Exception as error:  # noqa: BLE001  # what is offered must not be wider than what the tool may mean
         _logger.error("has_subject of %s raised %s: the narrower rule is offered", tool.name, _name_of(error))
         return True

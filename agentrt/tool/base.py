@@ -67,7 +67,7 @@ class ToolBase:
     """What the model and the log learn of an exception: its words too, with secrets masked, or its type only."""
 
     secrets: Sequence[str] = ()
-    """Texts that are masked in the words of an exception, beside what looks like a key or a password."""
+    """Texts, of 8 characters or more, that are masked in the words of an exception; so is what looks like a key."""
 
     _plan: Plan | None = None
 
@@ -95,15 +95,16 @@ class ToolBase:
         """Return what a call is about, for the content of a permission rule to fit; override it to say it better.
 
         The text of the only argument, if the tool takes one and it is text, else the arguments as JSON: keys sorted, no
-        blanks. It is asked about the arguments that the model wrote, and about those that the tool will get: converted,
-        and with defaults filled in. What raises makes every deny and ask rule with a content cover the call.
+        blanks, and `Infinity` for a default that is infinite. It is asked about the arguments that the model wrote, and
+        about those that the tool will get: converted, and with defaults filled in. What raises makes every deny and ask
+        rule with a content cover the call.
         """
         text = self._only_text(tool_input)
         if text is not None:
             if len(tool_input) > 1:
                 raise ToolError(f"{self.name} takes one argument, and was given more")
             return text
-        return json.dumps(tool_input, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        return json.dumps(tool_input, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def has_subject(self, tool_input: dict[str, Any]) -> bool:
         """Say whether `permission_subject` names something, and does not just repeat all of the arguments.

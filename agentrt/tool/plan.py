@@ -90,7 +90,14 @@ def _by_hand(name: str, function: Any, preset: dict[str, Any], schema: JSONSchem
         parse = by_schema(visible, hidden, convert)
     except SchemaError as error:
         raise ToolConfigError(f"the schema of {name} cannot be used: {error}") from error
-    return Signature(visible, parse, context_name, defaults_of(function, hidden))
+    # Where the function has none, whoever does the work fills in what the schema says: a server, or somebody outside.
+    defaults = _defaults_in(visible) | defaults_of(function, hidden)
+    return Signature(visible, parse, context_name, defaults)
+
+
+def _defaults_in(schema: JSONSchema) -> dict[str, Any]:
+    parts = schema.get("properties", {}).items()
+    return {name: part["default"] for name, part in parts if isinstance(part, dict) and "default" in part}
 
 
 def _without(schema: JSONSchema, hidden: frozenset[str]) -> JSONSchema:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import json
 import sys
 import types
 from collections.abc import Callable, Collection
@@ -316,6 +317,8 @@ def _explain(schema: JSONSchema, parameters: _Parameters, meanings: dict[str, st
 
 def _add_default(schema: JSONSchema, default: Any) -> None:
     try:
-        schema.setdefault("default", to_jsonable_python(default))
+        told = to_jsonable_python(default)
+        json.dumps(told, allow_nan=False)
     except ValueError:
         return  # it has no JSON: the model need not know it
+    schema.setdefault("default", told)

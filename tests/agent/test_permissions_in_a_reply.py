@@ -145,6 +145,26 @@ async def test_rules_see_the_defaults_inside_of_an_argument():
     assert await state_of_the_call(agent) is ToolResultState.DENIED
 
 
+class RemovalElsewhere(ToolBase):
+    name = "remove"
+    is_external_tool = True
+    input_schema = {"type": "object", "properties": {"path": {"type": "string", "default": "/etc"}}}  # noqa: RUF012
+
+
+class RemovalByServer(RemovalElsewhere):
+    is_external_tool = False
+
+    async def call(self, **arguments: Any) -> str:
+        return "the server fills in the default"
+
+
+@pytest.mark.parametrize("tool", [RemovalElsewhere(), RemovalByServer()], ids=["elsewhere", "server"])
+async def test_rules_see_the_defaults_of_a_schema_written_by_hand(tool):
+    rules = PermissionContext(rules=[PermissionRule("remove", "/etc", DENY)])
+    agent = agent_of([[call("1", "remove")], "done"], tool, state=AgentState(permission_context=rules))
+    assert await state_of_the_call(agent) is ToolResultState.DENIED
+
+
 async def test_rules_see_what_the_model_wrote_as_well():
     for behavior, ends in ((DENY, ToolResultState.DENIED), (ASK, None)):
         rules = PermissionContext(rules=[PermissionRule("remove", "*ETC*", behavior)])

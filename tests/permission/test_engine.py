@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import itertools
 import logging
+import math
 import re
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from agentrt.message import ToolCallBlock
 from agentrt.permission import (
     PermissionBehavior,
     PermissionContext,
@@ -24,7 +26,8 @@ from agentrt.permission import (
     decide,
     needs_no_decision,
 )
-from agentrt.tool import FunctionTool, ToolBase
+from agentrt.tool import FunctionTool, ToolBase, Toolkit
+from agentrt.tool.call import PreparedCall
 
 T = TypeVar("T")
 ALLOW, ASK, DENY, PASSTHROUGH = (PermissionBehavior(each) for each in ("allow", "ask", "deny", "passthrough"))
@@ -259,6 +262,29 @@ def test_a_suggested_rule_covers_the_tool_or_what_the_tool_names() -> None:
         context.rules = decision.suggested_rules
         again = at_once(decide(kind(move, ask=True), {"source": "/c", "target": "/b"}, context))
         assert again.behavior is ALLOW
+
+
+def test_suggestion_for_a_default_covers_nothing_but_that_default() -> None:
+    effective = {"command": "ls"}
+    first = at_once(decide(FunctionTool(add, ask=True), {}, PermissionContext(), lambda: effective))
+    assert [rule.rule_content for rule in first.suggested_rules] == ["{}", "ls"]
+    context = PermissionContext(rules=first.suggested_rules)
+    assert at_once(decide(FunctionTool(add, ask=True), {}, context, lambda: effective)).behavior is ALLOW
+    assert at_once(decide(FunctionTool(add, ask=True), {"command": "rm -rf /"}, context)).behavior is ASK
+
+
+def test_tool_with_an_infinite_default_has_rules_like_any_other() -> None:
+    async def search(text: str, most: float = math.inf) -> None: ...
+
+    def behavior(*rules: PermissionRule, text: str = "a") -> PermissionBehavior:
+        prepared = Toolkit([search]).prepare(ToolCallBlock("1", "search", f'{{"text": "{text}"}}'))
+        assert isinstance(prepared, PreparedCall)
+        context = PermissionContext(rules=list(rules))
+        return at_once(decide(prepared.tool, {"text": text}, context, prepared.effective_input)).behavior
+
+    assert behavior(PermissionRule("*", "*rm -rf*", DENY)) is ALLOW
+    assert behavior(PermissionRule("*", "*rm -rf*", DENY), text="rm -rf /") is DENY
+    assert behavior(PermissionRule("search", "*Infinity*", DENY)) is DENY
 
 
 def test_a_tool_that_cannot_say_what_it_names_suggests_nothing_wider(caplog: pytest.LogCaptureFixture) -> None:

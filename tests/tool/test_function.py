@@ -1,6 +1,7 @@
 """A typed function is a tool: what a model is told of it, what it takes, and what cannot be one."""
 
 import functools
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -93,6 +94,14 @@ async def test_a_default_that_is_left_out_is_the_functions_own() -> None:
 
     assert FunctionTool(f).input_schema["properties"]["values"] == {"type": "array", "items": {"type": "integer"}}
     assert await said(f) == "True"
+
+
+async def test_default_that_is_infinite_is_not_in_the_schema() -> None:
+    async def f(most: float = math.inf, least: list[float] = [-math.inf], near: float = math.nan) -> str:  # noqa: B006
+        return f"{most} {least} {near}"
+
+    assert all("default" not in each for each in FunctionTool(f).input_schema["properties"].values())
+    assert await said(f) == "inf [-inf] nan"
 
 
 async def test_parameters_may_be_called_anything() -> None:
