@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-__all__ = ["escaped", "frames_of", "mask", "one_line", "shown", "user_frames_of"]
+__all__ = ["escaped", "mask", "one_line", "shown", "user_frames_of"]
 
 _KEPT = {ord("\n"), ord("\t")}
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _KEPT
@@ -40,24 +40,28 @@ def one_line(text: str, longest: int = 500) -> str:
     return line if len(line) <= longest else line[:longest] + "..."
 
 
-def frames_of(error: BaseException) -> str:
-    """Return an error's type and traceback without its words, which may quote what belongs in no log."""
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    own = f"{frames}{type(error).__name__}"
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return own if before is None else f"{frames_of(before)}\n{own}"
-
-
+_MAX_CAUSES = 10
 _PLUMBING = {"agentrt", "anyio", "asyncio", "concurrent", "outcome", "threading", "trio"}
 
 
 def user_frames_of(error: BaseException, words_of: Callable[[BaseException], str] | None = None) -> str:
-    """Return an error's type and traceback, from the first frame that is not ours; `words_of` adds its words."""
+    """Return an error's type and traceback, from the first frame that is not ours; `words_of` adds its words.
+
+    The errors that led to it stand before it, the last few of them: a chain may be of any length, or a circle.
+    """
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and len(chain) < _MAX_CAUSES and all(cause is not known for known in chain):
+        chain.append(cause)
+        hidden = cause.__cause__ is not None or cause.__suppress_context__
+        cause = cause.__cause__ if hidden else cause.__context__
+    return "\n".join(_own_frames(one, words_of) for one in reversed(chain))
+
+
+def _own_frames(error: BaseException, words_of: Callable[[BaseException], str] | None) -> str:
     frames = "".join(traceback.format_tb(_skip_runtime_frames(error.__traceback__)))
     words = words_of(error) if words_of else ""
-    own = f"{frames}{type(error).__name__}{': ' if words else ''}{words}"
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return own if before is None else f"{user_frames_of(before, words_of)}\n{own}"
+    return f"{frames}{type(error).__name__}{': ' if words else ''}{words}"
 
 
 def _skip_runtime_frames(frames: TracebackType | None) -> TracebackType | None:
@@ -85,7 +89,7 @@ _SECRETS = re.compile(
 
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
     """Return the text with the given secrets blotted out, and with what looks like a key or a password."""
-    for secret in secrets:
+    for secret in sorted(secrets, key=len, reverse=True):  # one may begin with another
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, _MASK)
     return _SECRETS.sub(_mask_of, text)

@@ -1,7 +1,9 @@
 """A function as a tool."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
+
+from pydantic import SecretStr
 
 from agentrt.errors import ToolConfigError
 from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_tool
@@ -18,15 +20,15 @@ class FunctionTool(ToolBase):
 
     Coroutine functions run in the caller's task, plain functions and generators in a worker thread, so the event loop
     keeps going. Generators stream what a tool may return (text, blocks and `ToolChunk`s: each only what is new), and so
-    does a function that returns one. Bound methods, partials and
-    objects with `__call__` will do as well. The model reads the name, the docstring up to its first section (`Args:`,
-    `Returns:`, ...), and of each parameter what `Annotated[..., Field(description=...)]` or the docstring says.
+    does a function that returns one. Bound methods, partials and objects with `__call__` will do as well. The model
+    reads the name, the docstring up to its first section (`Args:`, `Returns:`, ...), and of each parameter what
+    `Annotated[..., Field(description=...)]` or the docstring says.
 
-    `preset_kwargs` are passed at each call and hidden from the model, also in what it is told of an exception.
-    `json_schema` takes the place of what the hints say: the schema of the parameters, or the whole
-    `{"type": "function", "function": {...}}`, whose name and description hold where no others are given.
-    `is_concurrency_safe`, when not given, is true for async functions and false for plain ones. Raises
-    `ToolConfigError` for what a model could not be told.
+    `preset_kwargs` are passed at each call and hidden from the model. The texts in them, also in lists and dicts, are
+    masked in what is told of an exception, if they have 8 characters or more. `json_schema` takes the place of what the
+    hints say: the schema of the parameters, or the whole `{"type": "function", "function": {...}}`, whose name and
+    description hold where no others are given. `is_concurrency_safe`, when not given, is true for async functions and
+    false for plain ones. Raises `ToolConfigError` for what a model could not be told.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class FunctionTool(ToolBase):
         self.error_detail = error_detail
         self._preset = dict(preset_kwargs or {})
         hidden = {**bound_arguments(function), **self._preset}
-        self.secrets = [value for value in hidden.values() if isinstance(value, str)]
+        self.secrets = list(_texts(hidden))
         self._json_schema = json_schema
         check_tool(self)
         plan = self._plan = self._make_plan()
@@ -75,6 +77,17 @@ class FunctionTool(ToolBase):
 
     def _make_plan(self) -> Plan:
         return make_plan(self.name, self.function, self._preset, self._json_schema)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a value, however deep in dicts and lists; pydantic's secrets tell theirs."""
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)
 
 
 def _parts(whole: JSONSchema, name: str | None, description: str | None) -> tuple[str | None, str | None, JSONSchema]:

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import CancelScope, Event, create_task_group, fail_after, from_thread, lowlevel, move_on_after
+from pydantic import SecretStr
 
 from agentrt.errors import ToolConfigError, ToolError
 from agentrt.message import TextBlock, ToolCallBlock
@@ -122,6 +123,66 @@ async def test_secrets_in_the_words_of_an_exception_are_masked(
     assert text == "f failed: ValueError: *** was refused"
     assert secret not in caplog.text
     assert "LookupError: ***" in caplog.text
+
+
+async def test_secrets_inside_of_preset_values_are_masked_whole() -> None:
+    async def f(headers: dict[str, Any], keys: list[str], key: SecretStr) -> None:
+        raise ValueError(f"{headers['X-Key']} {keys[0]} {keys[1]} {key.get_secret_value()}")
+
+    preset = {"headers": {"X-Key": "kept-in-a-dict"}, "keys": ["one-secret", "one-secret-and-more"]}
+    _, text = await said(FunctionTool(f, preset_kwargs={**preset, "key": SecretStr("kept-by-pydantic")}))
+    assert text == "f failed: ValueError: *** *** *** ***"
+
+
+def circle() -> Exception:
+    first, second = ValueError("first"), KeyError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+def long_chain() -> Exception:
+    error = ValueError("0")
+    for number in range(1, 3_000):
+        error, error.__context__ = ValueError(str(number)), error
+    return error
+
+
+class FalseError(ValueError):
+    def __bool__(self) -> bool:
+        return False
+
+
+def false_cause() -> Exception:
+    error = ValueError("last")
+    error.__cause__ = FalseError("the cause")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("make", "logged"),
+    [(circle, ["KeyError", "ValueError: first"]), (long_chain, ["2998", "2999"]), (false_cause, ["the cause", "last"])],
+)
+async def test_chain_of_causes_may_be_long_or_a_circle(
+    make: Callable[[], Exception], logged: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    error = make()
+
+    async def f() -> None:
+        raise error
+
+    assert await said(f) == ("error", f"f failed: ValueError: {error}")
+    assert all(text in caplog.text for text in logged)
+    assert len(caplog.text) < 5_000
+
+
+async def test_exception_that_is_its_own_cause_is_an_error_result() -> None:
+    async def f() -> None:
+        try:
+            raise ValueError("no such city")
+        except ValueError as error:
+            raise error from error
+
+    assert await said(f) == ("error", "f failed: ValueError: no such city")
 
 
 def test_a_detail_that_is_not_known_is_refused() -> None:
