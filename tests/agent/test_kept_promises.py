@@ -3,13 +3,14 @@
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import replace
 
 import anyio
 import pytest
 
 from agentrt import AgentState, MiddlewareBase
 from agentrt.agent import ReActConfig
-from agentrt.errors import ResumeError, SessionIOError, SessionUnserializable
+from agentrt.errors import InvalidInputError, ResumeError, SessionIOError, SessionUnserializable
 from agentrt.event import (
     ConfirmResult,
     ExternalExecutionResultEvent,
@@ -181,8 +182,10 @@ async def test_what_could_not_be_loaded_again_is_not_saved(store_of, tmp_path):
     store = store_of(tmp_path)
     agent = agent_of([], state_store=store)
     await agent.observe(UserMsg("user", "hello"))
-    with pytest.raises(SessionUnserializable):
+    with pytest.raises(InvalidInputError, match="the message from 'user' could not be saved: its metadata"):
         await agent.observe(UserMsg("user", "deep", metadata=nested(230)))
+    with pytest.raises(SessionUnserializable):
+        await store.save(replace(agent.state, context=[UserMsg("user", "deep", metadata=nested(230))]))
     assert [message.get_text_content() for message in agent.state.context] == ["hello"]
     await agent.observe(UserMsg("user", "again"))
     loaded = await store.load(agent.state.session_id)
