@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.check import check_middlewares, overrides, where
 from agentrt.chain.contract import (
-    chain_is_over,
-    is_running,
+    call_is_running,
+    chain_has_ended,
     no_terminal,
     not_called,
-    positional,
+    positional_value,
     still_running,
     unfit_override,
     wrong_item,
@@ -40,9 +40,9 @@ Values = dict[str, Any]
 StreamStep = Callable[[Any, Values, Owner], AsyncIterator[Any]]
 CallStep = Callable[[Any, Values, Owner], Awaitable[Any]]
 Known = tuple[tuple[str, set[type]], ...]
-"""By key the classes of values that have passed the check, for a cheaper look at each further one."""
+"""For each key the classes of values that have passed the check: a further value of one needs only a look."""
 
-_MAX_KNOWN = 64  # a program may make classes for ever
+_MAX_KNOWN = 64  # a program may make any number of classes
 
 
 def compile_chains(
@@ -92,7 +92,7 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
         return stream  # type: ignore[no-any-return]  # cores are checked by their own signatures
 
     step: StreamStep = innermost
-    checks = _no_class_yet(spec)
+    checks = _known_classes(spec)
     for layer in reversed(layers):
         step = _stream_layer(spec, layer, step, checks)
     codes = _codes(core, layers)
@@ -134,7 +134,7 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
 
 def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep, checks: Known) -> StreamStep:
     hook = layer.hook
-    count = len(checks)
+    key_count = len(checks)
 
     class NextHandler:
         """The `next_handler` of one layer in one entry into the chain."""
@@ -151,8 +151,8 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep, checks: Known
             owner = self.owner
             if args or owner.is_closed:
                 raise _wrong_call(spec, layer, args)
-            if len(values) != count:
-                values = _merged(spec, layer, self.values, values)
+            if len(values) != key_count:
+                values = _merge_values(spec, layer, self.values, values)
             try:
                 for key, known in checks:
                     if values[key].__class__ not in known:
@@ -160,7 +160,7 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep, checks: Known
             except KeyError:
                 raise wrong_keys(spec, layer, {**self.values, **values}) from None
             if self.handed is not None:
-                return _again(spec, layer, inner, self, values)
+                return _call_again(spec, layer, inner, self, values)
             self.place = len(owner.opened)
             self.handed = stream = inner(self.agent, values, owner)
             owner.opened.append(stream)
@@ -188,12 +188,12 @@ def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep, checks: Known
     return step
 
 
-def _no_class_yet(spec: HookSpec) -> Known:
+def _known_classes(spec: HookSpec) -> Known:
     return tuple((key, set()) for key in spec.keys)
 
 
-def _merged(spec: HookSpec, layer: Layer, values: Values, overrides: Values) -> Values:
-    """Return the overrides, and the values that reached the layer for what they leave out."""
+def _merge_values(spec: HookSpec, layer: Layer, values: Values, overrides: Values) -> Values:
+    """Return the overrides, filled up with the values that reached the layer."""
     merged = {**values, **overrides}
     if len(merged) != len(spec.keys):
         raise wrong_keys(spec, layer, merged)
@@ -201,9 +201,9 @@ def _merged(spec: HookSpec, layer: Layer, values: Values, overrides: Values) -> 
 
 
 def _check_value(spec: HookSpec, layer: Layer, key: str, values: Values, known: set[type], owner: Owner) -> None:
-    """Check a value of a class that has not been here yet, and convert what is accepted in place of one.
+    """Check a value of a class that is not known yet, and convert what is accepted in place of one.
 
-    What the chain was entered with is no layer's fault, and is left to the core to judge.
+    A value that the chain was entered with is not a layer's fault, and is left to the core to judge.
     """
     value, wanted = values[key], spec.types.get(key, (object,))
     if not isinstance(value, wanted) and key in spec.converters:
@@ -219,10 +219,10 @@ def _check_value(spec: HookSpec, layer: Layer, key: str, values: Values, known: 
 
 
 def _wrong_call(spec: HookSpec, layer: Layer, args: tuple[Any, ...]) -> ChainError:
-    return positional(layer, spec, args) if args else chain_is_over(layer, spec)
+    return positional_value(layer, spec, args) if args else chain_has_ended(layer, spec)
 
 
-def _again(spec: HookSpec, layer: Layer, inner: StreamStep, handler: Any, values: Values) -> AsyncIterator[Any]:
+def _call_again(spec: HookSpec, layer: Layer, inner: StreamStep, handler: Any, values: Values) -> AsyncIterator[Any]:
     complaint = still_running(layer, spec)
     if getattr(handler.handed, "ag_running", False):
         raise complaint
@@ -257,7 +257,7 @@ def _call_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer, .
 
     step: CallStep = innermost
     by: Layer | None = None
-    checks = _no_class_yet(spec)
+    checks = _known_classes(spec)
     for place, layer in reversed(list(enumerate(layers))):
         step = _call_layer(spec, layer, place, step, checks, partial(check, by, place + 1))
         by = layer
@@ -288,7 +288,7 @@ def _call_layer(
     spec: HookSpec, layer: Layer, place: int, inner: CallStep, checks: Known, check: Callable[[Any, Owner], None]
 ) -> CallStep:
     hook = layer.hook
-    count = len(checks)
+    key_count = len(checks)
     plain = type(None) if spec.terminal is None else spec.terminal
 
     def step(agent: Any, values: Values, owner: Owner) -> Awaitable[Any]:
@@ -298,8 +298,8 @@ def _call_layer(
             nonlocal running
             if args or owner.is_closed:
                 raise _wrong_call(spec, layer, args)
-            if len(overrides) != count:
-                overrides = _merged(spec, layer, values, overrides)
+            if len(overrides) != key_count:
+                overrides = _merge_values(spec, layer, values, overrides)
             try:
                 for key, known in checks:
                     if overrides[key].__class__ not in known:
@@ -307,7 +307,7 @@ def _call_layer(
             except KeyError:
                 raise wrong_keys(spec, layer, {**values, **overrides}) from None
             if running:
-                raise is_running(layer, spec)
+                raise call_is_running(layer, spec)
             try:
                 is_further, running = running is not None, True
                 if is_further:

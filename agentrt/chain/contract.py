@@ -10,13 +10,13 @@ from agentrt.chain.spec import HookSpec
 from agentrt.errors import ChainContractError, ChainError, MissingTerminalError
 
 __all__ = [
-    "chain_is_over",
-    "is_running",
+    "call_is_running",
+    "chain_has_ended",
     "misuse",
     "names",
     "no_terminal",
     "not_called",
-    "positional",
+    "positional_value",
     "still_running",
     "unfit_override",
     "wrong_item",
@@ -65,16 +65,16 @@ def still_running(layer: Layer, spec: HookSpec) -> ChainError:
     )
 
 
-def is_running(layer: Layer, spec: HookSpec) -> ChainError:
+def call_is_running(layer: Layer, spec: HookSpec) -> ChainError:
     return ChainError(
         f"{layer.name}.{spec.name} called next_handler() while its last call is running: await that one first"
     )
 
 
-def chain_is_over(layer: Layer, spec: HookSpec) -> ChainError:
+def chain_has_ended(layer: Layer, spec: HookSpec) -> ChainError:
     return ChainError(
         f"{layer.name}.{spec.name} called next_handler() after its chain had ended, when nobody would close what "
-        f"that opens: call it while the hook runs, and keep no reference to it"
+        f"it opens: call it while the hook runs, and keep no reference to it"
     )
 
 
@@ -82,7 +82,7 @@ def not_called(layer: Layer, spec: HookSpec) -> ChainError:
     return ChainError(f"{layer.name}.{spec.name} did not call next_handler: write {_CALL[spec.shape]}")
 
 
-def positional(layer: Layer, spec: HookSpec, values: Sequence[Any]) -> ChainError:
+def positional_value(layer: Layer, spec: HookSpec, values: Sequence[Any]) -> ChainError:
     return ChainError(
         f"{layer.name}.{spec.name} called next_handler() with the positional value {values[0]!r:.100}: it takes "
         f"keywords, as in {_CALL[spec.shape]}"
@@ -103,7 +103,7 @@ def unfit_override(spec: HookSpec, layer: Layer, key: str, error: ValueError) ->
 def misuse(spec: HookSpec, error: TypeError) -> str:
     """Return what to write when a layer awaits what it must iterate over, or the other way round; empty otherwise.
 
-    Python's words are all there is to tell by, for what `next_handler()` returns is handed out as it is.
+    Only Python's own message shows which it was, since what `next_handler()` returns is handed out unwrapped.
     """
     text = str(error)
     if not any(words in text for words in ("await", "async for", "not iterable")):

@@ -47,7 +47,7 @@ class Owner:
     async def close_from(self, place: int) -> None:
         """Close the streams from `place` on, innermost first, until none is open: a clean-up may open another one.
 
-        Each is closed whatever the others raise; then a cancellation is raised, or else the first error.
+        Each is closed whatever the others raise. Then a cancellation is raised, if there was one, or the first error.
         """
         first: BaseException | None = None
         opened = self.opened
@@ -98,7 +98,7 @@ def name_the_layer(error: Exception, spec: HookSpec, codes: Mapping[Any, Any], l
 
 
 def _deepest(traceback: TracebackType | None, codes: Mapping[Any, Any], layers: Sequence[Any]) -> tuple[Any, bool]:
-    """Return the layer that the error comes from, and whether it was raised in the very code of its hook."""
+    """Return the layer that the error comes from, and whether the code of its hook itself raised it."""
     found, is_own = None, False
     entry = traceback and traceback.tb_frame
     while traceback is not None:

@@ -17,9 +17,9 @@ class HookSpec:
     end with (`None`: nothing fixed) or what a call returns when it returns no stream. A transformer hands on one value
     of the `terminal` type. `wraps` says in words what the hook wraps, and `never` what it does not see.
 
-    `types` says by key what a layer may pass on; a key that is not in it may have any value. `converters` make what is
-    accepted in place of a value into one: each is called with it and with what the chain was entered with, and returns
-    what it cannot make anything of, or raises `ValueError`.
+    `types` says for each key what a layer may pass on; a key that is not in it may have any value. A converter turns
+    what is accepted in place of a value into that value. It is called with what the layer passed on and with what the
+    chain was entered with; it returns what it does not know as it is, or raises `ValueError`.
     """
 
     name: str

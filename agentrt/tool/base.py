@@ -16,7 +16,7 @@ from agentrt.types import JSONSchema, PermissionBehavior, PermissionContext, Per
 __all__ = ["MAX_OUTPUT", "ToolBase", "check_name", "check_tool", "place_of", "plan_of"]
 
 MAX_OUTPUT = 200_000
-"""The most characters that a tool's result keeps, apart from data, unless the tool says otherwise: 50,000 tokens."""
+"""How many characters a tool's result may have, apart from data, unless the tool sets a limit: some 50,000 tokens."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -30,8 +30,8 @@ class ToolBase:
     `ToolContext` receives the context of the call and is not shown to the model.
 
     `input_schema`, when not set, comes from the signature and docstring of `call`; one that is malformed, or has a
-    keyword that cannot be checked, is refused at registration. `description`, when not set, is the
-    docstring up to its first section (`Args:`, `Returns:`, ...). A subclass need not call `super().__init__()`.
+    keyword that cannot be checked, is refused at registration. `description`, when not set, is the docstring up to its
+    first section (`Args:`, `Returns:`, ...). A subclass need not call `super().__init__()`.
     """
 
     name: str
@@ -54,20 +54,20 @@ class ToolBase:
     """Seconds that one call may take, `None` for no limit."""
 
     max_output: int = MAX_OUTPUT
-    """The most characters that the result keeps, of text, data in base64, URLs, names and ids.
+    """How many characters the result may have: of text, data in base64, URLs, names and ids.
 
-    A note says what was left out, in the place of data. Unless a tool sets another limit, data has one of its own, of
-    50,000,000 characters.
+    A note says what was left out. Unless a tool sets another limit, data has a limit of its own of 50,000,000
+    characters.
     """
 
     raise_tool_errors: bool = False
     """Whether an exception of the tool leaves the runtime instead of becoming a result for the model."""
 
     error_detail: Literal["message", "type"] = "message"
-    """What the model and the log learn of an exception: its words too, with secrets masked, or its type only."""
+    """What the model and the log learn of an exception: its type and message, with secrets masked, or its type only."""
 
     secrets: Sequence[str] = ()
-    """Texts, of 8 characters or more, that are masked in the words of an exception; so is what looks like a key."""
+    """Texts, of 8 characters or more, that are masked in the message of an exception; so is what looks like a key."""
 
     _plan: Plan | None = None
 
@@ -109,7 +109,7 @@ class ToolBase:
     def has_subject(self, tool_input: dict[str, Any]) -> bool:
         """Say whether `permission_subject` names something, and does not just repeat all of the arguments.
 
-        The rule that a person is offered covers what it names; where it names nothing, that rule covers the tool.
+        The rule that is suggested to the user covers what it names; if it names nothing, the rule covers the tool.
         """
         is_own = type(self).permission_subject is not ToolBase.permission_subject
         return is_own or self._only_text(tool_input) is not None
@@ -128,7 +128,7 @@ class ToolBase:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether the output comes in pieces; of a function that returns a generator that is known when it has run."""
+        """Whether the output comes in pieces; if `call` returns a generator, that is not known before it has run."""
         return plan_of(self).is_streaming
 
     def renamed(self, name: str) -> Self:

@@ -127,9 +127,9 @@ async def _read_stream(stream: "_Stream") -> AsyncGenerator[ToolResult, None]:
 async def respond(
     prepared: PreparedCall, context: ToolContext | None = None
 ) -> ToolResponse | AsyncGenerator[ToolResult, None]:
-    """Run a call whose function has no `yield`; as `run_call`, for less.
+    """Run a call whose function has no `yield`: like `run_call`, with less work.
 
-    What the function returns may be a generator. Then it is its output that is returned, as `run_call` yields it.
+    If the function returns a generator, the stream of its output is returned, as `run_call` yields it.
     """
     tool, plan = prepared.tool, prepared.plan
     deadline = None

@@ -1,8 +1,8 @@
-"""Patterns and formats of text, each checked in time linear in the text, whoever wrote the schema.
+"""Patterns and formats of text, each checked in time linear in the length of the text.
 
-Patterns are those of JavaScript, as JSON Schema has them. They run on the engine of pydantic-core, which never tracks
-back; so it knows no look-around and no back-references. Lookaheads at the very beginning are taken apart here, since
-validation libraries write many of those: `^(?!a)b` is what fits `^b` and not `^a`.
+Patterns are those of JavaScript, as in JSON Schema. They run on the engine of pydantic-core, which never backtracks and
+therefore has neither look-around nor back-references. Lookaheads at the very beginning are taken apart here, since
+validation libraries write many of them: `^(?!a)b` fits what `^b` fits and `^a` does not.
 """
 
 import re
@@ -17,7 +17,7 @@ from pydantic_core.core_schema import str_schema
 
 __all__ = ["FORMATS", "PatternError", "compile_pattern"]
 
-# JavaScript's classes are of ASCII, Rust's of Unicode; in both a class may stand in a class where it is spelt out so.
+# In JavaScript these classes are ASCII, in Rust Unicode; Rust lets a class stand within a class.
 _CLASSES = {"d": "[0-9]", "D": "[^0-9]", "w": "[A-Za-z0-9_]", "W": "[^A-Za-z0-9_]", "<": "<", ">": ">"}
 _IN_CLASS = {"[": r"\[", "&": r"\&", "~": r"\~"}  # operators in Rust
 
@@ -27,7 +27,7 @@ class PatternError(ValueError):
 
 
 def compile_pattern(pattern: str) -> Callable[[str], bool]:
-    """Return whether a text holds what fits the pattern, as a function; raises `PatternError`."""
+    """Return a function that says whether some of a text fits the pattern; raises `PatternError`."""
     ahead, rest = _lookaheads(pattern)
     fits = _engine(rest)
     if not ahead:
@@ -101,7 +101,7 @@ def _has_alternatives(pattern: str) -> bool:
 
 
 def _translate(pattern: str) -> str:
-    """Return a pattern of JavaScript in the words of Rust."""
+    """Return a JavaScript pattern in the syntax of Rust."""
     tokens = _tokens(pattern)
     told: list[str] = []
     for number, (_, token, in_class) in enumerate(tokens):
@@ -131,7 +131,7 @@ def _is_date(text: str) -> bool:
 
 
 def _is_time(text: str) -> bool:
-    # Python knows no leap seconds, and no small `z`.
+    # Python's parser takes neither leap seconds nor a lower-case `z`.
     return bool(_TIME.fullmatch(text)) and _reads(time.fromisoformat, text.upper().replace(":60", ":59", 1))
 
 
@@ -157,4 +157,4 @@ FORMATS: dict[str, Callable[[str], bool]] = {
     "ipv4": partial(_reads, IPv4Address),
     "ipv6": lambda text: "%" not in text and _reads(IPv6Address, text),
 }
-"""The formats that are checked, as leniently as pydantic's types: a time may lack its zone. Others are remarks."""
+"""The formats that are checked, as leniently as pydantic does: a time may lack its zone. Others are ignored."""

@@ -25,7 +25,7 @@ class FunctionTool(ToolBase):
     `Annotated[..., Field(description=...)]` or the docstring says.
 
     `preset_kwargs` are passed at each call and hidden from the model. The texts in them, also in lists and dicts, are
-    masked in what is told of an exception, if they have 8 characters or more. `json_schema` takes the place of what the
+    masked in the messages of exceptions, if they have 8 characters or more. `json_schema` takes the place of what the
     hints say: the schema of the parameters, or the whole `{"type": "function", "function": {...}}`, whose name and
     description hold where no others are given. `is_concurrency_safe`, when not given, is true for async functions and
     false for plain ones. Raises `ToolConfigError` for what a model could not be told.
@@ -91,7 +91,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _parts(whole: JSONSchema, name: str | None, description: str | None) -> tuple[str | None, str | None, JSONSchema]:
-    """Return name, description and parameters of a schema in the form that tools are sent to a model in."""
+    """Return the name, the description and the parameters of a schema in the form in which models get tools."""
     told = whole.get("function", whole)
     if not isinstance(told, dict) or "parameters" not in told:
         raise ToolConfigError(

@@ -1,13 +1,14 @@
 """What each keyword of a JSON schema demands of a value: one function for each, which builds the check of that keyword.
 
-A builder refuses what is malformed. A check gets the value, and what is counted while it runs; it returns the problem
-that it found, if any. Values are compared as JSON compares them: 1 is 1.0, and neither is `true`.
+A builder refuses what is malformed. A check gets the value and the counter of the run; it returns the problem that it
+found, if any. Values are compared as JSON compares them: 1 is 1.0, and neither is `true`.
 """
 
 import json
 import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from operator import ge, gt, le, lt
 from typing import Any, Protocol
 
 from agentrt.text import shown
@@ -18,7 +19,7 @@ __all__ = ["KEYWORDS", "UNSUPPORTED", "Build", "Check", "Problem", "Run", "Schem
 
 
 UNSUPPORTED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems")
-"""Keywords of drafts that are known and not honoured."""
+"""Keywords of the drafts that are not supported."""
 
 
 class SchemaError(ValueError):
@@ -37,7 +38,7 @@ class Problem:
         self._path: list[str | int] = []
 
     def add_part(self, part: str | int) -> "Problem":
-        """Return the problem as one of the whole whose part the value is."""
+        """Return the problem of a part as a problem of the value that the part belongs to."""
         problem = Problem(self._text, self._value, self._others)  # another part may have the same one
         problem._path = [*self._path, part]
         return problem
@@ -90,7 +91,7 @@ def escape_pointer(name: str) -> str:
 
 
 def key_of(value: Any) -> Any:
-    """Return what is equal for two values exactly if JSON holds them equal, and can be looked up in a set."""
+    """Return a hashable key that two values share exactly if they are equal as JSON."""
     if value.__class__ is bool:
         return ("bool", value)
     if isinstance(value, list):
@@ -219,29 +220,27 @@ def as_json(value: Any) -> str:
 
 
 def _limit(
-    kind: type | tuple[type, ...], measure: Callable[[Any], Any], fits: Callable[[Any, Any], bool], words: str
-) -> Callable[[str], Build]:
-    def named(keyword: str) -> Build:
-        read = _read_count if measure is not _itself else _read_number
+    keyword: str,
+    kind: type | tuple[type, ...],
+    measure: Callable[[Any], Any] | None,
+    fits: Callable[[Any, Any], bool],
+    words: str,
+) -> Build:
+    """Return the builder of a limit, of the value itself where nothing is measured."""
+    read = _read_number if measure is None else _read_count
 
-        def build(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
-            limit = read(keyword, wanted, place)
-            text = f"should {words.format(shown(limit))}"
+    def build(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
+        limit = read(keyword, wanted, place)
+        text = f"should {words.format(shown(limit))}"
 
-            def check(value: Any, run: Run | None) -> Problem | None:
-                if not isinstance(value, kind) or value.__class__ is bool or fits(measure(value), limit):
-                    return None
-                return Problem(text, value)
+        def check(value: Any, run: Run | None) -> Problem | None:
+            if not isinstance(value, kind) or value.__class__ is bool:
+                return None
+            return None if fits(value if measure is None else measure(value), limit) else Problem(text, value)
 
-            return check
+        return check
 
-        return build
-
-    return named
-
-
-def _itself(value: Any) -> Any:
-    return value
+    return build
 
 
 def _multiple_of(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
@@ -251,11 +250,10 @@ def _multiple_of(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: st
     text = f"should be a multiple of {shown(wanted)}"
 
     def check(value: Any, run: Run | None) -> Problem | None:
-        if not _is_number(value) or (
-            (math.isfinite(value) if isinstance(value, float) else True) and _fraction(value) % step == 0
-        ):
+        if not _is_number(value):
             return None
-        return Problem(text, value)
+        is_finite = isinstance(value, int) or math.isfinite(value)  # which raises for an int larger than any float
+        return None if is_finite and _fraction(value) % step == 0 else Problem(text, value)
 
     return check
 
@@ -627,18 +625,18 @@ _BUILDERS: dict[str, Build] = {
     "definitions": _definitions("definitions"),
 }
 _NUMBER = (int, float)
-_LIMITS: dict[str, Callable[[str], Build]] = {
-    "minimum": _limit(_NUMBER, _itself, lambda size, limit: size >= limit, "be at least {}"),
-    "maximum": _limit(_NUMBER, _itself, lambda size, limit: size <= limit, "be at most {}"),
-    "exclusiveMinimum": _limit(_NUMBER, _itself, lambda size, limit: size > limit, "be more than {}"),
-    "exclusiveMaximum": _limit(_NUMBER, _itself, lambda size, limit: size < limit, "be less than {}"),
-    "minLength": _limit(str, len, lambda size, limit: size >= limit, "have at least {} characters"),
-    "maxLength": _limit(str, len, lambda size, limit: size <= limit, "have at most {} characters"),
-    "minItems": _limit(list, len, lambda size, limit: size >= limit, "have at least {} items"),
-    "maxItems": _limit(list, len, lambda size, limit: size <= limit, "have at most {} items"),
-    "minProperties": _limit(dict, len, lambda size, limit: size >= limit, "have at least {} properties"),
-    "maxProperties": _limit(dict, len, lambda size, limit: size <= limit, "have at most {} properties"),
+_LIMITS: dict[str, tuple[Any, Callable[[Any], Any] | None, Callable[[Any, Any], bool], str]] = {
+    "minimum": (_NUMBER, None, ge, "be at least {}"),
+    "maximum": (_NUMBER, None, le, "be at most {}"),
+    "exclusiveMinimum": (_NUMBER, None, gt, "be more than {}"),
+    "exclusiveMaximum": (_NUMBER, None, lt, "be less than {}"),
+    "minLength": (str, len, ge, "have at least {} characters"),
+    "maxLength": (str, len, le, "have at most {} characters"),
+    "minItems": (list, len, ge, "have at least {} items"),
+    "maxItems": (list, len, le, "have at most {} items"),
+    "minProperties": (dict, len, ge, "have at least {} properties"),
+    "maxProperties": (dict, len, le, "have at most {} properties"),
 }
 
-KEYWORDS: dict[str, Build] = _BUILDERS | {keyword: limit(keyword) for keyword, limit in _LIMITS.items()}
-"""The builder of each keyword that is honoured, in the order in which they are asked."""
+KEYWORDS: dict[str, Build] = _BUILDERS | {keyword: _limit(keyword, *limit) for keyword, limit in _LIMITS.items()}
+"""The builder of each keyword that is honoured, in the order in which the checks run."""

@@ -9,10 +9,10 @@ __all__ = ["OfferedTools", "as_offered_tools", "schema_of"]
 
 
 class OfferedTools(list[JSONSchema]):
-    """The schemas that a request offers, in a list which layers replace and never change.
+    """The schemas that a request offers, in a list that layers replace and never change.
 
-    `runnable` are the schemas of the tools that the agent itself can run in this round, `None` where nothing runs.
-    `added` holds by name the tools that layers have put into this request, `None` while there is none.
+    `runnable` are the schemas of the tools that the agent itself can run in this round, `None` if it runs none.
+    `added` are the tools that layers have added to this request, by name, `None` while there are none.
     """
 
     # Defaults of the class, since one is made for each request and hardly ever gets more.
@@ -20,13 +20,13 @@ class OfferedTools(list[JSONSchema]):
     added: dict[str, ToolBase] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return list, (list(self),)  # a copy is kept by somebody who looks at it later
+        return list, (list(self),)  # a copy is a plain list: tools can be added to the request only
 
 
 def as_offered_tools(value: Any, given: Any) -> Any:
-    """Return a list of schemas and tools as what a request offers; `given` is what it offered before any layer.
+    """Return a list of schemas and tools as `OfferedTools`; `given` is what the request offered before any layer.
 
-    Raises `ValueError` for a schema alone that nobody can run.
+    Raises `ValueError` for a schema whose tool nobody can run.
     """
     if value is not None and not isinstance(value, list):
         raise ValueError(f"tools must be a list of JSON schemas and ToolBase instances, not {value!r:.200}")
@@ -55,7 +55,7 @@ def as_offered_tools(value: Any, given: Any) -> Any:
 
 
 def schema_of(tool: ToolBase) -> JSONSchema:
-    """Return the schema of a tool in the form that OpenAI gave it."""
+    """Return the schema of a tool in OpenAI's form."""
     function = {"name": tool.name, "description": tool.description, "parameters": plan_of(tool).schema}
     return {"type": "function", "function": function}
 

@@ -148,7 +148,7 @@ class Output:
 
 
 class _Pieces:
-    """A block and the pieces that it is put together from, joined once at the end; to an open text more may come."""
+    """A block and the pieces that it consists of, joined once at the end; an open text may get more."""
 
     __slots__ = ("block", "is_open", "pieces")
 

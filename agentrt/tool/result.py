@@ -43,8 +43,8 @@ _logger = logging.getLogger("agentrt")
 _MAX_ERROR = 2_000
 _MAX_MASKED = 50_000
 _SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
-_MAX_NOTES = 10  # in the places of data; what comes after that is counted
-_FREE = 32  # characters that an id or a media type may have for nothing: more than an id that fills itself in
+_MAX_NOTES = 10  # in the place of data; what is left out after that is only counted
+_FREE = 32  # characters of an id or a media type that are not counted: more than a generated id has
 
 MAX_DATA = 50_000_000
 """The most characters of base64 that a result keeps, unless its tool has a `max_output` of its own."""
@@ -56,12 +56,12 @@ def failure(text: str, state: ToolResultState = ToolResultState.ERROR) -> ToolRe
 
 
 def frames_for_log(tool: ToolBase, error: BaseException) -> str:
-    """Return the traceback of an exception from the tool's own code on, with its words if the tool lets them out."""
+    """Return the traceback of an exception from the tool's own code on, with its message if the tool lets it out."""
     return mask(user_frames_of(error, partial(_words, tool) if tool.error_detail == "message" else None))
 
 
 def _words(tool: ToolBase, error: BaseException) -> str:
-    """Return the words of an exception, cut, and with secrets masked; nothing if the tool keeps them to itself."""
+    """Return the message of an exception, cut and with secrets masked; nothing if the tool does not let it out."""
     if tool.error_detail != "message":
         return ""
     text = _text_of(error)
@@ -71,7 +71,7 @@ def _words(tool: ToolBase, error: BaseException) -> str:
 
 
 def _secrets_of_environment() -> list[str]:
-    """Return what environment variables hold whose names say that it is a secret."""
+    """Return the values of the environment variables whose names say that they are secret."""
     return [value for name, value in os.environ.items() if _SECRET_NAME.search(name.upper())]
 
 
@@ -108,7 +108,7 @@ class Budget:
 
     def __init__(self, tool: ToolBase) -> None:
         self.total = self.left = tool.max_output
-        # Where a tool does not say how much it may give, data has a limit of its own: a picture is more than any text.
+        # Unless the tool sets a limit, data has one of its own: a picture is larger than any text.
         self.left_for_data = MAX_DATA if tool.max_output == MAX_OUTPUT else None
         self.left_out = 0
         self.notes = _MAX_NOTES
@@ -150,7 +150,7 @@ class Budget:
 
 
 def data_size(block: DataBlock) -> int:
-    """Return how many characters the block has, all told."""
+    """Return how many characters of a result the block takes."""
     source = block.source
     payload = source.data if isinstance(source, Base64Source) else source.url
     return max(len(payload), 1) + len(block.name or "") + _extra(source.media_type) + _extra(block.id)
@@ -161,7 +161,7 @@ def _extra(text: str) -> int:
 
 
 def response_of(tool: ToolBase, value: Any) -> ToolResponse:
-    """Return a tool's value as a result, not yet checked and not cut."""
+    """Return the value of a tool as a result that is neither checked nor cut yet."""
     if isinstance(value, ToolResponse):
         return value
     if isinstance(value, ToolChunk):
@@ -222,9 +222,9 @@ def check_metadata(tool: ToolBase, metadata: Any) -> None:
     if not metadata:
         return
     if not isinstance(metadata, dict):
-        raise ToolError(f"the metadata of {tool.name}'s result is {kind_of(metadata)}: it is a dict")
+        raise ToolError(f"the metadata of {tool.name}'s result is {kind_of(metadata)}: it must be a dict")
     if not isinstance(metadata.get("response_msg"), Msg | None):
-        raise ToolError(f"the metadata of {tool.name}'s result has a response_msg that is no Msg: it ends the reply")
+        raise ToolError(f"the metadata of {tool.name}'s result has a response_msg that is not a Msg: give one")
     problem = json_problem({key: value for key, value in metadata.items() if key != "response_msg"})
     if problem is not None:
         raise ToolError(f"the metadata of {tool.name}'s result has no JSON form: {problem}")

@@ -1,8 +1,8 @@
 """JSON schemas that somebody wrote: compiled once, when a tool is registered, and then asked about each value.
 
-Draft 2020-12 with local references, and what earlier drafts wrote otherwise (`definitions`, `dependencies`, `items` as
-a list). A keyword that cannot be honoured is refused when the schema is compiled, and so is a schema that is malformed;
-keywords that no draft knows are remarks. What each keyword means is in `keywords.py`.
+Draft 2020-12 with local references, and what earlier drafts wrote differently (`definitions`, `dependencies`, `items`
+as a list). A keyword that cannot be checked is refused when the schema is compiled, and so is a malformed schema;
+keywords that no draft knows are ignored. What each keyword means is in `keywords.py`.
 """
 
 import json
@@ -20,7 +20,7 @@ _MAX_LISTED = 20
 
 
 class CompiledSchema:
-    """A JSON schema, ready to be asked; raises `SchemaError` for one that is malformed or cannot be checked."""
+    """A JSON schema, ready to check values; raises `SchemaError` for one that is malformed or cannot be checked."""
 
     __slots__ = ("_check", "_has_references")
 
@@ -29,7 +29,7 @@ class CompiledSchema:
             json.dumps(schema, allow_nan=False)
             compiler = Compiler(schema)
             self._check = compiler.subschema(schema, "#")
-            compiler.refuse_circles()
+            compiler.refuse_cycles()
         except (TypeError, ValueError) as error:
             raise error if isinstance(error, SchemaError) else SchemaError(f"it has no JSON form: {error}") from None
         except RecursionError:
@@ -52,7 +52,7 @@ class Compiler:
         self._anchors: dict[str, str] = {}
         self._checks: dict[str, Check | None] = {}
         self._begun: set[str] = set()
-        # From each place to those that look at the same value; a circle of them would never end.
+        # From each place to those that check the same value; a cycle of them would never end.
         self._same_value: dict[str, set[str]] = {}
         self._collect_anchors(root, "#")
 
@@ -62,7 +62,7 @@ class Compiler:
             self._same_value.setdefault(same_value_as, set()).add(place)
         if place not in self._begun:
             self._begun.add(place)
-            self._checks[place] = self._compiled(schema, place)
+            self._checks[place] = self._compile(schema, place)
         return self._checks.get(place)
 
     def reference(self, reference: str, place: str) -> Check:
@@ -75,7 +75,7 @@ class Compiler:
             )
         found = self._root
         for part in target.split("/")[1:]:
-            found = _part(found, part.replace("~1", "/").replace("~0", "~"), reference, place)
+            found = _part_of(found, part.replace("~1", "/").replace("~0", "~"), reference, place)
         self.subschema(found, target, same_value_as=place)
         checks = self._checks
 
@@ -87,14 +87,14 @@ class Compiler:
 
         return check
 
-    def refuse_circles(self) -> None:
-        """Raise `SchemaError` for references that lead back to where they began without looking into the value."""
+    def refuse_cycles(self) -> None:
+        """Raise `SchemaError` for references that lead back to where they began, for the same value."""
         try:
             TopologicalSorter(self._same_value).prepare()
         except CycleError as error:
-            raise SchemaError(f"its references go in circles: {' -> '.join(error.args[1])}") from None
+            raise SchemaError(f"its references form a cycle: {' -> '.join(error.args[1])}") from None
 
-    def _compiled(self, schema: Any, place: str) -> Check | None:
+    def _compile(self, schema: Any, place: str) -> Check | None:
         if schema is True:
             return None
         if schema is False:
@@ -139,7 +139,7 @@ def _run_all(checks: list[Check]) -> Check:
     return check
 
 
-def _part(value: Any, name: str, reference: str, place: str) -> Any:
+def _part_of(value: Any, name: str, reference: str, place: str) -> Any:
     try:
         return value[int(name)] if isinstance(value, list) else value[name]
     except (LookupError, TypeError, ValueError):

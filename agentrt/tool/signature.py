@@ -49,7 +49,7 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 class Signature:
     """What a function's parameters mean to a model; `context_name` is the parameter that takes the `ToolContext`.
 
-    `defaults` are what the function takes for arguments that are left out, those of them that have a JSON form.
+    `defaults` are those of the function's defaults that have a JSON form.
     """
 
     schema: JSONSchema
@@ -70,8 +70,8 @@ def read_signature(function: Callable[..., Any], hidden: Collection[str] = (), *
     """Read everything once; raises `ToolConfigError` for what a model could not be told.
 
     The parameters named in `hidden`, those bound by `functools.partial`, the one annotated `ToolContext`, and `*args`
-    and `**kwargs` beside other parameters are left out of the schema. `by_hand` is for a schema that was given, which
-    may have arguments for `**kwargs`.
+    and `**kwargs` beside other parameters are left out of the schema. `by_hand` says that a schema was given, which may
+    have arguments for `**kwargs`.
     """
     parameters = _parameters(function)
     _refuse_unknown(function, hidden, parameters)
@@ -106,7 +106,7 @@ def context_parameter(function: Callable[..., Any], hidden: Collection[str] = ()
 
 
 def defaults_of(function: Callable[..., Any], hidden: Collection[str]) -> dict[str, Any]:
-    """Return the defaults of the parameters that a model may give, those of them that have a JSON form."""
+    """Return the defaults of the parameters that a model may give, if they have a JSON form."""
     hidden = {*hidden, *bound_arguments(function)}
     return _defaults({name: each for name, each in _parameters(function).items() if name not in hidden})
 

@@ -122,10 +122,10 @@ class Toolkit(StateModule):
         return ToolResponse([TextBlock(describe([self._groups[name] for name in self._active]))])
 
     def extended(self, tools: Sequence[Callable[..., Any] | ToolBase], *, override: bool = False) -> "Toolkit":
-        """Return a toolkit with further tools beside those of this one, now and later; itself when there are none.
+        """Return a toolkit with the tools of this one, now and later, and further ones; this one if there are none.
 
-        The further tools are not in this toolkit; whatever else is done with the one that is returned is done with this
-        one. With `override` they hide tools of their names.
+        The further tools do not enter this toolkit, but whatever is registered or set in the new one later enters this
+        one. With `override`, further tools hide tools of the same name.
         """
         return _Extended(self, tools, override) if tools else self
 

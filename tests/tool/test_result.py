@@ -172,7 +172,7 @@ async def test_metadata_that_cannot_be_saved_is_an_error_unless_it_is_the_final_
         "the metadata of give's result has no JSON form: Unable to serialize unknown type: <class 'object'>"
     ]
     response = await returned(ToolResponse([], metadata=[1]))  # type: ignore[arg-type]
-    assert texts(response) == ["the metadata of give's result is a list: it is a dict"]
+    assert texts(response) == ["the metadata of give's result is a list: it must be a dict"]
     response = await returned(ToolResponse([], metadata={"response_msg": "done"}))
     assert texts(response) == ["the metadata of give's result has a response_msg that is no Msg: it ends the reply"]
     message = AssistantMsg("a", "b")

@@ -164,10 +164,10 @@ REFUSED: list[tuple[Any, str]] = [
     ({"properties": {"a": {"$id": "https://x"}}}, "$id at #/properties/a begins a schema of its own"),
     ({"default": {1, 2}}, "it has no JSON form"),
     ({"maximum": float("nan")}, "it has no JSON form"),
-    ({"$ref": "#"}, "its references go in circles: # -> #"),
+    ({"$ref": "#"}, "its references form a cycle: # -> #"),
     (
         {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/a"}]}}},
-        "its references go in circles",
+        "its references form a cycle",
     ),
 ]
 
