@@ -18,7 +18,18 @@ import anyio
 
 from agentrt.errors import AgentRTError, UsageError
 
-__all__ = ["Host", "Mailbox", "Reaper", "checkpoint", "in_event_loop", "inside_of", "running_trio", "shielded", "soon"]
+__all__ = [
+    "Host",
+    "Mailbox",
+    "Reaper",
+    "Wish",
+    "checkpoint",
+    "in_event_loop",
+    "inside_of",
+    "running_trio",
+    "shielded",
+    "soon",
+]
 
 inside_of: ContextVar[frozenset[Hashable]] = ContextVar("agentrt_inside_of", default=frozenset())
 """The replies that the current task is working for; not their ids, which two conversations may share."""
@@ -245,6 +256,30 @@ def soon() -> Callable[[Callable[[], object]], object]:
     if trio is None:
         return asyncio.get_running_loop().call_soon_threadsafe
     return trio.lowlevel.current_trio_token().run_sync_soon  # type: ignore[no-any-return]  # trio is not imported here
+
+
+class Wish:
+    """Waits in its event loop for something that another thread may grant."""
+
+    __slots__ = ("_event", "_soon", "result")
+
+    def __init__(self) -> None:
+        self._soon = soon()
+        self._event = anyio.Event()
+        self.result: str | BaseException | None = None
+
+    async def granted(self) -> None:
+        await self._event.wait()
+
+    def grant(self, result: str | BaseException | None = None) -> bool:
+        """Let the wait end; `False` when its event loop is gone."""
+        self.result = result  # before the wait can end
+        try:
+            self._soon(self._event.set)
+        except RuntimeError:
+            self.result = None
+            return False
+        return True
 
 
 async def checkpoint() -> None:

@@ -2,12 +2,13 @@
 
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable
+from threading import RLock
 from types import TracebackType
 from typing import Literal, NoReturn, Protocol
 
 import anyio
 
-from agentrt.agent.host import Reaper, inside_of
+from agentrt.agent.host import Reaper, Wish, inside_of
 from agentrt.agent.interrupt import Interruption
 from agentrt.block import new_id
 from agentrt.errors import AgentBusyError
@@ -68,21 +69,22 @@ class CurrentReply(Protocol):
 class Turns:
     """One reply at a time: who has the conversation, and who waits for it, in order.
 
-    They belong to the state object, which several agents may share. `run` is the reply in progress.
+    They belong to the state object, which several agents may share, also in several threads and event loops. `run` is
+    the reply in progress.
     """
 
-    __slots__ = ("_holder", "_waiting", "run")
+    __slots__ = ("_holder", "_lock", "_waiting", "run")
 
     def __init__(self) -> None:
         self.run: CurrentReply | None = None
         self._holder: Ticket | None = None
-        self._waiting: deque[tuple[Ticket, anyio.Event]] = deque()
+        self._lock = RLock()  # a dropped stream may be collected under it
+        self._waiting: deque[tuple[Ticket, Wish]] = deque()
 
     def take_free(self, ticket: Ticket, when_busy: WhenBusy) -> bool:
         """Take the conversation if nobody has it, and nothing has to be noted for those who may wait for it."""
-        if self._holder is not None or when_busy == "wait":
+        if when_busy == "wait" or not self._claim(ticket):
             return False
-        self._holder = ticket
         ticket.turns = self
         ticket.reaper = Reaper()
         return True
@@ -91,10 +93,20 @@ class Turns:
         """Take the conversation; raises `AgentBusyError` when another reply has it and will not let go by itself."""
         if when_busy == "wait":
             ticket.task = anyio.get_current_task().id
+        if not self._claim(ticket):
+            await self._take_later(ticket, when_busy)
+        ticket.turns = self
+        ticket.reaper = Reaper()
+
+    def _claim(self, ticket: Ticket) -> bool:
+        with self._lock:
+            if self._holder is None:
+                self._holder = ticket
+            return self._holder is ticket
+
+    async def _take_later(self, ticket: Ticket, when_busy: WhenBusy) -> None:
         holder = self._holder
-        if holder is None:
-            self._holder = ticket
-        elif holder.dropped:
+        if holder is not None and holder.dropped:
             await self._wait(ticket, _REAP_SECONDS)
         elif when_busy == "wait":
             await self._wait_without_deadlock(ticket)
@@ -104,8 +116,6 @@ class Turns:
                 "use `agent.with_state(AgentState())` for a conversation beside it, or build the agent with "
                 "when_busy='wait'"
             )
-        ticket.turns = self
-        ticket.reaper = Reaper()
 
     async def _wait_without_deadlock(self, ticket: Ticket) -> None:
         """Wait; raises `AgentBusyError` if the reply that has the conversation waits for this one in turn."""
@@ -139,37 +149,51 @@ class Turns:
 
     def give_back(self, ticket: Ticket) -> None:
         """Let go of the conversation; whoever has waited longest has it next."""
-        if self._holder is ticket:
+        with self._lock:
+            if self._holder is not ticket:
+                return
             self._holder = self.run = None
-            if self._waiting:
-                self._holder, turn = self._waiting.popleft()
-                turn.set()
+            while self._waiting and self._holder is None:
+                following, turn = self._waiting.popleft()
+                self._holder = following  # before the wait can end
+                if not turn.grant():
+                    self._holder = None
 
     async def _wait(self, ticket: Ticket, seconds: float | None) -> None:
-        turn = anyio.Event()
-        self._waiting.append((ticket, turn))
+        turn = Wish()
+        with self._lock:
+            if self._claim(ticket):  # given back in another thread just now
+                return
+            self._waiting.append((ticket, turn))
         try:
             with anyio.move_on_after(seconds):
-                await turn.wait()
+                await turn.granted()
         except BaseException:  # cancelled: the turn must go on to the next, whether it was given already or not
             self._leave(ticket, turn)
             raise
-        if not turn.is_set():
+        if self._holder is not ticket:
             self._leave(ticket, turn)
             raise AgentBusyError(f"the reply before this one was abandoned and is still not closed after {seconds} s")
 
-    def _leave(self, ticket: Ticket, turn: anyio.Event) -> None:
-        if turn.is_set():
-            self.give_back(ticket)
-        else:
-            self._waiting.remove((ticket, turn))
+    def _leave(self, ticket: Ticket, turn: Wish) -> None:
+        with self._lock:
+            if self._holder is ticket:
+                self.give_back(ticket)
+            elif (ticket, turn) in self._waiting:
+                self._waiting.remove((ticket, turn))
+
+
+_making_turns = RLock()
 
 
 def turns_of(state: AgentState) -> Turns:
     """Return the turns of the conversation that the state object is."""
     turns: Turns | None = getattr(state, "in_process", None)
     if turns is None:
-        state.in_process = turns = Turns()
+        with _making_turns:
+            turns = getattr(state, "in_process", None)
+            if turns is None:
+                state.in_process = turns = Turns()
     return turns
 
 

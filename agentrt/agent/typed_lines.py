@@ -12,37 +12,12 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-import anyio
 import anyio.lowlevel
 
-from agentrt.agent.host import soon
+from agentrt.agent.host import Wish
 from agentrt.errors import InvalidInputError
 
 __all__ = ["Lines", "Turns"]
-
-
-class _Wish:
-    """Waits in its event loop for something that another thread may grant."""
-
-    __slots__ = ("_event", "_soon", "result")
-
-    def __init__(self) -> None:
-        self._soon = soon()
-        self._event = anyio.Event()
-        self.result: str | BaseException | None = None
-
-    async def granted(self) -> None:
-        await self._event.wait()
-
-    def grant(self, result: str | BaseException | None = None) -> bool:
-        """Let the wait end; `False` when its event loop is gone."""
-        self.result = result  # before the wait can end
-        try:
-            self._soon(self._event.set)
-        except RuntimeError:
-            self.result = None
-            return False
-        return True
 
 
 class Turns:
@@ -50,12 +25,12 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a forgotten question may be collected under it
-        self._queue: deque[_Wish] = deque()
-        self._holder: _Wish | None = None
+        self._queue: deque[Wish] = deque()
+        self._holder: Wish | None = None
 
     async def __aenter__(self) -> None:
         await anyio.lowlevel.checkpoint()
-        wish = _Wish()
+        wish = Wish()
         with self._lock:
             if self._holder is None:
                 self._holder = wish
@@ -71,7 +46,7 @@ class Turns:
         with self._lock:
             self._pass_on()
 
-    def _give_up(self, wish: _Wish) -> None:
+    def _give_up(self, wish: Wish) -> None:
         with self._lock:
             if self._holder is wish:  # granted and cancelled at the same moment
                 self._pass_on()
@@ -102,14 +77,14 @@ class Lines:
         self.turns = Turns()
         self._lock = threading.RLock()  # a forgotten question may be collected under it
         self._is_reading = False
-        self._wish: _Wish | None = None
+        self._wish: Wish | None = None
         self._unseen = False  # the last question was for a secret
         self._kept: str | BaseException | None = None
 
     async def next(self, unseen: bool = False) -> str:
         """Return the next line with its newline, "" at the end; must be called within a turn."""
         await anyio.lowlevel.checkpoint()
-        wish = _Wish()
+        wish = Wish()
         with self._lock:
             if self._kept is not None:
                 kept, self._kept = self._kept, None
@@ -137,7 +112,7 @@ class Lines:
             if wish is None or not wish.grant(result):
                 self._keep(result)
 
-    def _give_up(self, wish: _Wish) -> None:
+    def _give_up(self, wish: Wish) -> None:
         with self._lock:
             if self._wish is wish:
                 self._wish = None

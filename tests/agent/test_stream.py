@@ -5,6 +5,8 @@ import copy
 import gc
 import pickle
 import re
+import threading
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -430,6 +432,36 @@ async def test_two_agents_over_one_state_wait_for_each_other_in_order():
     said = [message.get_text_content() for message in agent.state.context]
     assert said[1::2] == ["a", "b", "c", "d"]
     assert sorted(said[::2]) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_agents_over_one_state_wait_for_each_other_in_several_threads(backend):
+    are_in, may_go_on = threading.Semaphore(0), threading.Event()
+
+    async def wait() -> str:
+        """Wait."""
+        are_in.release()
+        await anyio.to_thread.run_sync(may_go_on.wait)
+        return "waited"
+
+    async def queue_up(view: Agent) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(view.reply, "go")
+            await anyio.wait_all_tasks_blocked()
+            are_in.release()
+
+    first = agent_of([[call("1", "wait")], "done"], wait, when_busy="wait")
+    later = [agent_of(["done"], state=first.state, when_busy="wait") for _ in range(2)]
+    threads = []
+    for main in (partial(first.reply, "go"), *(partial(queue_up, view) for view in later)):
+        threads.append(threading.Thread(target=partial(anyio.run, main, backend=backend), daemon=True))
+        threads[-1].start()
+        assert are_in.acquire(timeout=5)
+    may_go_on.set()
+    for thread in threads:
+        thread.join(timeout=5)
+    assert not any(thread.is_alive() for thread in threads)
+    assert [message.role for message in first.state.context] == ["user", "assistant"] * 3
 
 
 async def test_of_two_answers_through_two_agents_over_one_state_one_is_taken():
