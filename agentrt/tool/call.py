@@ -17,7 +17,7 @@ from agentrt.tool.arguments import parse_object
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
 from agentrt.tool.output import Output
-from agentrt.tool.plan import Plan, step_in_thread
+from agentrt.tool.plan import CLEANUP_SECONDS, Plan, step_in_thread
 from agentrt.tool.result import failed, failure, frames_for_log, to_response
 from agentrt.types import ToolChunk, ToolResponse
 
@@ -25,7 +25,6 @@ __all__ = ["PreparedCall", "respond", "run_call"]
 
 _logger = logging.getLogger("agentrt")
 
-_CLEANUP_SECONDS = 5.0
 _END = object()
 _LATE = object()
 _CROSSED = (
@@ -264,10 +263,10 @@ class _Stream:
             self._warn("failed")
 
     async def _close_in_time(self, aclose: Callable[[], Awaitable[None]]) -> None:
-        with move_on_after(_CLEANUP_SECONDS) as scope:
+        with move_on_after(CLEANUP_SECONDS) as scope:
             await aclose()
         if scope.cancelled_caught:
-            self._warn(f"was stopped after {_CLEANUP_SECONDS:g} seconds")
+            self._warn(f"was stopped after {CLEANUP_SECONDS:g} seconds")
 
     async def _close_crossed(self, aclose: Callable[[], Awaitable[None]]) -> None:
         # The tool's scope closes first, and then ours can: after that the task's scopes are in order again.

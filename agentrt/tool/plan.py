@@ -8,7 +8,7 @@ from functools import partial
 from opcode import opmap
 from typing import Any, TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, fail_after, to_thread
 from anyio.lowlevel import RunVar
 
 from agentrt.errors import ToolConfigError
@@ -17,7 +17,10 @@ from agentrt.tool.schema import CompiledSchema, SchemaError
 from agentrt.tool.signature import Signature, context_parameter, defaults_of, read_signature, underlying
 from agentrt.types import JSONSchema
 
-__all__ = ["Plan", "make_plan", "step_in_thread"]
+__all__ = ["CLEANUP_SECONDS", "Plan", "make_plan", "step_in_thread"]
+
+CLEANUP_SECONDS = 5.0
+"""How long a tool may clean up when it is stopped."""
 
 _MAX_THREADS = 40
 _END = object()
@@ -157,8 +160,15 @@ async def step_in_thread(items: Generator[Any]) -> AsyncGenerator[Any, None]:
         while (item := await _in_thread(next, items, _END)) is not _END:
             yield item
     finally:
-        with suppress(ValueError):  # it is still running in a thread that was left to itself
-            items.close()
+        # One that still runs does so in a thread that was left to itself, which lets go of it.
+        if inspect.getgeneratorstate(items) == inspect.GEN_SUSPENDED:
+            await _close_in_thread(items)
+
+
+async def _close_in_thread(items: Generator[Any]) -> None:
+    """Clean up a plain generator where its steps ran, since that may wait; a cancellation does not prevent it."""
+    with fail_after(CLEANUP_SECONDS, shield=True):
+        await _in_thread(items.close)
 
 
 def _in_thread(function: Callable[..., _T], *arguments: Any) -> Awaitable[_T]:

@@ -481,6 +481,61 @@ async def test_sync_generators_run_in_threads_step_by_step() -> None:
     assert threading.get_ident() not in log
 
 
+class Steps:
+    """A plain generator whose clean-up waits until the event loop has gone on meanwhile."""
+
+    def __init__(self) -> None:
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+        self.closed_in: list[int] = []
+
+    def steps(self) -> Iterator[str]:
+        try:
+            yield "a"
+            yield "b"
+        finally:
+            self.closed_in.append(threading.get_ident())
+            self.has_begun.set()
+            assert self.may_end.wait(5)
+
+    def give(self) -> Iterator[str]:
+        return self.steps()
+
+    async def let_end(self) -> None:
+        while not self.has_begun.is_set():
+            await lowlevel.checkpoint()
+        self.may_end.set()
+
+
+@pytest.mark.parametrize("name", ["steps", "give"])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_clean_up_of_a_sync_generator_runs_in_a_thread(name: str, is_cancelled: bool) -> None:
+    made = Steps()
+    with fail_after(20):
+        async with create_task_group() as group:
+            group.start_soon(made.let_end)
+            items = run_call(prepared(getattr(made, name)))
+            with CancelScope() as scope:
+                assert text_of(await anext(items)) == "a"
+                if is_cancelled:
+                    scope.cancel()
+                await items.aclose()
+    assert len(made.closed_in) == 1
+    assert made.closed_in != [threading.get_ident()]
+
+
+async def test_clean_up_of_a_sync_generator_that_hangs_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agentrt.tool.plan.CLEANUP_SECONDS", 0.01)
+    made = Steps()
+    items = run_call(prepared(made.steps))
+    assert text_of(await anext(items)) == "a"
+    with fail_after(20):
+        await items.aclose()
+    assert "the clean-up of tool 'steps' failed" in caplog.text
+    made.may_end.set()
+
+
 # Streams
 
 
@@ -639,7 +694,7 @@ async def test_a_clean_up_that_fails_is_logged_and_nothing_else(caplog: pytest.L
 async def test_a_clean_up_that_hangs_is_stopped(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentrt.tool.call._CLEANUP_SECONDS", 0.01)
+    monkeypatch.setattr("agentrt.tool.call.CLEANUP_SECONDS", 0.01)
 
     async def stream() -> AsyncIterator[str]:
         try:
