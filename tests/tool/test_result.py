@@ -174,7 +174,7 @@ async def test_metadata_that_cannot_be_saved_is_an_error_unless_it_is_the_final_
     response = await returned(ToolResponse([], metadata=[1]))  # type: ignore[arg-type]
     assert texts(response) == ["the metadata of give's result is a list: it must be a dict"]
     response = await returned(ToolResponse([], metadata={"response_msg": "done"}))
-    assert texts(response) == ["the metadata of give's result has a response_msg that is no Msg: it ends the reply"]
+    assert texts(response) == ["the metadata of give's result has a response_msg that is not a Msg: give one"]
     message = AssistantMsg("a", "b")
     assert (await returned(ToolResponse([], metadata={"response_msg": message}))).metadata == {"response_msg": message}
 

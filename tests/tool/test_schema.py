@@ -194,7 +194,7 @@ def test_a_schema_that_cannot_be_honoured_is_refused_at_registration(schema: dic
 
 def test_a_circle_that_another_part_reaches_first_is_refused() -> None:
     b = {"properties": {"x": {"$ref": "#/$defs/a"}}, "allOf": [{"$ref": "#/$defs/a"}]}
-    with pytest.raises(SchemaError, match="circles"):
+    with pytest.raises(SchemaError, match="cycle"):
         CompiledSchema({"$ref": "#/$defs/b", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": b}})
 
 
