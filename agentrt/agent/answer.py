@@ -13,13 +13,21 @@ from agentrt.agent.decode import Decoder
 from agentrt.agent.ending import ReplyingConversation, begin
 from agentrt.agent.recorder import Recorder, have_same_content, is_same, spoken_blocks
 from agentrt.agent.run import Answer, Run
-from agentrt.block import ContentBlock, ProviderBlock, ThinkingBlock, ToolCallBlock
+from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.event import AgentEvent, BlocksWithdrawnEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import Msg, copy_block
 from agentrt.state import AgentState, ReplyContext
 
-__all__ = ["announce_answer", "announce_notice", "announce_round", "answer_of_core", "message_to_return"]
+__all__ = [
+    "announce_answer",
+    "announce_notice",
+    "announce_round",
+    "answer_of_core",
+    "keep_as_told",
+    "message_to_return",
+    "withdraw_unkept",
+]
 
 _KEPT_TO_ITSELF = (ThinkingBlock, ProviderBlock)
 
@@ -39,8 +47,8 @@ def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, f
     reply had ended with another answer, `run.end_is_saved` is reset. What `handle_interrupt` gave is for the caller and
     never joins the conversation, whatever a layer makes of it.
     """
-    if run.end is not None and "interrupted" in (run.end.finished_reason, final.finished_reason):
-        return []
+    if run.end is not None and run.end.finished_reason == "interrupted":
+        return withdraw_unkept(run)
     state, recorder = agent.state, run.recorder
     if run.end is not None and run.answer is not None and recorder is not None:
         # Most replies: one round, and nothing changed.
@@ -63,14 +71,41 @@ def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, f
     events, told = _changes(run, told, [block for block in wanted if block.id not in hidden], final.name)
     is_taken = run.end is not None and run.sequence >= state.sequence  # the number of the end, by an event after it
     run.expect(len(events) + is_taken)
-    has_changed = _update(message, replaced - hidden, told)
-    start = _start_of_answer(message, told)
+    has_changed = _update(message, replaced - hidden, told) | keep_as_told(run)
+    start = _start_of_answer(message, {block.id for block in told} | hidden)
     if run.end is None:
         if state.reply_context is not None and not state.reply_context.parked:
             state.reply_context.round_start = start
     elif _take_output(run, message, final) or has_changed or events:
         _update_history(state, message, start)
         run.end_is_saved = False
+    return events
+
+
+def keep_as_told(run: Run) -> bool:
+    """Keep what was said in the words that left on_reply; says whether that changes anything.
+
+    What a layer held back stays, and so do signed thoughts, which a provider takes back in its own words alone.
+    """
+    message, recorder = run.message, run.recorder
+    if message is None or recorder is None:
+        return False
+    blocks = {block.id: block for block in message.get_content_blocks()}
+    told = [block for block in recorder.blocks if isinstance(block, (TextBlock, ThinkingBlock, DataBlock))]
+    told = [block for block in told if block.__class__ is blocks.get(block.id).__class__]
+    return _update(message, frozenset(), [block for block in told if getattr(block, "signature", None) is None])
+
+
+def withdraw_unkept(run: Run) -> list[AgentEvent]:
+    """Return the events that withdraw what a reply without an answer has said and does not keep."""
+    if run.recorder is None:
+        return []
+    has_changed = keep_as_told(run)
+    kept = set() if run.message is None else {block.id for block in run.message.get_content_blocks()}
+    surplus = [block.id for block in run.recorder.blocks if block.id not in kept]
+    events: list[AgentEvent] = [BlocksWithdrawnEvent(run.id, surplus)] if surplus else []
+    if has_changed or surplus:
+        run.expect(len(events) + (run.end is not None))  # a number is taken, so the state is saved once more
     return events
 
 
@@ -132,9 +167,11 @@ def _changes(
     if told[common:]:
         events.append(BlocksWithdrawnEvent(run.id, [block.id for block in told[common:]]))
     recorder = Recorder(run.id, name)
-    for event in Decoder(run.id, run.new_id, run.call_ids, name, hook="on_reply").said(wanted[common:]):
-        events.append(event)
-        recorder.record(event)
+    for block in wanted[common:]:  # one by one, so that they keep their order, and those with one id apart
+        said = Decoder(run.id, run.new_id, run.call_ids, name, hook="on_reply").said([block])
+        events += said
+        for event in said:
+            recorder.record(event)
     return events, told[:common] + recorder.blocks
 
 
@@ -167,9 +204,8 @@ def _take_output(run: Run, message: Msg, final: Msg) -> bool:
     return True
 
 
-def _start_of_answer(message: Msg, told: list[ContentBlock]) -> int:
+def _start_of_answer(message: Msg, ids: set[str]) -> int:
     """Return the index of the first block of the answer in the message."""
-    ids = {block.id for block in told}
     blocks = message.get_content_blocks()
     return next((place for place, block in enumerate(blocks) if block.id in ids), len(blocks))
 
@@ -186,15 +222,15 @@ def _update_history(state: AgentState, message: Msg, start: int) -> None:
 
 
 def message_to_return(run: Run, final: Msg) -> Msg:
-    """Return the last message, with what a layer's own may lack: the id of the reply, its end and its usage."""
-    end = run.end
-    if end is not None and end.finished_reason == "interrupted":
+    """Return the last message, with the id, name, role and end of the reply: a layer decides on the content alone."""
+    message, end = run.message, run.end
+    if message is None or (end is not None and end.finished_reason == "interrupted"):
         return final
-    reason = final.finished_reason or (end.finished_reason if end is not None else None)
-    usage = final.usage or (run.message.usage if run.message is not None else None)
-    if (final.id, final.finished_reason, final.usage) != (run.id, reason, usage):
+    reason, error = (final.finished_reason, final.error) if end is None else (end.finished_reason, end.error)
+    head = (message.id, message.name, message.role, reason, error, final.usage or message.usage)
+    if (final.id, final.name, final.role, final.finished_reason, final.error, final.usage) != head:
         final = copy(final)  # a layer may keep its own, for the next time
-        final.id, final.finished_reason, final.usage = run.id, reason, usage
+        final.id, final.name, final.role, final.finished_reason, final.error, final.usage = head
     return final
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from agentrt.agent.accept import ANSWERS
-from agentrt.agent.answer import announce_answer, announce_notice, message_to_return
+from agentrt.agent.answer import announce_answer, announce_notice, keep_as_told, message_to_return, withdraw_unkept
 from agentrt.agent.ending import (
     UNSAVED,
     ReplyingConversation,
@@ -141,8 +141,12 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                 yield run.let_out(start(agent, run))
             for event in run.completed(leftovers(agent, run)):
                 yield run.let_out(event)
-            if failure is None and final is not None and run.recorder is not None:
-                for event in announce_answer(agent, run, inputs, final):
+            if run.recorder is not None:
+                if failure is not None or final is None:
+                    changes = withdraw_unkept(run)
+                else:
+                    changes = announce_answer(agent, run, inputs, final)
+                for event in changes:
                     yield run.let_out(event)
             yield run.let_out(await _missing_end(agent, run, last, final, failure))
         elif not (ended or failure or run.opened) and final is not None and run.recorder is not None:
@@ -270,6 +274,8 @@ async def _leave(agent: ReplyingConversation, run: Run, ticket: Ticket, stream: 
     finally:
         try:
             run.interruption.end()
+            if run.recorder is not None and run.end is None and keep_as_told(run):  # it waits, or was left
+                run.end_is_saved = False
             if not run.end_is_saved or run.parked or run.last_number != agent.state.sequence:
                 await _make_good(agent, run)
         finally:

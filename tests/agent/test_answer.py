@@ -21,6 +21,7 @@ from agentrt.event import (
     TextBlockDeltaEvent,
     TextBlockEndEvent,
     TextBlockStartEvent,
+    ThinkingBlockDeltaEvent,
     UserConfirmResultEvent,
 )
 from agentrt.message import AssistantMsg, Base64Source, DataBlock, TextBlock, ThinkingBlock
@@ -300,6 +301,130 @@ async def test_what_a_layer_adds_to_the_events_alone_is_withdrawn():
             yield item
 
     await check(lambda: agent_of(["found"], middlewares=[OnReply(play)]))
+
+
+def censored(fail: bool = False) -> MiddlewareBase:
+    """Return a layer that puts stars in the place of a secret, in events and message, and may fail in the end."""
+
+    async def play(agent, next_handler):
+        async for item in next_handler():
+            if isinstance(item, TextBlockDeltaEvent):
+                item.delta = item.delta.replace("secret", "***")
+            elif isinstance(item, Msg):
+                for block in item.get_content_blocks("text"):
+                    block.text = block.text.replace("secret", "***")
+            yield item
+        if fail:
+            raise RuntimeError("too late")
+
+    return OnReply(play)
+
+
+def looking(*tools: Any, **options: Any) -> Agent:
+    return agent_of([[TextBlock("a secret look"), call("1", "add", a=1, b=2)], "a secret sum"], *tools, **options)
+
+
+async def test_text_of_earlier_rounds_is_kept_as_it_left():
+    items = await check(lambda: looking(add, middlewares=[censored()]))
+    assert not any(isinstance(item, BlocksWithdrawnEvent) for item in items)
+    assert said(rebuilt(items).content) == ["a *** look", "a *** sum"]
+
+
+async def test_text_of_a_reply_that_fails_is_kept_as_it_left():
+    agent = looking(add, middlewares=[censored(fail=True)], state_store=InMemoryStateStore())
+    events = []
+    with pytest.raises(RuntimeError, match="too late"):
+        async for event in agent.reply_stream("go"):
+            events.append(event)
+    saved = await agent.state_store.load(agent.state.session_id)
+    assert rebuilt(events) == agent.state.context[-1] == saved.context[-1]
+    assert said(saved.context[-1].content) == ["a *** look", "a *** sum"]
+
+
+async def test_text_of_a_reply_that_waits_is_kept_as_it_left():
+    agent = looking(FunctionTool(add, ask=True), middlewares=[censored()], state_store=InMemoryStateStore())
+    items = await items_of(agent)
+    saved = await agent.state_store.load(agent.state.session_id)
+    assert said(saved.reply_context.blocks) == said(agent.state.reply_context.blocks) == ["a *** look"]
+    answer = UserConfirmResultEvent(items[0].reply_id, [ConfirmResult(True, items[-1].content[-1])])
+    items += [answer, *await items_of(agent, answer)]
+    saved = await agent.state_store.load(agent.state.session_id)
+    assert rebuilt(items) == agent.state.context[-1] == saved.context[-1]
+
+
+@pytest.mark.parametrize("is_left", [False, True], ids=["interrupted", "left"])
+async def test_text_of_a_reply_that_is_stopped_is_kept_as_it_left(is_left):
+    agent = looking(add, middlewares=[censored()], state_store=InMemoryStateStore())
+    events = []
+    async with agent.reply_stream("go") as stream:
+        async for event in stream:
+            events.append(event)
+            if isinstance(event, TextBlockDeltaEvent):
+                if is_left:
+                    break
+                agent.interrupt()
+    saved = await agent.state_store.load(agent.state.session_id)
+    assert saved.last_reply.finished_reason == "interrupted"
+    assert saved.context == agent.state.context
+    assert said(saved.context[-1].content) == ["a *** look"]
+    assert is_left or rebuilt(events) == saved.context[-1]
+
+
+async def test_text_that_a_layer_adds_to_a_reply_that_fails_is_withdrawn():
+    async def play(agent, next_handler):
+        async for item in next_handler():
+            yield item
+            if isinstance(item, TextBlockEndEvent):
+                yield TextBlockStartEvent(agent.run.id, "b")
+                yield TextBlockDeltaEvent(agent.run.id, "b", "more")
+                raise RuntimeError("no more")
+
+    agent = agent_of(["one"], middlewares=[OnReply(play)], state_store=InMemoryStateStore())
+    events = []
+    with pytest.raises(RuntimeError, match="no more"):
+        async for event in agent.reply_stream("go"):
+            events.append(event)
+    saved = await agent.state_store.load(agent.state.session_id)
+    assert rebuilt(events) == agent.state.context[-1] == saved.context[-1]
+    assert said(saved.context[-1].content) == ["one"]
+    assert saved.sequence >= events[-1].seq
+
+
+async def test_signed_thoughts_are_kept_in_their_own_words():
+    async def play(agent, next_handler):
+        async for item in next_handler():
+            if isinstance(item, ThinkingBlockDeltaEvent):
+                item.delta = "..."
+            yield item
+
+    script = [[ThinkingBlock("hm", signature="s"), ThinkingBlock("so"), call("1", "add", a=1, b=2)], "three"]
+    agent = agent_of(script, add, middlewares=[OnReply(play)])
+    await items_of(agent)
+    assert said(agent.state.context[-1].content) == ["hm", "...", "three"]
+
+
+async def test_an_answer_is_headed_as_the_reply_is():
+    async def play(agent, next_handler):
+        yield Msg("other", "mine", "user", id="x", finished_reason="error", error="none")
+
+    agent = agent_of([], middlewares=[OnReply(play)])
+    *_, end, final = await items_of(agent)
+    kept = agent.state.context[-1]
+    heads = [(each.name, each.role, each.id, each.finished_reason, each.error) for each in (final, kept)]
+    assert heads == [("tester", "assistant", end.reply_id, "completed", None)] * 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[TextBlock("one"), ThinkingBlock("hm"), TextBlock("two")], [PICTURE, TextBlock("one"), PICTURE]],
+    ids=["thoughts later", "one block twice"],
+)
+async def test_blocks_of_an_answer_keep_their_order(content):
+    async def play(agent, next_handler):
+        async for item in next_handler():
+            yield AssistantMsg("", content) if isinstance(item, Msg) else item
+
+    await check(lambda: agent_of([[ThinkingBlock("hm"), TextBlock("two")]], middlewares=[OnReply(play)]))
 
 
 async def test_a_layer_that_changes_the_metadata_alone_announces_nothing():
