@@ -64,15 +64,16 @@ class PreparedCall:
     def effective_input(self) -> dict[str, Any]:
         """Return the arguments that the tool will get, in their JSON form: converted, and with its defaults filled in.
 
-        One that has no JSON form stands as the model wrote it.
+        They have the names that the model sees. One that has no JSON form stands as the model wrote it.
         """
         effective = dict(self.plan.defaults)
         for name, value in self.arguments.items():
             try:
                 effective[name] = to_jsonable_python(value)
             except ValueError:
-                effective[name] = parse_object(self.input)[name]
-        return effective
+                effective[name] = parse_object(self.input)[self.plan.aliases.get(name, name)]
+        aliases = self.plan.aliases
+        return {aliases.get(name, name): value for name, value in effective.items()} if aliases else effective
 
     def keywords(self, context: ToolContext | None) -> dict[str, Any]:
         """Return what to call the tool with; each run has arguments of its own, which it may change."""

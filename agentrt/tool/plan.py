@@ -34,7 +34,7 @@ class Plan:
 
     `run(**arguments)` gives something to await, or, when `is_streaming`, an async generator. `in_thread` says that the
     work cannot be stopped once begun, `can_wait` that a deadline could ever be noticed. `defaults` are those of the
-    arguments, in their JSON form.
+    arguments, in their JSON form, and `aliases` the names that the model sees where the parameters have others.
     """
 
     run: Callable[..., Any]
@@ -42,6 +42,7 @@ class Plan:
     parse: Parse
     context_name: str | None
     defaults: dict[str, Any]
+    aliases: dict[str, str]
     is_streaming: bool
     in_thread: bool
     can_wait: bool
@@ -65,6 +66,7 @@ def make_plan(name: str, function: Callable[..., Any], preset: dict[str, Any], s
         parse=signature.parse,
         context_name=signature.context_name,
         defaults=signature.defaults,
+        aliases=signature.aliases,
         is_streaming=is_streaming,
         in_thread=in_thread,
         can_wait=_can_wait(function),
@@ -82,9 +84,11 @@ def _check_schema(name: str, schema: Any) -> None:
 
 def _by_hand(name: str, function: Any, preset: dict[str, Any], schema: JSONSchema) -> Signature:
     convert: Parse | None = None
+    aliases: dict[str, str] = {}
     context_name = context_parameter(function, preset)
     with suppress(ToolConfigError):  # the schema was given because the signature says too little
-        convert = read_signature(function, preset, by_hand=True).parse
+        typed = read_signature(function, preset, by_hand=True)
+        convert, aliases = typed.parse, typed.aliases
     hidden = frozenset(preset) | ({context_name} if context_name else set())
     try:
         if hidden:
@@ -95,7 +99,7 @@ def _by_hand(name: str, function: Any, preset: dict[str, Any], schema: JSONSchem
         raise ToolConfigError(f"the schema of {name} cannot be used: {error}") from error
     # Where the function has none, whoever does the work fills in what the schema says: a server, or somebody outside.
     defaults = _defaults_in(visible) | defaults_of(function, hidden)
-    return Signature(visible, parse, context_name, defaults)
+    return Signature(visible, parse, context_name, defaults, aliases)
 
 
 def _defaults_in(schema: JSONSchema) -> dict[str, Any]:

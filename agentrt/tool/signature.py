@@ -49,13 +49,15 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 class Signature:
     """What a function's parameters mean to a model; `context_name` is the parameter that takes the `ToolContext`.
 
-    `defaults` are those of the function's defaults that have a JSON form.
+    `defaults` are those of the function's defaults that have a JSON form, by the names of the parameters; `aliases` are
+    the names that the model sees, where the parameters have others.
     """
 
     schema: JSONSchema
     parse: Parse
     context_name: str | None
     defaults: dict[str, Any]
+    aliases: dict[str, str]
 
 
 class _Schema(GenerateJsonSchema):
@@ -88,9 +90,17 @@ def read_signature(function: Callable[..., Any], hidden: Collection[str] = (), *
         del hints[name]
     adapter = _adapter(function, hints, wanted, "allow" if takes_more else "forbid")
     schema = _schema(function, adapter, hints)
-    _explain(schema, wanted, parse_docstring(docstring_of(function))[1])
+    properties = schema.get("properties", {})
+    if len(properties) != len(hints):
+        _refuse(function, "two of its parameters have the same alias; give each its own")
+    shown = dict(zip(hints, properties, strict=True))
+    _explain(schema, {shown[name]: wanted[name] for name in hints}, parse_docstring(docstring_of(function))[1])
     return Signature(
-        schema, by_types(adapter.validator), context_name, _defaults({name: wanted[name] for name in hints})
+        schema,
+        by_types(adapter.validator),
+        context_name,
+        _defaults({name: wanted[name] for name in hints}),
+        {name: alias for name, alias in shown.items() if alias != name},
     )
 
 
@@ -308,9 +318,10 @@ def _is_json(hint: Any) -> bool:
 def _explain(schema: JSONSchema, parameters: _Parameters, meanings: dict[str, str]) -> None:
     """Add the defaults, and what the docstring says, where the hints say nothing."""
     for name, each in schema.get("properties", {}).items():
-        if meanings.get(name):
-            each.setdefault("description", meanings[name])
-        default = parameters[name].default if name in parameters else inspect.Parameter.empty
+        meaning = meanings.get(parameters[name].name)
+        if meaning:
+            each.setdefault("description", meaning)
+        default = parameters[name].default
         if default is not inspect.Parameter.empty and not isinstance(default, FieldInfo):
             _add_default(each, default)
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.errors import ChainContractError
@@ -22,7 +22,7 @@ from agentrt.permission import (
     PermissionRule,
     digest,
 )
-from agentrt.tool import ToolBase
+from agentrt.tool import FunctionTool, ToolBase
 from agentrt.tool.arguments import parse_object
 from tests.agent.helpers import agent_of, call, short
 from tests.agent.parked import Answering, Log, PathTool, asked, confirm, done, edited, elsewhere, results_of, yes
@@ -126,11 +126,26 @@ class Removal(ToolBase):
         return f"{path} is gone"
 
 
+async def remove_by_alias(
+    other: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True), Field(alias="path")] = "/etc",
+) -> str:
+    """Remove a file."""
+    return f"{other} is gone"
+
+
 WRITTEN = {"as it is": {"path": "/etc"}, "to be converted": {"path": " /ETC "}, "left out": {}}
 
 
 @pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
-@pytest.mark.parametrize(("tool", "content"), [(remove, '*"path":"/etc"*'), (Removal(), "/etc")], ids=["two", "one"])
+@pytest.mark.parametrize(
+    ("tool", "content"),
+    [
+        (remove, '*"path":"/etc"*'),
+        (Removal(), "/etc"),
+        (FunctionTool(remove_by_alias, name="remove"), "/etc"),
+    ],
+    ids=["two", "one", "alias"],
+)
 async def test_rules_see_the_arguments_that_the_tool_will_get(tool, content, written):
     for behavior, ends in ((DENY, ToolResultState.DENIED), (ASK, None)):
         rules = PermissionContext(rules=[PermissionRule("remove", content, behavior)])

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 from typing_extensions import TypedDict
 
 from agentrt.errors import ToolConfigError
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.tool import FunctionTool, ToolContext, Toolkit, ToolResponse
+from agentrt.tool.call import PreparedCall
 from agentrt.tool.signature import place
 
 
@@ -102,6 +103,35 @@ async def test_default_that_is_infinite_is_not_in_the_schema() -> None:
 
     assert all("default" not in each for each in FunctionTool(f).input_schema["properties"].values())
     assert await said(f) == "inf [-inf] nan"
+
+
+async def test_parameter_with_an_alias_is_explained_like_any_other() -> None:
+    async def f(
+        first: Annotated[str, Field(alias="second")] = "a",
+        second: Annotated[str, Field(validation_alias=AliasChoices("first", "1st"))] = "b",
+    ) -> str:
+        """F.
+
+        Args:
+            first: The first.
+            second: The second.
+        """
+        return f"{first}{second}"
+
+    assert FunctionTool(f).input_schema["properties"] == {
+        "second": {"type": "string", "default": "a", "description": "The first."},
+        "first": {"type": "string", "default": "b", "description": "The second."},
+    }
+    assert await said(f, '{"second": "x", "1st": "y"}') == "xy"
+    call = Toolkit([f]).prepare(ToolCallBlock("1", "f", '{"second": "x", "1st": "y"}'))
+    assert isinstance(call, PreparedCall)
+    assert call.effective_input() == {"second": "x", "first": "y"}
+
+
+def test_two_parameters_of_one_alias_are_refused() -> None:
+    async def f(a: Annotated[str, Field(alias="c")], b: Annotated[str, Field(alias="c")]) -> None: ...
+
+    assert "two of its parameters have the same alias" in error_of(lambda: FunctionTool(f))
 
 
 async def test_parameters_may_be_called_anything() -> None:
