@@ -23,6 +23,7 @@ from agentrt.block import (
     new_id,
 )
 from agentrt.message import Msg
+from agentrt.text import repr_of
 from agentrt.types import ChatUsage, FinishedReason
 
 __all__ = ["is_base64", "json_problem", "mended_block", "mended_message", "whole_characters"]
@@ -90,14 +91,18 @@ def mended_block(block: _T, *, empty: bool = False) -> _T:
     changes = _changes(block, empty)
     if isinstance(block, DataBlock):
         if not isinstance(block.source, (Base64Source, URLSource)):
-            raise ValueError(f"a DataBlock whose source is {block.source!r:.100}: it must be Base64Source or URLSource")
+            raise ValueError(
+                f"a DataBlock whose source is {repr_of(block.source, 100)}: it must be Base64Source or URLSource"
+            )
         source = block.source
         if source_changes := _changes(source, empty):
             changes["source"] = source = replace(source, **source_changes)
         if isinstance(source, Base64Source) and not is_base64(source.data):
             data = "".join(source.data.split())  # line by line, perhaps
             if not is_base64(data):
-                raise ValueError(f"data that is not base64 ({source.data!r:.50}): encode it with base64.b64encode")
+                raise ValueError(
+                    f"data that is not base64 ({repr_of(source.data, 50)}): encode it with base64.b64encode"
+                )
             changes["source"] = replace(source, data=data)
     return replace(block, **changes) if changes else block  # type: ignore[type-var]  # a dataclass
 
@@ -116,7 +121,7 @@ def _changes(block: Any, empty: bool) -> dict[str, Any]:
     if cls not in _TEXTS:
         cls = next((each for each in cls.__mro__ if each in _TEXTS), None)
         if cls is None:
-            raise ValueError(f"{block!r:.200}, which is not a block")
+            raise ValueError(f"{repr_of(block)}, which is not a block")
     changes: dict[str, Any] = {}
     for name in _TEXTS[cls]:
         value = getattr(block, name)
@@ -141,7 +146,7 @@ def _as_text(cls: type, name: str, value: Any, empty: bool) -> str:
             return "" if cls is ToolCallBlock else new_id()
     if value is None and empty:
         return ""
-    raise ValueError(f"a {cls.__name__} whose {name} is {value!r:.100}: it must be a str")
+    raise ValueError(f"a {cls.__name__} whose {name} is {repr_of(value, 100)}: it must be a str")
 
 
 def mended_message(message: Msg) -> Msg:
@@ -153,7 +158,7 @@ def mended_message(message: Msg) -> Msg:
     for name in ("name", "id"):
         value = getattr(message, name)
         if not isinstance(value, str):
-            raise ValueError(f"its {name} is {value!r:.100}: it must be a str")
+            raise ValueError(f"its {name} is {repr_of(value, 100)}: it must be a str")
         if (whole := whole_characters(value)) is not value:
             changes[name] = whole
     if isinstance(content, str):
@@ -186,16 +191,17 @@ def _check_outcome(message: Msg) -> None:
     for name in ("metadata", "structured_output"):
         value = getattr(message, name)
         if not (isinstance(value, dict) or (value is None and name == "structured_output")):
-            raise ValueError(f"its {name} is {value!r:.100}: it must be a dict")
+            raise ValueError(f"its {name} is {repr_of(value, 100)}: it must be a dict")
         if value and (problem := json_problem(value)):
             raise ValueError(f"its {name} cannot be saved: {problem}")
     usage = message.usage
     if usage is not None:
         if not isinstance(usage, ChatUsage):
-            raise ValueError(f"its usage is {usage!r:.100}: it must be a ChatUsage")
+            raise ValueError(f"its usage is {repr_of(usage, 100)}: it must be a ChatUsage")
         if problem := json_problem(usage):
             raise ValueError(f"its usage cannot be saved: {problem}")
     if message.finished_reason not in _REASONS or not isinstance(message.error, str | None):
-        raise ValueError(f"its end is {message.finished_reason!r:.50}, {message.error!r:.50}: leave these out")
+        reason, error = repr_of(message.finished_reason, 50), repr_of(message.error, 50)
+        raise ValueError(f"its end is {reason}, {error}: leave these out")
     if not isinstance(message.created_at, int):
-        raise ValueError(f"its created_at is {message.created_at!r:.50}: it must be nanoseconds since the epoch")
+        raise ValueError(f"its created_at is {repr_of(message.created_at, 50)}: it must be nanoseconds since the epoch")

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-__all__ = ["escaped", "mask", "one_line", "shown", "user_frames_of"]
+__all__ = ["escaped", "mask", "one_line", "repr_of", "shown", "user_frames_of"]
 
 _KEPT = {ord("\n"), ord("\t")}
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _KEPT
@@ -27,6 +27,14 @@ _repr = _Repr()
 _repr.maxstring = _repr.maxother = 60
 _repr.maxlevel = 2
 shown = _repr.repr  # a short `!r`: what the model wrote may be a megabyte
+
+
+def repr_of(value: object, longest: int = 200) -> str:
+    """Return the beginning of a value's `repr`, also of a value that has none, as a number of 5,000 digits."""
+    try:
+        return repr(value)[:longest]
+    except Exception:  # noqa: BLE001  # the value's own __repr__; the error that names the value matters more
+        return f"<{type(value).__name__} that has no repr>"
 
 
 def escaped(text: str) -> str:

@@ -34,12 +34,14 @@ from agentrt.message import (
     ThinkingBlock,
     ToolCallBlock,
 )
+from agentrt.text import repr_of
 from agentrt.types import ChatResponse, ChatUsage
 
 __all__ = ["Decoder"]
 
 _logger = logging.getLogger("agentrt")
 Events = list[AgentEvent]
+_MAX_TOKENS = 1 << 53  # nobody has so many, and readers of JSON keep no larger number exactly
 _LARGE = 4_096  # characters: a piece that has as many is looked at before it is handed on
 # No provider takes a name that is empty; the model is told that there is no such tool.
 _NAMELESS = "tool_without_a_name"
@@ -164,10 +166,10 @@ class Decoder:
 
     def _feed(self, response: Any) -> Events:
         if not isinstance(response, ChatResponse):
-            raise self._refused(f"streamed {response!r:.200}: each item must be a ChatResponse")
+            raise self._refused(f"streamed {repr_of(response)}: each item must be a ChatResponse")
         if self._last is not None:
             raise self._refused(
-                f"streamed {response!r:.200} after the response with is_last=True: end the stream there"
+                f"streamed {repr_of(response)} after the response with is_last=True: end the stream there"
             )
         self._note(self._latest)
         self._note(response)
@@ -196,14 +198,14 @@ class Decoder:
         """Return the content, each block of which can be kept."""
         if not isinstance(content, (list, tuple)):
             raise self._refused(
-                f"answered with the content {content!r:.200}: it must be a list of blocks, "
+                f"answered with the content {repr_of(content)}: it must be a list of blocks, "
                 f"as in ChatResponse([TextBlock(text)])"
             )
         return [block if _is_plain(block) else self._checked_block(block) for block in content]
 
     def _checked_block(self, block: Any) -> ContentBlock:
         if block.__class__ not in _WRITTEN_BY_MODELS:
-            raise self._refused(f"answered with {block!r:.200}: an answer holds text, thinking, data and tool calls")
+            raise self._refused(f"answered with {repr_of(block)}: an answer holds text, thinking, data and tool calls")
         try:
             return mended_block(block, empty=True)
         except ValueError as error:
@@ -283,29 +285,32 @@ class Decoder:
         if usage is None:
             return ModelCallEndEvent(self._reply_id, finished_reason=reason)
         if usage.__class__ is not ChatUsage:
-            raise self._refused(f"reported the usage {usage!r:.200}: it must be a ChatUsage")
+            raise self._refused(f"reported the usage {repr_of(usage)}: it must be a ChatUsage")
         asked, said = self._count(usage, usage.input_tokens), self._count(usage, usage.output_tokens)
-        if usage.estimated and not (asked or said):  # an estimate of nothing
+        # What is not finite says nothing, and neither does an estimate of nothing.
+        if asked is None or said is None or (usage.estimated and not (asked or said)):
             return ModelCallEndEvent(self._reply_id, finished_reason=reason)
         cached, created = usage.cache_input_tokens, usage.cache_creation_input_tokens
         return ModelCallEndEvent(
             self._reply_id,
             asked,
             said,
-            self._count(usage, cached) if cached else 0,
-            self._count(usage, created) if created else 0,
+            (self._count(usage, cached) or 0) if cached else 0,
+            (self._count(usage, created) or 0) if created else 0,
             reason,
             bool(usage.estimated),
         )
 
-    def _count(self, usage: ChatUsage, tokens: Any) -> int:
-        if tokens.__class__ is int:
+    def _count(self, usage: ChatUsage, tokens: Any) -> int | None:
+        """Return a count as a number that can be kept, `None` for one that is not finite."""
+        if tokens.__class__ is int and -_MAX_TOKENS <= tokens <= _MAX_TOKENS:
             return tokens
         try:
-            return int(tokens or 0)
+            return max(min(int(tokens or 0), _MAX_TOKENS), -_MAX_TOKENS)
         except (TypeError, ValueError, OverflowError):
-            pass
-        raise self._refused(f"reported the usage {usage!r:.200}: it must be in whole numbers")
+            if isinstance(tokens, float):
+                return None
+        raise self._refused(f"reported the usage {repr_of(usage)}: it must be in whole numbers")
 
     def _rest(self, content: list[ContentBlock], events: Events) -> None:
         """Announce what the whole content holds and no piece delivered."""

@@ -27,19 +27,22 @@ def estimated_usage(messages: Iterable[Msg], content: Iterable[ContentBlock]) ->
 
 
 def characters_of(block: Any) -> int:
-    """Return how many characters of text the block holds; images and files count as none."""
+    """Return how many characters of text the block holds; images, files and what cannot be counted are none."""
     kind = block.__class__
-    if kind is TextBlock:
-        return len(block.text)
-    if kind is ToolCallBlock:
-        return len(block.name) + len(block.input)
-    if kind is ToolResultBlock:
-        return len(block.output) if isinstance(block.output, str) else sum(map(characters_of, block.output))
-    if kind is ThinkingBlock:
-        return len(block.thinking)
-    if kind is ProviderBlock:
-        return len(block.content)
-    return len(block.hint) if kind is HintBlock else 0
+    try:
+        if kind is TextBlock:
+            return len(block.text)
+        if kind is ToolCallBlock:
+            return len(block.name) + len(block.input)
+        if kind is ToolResultBlock:
+            return len(block.output) if isinstance(block.output, str) else sum(map(characters_of, block.output))
+        if kind is ThinkingBlock:
+            return len(block.thinking)
+        if kind is ProviderBlock:
+            return len(block.content)
+        return len(block.hint) if kind is HintBlock else 0
+    except TypeError:  # a model's own adapter may give anything for a text
+        return 0
 
 
 def _tokens(characters: int) -> int:

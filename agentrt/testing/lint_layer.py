@@ -59,9 +59,11 @@ def _call_hook(name: str) -> Any:
 
     async def hook(self: "Lint", agent: Any, input_kwargs: dict[str, Any], next_handler: Any) -> Any:
         look = _Look(self, spec, input_kwargs)
+        data = agent.run.scratch(self) if name == "on_model_call" else {}
+        data["gave_last"] = False
         result = await look.call(next_handler(**input_kwargs))
         look.check_values()
-        return look.items(aiter(result), None) if hasattr(result, "__anext__") else result
+        return look.pieces(agent, aiter(result), data) if hasattr(result, "__anext__") else result
 
     return _told_apart(hook, name)
 
@@ -76,10 +78,10 @@ class Lint(MiddlewareBase):
     """Watches the one layer that stands next inside of it, and raises `ChainContractError` that names it.
 
     It is told of: an item of a wrong type, a missing last item, anything after the last item, a model's stream without
-    a response that has `is_last`, a change of the lists and messages that the layer was given (what is printed goes on
-    growing, but not while a layer has it), a `yield` or `return` inside an open cancel scope or task group, and a
-    `ContextVar` left changed while its reader runs. `problems` has the same in words, also where the error went no
-    further. What the runtime itself blames on a layer is not said again.
+    any response, or without the one with `is_last` that came from further in, a change of the lists and messages that
+    the layer was given (what is printed goes on growing, but not while a layer has it), a `yield` or `return` inside an
+    open cancel scope or task group, and a `ContextVar` left changed while its reader runs. `problems` has the same in
+    words, also where the error went no further. What the runtime itself blames on a layer is not said again.
     """
 
     def __init__(self, watched: MiddlewareBase | str) -> None:
@@ -100,6 +102,12 @@ class Lint(MiddlewareBase):
     on_compress_context = _call_hook("on_compress_context")
     on_observe = _call_hook("on_observe")
     # Of on_system_prompt the runtime names the layer itself.
+
+    def inside(self, agent: Any) -> "Lint | None":
+        """Return the next `Lint` further in."""
+        layers = agent.chains.middlewares
+        place = next(place for place, each in enumerate(layers) if each is self)
+        return next((each for each in layers[place + 1 :] if isinstance(each, Lint)), None)
 
     def _watches(self, hook: str) -> bool:
         watched = self.watched
@@ -145,6 +153,18 @@ class _Look:
             yield item
         self._check_end(last, terminal)
         self.check_values()
+
+    async def pieces(self, agent: Any, stream: AsyncIterator[Any], data: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        """Watch a stream of responses, and note in `data`, for the `Lint` further out, whether the last one came."""
+        last: Any = None
+        items = self.items(stream, None)
+        try:
+            async for last in items:
+                data["gave_last"] = data["gave_last"] or getattr(last, "is_last", None) is True
+                yield last
+        finally:
+            await items.aclose()
+        self._check_pieces(agent, last, has_last=data["gave_last"])
 
     async def call(self, work: Awaitable[Any]) -> Any:
         """Return what the layer's call returns, if it leaves nothing open or changed."""
@@ -202,10 +222,17 @@ class _Look:
                 f"ended with {came}, but its last item must be a {terminal.__name__}: "
                 f"pass on what next_handler() gives, or yield one in its place"
             )
-        if self._spec.shape == "call" and getattr(last, "is_last", None) is not True:
+
+    def _check_pieces(self, agent: Any, last: Any, *, has_last: bool) -> None:
+        if not self._is_blaming or has_last:
+            return
+        if last is None:
+            raise self._blame("returned a stream that ended without any response: pass on what next_handler() gives")
+        inside = self._layer.inside(agent)
+        if inside is not None and agent.run.scratch(inside)["gave_last"]:
             raise self._blame(
-                "returned a stream that ended without a response that has is_last=True: "
-                "pass on all that next_handler() gives, or end it with the whole content"
+                "returned a stream that ended without the response that has is_last=True, which came from further in, "
+                "with the usage: pass on all that next_handler() gives, or end it with the whole content"
             )
 
     def check_values(self) -> None:

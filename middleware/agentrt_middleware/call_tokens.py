@@ -10,6 +10,7 @@ from pydantic_core import to_json
 from agentrt.hooks import ModelCallValues
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.model.estimate import characters_of, estimated_usage
+from agentrt.text import repr_of
 
 __all__ = ["AnswerLengths", "CallTokens"]
 
@@ -53,12 +54,16 @@ class CallTokens:
 
     def see(self, response: ChatResponse) -> None:
         """Take note of the whole answer, or of one piece of it."""
-        if response.usage is not None:
+        if isinstance(response.usage, ChatUsage):
             self._usage = response.usage
         if response.is_last:
             self._is_whole, self._characters = True, 0
         for block in response.content:
             self._characters += characters_of(block)
+
+    def finish(self) -> None:
+        """Take note that a stream came to its end, also where none of its pieces was marked as the last."""
+        self._is_whole = True
 
     def count(self, most: float) -> float:
         """Return how many the call took, now that it is over, and learn from it; a report of over `most` is capped.
@@ -89,9 +94,9 @@ class CallTokens:
 
     def _warn(self, counted: float) -> float:
         _logger.warning(
-            "model %r reports %.200r, which cannot be: the call counts as %.0f tokens in its rate limit",
+            "model %r reports %s, which cannot be: the call counts as %.0f tokens in its rate limit",
             self._model,
-            self._usage,
+            repr_of(self._usage),
             counted,
         )
         return counted

@@ -138,17 +138,16 @@ class _Call:
         self._circuit = circuit
         self._is_failure = is_failure
         self._era = circuit.era
-        self._is_answered = False
 
     def see(self, response: ChatResponse) -> None:
-        self._is_answered = self._is_answered or response.is_last
+        """Only the end counts."""
 
-    def end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None, *, is_whole: bool) -> None:
         circuit = self._circuit
         if circuit.era != self._era:
             return
         circuit.leave(self)
-        if self._is_answered:
+        if is_whole:
             circuit.succeed()
         elif isinstance(error, Exception) and self._is_failure(error):
             circuit.fail(retry_after_of(error))

@@ -11,7 +11,7 @@ from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt_middleware.call_tokens import AnswerLengths, CallTokens
 from agentrt_middleware.limiter import Lease, Limiter, Listener, loop_time
 from agentrt_middleware.limits import Limits, Refusal
-from agentrt_middleware.model_calls import close
+from agentrt_middleware.model_calls import close, is_readable
 from agentrt_middleware.options import check_number, retry_after_of
 from agentrt_middleware.shared_limiter import LimitStore, SharedLimiter, StorePolicy
 
@@ -109,7 +109,7 @@ class RateLimitMiddleware(MiddlewareBase):
             raise
         call.has_answer = True
         if isinstance(result, ChatResponse):
-            if tokens is not None:
+            if tokens is not None and is_readable(result):
                 tokens.see(result)
             await call.end()
             return result
@@ -218,10 +218,13 @@ class _LeasedStream:
         try:
             response = await anext(self._stream)
         except BaseException as error:  # the end of the stream included
+            tokens = self._call.tokens
+            if tokens is not None and isinstance(error, StopAsyncIteration):
+                tokens.finish()
             await self._call.end(error)
             raise
         tokens = self._call.tokens
-        if tokens is not None:
+        if tokens is not None and is_readable(response):
             tokens.see(response)
         return response
 

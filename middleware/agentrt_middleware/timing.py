@@ -69,15 +69,17 @@ class TimingMiddleware(MiddlewareBase):
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         measure = _Measure(self, "tool_call", call_of(input_kwargs).name, agent)
         failure: BaseException | None = None
+        has_response = False
         try:
             async for item in next_handler(**input_kwargs):
+                has_response = isinstance(item, ToolResponse)
                 measure.see(item)
                 yield item
         except BaseException as error:
             failure = error
             raise
         finally:
-            measure.end(failure)
+            measure.end(failure, is_whole=has_response)
             failure = None  # error and frame would hold each other
 
     def _report(self, timing: Timing) -> None:
@@ -101,21 +103,17 @@ class _Measure:
         self._reply_id = agent.run.id
         self._first: float | None = None
         self._has_failed = False
-        self._is_complete = False
         self._started = layer._clock()
 
     def see(self, item: ChatResponse | ToolChunk | ToolResponse) -> None:
         if isinstance(item, ToolResponse):
-            self._is_complete = True
             self._has_failed = item.state not in ("success", "running")
-        elif isinstance(item, ChatResponse) and item.is_last:
-            self._is_complete = True
-        elif self._first is None:
+        elif self._first is None and not (isinstance(item, ChatResponse) and item.is_last):
             self._first = self._layer._clock() - self._started
 
-    def end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None, *, is_whole: bool) -> None:
         seconds = self._layer._clock() - self._started
-        ended: Literal["ok", "error", "cut"] = "ok" if self._is_complete else "cut"
+        ended: Literal["ok", "error", "cut"] = "ok" if is_whole else "cut"
         if self._has_failed or isinstance(error, Exception):
             ended = "error"
         timing = Timing(self._kind, self._name, seconds, self._first, ended, self._agent_name, self._reply_id)

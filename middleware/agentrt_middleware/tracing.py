@@ -30,6 +30,7 @@ from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware import genai, genai_attributes, genai_content
 from agentrt_middleware.genai_metrics import GenAIMetrics
 from agentrt_middleware.genai_span import Current, GenAISpan, Isolated
+from agentrt_middleware.model_calls import Pieces, is_readable
 from agentrt_middleware.replies import call_of, input_of, model_name_of
 
 __all__ = ["TracingMiddleware"]
@@ -392,6 +393,7 @@ class _Chat:
         self._model: ChatModelBase = values["current_model"]
         self._started = perf_counter()
         self._first: float | None = None
+        self._pieces = Pieces(with_content=instruments.captures)
         self.response: ChatResponse | None = None
         if reply is not None:
             reply.end_chat()
@@ -407,8 +409,10 @@ class _Chat:
     def see(self, piece: Any) -> None:
         if self._first is None:
             self._first = perf_counter() - self._started
-        if isinstance(piece, ChatResponse) and piece.is_last:
-            self.response = piece
+        if is_readable(piece):
+            self._pieces.add(piece)
+            if piece.is_last:
+                self.response = piece
 
     def stop(self, error: BaseException | None = None) -> None:
         self.span.stop()
@@ -416,6 +420,8 @@ class _Chat:
         if failure is not None:
             self.span.fail(failure)
         response = self.response
+        if response is None and error is None:  # a stream of pieces that came to its end
+            response = self._pieces.whole()
         # One that was cut or left has no answer, which is an error to the conventions, and none to us.
         reason = "error" if response is None else response.finished_reason or "stop"
         usage = None if response is None else response.usage

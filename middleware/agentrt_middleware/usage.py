@@ -10,7 +10,7 @@ from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.message import ContentBlock, Msg
 from agentrt.model import ChatResponse, ChatUsage, ModelResult
 from agentrt.model.estimate import estimated_usage
-from agentrt_middleware.model_calls import watch
+from agentrt_middleware.model_calls import usage_of, watch
 from agentrt_middleware.options import check_number
 
 __all__ = ["UsageMiddleware", "UsageReport"]
@@ -112,16 +112,16 @@ class _Call:
         self._said: list[ContentBlock] = []
 
     def see(self, response: ChatResponse) -> None:
-        self._usage = response.usage or self._usage
+        self._usage = usage_of(response) or self._usage
         if response.is_last:
-            self._said = response.content
+            self._said = list(response.content)
         else:
             self._said += response.content
 
-    def end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None, *, is_whole: bool) -> None:
         usage = self._usage
         if usage is None:
-            if error is not None and not self._said:
+            if not (is_whole or self._said):
                 return  # nobody answered
             usage = estimated_usage(self._messages, self._said)
         self._layer._add(self._tallies, self._model, usage)
