@@ -21,7 +21,7 @@ from agentrt.agent.hooking import class_hooks
 from agentrt.agent.host import in_event_loop
 from agentrt.agent.interrupt import Asked
 from agentrt.agent.overridden import check_parameters, core_of, entry_of, reply_of_the_loop
-from agentrt.agent.own import OwnMethod
+from agentrt.agent.own import OwnMethod, made_by_init
 from agentrt.agent.printing import printed
 from agentrt.agent.reasoning import Prompts, call_model, reason, system_prompt
 from agentrt.agent.repeat import check_number, check_reply_id
@@ -42,11 +42,9 @@ __all__ = ["Agent"]
 
 _SAVE_SECONDS = 15.0  # the file store gives up by itself before that
 
-# What a subclass that forgets `super().__init__()` goes without, besides what any agent does.
-_MADE_BY_INIT = {"_announcing", "_contributed", "_fill", "_model_calls", "_prompts", "_round_toolkit", "_run"}
-_MADE_BY_INIT |= {"context_config", "model", "react_config", "state_store", "system_prompt", "toolkit", "when_busy"}
 
-
+@made_by_init("_announcing", "_contributed", "_fill", "_model_calls", "_prompts", "_round_toolkit", "_run")
+@made_by_init("context_config", "model", "react_config", "state_store", "system_prompt", "toolkit", "when_busy")
 class Agent(ReActAgentBase):
     """An agent: asks its model, runs the tools that the model calls, until there is an answer.
 
@@ -70,7 +68,6 @@ class Agent(ReActAgentBase):
         "on_acting": act,
         "on_compress_context": compress,
     }
-    _made_by_init: ClassVar[set[str]] = AgentBase._made_by_init | _MADE_BY_INIT
     _shows_by_itself = False
     _table = tuple(
         replace(spec, types={**spec.types, "context_config": (ContextConfig,)})  # which the hook table cannot know

@@ -26,7 +26,7 @@ from agentrt.agent.hooking import (
 )
 from agentrt.agent.host import Mailbox, Reaper, checkpoint, soon
 from agentrt.agent.interrupt import Asked
-from agentrt.agent.own import OwnMethod, SetUp, own_methods, own_spec
+from agentrt.agent.own import OwnMethod, SetUp, made_by_init, own_methods, own_spec
 from agentrt.agent.printer import Printer
 from agentrt.agent.queue import MessageQueue
 from agentrt.agent.run import Run
@@ -48,8 +48,6 @@ _logger = logging.getLogger("agentrt")
 
 Speech = DataBlock | list[DataBlock] | None
 _NO_TOOLS = Toolkit()
-_MADE_BY_INIT = {"_compiled_for", "_own_methods", "_printer", "_queues", "_stops", "_subscribers"}
-_MADE_BY_INIT |= {"chains", "id", "name", "state"}
 # What a copy does not take over: it is in no hub, shows nothing to anybody and has no reply in progress.
 _NOT_COPIED = {"_compiled", "_compiled_for", "_growing", "_own_methods", "_printer", "_queues", "_stops"}
 _NOT_COPIED |= {"_subscribers", "chains", "msg_queue"}
@@ -82,6 +80,8 @@ _replies: ContextVar[Mapping[int, OwnRun]] = ContextVar("agentrt_replies")
 """The replies that the current task is working for, by the `id()` of the agent; the mappings never change."""
 
 
+@made_by_init("_compiled_for", "_own_methods", "_printer", "_queues", "_stops", "_subscribers")
+@made_by_init("chains", "id", "name", "state")
 class AgentBase(HookRegistration, SetUp, StateModule):
     """Base of agents that write their own `async def reply(self, ...)`, and of `Agent`.
 
@@ -329,14 +329,6 @@ class AgentBase(HookRegistration, SetUp, StateModule):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._begin_afresh()
-
-    def __getattr__(self, name: str) -> NoReturn:
-        cls = type(self).__name__
-        if name in self._made_by_init and "chains" not in self.__dict__:
-            raise UsageError(f"{cls}.__init__() did not call super().__init__(): call it there, first of all")
-        raise AttributeError(f"{cls!r} object has no attribute {name!r}")
-
-    _made_by_init: ClassVar[set[str]] = _MADE_BY_INIT
 
 
 def _check_parts(cls: str, name: object, middlewares: object) -> None:

@@ -9,15 +9,16 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from types import MethodType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 from agentrt.chain import HookSpec
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.message import Msg
 
-__all__ = ["OwnMethod", "SetUp", "own_methods", "own_spec"]
+__all__ = ["OwnMethod", "SetUp", "made_by_init", "own_methods", "own_spec"]
 
+_T = TypeVar("_T")
 _HOOK_OF = {
     "reply": "on_reply",
     "observe": "on_observe",
@@ -119,8 +120,37 @@ class SetUp:
 
 
 async def _refuse(agent: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    cls = type(agent).__name__
-    raise UsageError(f"{cls}.__init__() did not call super().__init__(): call it there, first of all")
+    raise _not_set_up(type(agent))
+
+
+def made_by_init(*names: str) -> Callable[[type[_T]], type[_T]]:
+    """Return a decorator of a class of agents: without `super().__init__()`, its agents say so where these are read."""
+
+    def decorate(cls: type[_T]) -> type[_T]:
+        for name in names:
+            setattr(cls, name, _MadeByInit(name))
+        return cls
+
+    return decorate
+
+
+class _MadeByInit:
+    """Stands on the class for an attribute that each agent has; a `__getattr__` would make every attribute dearer."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, agent: Any, cls: type) -> NoReturn:
+        if agent is not None and "chains" not in vars(agent):
+            raise _not_set_up(cls)
+        where = f"type object {cls.__name__!r}" if agent is None else f"{cls.__name__!r} object"
+        raise AttributeError(f"{where} has no attribute {self._name!r}")
+
+
+def _not_set_up(cls: type) -> UsageError:
+    return UsageError(f"{cls.__name__}.__init__() did not call super().__init__(): call it there, first of all")
 
 
 def own_spec(spec: HookSpec, method: OwnMethod) -> HookSpec:

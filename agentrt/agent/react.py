@@ -3,10 +3,11 @@
 import warnings
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from agentrt.agent.agent import Agent
 from agentrt.agent.config import ReActConfig
+from agentrt.agent.own import made_by_init
 from agentrt.agent.step_override import AS_GIVEN, act_plainly, reason_plainly
 from agentrt.errors import ConfigError, UsageError
 from agentrt.hooks import MiddlewareBase
@@ -42,6 +43,7 @@ _NEVER_CALLED = {
 }
 
 
+@made_by_init("memory")
 class ReActAgent(Agent):
     """An `Agent` with a `memory` that holds what its conversation holds, and that shows its replies by itself.
 
@@ -56,7 +58,6 @@ class ReActAgent(Agent):
 
     _shows_by_itself = True
     _later_state = frozenset({"name", "system_prompt"})
-    _made_by_init: ClassVar[set[str]] = Agent._made_by_init | {"memory"}
 
     def __init__(
         self,

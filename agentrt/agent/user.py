@@ -7,6 +7,7 @@ from typing import Any, ClassVar, get_args
 from pydantic import BaseModel
 
 from agentrt.agent.base import AgentBase
+from agentrt.agent.own import made_by_init
 from agentrt.agent.user_input import TerminalUserInput, UserInputBase, UserInputData
 from agentrt.block import ContentBlock, TextBlock
 from agentrt.errors import InvalidInputError
@@ -19,6 +20,7 @@ __all__ = ["UserAgent"]
 _BLOCKS = get_args(get_args(ContentBlock)[0])
 
 
+@made_by_init("memory")
 class UserAgent(AgentBase):
     """An agent whose reply is what a person answers: in the terminal, unless another way of asking is set.
 
@@ -26,7 +28,6 @@ class UserAgent(AgentBase):
     """
 
     _input_method: ClassVar[UserInputBase] = TerminalUserInput()
-    _made_by_init: ClassVar[set[str]] = AgentBase._made_by_init | {"memory"}
 
     def __init__(self, name: str, *, middlewares: Sequence[MiddlewareBase] = ()) -> None:
         super().__init__(name=name, middlewares=middlewares)

@@ -173,7 +173,7 @@ def test_a_user_hides_nothing_of_an_agent_but_what_it_means_to():
         async def observe(self, msg: Any) -> None: ...
 
     own = {name for name in vars(UserAgent) if not name.startswith("__")}
-    assert own & set(dir(AgentBase)) == {"_made_by_init", "handle_interrupt", "observe", "reply"}
+    assert own & set(dir(AgentBase)) == {"handle_interrupt", "observe", "reply"}
     assert set(vars(UserAgent("friday"))) - set(vars(Bare())) == {"_own_input_method", "memory"}
     assert not {"_own_input_method", "memory"} & set(dir(AgentBase))
 
