@@ -16,7 +16,7 @@ from agentrt.agent.ending import ReplyingConversation, begin, cut_off, end, end_
 from agentrt.agent.interrupt import Interrupted, said_when_interrupted
 from agentrt.agent.reasoning import forget_attempt
 from agentrt.agent.resume import apply_answer, going_on, named
-from agentrt.agent.run import PLAIN_INSIDE, Run
+from agentrt.agent.run import PLAIN_INSIDE, PLAIN_OUTSIDE, Run
 from agentrt.agent.step import Act, Finish, Reason, Step, Wait, next_step, step_between_rounds, step_of_calls
 from agentrt.agent.structured import demand
 from agentrt.errors import ChainContractError, ChainError, ContextOverflow, InvalidInputError, Malformed
@@ -113,7 +113,12 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                         if apply is not None and item.reply_id == reply_id:
                             apply(message, item)
                         run.last = item
-                        yield item
+                        if not stays:
+                            yield item
+                        elif item.__class__ in PLAIN_OUTSIDE and not item.seq:  # nobody would see it leave
+                            item.seq = run.sequence = run.sequence + 1
+                        else:
+                            run.let_out(item)
                     elif isinstance(item, Msg):
                         for event in announce_round(run, context, item):
                             yield run.admit(event)
