@@ -97,9 +97,9 @@ _SECRETS = re.compile(
 
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
     """Return the text with the given secrets blotted out, and with what looks like a key or a password."""
-    for secret in sorted(secrets, key=len, reverse=True):  # one may begin with another
-        if len(secret) >= _SHORTEST_SECRET:
-            text = text.replace(secret, _MASK)
+    known = {form for secret in secrets if len(secret) >= _SHORTEST_SECRET for form in (secret, repr(secret)[1:-1])}
+    for form in sorted(known, key=len, reverse=True):  # one may begin with another
+        text = text.replace(form, _MASK)
     return _SECRETS.sub(_mask_of, text)
 
 

@@ -61,3 +61,13 @@ def test_what_looks_like_a_secret_is_masked(text, told):
 
 def test_secrets_that_are_known_are_masked_unless_they_are_as_short_as_words():
     assert mask("aXXXXXXXXb none", ["XXXXXXXX", "none"]) == "a***b none"
+
+
+@pytest.mark.parametrize("secret", ["pass\nword's\"", "C:\\keys\\mine"])
+def test_secret_is_masked_as_it_is_and_as_repr_shows_it(secret):
+    assert mask(f"{secret}, {secret!r}, {[secret]}", [secret]).count("***") == 3
+    assert not any(word in mask(f"{secret} {secret!r}", [secret]) for word in ("word", "keys"))
+
+
+def test_secret_that_begins_with_another_is_masked_whole():
+    assert mask("first-secret-and-more", ["first-secret", "first-secret-and-more"]) == "***"
