@@ -4,13 +4,12 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from html import escape, unescape
-from itertools import accumulate, pairwise
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from agentrt.errors import ContextOverflow, ModelError, RateLimited, Refused, Rejected, Transient
 
@@ -63,6 +62,8 @@ _MAX_TEXT = 500  # characters of a provider's own words that a message repeats
 _MAX_PAGE = 2_000  # characters of a page that are looked through for what it says
 _TAG = re.compile(r"<(?:([a-zA-Z][a-zA-Z0-9]*)|/[a-zA-Z]|[!?])")
 _ENDS = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("head", "script", "style")}  # of what is not shown
+_ESCAPED = re.compile(r"\\u(?![dD][89a-fA-F])([0-9a-fA-F]{4})")
+_GAP = r"[\s\xad\u200b-\u200d\u2060\ufeff]*"  # what a page may put between characters without being seen
 _BLOT = "***"
 _SHORTEST_SECRET = 8  # "EMPTY", "none" and "ollama" are keys as well, and words
 
@@ -90,31 +91,19 @@ class Provider:
     def clean(self, text: str) -> str:
         """Return the text with every secret blotted out; it must be whole, for half a secret is not found.
 
-        A secret that has tags within it is found too, and the tags are then left out of the text.
+        A secret that is spelt in another way (as an entity, percent-encoded, with `\\u0041`), or has tags or space
+        within it, is found too, and the text is then returned in plain characters.
         """
-        for pattern in self._patterns():
-            text = pattern.sub(_BLOT, text)
-        if "<" in text:
-            apart = texts_between_tags(text)
-            cleaned = self._cleaned(apart)
-            text = text if cleaned == apart else " ".join(" ".join(cleaned).split())
+        patterns = [_pattern(secret) for secret in self.secrets if len("".join(secret.split())) >= _SHORTEST_SECRET]
+        text = _mask(text, patterns)
+        decoded = text
+        for mark, decode in _DECODERS.items():
+            if mark in decoded:
+                decoded = decode(decoded)
+                masked = _mask(decoded, patterns)
+                if masked != decoded:
+                    text = decoded = masked
         return _USER_IN_URL.sub(f"://{_BLOT}@", text)
-
-    def _cleaned(self, texts: list[str]) -> list[str]:
-        """Return the texts without the secrets that go on from one of them to the next."""
-        characters = list("".join(texts))
-        whole = "".join(characters)
-        for pattern in self._patterns():
-            for match in pattern.finditer(whole):
-                characters[match.start() : match.end()] = [_BLOT, *[""] * (match.end() - match.start() - 1)]
-        ends = [0, *accumulate(map(len, texts))]
-        return ["".join(characters[start:end]) for start, end in pairwise(ends)]
-
-    def _patterns(self) -> Iterator[re.Pattern[str]]:
-        for secret in self.secrets:
-            if len(secret) >= _SHORTEST_SECRET:
-                spellings = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], escape(secret)}
-                yield re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True))), re.IGNORECASE)
 
     def told(self, text: str) -> str:
         """Return the text without secrets and not too long for a message."""
@@ -173,6 +162,18 @@ class Provider:
         return f"{parts.scheme}://{self.host}{parts.path}"
 
 
+def _pattern(secret: str) -> re.Pattern[str]:
+    spellings = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], escape(secret)}
+    longest_first = sorted(("".join(spelling.split()) for spelling in spellings), key=len, reverse=True)
+    return re.compile("|".join(_GAP.join(map(re.escape, spelling)) for spelling in longest_first), re.IGNORECASE)
+
+
+def _mask(text: str, patterns: Iterable[re.Pattern[str]]) -> str:
+    for pattern in patterns:
+        text = pattern.sub(_BLOT, text)
+    return text
+
+
 def _error(status: int, code: set[str], text: str) -> type[ModelError]:
     if code & _FILTER_CODES:
         return Refused
@@ -214,7 +215,11 @@ def _inner_codes(error: Mapping[str, Any]) -> Iterator[Any]:
 def _without_tags(page: str) -> str:
     if "<" not in page[:_MAX_TEXT]:
         return page[:_MAX_PAGE]
-    return unescape(" ".join(" ".join(texts_between_tags(page)).split()))[:_MAX_PAGE]
+    return unescape(_visible_text(page))[:_MAX_PAGE]
+
+
+def _visible_text(page: str) -> str:
+    return " ".join(" ".join(texts_between_tags(page)).split())
 
 
 def texts_between_tags(page: str) -> list[str]:
@@ -234,6 +239,14 @@ def texts_between_tags(page: str) -> list[str]:
                 start = closed.start()
     texts.append(page[start:])
     return texts
+
+
+_DECODERS: dict[str, Callable[[str], str]] = {
+    "\\u": lambda text: _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text),
+    "%": unquote,
+    "<": _visible_text,
+    "&": unescape,
+}
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -1,6 +1,7 @@
 """Keeping the headers of HTTP requests and answers out of the logs of the libraries that send them."""
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ _LOGGERS = (
     *("httpx", "httpx2"),
     *(f"{core}.{part}" for core in ("httpcore", "httpcore2") for part in ("connection", "http11", "http2", "proxy")),
 )
+_HEADERS_OF_TRACE = re.compile(r"(_headers\.(?:complete|failed)) .*", re.DOTALL)
 _LOGGERS_OF_NOTHING_ELSE = ("hpack.hpack", "hpack.table", "hpack.huffman")  # of HTTP/2
 
 
@@ -31,8 +33,12 @@ class _HeaderFilter(logging.Filter):
                 for name, value in record.args.items()
             }
         if isinstance(record.msg, str):
-            text, found, _ = record.msg.partition("_headers.complete return_value=")
-            record.msg = f"{text}_headers.complete" if found else record.msg
+            record.msg = _HEADERS_OF_TRACE.sub(r"\1", record.msg)
+        if record.exc_info:
+            # What is wrong with a header is told with the header; whoever called the model gets the error itself.
+            kind = record.exc_info[0]
+            record.msg, record.args = f"{record.getMessage()} ({kind.__name__ if kind else None})", ()
+            record.exc_info = record.exc_text = None
         return True
 
 

@@ -30,7 +30,7 @@ from agentrt.model.log_filter import keep_headers_out_of_logs
 from agentrt.model.wire import EventReader, ServerSentEvent, parse_object
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
-__all__ = ["MAX_BYTES", "AnswerReader", "RemoteChatModel", "Timeouts"]
+__all__ = ["MAX_BYTES", "AnswerReader", "RemoteChatModel", "Timeouts", "check_option"]
 
 _T = TypeVar("_T")
 
@@ -136,7 +136,9 @@ class RemoteChatModel(ChatModelBase):
         super().__init__(model=model, stream=stream, context_size=context_size)
         self.base_url = str(base_url or "").strip() or self._default_url
         _check_url(self.base_url, type(self).__name__)
-        _check_timeouts(timeouts, type(self).__name__)
+        check_option(timeouts, Timeouts, f"{type(self).__name__}(timeouts=...)", "timeouts=Timeouts(total=120)")
+        _check_mapping(extra_headers, f"{type(self).__name__}(extra_headers=...)", '{"x-team": "blue"}')
+        _check_mapping(extra_body, f"{type(self).__name__}(extra_body=...)", '{"top_k": 40}')
         self.timeouts = timeouts or Timeouts()
         self.max_bytes = max_bytes
         _check_size(max_bytes, type(self).__name__)
@@ -595,11 +597,15 @@ def _check_name(model: object, cls: str) -> None:
         raise ConfigError(f"{cls}(model=...) is the name of a model, not {model!r:.100}")
 
 
-def _check_timeouts(timeouts: object, cls: str) -> None:
-    if timeouts is not None and not isinstance(timeouts, Timeouts):
-        raise ConfigError(
-            f"{cls}(timeouts=...) is a Timeouts, as in timeouts=Timeouts(total=120), not {timeouts!r:.100}"
-        )
+def check_option(value: object, kind: type, place: str, example: str) -> None:
+    """Raise `ConfigError` for an option that is neither left out nor of the type that it has to be."""
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(f"{place} is a {kind.__name__}, as in {example}, not {value!r:.100}")
+
+
+def _check_mapping(value: object, place: str, example: str) -> None:
+    if value is not None and not isinstance(value, Mapping):  # which may hold secrets
+        raise ConfigError(f"{place} is a dict, as in {example}, and not of type {type(value).__name__!r}")
 
 
 def _check_size(size: object, cls: str) -> None:

@@ -849,6 +849,20 @@ async def test_no_log_of_a_client_library_holds_headers(
         assert secret not in caplog.text
 
 
+@pytest.mark.parametrize("cls", [OpenAIChatModel, AnthropicChatModel])
+async def test_no_log_holds_a_header_that_cannot_be_sent(
+    cls: type[Any], echo_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    model = cls("m", api_key=KEY, base_url=echo_url, extra_headers={"x-secret": "canary-of-a-header\n"})
+    with anyio.fail_after(10), pytest.raises(Rejected):
+        await model(HELLO)
+    await model.aclose()
+
+    assert "send_request_headers.failed" in caplog.text
+    assert "canary" not in caplog.text
+
+
 def test_options_and_header_tables_in_logs_lose_their_headers_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     keep_headers_out_of_logs()
@@ -888,6 +902,32 @@ def test_a_secret_is_masked_however_a_page_spells_it() -> None:
     assert str(failure).startswith("model 'm' at test.invalid answered 401: not ***;")
 
 
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        "&#115;k-canary-0123456789",
+        "sk%2Dcanary%2D0123456789",
+        r"\u0073k-canary-0123456789",
+        "sk-canary-\n  0123456789",
+        "sk-canary-\u200b0123456789",
+        "sk-ca<b>nary</b>&#45;<wbr>0123456789",
+    ],
+)
+def test_a_key_is_masked_in_every_spelling(spelt: str) -> None:
+    provider = Provider("m", URL, secrets=("sk-canary-0123456789",))
+    for body in (f"no key {spelt}", f"<p>no key {spelt}</p>", {"error": {"message": f"no key {spelt}"}}):
+        told = str(provider.failure(401, {}, body))
+        assert "no key ***" in told
+        assert "0123" not in told
+
+
+@pytest.mark.time_limit(20)
+def test_a_secret_is_sought_in_linear_time() -> None:
+    provider = Provider("m", URL, secrets=("Bearer sk-canary-0123456789",))
+    assert provider.clean("Bearer \n sk-canary-0123456789") == "***"
+    provider.clean(f"Bearer{' ' * 100_000}" + "B e a r e r " * 10_000)
+
+
 @pytest.mark.parametrize("page", ["<a" * 30_000, "<style>" * 9_000, "<a>" * 20_000, "<" * 60_000])
 def test_a_page_is_stripped_in_linear_time_and_cut(page: str) -> None:
     searched = Counted(_TAG)
@@ -921,6 +961,14 @@ async def test_a_server_that_floods_pings_is_held_to_the_total() -> None:
 
     assert type(failure) is Timeout
     assert "(total)" in str(failure)
+
+
+@pytest.mark.parametrize("option", ["extra_headers", "extra_body"])
+@pytest.mark.parametrize("wrong", ["secret", [("authorization", "secret")], 5])
+def test_what_is_no_mapping_is_refused_without_being_shown(option: str, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"OpenAIChatModel\({option}=...\) is a dict, as in") as caught:
+        OpenAIChatModel("gpt-test", api_key=KEY, **{option: wrong})
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("wrong", [30, 0, False, {"total": 30}, httpx2.Timeout(5)])
