@@ -33,7 +33,10 @@ Part = dict[str, Any]
 
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _PACKED = "anthropic:"
+# What blocks of other classes stand for, and a stored block must not become.
+_OTHER_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document")
 _START = "(The conversation starts here.)"
+_HUGE_NUMBER = re.compile(r"\d{200}|[eE]\+?\d{3}")  # numbers that a float cannot hold are read as infinite
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -63,7 +66,7 @@ def pack_thinking(parts: Sequence[Part]) -> str | None:
     """
     if len(parts) == 1 and parts[0]["type"] == "thinking" and not parts[0]["signature"].startswith(_PACKED):
         return parts[0]["signature"] or None
-    return f"{_PACKED}{json.dumps(list(parts))}"
+    return f"{_PACKED}{json.dumps(list(parts), ensure_ascii=False)}"
 
 
 def _unpack_thinking(block: ThinkingBlock) -> list[Part]:
@@ -73,8 +76,8 @@ def _unpack_thinking(block: ThinkingBlock) -> list[Part]:
     if not signature.startswith(_PACKED):
         return [{"type": "thinking", "thinking": block.thinking, "signature": signature}]
     try:
-        parts = json.loads(signature.removeprefix(_PACKED))
-    except ValueError:  # of a model adapter of somebody else's
+        parts = from_json(signature.removeprefix(_PACKED))
+    except (ValueError, TypeError):  # of a model adapter of somebody else's, or with half a surrogate pair
         return []
     return [part for part in parts if _is_signed(part)] if isinstance(parts, list) else []
 
@@ -108,16 +111,24 @@ def _own_parts(items: Sequence[tuple[str, ContentBlock]]) -> dict[int, Part]:
 
 
 def _own_part(block: ProviderBlock) -> Part | None:
+    part = _parse_object(block.content) if block.provider == PROVIDER else None
+    return part if part is not None and _is_whole(part) else None
+
+
+def _parse_object(text: str) -> Part | None:
+    """Return the object that the JSON holds, unless JSON could not say it again, which would spoil every request."""
     try:
-        part = json.loads(block.content) if block.provider == PROVIDER else None
-    except ValueError:
+        value = from_json(text, allow_inf_nan=False)
+        if _HUGE_NUMBER.search(text):
+            json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError):  # TypeError: text with half a surrogate pair
         return None
-    return part if isinstance(part, dict) and _is_whole(part) else None
+    return value if isinstance(value, dict) else None
 
 
 def _is_whole(part: Part) -> bool:
     kind = part.get("type")
-    if not isinstance(kind, str):
+    if not isinstance(kind, str) or kind in _OTHER_BLOCKS:
         return False
     names = ["id"] if kind.endswith("_tool_use") else []
     names += ["tool_use_id"] if "tool_use_id" in part else []
@@ -239,11 +250,8 @@ def _input(block: ToolCallBlock) -> dict[str, Any]:
     # Only an object is taken. What is none was refused by the tool, and the model should see what it wrote.
     if not block.input.strip():
         return {}
-    try:
-        value = from_json(block.input, allow_inf_nan=False)
-    except (ValueError, TypeError):  # TypeError: text with half a surrogate pair
-        value = None
-    return value if isinstance(value, dict) else {"INVALID_JSON": block.input}
+    value = _parse_object(block.input)
+    return {"INVALID_JSON": block.input} if value is None else value
 
 
 def _tool_result(call_id: str, result: ToolResultBlock | None) -> Part:

@@ -7,7 +7,17 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
-from agentrt.block import Base64Source, ContentBlock, DataBlock, HintBlock, TextBlock, URLSource
+from agentrt.block import (
+    Base64Source,
+    ContentBlock,
+    DataBlock,
+    HintBlock,
+    ProviderBlock,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    URLSource,
+)
 from agentrt.message import Msg
 
 __all__ = ["multi_agent", "transcribe"]
@@ -23,6 +33,7 @@ _NOTE = "(note)"  # which no speaker can be called: such a name would stand in q
 _INDENT = "  "
 # All that `str.splitlines` takes for the end of a line: what a speaker writes must not begin one without the indent.
 _LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_OWN_WORK = (ToolCallBlock, ToolResultBlock, ProviderBlock)
 _NO_TEXT = ("image/", "audio/", "video/", "application/pdf")
 _PLAIN_NAME = re.compile(r"\w(?:[\w .'-]*\w)?")
 
@@ -42,10 +53,10 @@ def multi_agent(formatter: Callable[[Sequence[Msg]], _T]) -> Callable[[Sequence[
 def transcribe(messages: Sequence[Msg]) -> list[Msg]:
     """Return the conversation with each run of plain messages, whoever spoke, told in one message of the user.
 
-    System messages stay as they are, and so do messages with tool calls or results: they are taken for the agent's
-    own. Images and files keep their places, a file of text among the words of its speaker; so do the notes of the
-    runtime, below "(note)". Thinking is nobody else's business and left out. Whatever somebody says, it cannot pass for
-    the words of another.
+    System messages stay as they are, and so do messages with tool calls or results, or with what a provider did on its
+    side: they are taken for the agent's own. Images and files keep their places, a file of text among the words of its
+    speaker; so do the notes of the runtime, below "(note)". Thinking is nobody else's business and left out. Whatever
+    somebody says, it cannot pass for the words of another.
     """
     told: list[Msg] = []
     preface = _PREFACE
@@ -59,7 +70,7 @@ def transcribe(messages: Sequence[Msg]) -> list[Msg]:
 
 
 def _is_plain(msg: Msg) -> bool:
-    works = msg.has_content_blocks("tool_call") or msg.has_content_blocks("tool_result")
+    works = any(isinstance(block, _OWN_WORK) for block in msg.get_content_blocks())
     return msg.role != "system" and not works
 
 

@@ -160,7 +160,7 @@ def test_a_result_belongs_to_the_latest_call_with_its_id():
     assert sent[4][1] == [answered("1_2", text("3"))]
 
 
-@pytest.mark.parametrize("wrong", ['{"a": 1', "[1]", "NaN", '{"a": NaN}'])
+@pytest.mark.parametrize("wrong", ['{"a": 1', "[1]", "NaN", '{"a": NaN}', '{"a": 1e999}'])
 def test_arguments_that_are_no_object_are_shown_as_the_model_wrote_them(wrong):
     parts = turns(*reply(ToolCallBlock("1", "add", wrong)))[1][1]
 
@@ -355,7 +355,12 @@ def test_a_result_may_come_after_those_of_other_tools():
 
 
 @pytest.mark.parametrize(
-    "block", [did(FOUND), did("{"), did("[]"), did({"type": 5}), did({"type": "x_tool_use"}), did(SEARCH, "other")]
+    "block",
+    [
+        *(did(FOUND), did("{"), did("[]"), did({"type": 5}), did({"type": "x_tool_use"}), did(SEARCH, "other")),
+        *(did('{"type": "x", "y": NaN}'), did('{"type": "x", "y": 1e999}'), did('{"type": "x", "y": "\\ud83c"}')),
+        *(did({"type": "tool_use", "id": "1", "name": "add", "input": {}}), did({"type": "text", "text": "!"})),
+    ],
 )
 def test_what_the_api_would_refuse_of_own_tools_stays_out(block):
     answer = AssistantMsg("a", [TextBlock("Tea."), block])

@@ -4,6 +4,7 @@ import re
 from ast import literal_eval
 from base64 import b64encode
 from itertools import pairwise
+from json import dumps
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from agentrt.message import (
     DataBlock,
     HintBlock,
     Msg,
+    ProviderBlock,
     SystemMsg,
     TextBlock,
     ThinkingBlock,
@@ -171,3 +173,11 @@ def test_the_conversation_itself_is_left_alone() -> None:
     transcribe(messages)
 
     assert [msg.to_json() for msg in messages] == before
+
+
+def test_what_a_provider_did_goes_back_so_that_a_paused_turn_can_go_on() -> None:
+    use = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
+    paused = AssistantMsg("me", [TextBlock("I look."), ProviderBlock("anthropic", dumps(use))])
+    turns = multi_agent(format_anthropic)([UserMsg("Ann", "What is new?"), paused])["messages"]
+
+    assert turns[-1] == {"role": "assistant", "content": [{"type": "text", "text": "I look."}, use]}
