@@ -16,7 +16,7 @@ from agentrt.message import Msg
 from agentrt.model.assembly import Assembly
 from agentrt.model.claude import ClaudeRules, rules_of
 from agentrt.model.estimate import estimated_usage
-from agentrt.model.remote import MAX_BYTES, AnswerReader, RemoteChatModel, Timeouts
+from agentrt.model.remote import MAX_BYTES, AnswerReader, RemoteChatModel, Timeouts, check_option
 from agentrt.model.wire import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
@@ -102,6 +102,7 @@ class AnthropicChatModel(RemoteChatModel):
             max_bytes=max_bytes,
             http_client=http_client,
         )
+        check_option(rules, ClaudeRules, f"{type(self).__name__}(rules=...)", "rules=ClaudeRules(must_call=False)")
         self.rules = rules or rules_of(model)
         _check_sampling(model, self.rules, temperature=temperature, top_p=top_p)
         self._thinking = _bound(_checked_thinking(model, thinking, self.rules), self.rules)
@@ -110,7 +111,7 @@ class AnthropicChatModel(RemoteChatModel):
         if formatter is not format_anthropic:
             self.capabilities = None  # it may have a form for anything
         settings = {
-            "max_tokens": max_tokens or _MAX_TOKENS + _room_for(self._thinking, self.rules),
+            "max_tokens": _MAX_TOKENS + _room_for(self._thinking, self.rules) if max_tokens is None else max_tokens,
             "temperature": temperature if self.rules.samples else None,
             "top_p": top_p if self.rules.samples else None,
             "stop_sequences": [stop] if isinstance(stop, str) else stop,
@@ -136,11 +137,12 @@ class AnthropicChatModel(RemoteChatModel):
             tools = {"tools": [*(_tool(schema["function"]) for schema in schemas), *self._server_tools]}
             return {**tools, "tool_choice": _choice(choice, self.rules)} if choice else tools
         # A conversation with calls in it is refused unless tools are declared.
-        called = {part["name"] for turn in turns for part in turn["content"] if part["type"] == "tool_use"}
+        called = {part["name"] for turn in turns for part in _parts(turn) if part["type"] == "tool_use"}
         gone = [_tool({"name": name, "description": "No longer available."}) for name in sorted(called)]
-        if self._server_tools:
-            return {"tools": [*gone, *self._server_tools]}
-        return {"tools": gone, "tool_choice": {"type": "none"}} if gone else {}
+        fields: dict[str, Any] = {"tools": [*gone, *self._server_tools]}
+        if not self._server_tools or (choice is not None and choice.mode == "none"):
+            fields["tool_choice"] = {"type": "none"}
+        return fields if fields["tools"] else {}
 
     def _headers(self) -> dict[str, str]:
         headers = super()._headers()
@@ -176,12 +178,15 @@ def _check_sampling(model: str, rules: ClaudeRules, **settings: float | None) ->
             raise ConfigError(f"{model!r} takes no {name} but its default, not {value!r}: leave it out; {_OVERRIDE}")
 
 
-def _checked_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
+def _checked_tools(tools: Any) -> list[dict[str, Any]]:
+    example = '{"type": "web_search_20250305", "name": "web_search"}'
+    if not isinstance(tools, (list, tuple)):
+        raise ConfigError(f"AnthropicChatModel(server_tools=...) is a list, as in [{example}], not {tools!r:.100}")
     for tool in tools:
         if not (isinstance(tool, Mapping) and isinstance(tool.get("type"), str)):
             raise ConfigError(
                 f"AnthropicChatModel(server_tools=...) holds {tool!r:.100}: give tools that Anthropic runs, as in "
-                f'{{"type": "web_search_20250305", "name": "web_search"}}, and those of your own to the toolkit'
+                f"{example}, and those of your own to the toolkit"
             )
     return [dict(tool) for tool in tools]
 
@@ -200,7 +205,7 @@ def _room_for(thinking: dict[str, Any], rules: ClaudeRules) -> int:
 
 
 def _without_thinking(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**turn, "content": [part for part in turn["content"] if part["type"] not in _THOUGHTS]} for turn in turns]
+    return [{**turn, "content": [part for part in _parts(turn) if part["type"] not in _THOUGHTS]} for turn in turns]
 
 
 def _tool(function: dict[str, Any]) -> dict[str, Any]:
@@ -225,9 +230,15 @@ def _may_think(body: dict[str, Any], kind: str) -> bool:
     if body.get("tool_choice", {}).get("type") in ("any", "tool"):
         return False
     *earlier, last = body["messages"]
-    if kind == "adaptive" or not earlier or last["content"][0]["type"] != "tool_result":
-        return True
-    return earlier[-1]["content"][0]["type"] in _THOUGHTS
+    if earlier and _parts(last)[0]["type"] == "tool_result":
+        last = earlier[-1]
+    goes_on = last["role"] == "assistant"  # with a turn that another model may have begun, without thinking
+    return kind == "adaptive" or not goes_on or _parts(last)[0]["type"] in _THOUGHTS
+
+
+def _parts(turn: dict[str, Any]) -> list[dict[str, Any]]:
+    content = turn["content"]  # a plain str, if the formatter is the user's own
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
 @dataclass(slots=True)
@@ -275,7 +286,7 @@ class _Part:
         text = "".join(self.input)
         if text.strip():
             whole["input"] = _object(text)
-        return ProviderBlock(PROVIDER, json.dumps(whole))
+        return ProviderBlock(PROVIDER, json.dumps(whole, ensure_ascii=False))
 
 
 class _Reader:

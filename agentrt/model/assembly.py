@@ -163,8 +163,9 @@ class Assembly:
         """Take a fragment of a tool call, of which any part may be empty.
 
         It continues the call with this `index`, else with this `id`, else the last one. It begins a call when there is
-        none to continue, or when it cannot belong to that one: its id is another, or its arguments begin a second
-        object. Without an index, a name begins a call too, unless it repeats that of a call that is not complete.
+        none to continue, or when it cannot belong to that one: its id is another, or that one is complete and the
+        fragment has another name or begins a second object. Without an index, a name begins a call too, unless it
+        repeats that of a call that is not complete.
         """
         call = self._continued(index, id, name, arguments) or self._begun(index)
         self._last_call = call
@@ -269,4 +270,4 @@ def _is_second(call: _Call, id: str, name: str, arguments: str | dict[str, Any])
         return True
     # Nowhere in JSON does an object begin right where another ends, and only a fragment with a name begins a call.
     begins = isinstance(arguments, dict) or arguments.lstrip().startswith("{")
-    return bool(name) and begins and call.extent.is_complete()
+    return bool(name) and (begins or call.name not in ("", name)) and call.extent.is_complete()

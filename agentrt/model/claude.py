@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 __all__ = ["CLAUDE_RULES", "ClaudeRules", "rules_of"]
 
-_NAME = re.compile(r"claude-([a-z]+)-(\d+|preview)(?:[.-](\d{1,2}))?(?!\d)")
+_NAME = re.compile(r"claude-([a-z]+)-(\d+|preview)(?:[.-](?:0|(\d{1,2})))?(?![\da-z])")
 
 
 @dataclass(frozen=True, slots=True)

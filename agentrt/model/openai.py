@@ -1,7 +1,7 @@
 """OpenAI's chat completions API, and the many servers that speak it."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from agentrt.formatter import Formatter, format_openai
 from agentrt.message import Msg
 from agentrt.model.assembly import Assembly
 from agentrt.model.estimate import estimated_usage
-from agentrt.model.remote import MAX_BYTES, RemoteChatModel, Timeouts
+from agentrt.model.remote import MAX_BYTES, RemoteChatModel, Timeouts, check_option
 from agentrt.model.wire import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
@@ -105,7 +105,8 @@ class OpenAIChatModel(RemoteChatModel):
             max_bytes=max_bytes,
             http_client=http_client,
         )
-        self.quirks = quirks or (_OPENAI if self.base_url == _URL else Quirks())
+        check_option(quirks, Quirks, f"{type(self).__name__}(quirks=...)", "quirks=Quirks(must_call=False)")
+        self.quirks = quirks or (_OPENAI if self.base_url.rstrip("/") == _URL else Quirks())
         self._formatter = formatter
         if formatter is not None:
             self.capabilities = None  # it may have a form for anything
@@ -229,11 +230,14 @@ class _Reader:
 
     def _message(self, message: dict[str, Any], *, are_whole: bool) -> None:
         self._assembly.thinking(text_in(message, "reasoning_content") or text_in(message, "reasoning"))
-        for is_thinking, text in _content(message):
-            (self._assembly.thinking if is_thinking else self._assembly.text)(text)
-        audio = dict_in(message, "audio")
-        self._assembly.text(text_in(audio, "transcript"))
-        self._assembly.data(text_in(audio, "data"), self._sound)
+        if isinstance(message.get("content"), list):
+            self._parts(list_in(message, "content"))
+        else:
+            self._assembly.text(text_in(message, "content"))
+        if message.get("audio") is not None:
+            audio = dict_in(message, "audio")
+            self._assembly.text(text_in(audio, "transcript"))
+            self._assembly.data(text_in(audio, "data"), self._sound)
         refusal = text_in(message, "refusal")
         if refusal:
             self._refusal.append(refusal)
@@ -242,23 +246,20 @@ class _Reader:
             index = position if are_whole else _index(call)
             self._assembly.call(index, text_in(call, "id"), text_in(function, "name"), _arguments(function))
 
+    def _parts(self, parts: list[dict[str, Any]]) -> None:
+        """Take an answer in parts; some servers answer so, as they are asked."""
+        for part in parts:
+            inner = part.get("thinking")
+            if part.get("type") != "thinking":
+                self._assembly.text(text_in(part, "text"))
+            elif isinstance(inner, list):  # Mistral's
+                self._assembly.thinking("".join(text_in(each, "text") for each in list_in(part, "thinking")))
+            else:
+                self._assembly.thinking(text_in(part, "thinking"))
+
 
 def _index(call: dict[str, Any]) -> int | None:
     return None if call.get("index") is None else count_in(call, "index")
-
-
-def _content(message: dict[str, Any]) -> Iterator[tuple[bool, str]]:
-    """Yield the texts of an answer, and of each whether it is thinking."""
-    if not isinstance(message.get("content"), list):
-        yield False, text_in(message, "content")
-        return
-    for part in list_in(message, "content"):  # some servers answer in parts, as they are asked
-        is_thinking = part.get("type") == "thinking"
-        inner = part.get("thinking")
-        if is_thinking and isinstance(inner, list):  # Mistral's
-            yield True, "".join(text_in(each, "text") for each in list_in(part, "thinking"))
-        else:
-            yield is_thinking, text_in(part, "thinking" if is_thinking else "text")
 
 
 def _arguments(function: dict[str, Any]) -> str | dict[str, Any]:

@@ -29,6 +29,7 @@ from agentrt.errors import (
 from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent
 from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import AnthropicChatModel, ChatResponse, ClaudeRules
+from agentrt.model.claude import CLAUDE_RULES, rules_of
 from agentrt.model.remote import Timeouts
 from agentrt.state import AgentState
 from agentrt.types import ChatUsage, ToolChoice
@@ -275,7 +276,12 @@ async def test_tools_that_anthropic_runs_go_with_the_agents_own():
     assert "tool_choice" not in body
 
 
-@pytest.mark.parametrize("wrong", ["web_search", [add], [{"name": "x"}], [{"type": 5}]])
+async def test_anthropics_tools_are_barred_when_no_tool_may_be_called():
+    body = await body_for(ToolChoice("none"), tools=None, server_tools=[SEARCHING])
+    assert (body["tools"], body["tool_choice"]) == ([SEARCHING], {"type": "none"})
+
+
+@pytest.mark.parametrize("wrong", ["web_search", [add], [{"name": "x"}], [{"type": 5}], None, SEARCHING, 5])
 def test_what_is_no_tool_of_anthropics_is_refused(wrong):
     with pytest.raises(ConfigError, match="server_tools"):
         AnthropicChatModel("claude", api_key=KEY, server_tools=wrong)
@@ -329,6 +335,74 @@ async def test_thinking_waits_for_the_next_question_when_another_model_began_the
     body = await body_for(messages=[*HELLO, AssistantMsg("a", blocks)], model=OLDER, thinking=BUDGET)
 
     assert ("thinking" in body) is thinks
+
+
+@pytest.mark.parametrize(("signature", "thinks"), [("sig", True), (None, False)])
+async def test_thinking_waits_when_another_model_began_a_turn_that_was_paused(signature, thinks):
+    use = ProviderBlock("anthropic", json.dumps(QUERY))
+    paused = AssistantMsg("a", [ThinkingBlock("hm", signature=signature), use])
+    body = await body_for(messages=[*HELLO, paused], model=OLDER, thinking=BUDGET)
+
+    assert body["messages"][-1]["role"] == "assistant"
+    assert ("thinking" in body) is thinks
+
+
+async def test_a_formatter_may_give_plain_text():
+    def format_plainly(messages):
+        return {"messages": [{"role": "user", "content": "hi"}]}
+
+    for model in (OLDER, "claude-sonnet-5-5", "claude-haiku-5-5"):
+        thinking = {"type": "disabled"} if model == "claude-haiku-5-5" else None
+        body = await body_for(model=model, thinking=thinking, tools=None, formatter=format_plainly)
+        assert body["messages"][0]["role"] == "user"
+    body = await body_for(model=OLDER, thinking=BUDGET, formatter=format_plainly)
+    assert body["thinking"] == BUDGET
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("claude-sonnet-5-20260301", "sonnet-5"),
+        ("claude-sonnet-5-0", "sonnet-5"),
+        ("claude-sonnet-5-1m", "sonnet-5"),
+        ("anthropic/claude-sonnet-5.5", "sonnet-5-5"),
+        ("us.anthropic.claude-sonnet-5-5-20260901-v1:0", "sonnet-5-5"),
+        ("claude-opus-4-8@20260401", "opus-4-8"),
+        ("claude-mythos-preview", "mythos-preview"),
+    ],
+)
+def test_the_rules_of_a_model_are_found_by_any_of_its_names(name, rules):
+    assert rules_of(name) is CLAUDE_RULES[rules]
+
+
+@pytest.mark.parametrize("name", ["claude-sonnet-6", "claude-sonnet-5-6", "claude-sonnet-55", "claude-3-7-sonnet"])
+def test_a_model_that_is_not_in_the_table_has_no_rules(name):
+    assert rules_of(name) == ClaudeRules()
+
+
+@pytest.mark.parametrize("wrong", ["thinks", {}, {"thinks": True}, ClaudeRules])
+def test_rules_of_another_type_are_refused_at_once(wrong):
+    with pytest.raises(ConfigError, match=r"AnthropicChatModel\(rules=...\) is a ClaudeRules, as in"):
+        AnthropicChatModel("claude", api_key=KEY, rules=wrong)
+
+
+async def test_half_a_character_in_thinking_does_not_spoil_the_conversation():
+    thoughts = [*thinking(0, "s1", "half \ud83c"), *thinking(1, "s2", "more")]
+    wire = Wire([start(), *thoughts, *tool_use(2, "1", "add", "{}"), *stop()], said("Tea."))
+    await agent_on(wire).reply("What should I drink?")
+    assert len(wire.bodies) == 2
+
+
+async def test_half_a_character_within_a_part_of_anthropics_does_not_spoil_the_conversation():
+    found = {**FOUND, "content": [{"type": "web_search_result", "title": "half \ud83c", "url": "u"}]}
+    wire = Wire([start(), *block(0, QUERY), *block(1, found), *text(2, "Tea."), *stop()], said("More tea."))
+    agent = agent_on(wire)
+    await agent.reply("What should I drink?")
+    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    await agent.reply("And then?")
+
+    kinds = [part["type"] for part in wire.bodies[1]["messages"][1]["content"]]
+    assert kinds == ["server_tool_use", "web_search_tool_result", "text"]
 
 
 @pytest.mark.parametrize("wrong", [4000, True, {"budget_tokens": 4000}, {"type": "enabled", "budget_tokens": "all"}])

@@ -95,6 +95,15 @@ def test_arguments_wait_for_a_name_that_comes_late() -> None:
     assert joined(assembly.take()) == {"c1": '{"a": 1}'}
 
 
+def test_another_name_begins_a_call_after_one_that_is_complete() -> None:
+    assembly = Assembly()
+    for name, arguments in (("add", ""), ("", '{"a": 1}'), ("sub", ""), ("", '{"b": 2}')):
+        assembly.call(0, "", name, arguments)
+
+    calls = [block for block in assembly.content() if isinstance(block, ToolCallBlock)]
+    assert [(call.name, call.input) for call in calls] == [("add", '{"a": 1}'), ("sub", '{"b": 2}')]
+
+
 def test_an_id_that_comes_after_the_arguments_began_changes_nothing() -> None:
     assembly = Assembly()
     assembly.call(0, "", "add", '{"a":')

@@ -94,6 +94,13 @@ async def test_openai_itself_gets_its_own_name_for_the_limit(monkeypatch: pytest
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
     assert (await sent(base_url=None, max_tokens=7))["max_completion_tokens"] == 7
+    assert (await sent(base_url="https://api.openai.com/v1/", max_tokens=7))["max_completion_tokens"] == 7
+
+
+@pytest.mark.parametrize("wrong", ["must_call", {}, {"must_call": False}, Quirks])
+def test_quirks_of_another_type_are_refused_at_once(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"OpenAIChatModel\(quirks=...\) is a Quirks, as in"):
+        OpenAIChatModel("gpt-test", api_key=KEY, quirks=wrong)
 
 
 async def test_a_server_that_does_not_know_stream_options_is_not_sent_any() -> None:
