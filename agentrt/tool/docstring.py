@@ -17,6 +17,11 @@ _GOOGLE_SECTIONS = (
     *("attributes:", "example:", "examples:", "references:", "see also:", "todo:"),
 )
 _NUMPY_PARAMETERS = ("parameters", "other parameters")
+_NUMPY_SECTIONS = (
+    *_NUMPY_PARAMETERS,
+    *("returns", "yields", "receives", "raises", "warns", "warnings", "attributes", "methods"),
+    *("examples", "references", "see also", "notes"),
+)
 # Docstrings are the programmer's own text, never the model's.
 _GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 _NUMPY_ENTRY = re.compile(r"([\w*,\s]+?)\s*(?::.*)?")
@@ -45,7 +50,7 @@ def _is_section(lines: list[str]) -> bool:
     return (
         lines[0].rstrip().lower() in _GOOGLE_SECTIONS
         or bool(_SPHINX_FIELD.fullmatch(lines[0]))
-        or (bool(lines[0].strip()) and _is_underlined(lines))
+        or (lines[0].strip().lower() in _NUMPY_SECTIONS and _is_underlined(lines))
     )
 
 

@@ -113,3 +113,8 @@ def test_broken_sections_are_harmless(text: str) -> None:
 
 def test_summary_ends_where_the_parameters_begin() -> None:
     assert parse_docstring("X.\nArgs:\n    a: b") == ("X.", {"a": "b"})
+
+
+def test_heading_that_is_not_a_section_stays_in_the_description():
+    text = "Search\n------\nFind pages.\n\nHints\n-----\nBe brief.\n\nArgs:\n    a: b\n"
+    assert parse_docstring(text) == ("Search\n------\nFind pages.\n\nHints\n-----\nBe brief.", {"a": "b"})
