@@ -83,6 +83,7 @@ Build = Callable[[_Compiler, Any, JSONSchema, str], Check | None]
 
 
 _MAX_HASHED = 2**32
+_MAX_LISTED = 100
 
 
 def escape_pointer(name: str) -> str:
@@ -195,7 +196,8 @@ def _type(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> C
 def _enum(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
     if not isinstance(wanted, list):
         raise _malformed("enum", place, "a list of values", wanted)
-    return _one_of_values(wanted, f"should be one of {', '.join(map(as_json, wanted))}")
+    more = f" and {len(wanted) - _MAX_LISTED:,} more" if len(wanted) > _MAX_LISTED else ""
+    return _one_of_values(wanted, f"should be one of {', '.join(map(as_json, wanted[:_MAX_LISTED]))}{more}")
 
 
 def _const(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:

@@ -245,6 +245,12 @@ async def test_refusal_of_nested_choices_stays_short() -> None:
     assert len(refused) < 5_000
 
 
+def test_refusal_lists_some_of_many_values() -> None:
+    refused = problem("x", {"enum": list(range(1_000))})
+    assert refused is not None
+    assert refused.endswith(", 98, 99 and 900 more, not 'x'")
+
+
 def test_same_part_is_named_by_each_way_that_leads_to_it() -> None:
     schema = {"properties": {"a": {"$ref": "#/$defs/n"}, "b": {"items": {"$ref": "#/$defs/n"}}}}
     compiled = CompiledSchema({**schema, "$defs": {"n": {"properties": {"c": {"type": "string"}}}}})
