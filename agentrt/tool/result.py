@@ -5,13 +5,15 @@ in a list, stay as they are; of a `Msg` its text and data are kept. Anything els
 """
 
 import inspect
+import json
 import logging
 import os
 import re
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from agentrt.block import Base64Source, DataBlock, TextBlock, ToolResultState
 from agentrt.boundary import json_problem, mended_block
@@ -192,6 +194,8 @@ def _json(tool: ToolBase, value: Any) -> str:
     try:
         return to_json(value).decode()
     except (PydanticSerializationError, ValueError) as error:
+        with suppress(ValueError, TypeError, RecursionError):  # a text in it may have half a surrogate pair
+            return _printable(json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":")))
         raise ToolError(f"the output of {tool.name} is {kind_of(value)}, which has no JSON form: {error}") from error
 
 

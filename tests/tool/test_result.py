@@ -130,6 +130,8 @@ def test_of_a_message_text_and_data_are_kept() -> None:
 async def test_half_a_surrogate_pair_is_replaced() -> None:
     assert text("caf\ud800") == "caf?"
     assert texts((await streamed("a\ud800"))[1]) == ["a?"]
+    assert text({"files": ["caf\ud800", "b"]}) == '{"files":["caf?","b"]}'
+    assert texts((await streamed(["caf\ud800"]))[1]) == ['["caf?"]']
 
 
 # Values that cannot be results
