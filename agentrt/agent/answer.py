@@ -69,7 +69,7 @@ def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, f
     wanted = _blocks_to_say(run, final)
     hidden = _hidden_ids(blocks, replaced - {block.id for block in told}, wanted)
     events, told = _changes(run, told, [block for block in wanted if block.id not in hidden], final.name)
-    is_taken = run.end is not None and run.sequence >= state.sequence  # the number of the end, by an event after it
+    is_taken = run.end is not None and run.sequence >= run.last_number  # the number of the end, by an event after it
     run.expect(len(events) + is_taken)
     has_changed = _update(message, replaced - hidden, told) | keep_as_told(run)
     start = _start_of_answer(message, {block.id for block in told} | hidden)
@@ -106,6 +106,8 @@ def withdraw_unkept(run: Run) -> list[AgentEvent]:
     events: list[AgentEvent] = [BlocksWithdrawnEvent(run.id, surplus)] if surplus else []
     if has_changed or surplus:
         run.expect(len(events) + (run.end is not None))  # a number is taken, so the state is saved once more
+    if has_changed and run.end is None:
+        run.end_is_saved = False  # of a reply that waits
     return events
 
 

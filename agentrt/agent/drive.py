@@ -146,11 +146,19 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                     changes = withdraw_unkept(run)
                 else:
                     changes = announce_answer(agent, run, inputs, final)
+                if changes and run.end is not None:  # on record, with fewer numbers than are sent now
+                    await _reserve_numbers(agent, run)
                 for event in changes:
                     yield run.let_out(event)
             yield run.let_out(await _missing_end(agent, run, last, final, failure))
         elif not (ended or failure or run.opened) and final is not None and run.recorder is not None:
             for event in await announce_notice(agent, run, inputs, final):
+                yield run.let_out(event)
+        elif run.parked and run.recorder is not None:
+            withdrawn = withdraw_unkept(run)
+            if withdrawn:
+                await _reserve_numbers(agent, run)
+            for event in withdrawn:
                 yield run.let_out(event)
         if failure is not None:
             raise failure

@@ -390,6 +390,41 @@ async def test_text_that_a_layer_adds_to_a_reply_that_fails_is_withdrawn():
     assert saved.sequence >= events[-1].seq
 
 
+async def test_text_that_a_layer_adds_to_a_reply_that_waits_is_withdrawn():
+    async def play(agent, next_handler):
+        async for item in next_handler():
+            yield item
+            if isinstance(item, TextBlockEndEvent):
+                yield TextBlockStartEvent(agent.run.id, "b")
+                yield TextBlockDeltaEvent(agent.run.id, "b", "more")
+
+    agent = looking(FunctionTool(add, ask=True), middlewares=[OnReply(play)], state_store=InMemoryStateStore())
+    items = await items_of(agent)
+    saved = await agent.state_store.load(agent.state.session_id)
+    assert rebuilt(items).content == saved.reply_context.blocks
+    assert saved.sequence == items[-2].seq
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["ends", "waits"])
+async def test_no_event_after_the_last_save_has_a_number_that_a_later_process_gives_again(asks):
+    async def play(agent, next_handler):
+        async for item in next_handler():
+            if isinstance(item, Msg):
+                yield TextBlockStartEvent(agent.run.id, "b")
+                yield TextBlockDeltaEvent(agent.run.id, "b", "more")
+                item.content = [*item.get_content_blocks(), TextBlock("and more")]
+            yield item
+
+    agent = looking(FunctionTool(add, ask=asks), middlewares=[OnReply(play)], state_store=InMemoryStateStore())
+    async with agent.reply_stream("go") as stream:
+        async for event in stream:
+            saved = await agent.state_store.load(agent.state.session_id)
+            if saved is not None and (saved.reply_context is None or saved.reply_context.parked):
+                assert saved.sequence >= event.seq
+    saved = await agent.state_store.load(agent.state.session_id)
+    assert saved.sequence == event.seq
+
+
 async def test_signed_thoughts_are_kept_in_their_own_words():
     async def play(agent, next_handler):
         async for item in next_handler():
