@@ -299,6 +299,9 @@ async def _go_on(agent: ReplyingConversation, run: Run, context: ReplyContext, i
 
 def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
     dropped = [block.id for block in context.blocks]
+    for event in list(run.mailbox.take()):  # what tools had said that ran side by side, and nobody has seen
+        if event.reply_id != run.id or event.__class__ not in APPLY:
+            run.mailbox.post(event)
     run.call_ids.clear()
     run.attempt = None
     context.cur_iter = context.round_start = context.empty_rounds = context.summarised = 0

@@ -8,7 +8,7 @@ import pytest
 from agentrt import Agent, MiddlewareBase, Msg, Toolkit
 from agentrt.agent import ReActConfig
 from agentrt.errors import ChainContractError, ChainError, MissingTerminalError, UsageError
-from agentrt.event import CustomEvent, ModelCallRetryEvent, ReplyEndEvent
+from agentrt.event import CustomEvent, ModelCallRetryEvent, ReplyEndEvent, ToolResultTextDeltaEvent
 from agentrt.message import AssistantMsg, HintBlock, TextBlock, ToolCallBlock, ToolResultState
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
@@ -104,6 +104,25 @@ async def test_a_layer_may_start_the_whole_reply_again_and_nothing_counts_twice(
     assert agent.state.context[-1].get_text_content() == "whole"
     assert rebuilt(items) == agent.state.context[-1]
     assert [short(item) for item in items].count("RS") == 1
+
+
+async def test_a_reply_started_again_while_tools_run_forgets_what_they_said():
+    class Again(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            async for event in next_handler(**input_kwargs):
+                yield event
+                if isinstance(event, ToolResultTextDeltaEvent):
+                    agent.run.emit(CustomEvent("stays"))
+                    break
+            async for event in next_handler(**input_kwargs):
+                yield event
+
+    calls = [call("1", "add", a=1, b=2), call("2", "add", a=3, b=4)]
+    agent = agent_of([calls, "done"], add, middlewares=[Again()])
+    items = await items_of(agent)
+    assert rebuilt(items) == agent.state.context[-1]
+    assert [short(item) for item in items].count("stays") == 1
+    assert agent.state.context[-1].get_text_content() == "done"
 
 
 async def test_a_layer_may_start_the_round_again_and_no_text_is_shown_twice():
