@@ -141,15 +141,18 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                 yield run.let_out(start(agent, run))
             for event in run.completed(leftovers(agent, run)):
                 yield run.let_out(event)
+            changes: list[AgentEvent] = []
             if run.recorder is not None:
                 if failure is not None or final is None:
                     changes = withdraw_unkept(run)
                 else:
                     changes = announce_answer(agent, run, inputs, final)
-                if changes and run.end is not None:  # on record, with fewer numbers than are sent now
-                    await _reserve_numbers(agent, run)
-                for event in changes:
-                    yield run.let_out(event)
+            if failure is None and run.end is not None and not run.end_is_saved:
+                failure = await _save_end(agent, run)  # before what it replaces is withdrawn, since a process may die
+            elif changes and run.end is not None:  # on record, with fewer numbers than are sent now
+                await _reserve_numbers(agent, run)
+            for event in changes:
+                yield run.let_out(event)
             yield run.let_out(await _missing_end(agent, run, last, final, failure))
         elif not (ended or failure or run.opened) and final is not None and run.recorder is not None:
             for event in await announce_notice(agent, run, inputs, final):
@@ -246,18 +249,28 @@ def _told(failure: Exception) -> str:
     return f"{name}: {failure}" if isinstance(failure, (UsageError, ChainError)) else name
 
 
+async def _save_end(agent: ReplyingConversation, run: Run) -> Exception | None:
+    """Save the end on record; returns the failure if that cannot be saved."""
+    try:
+        await agent.save()
+    except Exception as error:  # noqa: BLE001  # raised once the listener has seen the end
+        return error
+    run.end_is_saved = True
+    return None
+
+
 async def _missing_end(
     agent: ReplyingConversation, run: Run, last: ReplyEndEvent | None, final: Msg | None, failure: Exception | None
 ) -> ReplyEndEvent:
-    """Return the end that was not let out yet: the one on record, saved, the one that a layer made, or a new one."""
+    """Return the end that was not let out yet: the one on record, the one that a layer made, or a new one."""
     outcome = agent.state.last_reply
     if run.end is not None and outcome is not None:
         if failure is not None and not run.end_is_saved:  # it could not be saved, and nobody was told of it
             outcome.finished_reason, outcome.error = "error", _told(failure)
-            return end_event(agent, run, "error", outcome.error)
-        if failure is None and not run.end_is_saved:
-            await agent.save()
-            run.end_is_saved = True
+            event = end_event(agent, run, "error", outcome.error)
+            if run.message is not None:
+                run.message.append_event(event)
+            return event
         event = last or run.end
         event.structured_output = run.end.structured_output
         return event

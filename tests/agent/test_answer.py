@@ -3,6 +3,7 @@
 import io
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, redirect_stdout
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -513,6 +514,44 @@ async def test_two_layers_that_rewrite_announce_the_outer_ones_answer_alone():
     layers = [rewriting("outer"), rewriting("inner")]
     items = await check(lambda: agent_of(["core"], middlewares=layers))
     assert [short(item) for item in items][6:] == ["BLOCKS_WITHDRAWN", *SAID, "RE(completed)", "Msg"]
+
+
+def redacting() -> OnReply:
+    async def play(agent, next_handler):
+        async for item in next_handler():
+            yield replace(item, content=[TextBlock("(redacted)")]) if isinstance(item, Msg) else item
+
+    return OnReply(play)
+
+
+async def test_a_rewritten_answer_is_saved_before_the_old_one_is_withdrawn():
+    store = InMemoryStateStore()
+    agent = agent_of(["a secret"], middlewares=[redacting()], state_store=store)
+    async with agent.reply_stream("go") as events:
+        async for event in events:
+            if isinstance(event, BlocksWithdrawnEvent):
+                saved = await store.load(agent.state.session_id)
+    again = await agent.with_state(saved).reply("go", reply_id=agent.reply_id)
+    assert again.get_text_content() == "(redacted)"
+
+
+@pytest.mark.parametrize("layers", [[], [redacting()]], ids=["bare", "rewritten"])
+async def test_an_end_that_cannot_be_saved_is_told_and_kept_as_an_error(layers):
+    class Full(InMemoryStateStore):
+        async def save(self, state: AgentState) -> None:
+            if len(state.context) > 1 and state.context[-1].get_text_content() == text:
+                raise SessionIOError("full")
+            await super().save(state)
+
+    text = "(redacted)" if layers else "a secret"
+    agent = agent_of(["a secret"], middlewares=layers, state_store=Full())
+    items: list[Any] = []
+    with pytest.raises(SessionIOError):
+        async for event in agent.reply_stream("go"):
+            items.append(event)
+    assert short(items[-1]) == "RE(error)"
+    assert agent.state.last_reply.error == agent.state.context[-1].error == "SessionIOError"
+    assert rebuilt(items) == agent.state.context[-1]
 
 
 async def test_what_comes_after_the_end_is_seen_before_it():
