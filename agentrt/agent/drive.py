@@ -230,10 +230,11 @@ async def _reserve_numbers(agent: ReplyingConversation, run: Run) -> None:
 
 def _nothing_to_do(agent: ReplyingConversation, inputs: ReplyInput) -> Msg | None:
     """Return the message that answers an input which changes nothing any more."""
-    before = answered_before(agent, inputs)
-    if before is None and isinstance(inputs, UserInterruptEvent) and agent.state.reply_context is None:
+    if isinstance(inputs, ANSWERS) and answered_before(agent, inputs):
+        return repeat_reply(agent, inputs.reply_id)
+    if isinstance(inputs, UserInterruptEvent) and agent.state.reply_context is None:
         return AssistantMsg(agent.name, [], finished_reason="interrupted")
-    return before
+    return None
 
 
 def _is_still_waiting(agent: ReplyingConversation, run: Run) -> bool:

@@ -30,7 +30,6 @@ from agentrt.hooks import ReplyInput
 from agentrt.message import (
     Base64Source,
     DataBlock,
-    Msg,
     TextBlock,
     ToolCallBlock,
     ToolCallState,
@@ -81,23 +80,23 @@ def going_on(agent: ReplyingConversation, inputs: ReplyInput) -> ReplyContext | 
     return left if inputs is None else None
 
 
-def answered_before(agent: ReplyingConversation, inputs: ReplyInput) -> Msg | None:
-    """Return the reply's message when the answer has nothing left to do: it came before, and the reply is over.
+def answered_before(agent: ReplyingConversation, inputs: ReplyInput) -> bool:
+    """Say whether the answer has nothing left to do: it came before, and the reply is over.
 
     Raises `ResumeError` for one that says otherwise than what was answered before.
     """
     state = agent.state
     outcome = state.last_reply
     if state.reply_context is not None or outcome is None or not isinstance(inputs, ANSWERS):
-        return None
+        return False
     if outcome.reply_id != inputs.reply_id:
-        return None
+        return False
     message = next((each for each in reversed(state.context) if each.id == outcome.reply_id), None)
     if message is None:
-        return None
+        return False
     # What is over is checked as if it still went on: every call has its answer, and so no other is taken.
     check_answer(agent, ReplyContext(outcome.reply_id, message, 0, decisions=outcome.decisions), inputs)
-    return message.copy()
+    return True
 
 
 def waiting_calls(context: ReplyContext) -> list[ToolCallBlock]:

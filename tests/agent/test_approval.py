@@ -260,6 +260,7 @@ async def test_an_answer_that_comes_twice_changes_nothing_after_the_reply(confir
     agent = elsewhere(agent)
     again = await agent.reply(answer)
     assert again.id == final.id
+    assert again.content == final.content
     assert again.get_text_content() == "done"
     assert (agent.state.model_dump_json(), log) == (before, ran)
     await refused(agent, otherwise, "conflict")
