@@ -81,8 +81,9 @@ class Chat:
             self._prompt.discard_input()  # nobody can have meant it for this question
 
     def _new(self) -> None:
-        self._agent = self._agent.with_state(AgentState())
-        self._portal.call(self._agent.save)
+        agent = self._agent.with_state(AgentState())
+        self._portal.call(agent.save)
+        self._agent = agent  # only now: a save that failed leaves the conversation as it was
         _tell("new", "a new conversation begins")
 
     def _explain(self) -> None:
