@@ -106,7 +106,7 @@ def _check_streams() -> None:
 
 
 def _agent(options: argparse.Namespace) -> Agent:
-    session = SessionFile(options.session) if options.session else None
+    session = SessionFile(options.session) if options.session is not None else None
     return Agent(
         "assistant",
         options.system,

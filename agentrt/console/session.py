@@ -30,6 +30,8 @@ class SessionFile:
     """
 
     def __init__(self, path: str) -> None:
+        if not path:
+            raise StateError("the session file has no name: write --session FILE")
         self._path = Path(path).expanduser().resolve()
         self._known: tuple[str, int] | None = (
             None  # the session and its revision that the file holds, as far as we know

@@ -87,7 +87,10 @@ class _Answer:
         if self._given is not None:
             return self._given
         if self._built is None:
-            raise UsageError("show() was given a stream without a reply: write `await show(agent.reply_stream(...))`")
+            raise UsageError(
+                "show() was given a stream without a reply: write `await show(agent.reply_stream(...))`, with "
+                "yield_final_msg=True where reply_id may name a reply that is over and has no events any more"
+            )
         self._built.content = self._built.get_content_blocks()[self._round_start :]
         return self._built
 

@@ -9,10 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 import agentrt
-from agentrt import AgentState
+from agentrt import Agent, AgentState
+from agentrt.console.chat import Chat
 from agentrt.console.cli import main
+from agentrt.errors import SessionIOError
+from agentrt.model import ScriptedChatModel
+from agentrt.state import InMemoryStateStore
 from tests.console.program import environment, piped, put_things
 
 SLOW = ["chat", "--model", "things:Slow", "--tools", "things:tools"]
@@ -100,9 +105,28 @@ def test_a_new_conversation_takes_the_place_of_the_old_one(tmp_path):
     assert "HEARD 1: **three**" in done.stdout
 
 
+def test_a_new_conversation_that_cannot_be_saved_does_not_begin(monkeypatch, capsys):
+    class FullOnce(InMemoryStateStore):
+        saves = 0
+
+        async def save(self, state: AgentState) -> None:
+            self.saves += 1
+            if self.saves == 1:
+                raise SessionIOError("full")
+            await super().save(state)
+
+    agent = Agent("tester", model=ScriptedChatModel(["one"]), state_store=FullOnce())
+    monkeypatch.setattr(sys, "stdin", io.StringIO("/new\nhello\n"))
+    with start_blocking_portal() as portal:
+        assert Chat(agent, portal, color=False).run()
+    assert "SessionIOError: full" in capsys.readouterr().err
+    assert [message.get_text_content() for message in agent.state.context] == ["hello", "one"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        (["--session", ""], "agentrt: the session file has no name: write --session FILE"),
         (["--model", "opnai:gpt-5"], "agentrt: 'opnai:gpt-5' names no provider that is known: did you mean 'openai'?"),
         (["--model", "things:Fast"], "agentrt: 'things' has no 'Fast'"),
         (["--tools", "nowhere:f"], "agentrt: 'nowhere:f' cannot be loaded: importing 'nowhere' failed"),
