@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from agentrt.errors import ToolError
-from agentrt.text import mask, shown
+from agentrt.text import shown
 from agentrt.tool.schema import CompiledSchema
 from agentrt.types import JSONSchema
 
@@ -33,7 +33,10 @@ class Validator(Protocol):
 
 
 class ArgumentsError(ToolError):
-    """The arguments cannot be used; the text says why, for the model to do better."""
+    """The arguments cannot be used; the text says why, for the model to do better.
+
+    Its cause, if any, is what a validator of the tool raised: whoever knows the tool decides how much is told of it.
+    """
 
 
 def by_types(validator: Validator) -> Parse:
@@ -47,9 +50,7 @@ def by_types(validator: Validator) -> Parse:
         except ValidationError as error:
             raise ArgumentsError(_describe(error.errors(include_url=False, include_context=False))) from None
         except Exception as error:  # from a validator that the user wrote
-            raise ArgumentsError(
-                f"checking the arguments raised {type(error).__name__}: {shown(mask(str(error)))}"
-            ) from error
+            raise ArgumentsError(f"checking the arguments raised {type(error).__name__}") from error
         return arguments
 
     return parse

@@ -64,7 +64,7 @@ class ToolBase:
     """Whether an exception of the tool leaves the runtime instead of becoming a result for the model."""
 
     error_detail: Literal["message", "type"] = "message"
-    """What the model and the log learn of an exception: its type and message, with secrets masked, or its type only."""
+    """What model and log learn of an exception, a validator's too: its type and masked message, or its type only."""
 
     secrets: Sequence[str] = ()
     """Texts, of 8 characters or more, that are masked in the message of an exception; so is what looks like a key."""

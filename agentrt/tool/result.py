@@ -31,6 +31,7 @@ __all__ = [
     "content_of",
     "data_size",
     "failed",
+    "failed_check",
     "failure",
     "final",
     "frames_for_log",
@@ -70,6 +71,13 @@ def _words(tool: ToolBase, error: BaseException) -> str:
     # Masked before it is cut, for half a secret is not found.
     told = mask(text[:_MAX_MASKED], [*tool.secrets, *_secrets_of_environment()])
     return told if len(text) <= _MAX_ERROR else f"{told[:_MAX_ERROR]}... [cut: {len(text):,} characters]"
+
+
+def failed_check(tool: ToolBase, error: BaseException) -> str:
+    """Return the short form of what a validator of the tool raised; its traceback goes to the log only."""
+    _logger.warning("checking the arguments of tool %r failed:\n%s", tool.name, frames_for_log(tool, error))
+    words = _words(tool, error)
+    return _printable(f"checking the arguments raised {type(error).__name__}{': ' if words else ''}{words}")
 
 
 def _secrets_of_environment() -> list[str]:

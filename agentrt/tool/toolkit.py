@@ -17,7 +17,7 @@ from agentrt.tool.function import FunctionTool
 from agentrt.tool.group import BASIC, META_TOOL, MetaTool, ToolGroup, describe
 from agentrt.tool.offer import schema_of
 from agentrt.tool.plan import Plan
-from agentrt.tool.result import failure
+from agentrt.tool.result import failed_check, failure
 from agentrt.tool.schema import summary
 from agentrt.types import JSONSchema, ToolChunk, ToolResponse
 
@@ -183,7 +183,8 @@ class Toolkit(StateModule):
         try:
             arguments = entry.plan.parse(text)
         except ArgumentsError as error:
-            return failure(f"{name} was not run: {error}. {summary(entry.plan.schema)}")
+            why = str(error) if error.__cause__ is None else failed_check(entry.tool, error.__cause__)
+            return failure(f"{name} was not run: {why}. {summary(entry.plan.schema)}")
         return PreparedCall(entry.tool, entry.plan, tool_call, name, text, arguments)
 
     def call_tool_function(

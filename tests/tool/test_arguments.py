@@ -1,12 +1,13 @@
 """What a model wrote is read strictly, or refused in words that the model can use."""
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import AfterValidator
 
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.tool import FunctionTool, Toolkit, ToolResponse
@@ -158,10 +159,6 @@ KIT = Toolkit([get_weather])
 
 
 def test_a_validator_of_the_user_that_fails_is_told_to_the_model() -> None:
-    from typing import Annotated
-
-    from pydantic import AfterValidator
-
     def no_rome(city: str) -> str:
         return {"Paris": "Paris"}[city]
 
@@ -184,3 +181,21 @@ def test_a_validator_of_the_user_that_fails_is_told_to_the_model() -> None:
 def test_numbers_that_a_float_can_hold_are_taken_as_they_are():
     text = '{"a": 1e300, "b": ' + "9" * 400 + ', "c": "1e400"}'
     assert parse_object(text) == {"a": 1e300, "b": int("9" * 400), "c": "1e400"}
+
+
+@pytest.mark.parametrize(
+    ("detail", "told"), [("message", "KeyError: '***, canary'. It takes"), ("type", "KeyError. It takes")]
+)
+def test_words_of_a_validators_exception_are_told_as_the_tool_says(
+    detail: Any, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unknown(city: str) -> str:
+        raise KeyError(f"a-preset-secret, {city}")
+
+    async def find(city: Annotated[str, AfterValidator(unknown)], key: str) -> str:
+        return city
+
+    tool = FunctionTool(find, name="get_weather", preset_kwargs={"key": "a-preset-secret"}, error_detail=detail)
+    assert f"get_weather was not run: checking the arguments raised {told}" in refusal('{"city": "canary"}', tool=tool)
+    assert "checking the arguments of tool 'get_weather' failed" in caplog.text
+    assert ("canary" in caplog.text) is (detail == "message")
