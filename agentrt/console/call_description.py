@@ -1,4 +1,4 @@
-"""A tool call in one line, for a person who decides on it."""
+"""A tool call in one line, for the user who decides on it."""
 
 import json
 from typing import Any
@@ -11,29 +11,29 @@ __all__ = ["describe_call", "full_input"]
 
 _MAX_VALUE = 200  # characters of one text, and of the tool's name
 _MAX_INPUT = 4000
-_WIDE_SPACE = "\u3000"  # as Chinese and Japanese text has them
+_WIDE_SPACE = "\u3000"  # usual in Chinese and Japanese text
 _BLANK_LETTERS = {*map(chr, range(0xFE00, 0xFE10)), *"\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"}
 
 
 def describe_call(call: ToolCallBlock) -> str:
     """Return the name and the input as canonical JSON in one line.
 
-    What a reader could not see is spelt out: control and invisible characters, and spaces of other kinds. A long text
-    is cut in its middle, where the line says outside of its quotes how much is missing, and so is a long input.
+    Control characters, invisible ones and unusual spaces are escaped. A long text is cut in the middle, where the line
+    says, outside of the quotes, how much is missing; so is a long input.
     """
-    return f"{_cut(_spelt_out(call.name), _MAX_VALUE)} {_cut(_input(call, _MAX_VALUE), _MAX_INPUT)}"
+    return f"{_cut(_escape_invisible(call.name), _MAX_VALUE)} {_cut(_input(call, _MAX_VALUE), _MAX_INPUT)}"
 
 
 def full_input(call: ToolCallBlock) -> str:
-    """Return the input as canonical JSON in one line, spelt out, with nothing cut."""
+    """Return the whole input as canonical JSON in one line, with the same escapes."""
     return _input(call, None)
 
 
 def _input(call: ToolCallBlock, longest: int | None) -> str:
     try:
-        return _spelt_out(_json(parse_object(call.input), longest))
+        return _escape_invisible(_json(parse_object(call.input), longest))
     except (ToolError, ValueError):  # ValueError: an integer of more digits than Python writes
-        return _spelt_out(f"(this is not a JSON object) {_json(str(call.input), longest)}")
+        return _escape_invisible(f"(this is not a JSON object) {_json(str(call.input), longest)}")
 
 
 def _json(value: Any, longest: int | None) -> str:
@@ -56,7 +56,7 @@ def _cut(text: str, longest: int) -> str:
     return f"{text[:half]} ... {len(text) - 2 * half:,} more characters ... {text[-half:]}"
 
 
-def _spelt_out(text: str) -> str:
+def _escape_invisible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if _is_visible(char) else _escape(char) for char in text)

@@ -46,7 +46,7 @@ class Chat:
     def run(self) -> bool:
         """Talk until the end, and return whether the last reply was a whole one.
 
-        Raises `OSError` when standard output takes nothing any more.
+        Raises `OSError` when standard output can no longer be written.
         """
         self._ask()
         for line in self._prompt:
@@ -65,7 +65,7 @@ class Chat:
         return not self._failed
 
     def _take(self, line: str) -> None:
-        if line.startswith("/") and "\n" not in line:  # what is pasted may begin with the path of a file
+        if line.startswith("/") and "\n" not in line:  # pasted text may begin with the path of a file
             self._commands.get(line, partial(self._unknown, line))()
         elif line:
             question = question_of(self._agent.state)

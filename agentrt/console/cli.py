@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _is_output_lost():
             raise
         _discard_output()
-        _tell_error(f"standard output takes nothing any more: {error.strerror}")
+        _tell_error(f"standard output can no longer be written: {error.strerror}")
         return 1
 
 
@@ -54,7 +54,7 @@ def _is_output_lost() -> bool:
 
 
 def _discard_output() -> None:
-    null = os.open(os.devnull, os.O_WRONLY)  # Python writes what is left when it ends, and complains if it cannot
+    null = os.open(os.devnull, os.O_WRONLY)  # for what Python flushes at exit, which would fail once more
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
 
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODULE:NAME",
         action="append",
         default=[],
-        help="a function, a list of tools or a Toolkit, looked up in the current folder last; may be repeated",
+        help="a function, a list of tools or a Toolkit; the current folder is searched last; may be repeated",
     )
     chat.add_argument("--system", metavar="TEXT", default="You are a helpful assistant.", help="the system prompt")
     chat.add_argument("--session", metavar="FILE", help="keep the conversation in this file, and continue it")

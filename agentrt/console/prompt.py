@@ -1,4 +1,4 @@
-"""The lines that a person types or pastes."""
+"""The lines that the user types or pastes."""
 
 import os
 import select
@@ -13,8 +13,8 @@ else:
 
 __all__ = ["Prompt"]
 
-_PAUSE = 0.05  # seconds; the lines of a paste follow each other faster, and no person types a line in this time
-_MAX_PIECES = 1000  # of a paste that is still on its way: a terminal hands over some kilobytes at once
+_PAUSE = 0.05  # seconds; the lines of a paste follow each other faster, and nobody types a line in this time
+_MAX_PIECES = 1000  # of a paste that is still coming: a terminal delivers some kilobytes at a time
 
 
 class Prompt:
@@ -67,12 +67,12 @@ class Prompt:
 
 
 def _enable_bracketed_paste() -> bool:
-    """Give `input` line editing, and return whether that takes a paste for one line whatever is in it."""
+    """Give `input` line editing, and return whether that reads a paste of several lines as one."""
     try:
         import readline
     except ImportError:  # Windows has its own
         return False
-    if "libedit" in (readline.__doc__ or "") or os.environ.get("TERM", "dumb") == "dumb":  # they know no such thing
+    if "libedit" in (readline.__doc__ or "") or os.environ.get("TERM", "dumb") == "dumb":  # not supported there
         return False
     readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off
     return True

@@ -33,9 +33,8 @@ class SessionFile:
         if not path:
             raise StateError("the session file has no name: write --session FILE")
         self._path = Path(path).expanduser().resolve()
-        self._known: tuple[str, int] | None = (
-            None  # the session and its revision that the file holds, as far as we know
-        )
+        # The session in the file and its revision, as far as this process knows.
+        self._known: tuple[str, int] | None = None
         if not self._path.parent.is_dir():
             raise StateError(f"the session file {path!r} cannot be kept: there is no folder {str(self._path.parent)!r}")
 
@@ -83,13 +82,13 @@ class SessionFile:
 
     def _check_is_current(self, state: AgentState) -> None:
         found = _revision_of(self._read())
-        if found is None:  # what was removed can be written anew: nothing is lost by it
+        if found is None:  # the file was removed, so nothing can be overwritten
             return
         is_outdated = found[0] == state.session_id and found[1] != state.revision
         if is_outdated or found != self._known:
             raise SessionConflict(
                 f"the session file {str(self._path)!r} was saved by another program, such as a second terminal, "
-                f"and is left as that saved it: start again to continue it, or name another file"
+                f"and is left as it is: start again to continue it, or name another file"
             )
 
     def _replace(self, content: bytes) -> None:
@@ -107,7 +106,7 @@ class SessionFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes from saving; where a folder cannot be locked (Windows, NFS), only from saving later."""
+        """Keep other processes from saving meanwhile, if the folder can be locked (not on Windows, nor on some NFS)."""
         if sys.platform == "win32":
             yield
             return

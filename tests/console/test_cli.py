@@ -42,7 +42,7 @@ def test_a_conversation_through_a_pipe_is_plain_text(tmp_path):
         '[call] add({"a": 20, "b": 22})',
         "[result] add: 42",
         "HEARD 2: **add**",
-        "[tokens] 7 in, 5 out",
+        "[tokens] about 7 in, 5 out",
     ]
     assert after.splitlines()[-2:] == [
         "HEARD 4: **\\x1b[31m早**",
@@ -174,7 +174,7 @@ def test_a_reader_that_leaves_ends_the_program_with_one_line(tmp_path):
         process.stdin.write(b"two\n" * 3)
         process.stdin.close()
         complaints = process.stderr.read()
-    assert (process.returncode, complaints) == (1, b"agentrt: standard output takes nothing any more: Broken pipe\n")
+    assert (process.returncode, complaints) == (1, b"agentrt: standard output can no longer be written: Broken pipe\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
@@ -192,7 +192,7 @@ def test_a_full_disk_ends_the_program_with_one_line(said, unbuffered, tmp_path):
             timeout=60,
             check=False,
         )
-    assert done.stderr == b"agentrt: standard output takes nothing any more: No space left on device\n"
+    assert done.stderr == b"agentrt: standard output can no longer be written: No space left on device\n"
     assert done.returncode == 1
 
 
