@@ -153,7 +153,7 @@ class Fails(_Around):
 
 
 class Answers(MiddlewareBase):
-    """Answers every message itself, and lets the answers to questions pass."""
+    """Answers every message itself, and passes on the answers to questions."""
 
     async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
         if agent.state.reply_context is None:
@@ -164,7 +164,7 @@ class Answers(MiddlewareBase):
 
 
 class Rewrites(MiddlewareBase):
-    """Puts another message in the place of the last one, but for that of a reply that waits."""
+    """Replaces the last message, unless the reply waits for an answer."""
 
     async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
         async for item in next_handler():

@@ -58,10 +58,10 @@ async def check_middleware(
     without a pause. A conversation that takes longer than `patience`, in seconds, is given up. `faults` are those that
     come at every suspension.
 
-    `beside` has factories of other layers that it needs: each stands outside of it, unless the order that the classes
-    state wants it inside. What triggers a guard is given by `inputs`, and by `model`, a factory of a model that says
-    it: the middleware is tried in a conversation with these as well, which is left alone, left early, cancelled, saved
-    and loaded, and has the faults.
+    `beside` are factories of other layers that it needs: each stands outside of it, unless the order that the classes
+    state wants it inside. If only certain words trigger the middleware, give them as `inputs`, or give `model`, a
+    factory of a model that says them: the middleware is then tried in a conversation with these as well, undisturbed,
+    left early, cancelled, saved and loaded, and with the faults.
 
     It is tried with answers that stream and that do not, with tools side by side, with calls that wait for a person and
     for a result from outside, with structured output and with compression; it is left early and cancelled; its model,
@@ -135,7 +135,7 @@ def _name_of(factory: Callable[[], MiddlewareBase]) -> str:
     if isinstance(factory, MiddlewareBase):
         name = type(factory).__name__
         raise ConfigError(
-            f"check_middleware takes what makes instances, and was given one of {name}: write "
+            f"check_middleware takes a factory, and was given an instance of {name}: write "
             f"check_middleware({name}), or check_middleware(lambda: {name}(...)) where it has settings"
         )
     try:

@@ -1,4 +1,4 @@
-"""What the kit finds in a middleware that keeps more with each reply."""
+"""Finds what a middleware keeps more of with each reply."""
 
 import gc
 from collections import deque
@@ -14,11 +14,11 @@ from agentrt.testing.stage import QUESTIONS
 __all__ = ["replying_again_and_again"]
 
 _EACH_TIME = 4  # replies, between two looks at what is kept
-_LONG_RUN = 1_000  # replies, after which a cache that has a limit is full
+_LONG_RUN = 1_000  # replies, after which a cache with a limit is full
 
 
 async def replying_again_and_again(rehearsal: Rehearsal) -> None:
-    """Have one instance reply many times, each time in a conversation of its own, and tell what grows all the time."""
+    """Let one instance serve many replies, each in a conversation of its own, and report what grows all the time."""
     middleware = rehearsal.factory()
     agent = rehearsal.agent([middleware])
     talk = Talk(rehearsal, agent)
@@ -38,8 +38,8 @@ async def _sizes_after(talk: Talk, middleware: MiddlewareBase, replies: int) -> 
     for _ in range(replies):
         talk.rehearsal.trials += 1
         if await talk.do("one reply of many", _reply, talk.agent.with_state(AgentState())) is not None:
-            break  # it may refuse the many
-    gc.collect()  # what is kept by weak references has gone with its conversation
+            break  # a limiter may refuse so many
+    gc.collect()  # so that what only weak references keep goes with its conversation
     return dict(_sizes(middleware))
 
 
@@ -69,7 +69,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _size(value: Any, package: str, seen: set[int]) -> int:
-    """Return how many items the value holds, and what it is made of, as far as that is the middleware's own."""
+    """Return how many items the value holds, those of its parts included, as far as these are the middleware's own."""
     if id(value) in seen:
         return 0
     seen.add(id(value))

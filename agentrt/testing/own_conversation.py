@@ -1,4 +1,4 @@
-"""What the kit does to a middleware in the conversation, and with the model, that its author gives."""
+"""Tries a middleware in a conversation, and with a model, that its author gives."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,14 +15,14 @@ __all__ = ["own_inputs", "talking_as_told"]
 
 
 def own_inputs(rehearsal: Rehearsal) -> Sequence[str | ReplyInput]:
-    """Return what is said in that conversation; nothing, if neither inputs nor a model were given."""
+    """Return the inputs of that conversation; none if neither inputs nor a model were given."""
     if rehearsal.inputs or rehearsal.model is None:
         return rehearsal.inputs
     return (QUESTIONS["a plain question"], QUESTIONS["a tool"])
 
 
 async def talking_as_told(rehearsal: Rehearsal) -> None:
-    """Have the conversation left alone, left at each item, cancelled, and saved and loaded after each input."""
+    """Hold the conversation undisturbed, left at each item, cancelled, and saved and loaded after each input."""
     inputs = own_inputs(rehearsal)
     if not inputs:
         return
@@ -31,7 +31,7 @@ async def talking_as_told(rehearsal: Rehearsal) -> None:
     if streamed == again != whole:
         rehearsal.tell(f"the answers are {streamed!r} when they stream, and {whole!r} when they do not")
     if rehearsal.problems:
-        return  # what is broken when nothing goes wrong would be told again and again
+        return  # what is broken without any fault would be reported again and again
     rehearsal.doing = f"{doing}, left by its reader"
     for place in range(len(inputs)):
         await _left(rehearsal, inputs[: place + 1])
@@ -58,7 +58,7 @@ async def _said(
     for each in inputs:
         texts.append(await talk.ask_without_errors(each))
         if is_saved:
-            # The model goes on as it is: it is not what is saved.
+            # The model stays the same: it is not part of what is saved.
             other, model = _talk(rehearsal), talk.agent.model
             other.agent = other.agent.with_state(talk.saved_state())
             other.agent.model = model

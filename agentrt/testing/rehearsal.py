@@ -33,7 +33,7 @@ class GivenUp(Exception):
 class Rehearsal:
     """The trying of one middleware: what makes it, how long a conversation may take, and what was found so far.
 
-    `beside` makes the other layers that it needs; `inputs` and `model` are for a conversation of its own. `problems`
+    `beside` makes the other layers that it needs; `inputs` and `model` are for the author's conversation. `problems`
     maps what was done to what was wrong then, in words; `trials` counts the conversations.
     """
 
@@ -73,11 +73,11 @@ class Rehearsal:
     def layers(
         self, outside: Sequence[MiddlewareBase] = (), inside: Sequence[MiddlewareBase] = ()
     ) -> list[MiddlewareBase]:
-        """Return a new instance of the middleware between lints, and these around it."""
+        """Return a new instance of the middleware between lint layers, with the given layers around it."""
         return between_lints([self.factory()], outside, inside)
 
     def agent(self, layers: Sequence[MiddlewareBase], **options: Any) -> Agent:
-        """Return an agent with these layers, and those that the middleware needs beside it where they may stand."""
+        """Return an agent with these layers and those that the middleware needs, where these may stand."""
         outer: list[MiddlewareBase] = []
         inner: list[MiddlewareBase] = []
         for make in self.beside:
@@ -174,7 +174,7 @@ class Talk:
         return [item for item in self._items if isinstance(item, AgentEvent)]
 
     def saved_state(self) -> AgentState:
-        """Return the state as another process would find it; where it cannot be saved, that is told."""
+        """Return the state as another process would find it; reports a state that cannot be saved."""
         try:
             return AgentState.model_validate_json(self.agent.state.model_dump_json())
         except Exception as error:  # noqa: BLE001  # whatever it is, it is what is wrong
@@ -221,7 +221,7 @@ class Talk:
             )
         answer = self.message
         if answer is None or answer.finished_reason != "completed" or answer.structured_output is not None:
-            return  # it is no part of the conversation, or told by the end of the reply
+            return  # it is not part of the conversation, or the end of the reply holds it
         if not (kept.get_text_content("") or "").endswith(answer.get_text_content("") or ""):
             yield (
                 f"the answer is {answer.get_text_content('')!r:.300}, but the message that is kept says "

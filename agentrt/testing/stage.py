@@ -46,7 +46,7 @@ async def _nothing(point: str) -> None:
 
 
 class StageModel(ChatModelBase):
-    """A model that answers by what it is asked alone, and keeps in `asked`, in words, what that was.
+    """A model whose answer depends only on what it is asked, and which keeps that, in words, in `asked`.
 
     `on_point` is awaited "before", "midway" and "after" an answer.
     """
@@ -88,9 +88,9 @@ def _in_words(message: Msg) -> str:
 
 
 class PointedModel(ChatModelBase):
-    """Somebody's own model, made to stream or not to.
+    """The author's model, made to stream or not to.
 
-    `on_point` is awaited "before" and "after" it is asked, and "midway" in its answer.
+    `on_point` is awaited "before" and "after" its answer, and "midway" in it.
     """
 
     def __init__(self, model: ChatModelBase, *, stream: bool = True, on_point: OnPoint = _nothing) -> None:
