@@ -1,4 +1,4 @@
-"""How many tokens a call of a model is expected to take, and how many it took."""
+"""How many tokens a call of a model is expected to take, and how many it has taken."""
 
 import logging
 from collections import deque
@@ -37,7 +37,7 @@ class AnswerLengths:
 
 
 class CallTokens:
-    """The tokens of one call: how many are `expected`, and what is seen of its answer."""
+    """The tokens of one call: how many are `expected`, and what has been seen of its answer."""
 
     __slots__ = ("_asked", "_characters", "_is_whole", "_lengths", "_model", "_usage", "expected")
 
@@ -66,10 +66,10 @@ class CallTokens:
         self._is_whole = True
 
     def count(self, most: float) -> float:
-        """Return how many the call took, now that it is over, and learn from it; a report of over `most` is capped.
+        """Return how many tokens the call took, and learn from it, when it is over; a report above `most` is capped.
 
-        An answer that was left or broken off took at least what was seen of it. One that came to its end and of which
-        the provider reports nothing may have taken more than was seen: no less than expected is counted for it.
+        An answer that was left or broken off took at least what was seen of it. A whole answer without reported usage
+        may have taken more than was seen, so it counts with no less than was expected.
         """
         seen = -(-self._characters // _CHARACTERS_PER_TOKEN)
         usage = self._usage
@@ -108,4 +108,4 @@ def _longest_answer(model: ChatModelBase) -> float:
 
 
 def _is_number(count: Any) -> bool:
-    return isinstance(count, (int, float)) and not isinstance(count, bool) and count == count  # which nan is not
+    return isinstance(count, (int, float)) and not isinstance(count, bool) and count == count  # not nan

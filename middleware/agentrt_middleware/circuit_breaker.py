@@ -20,10 +20,10 @@ class CircuitBreakerMiddleware(MiddlewareBase):
     """Refuses calls of a model that has failed `failure_threshold` times in a row, with `CircuitOpen`.
 
     After `recovery_seconds`, or as long as the provider asked for (`retry_after`, a day at most) if that is longer, up
-    to `half_open_probes` calls at a time are let through; when one brings an answer all calls are, when one fails the
-    refusing begins again. One that is not over after `recovery_seconds` makes room
-    for another. `trip_on` says which errors are failures; other errors, and calls that their reader leaves,
-    say nothing either way. A stream counts when it is over.
+    to `half_open_probes` calls at a time are let through: when one brings an answer, all calls are; when one fails, the
+    refusals begin again; one that is not over after `recovery_seconds` makes room for another. `trip_on` says which
+    errors are failures; other errors, and calls that their reader leaves, say nothing either way. A stream counts when
+    it is over.
 
     Calls of one model of one account count together, for all users of this middleware. `CircuitOpen.retry_after` is the
     time that is left. `clock` is in seconds and must never go back.
@@ -77,7 +77,7 @@ class _Circuit:
         self._model = model
         self._failures = 0
         self._open_until: float | None = None
-        self._probes: dict[_Call, float] = {}  # the calls that are to find out, and when they were let through
+        self._probes: dict[_Call, float] = {}  # when each of the calls that probe the model was let through
         self.era = 0
 
     def enter(self) -> "_Call":

@@ -147,7 +147,7 @@ class _Call:
         if first is not own:
             yield own
         for model in self._layer.models:
-            if model is not first and self._suits(model):  # the agent's own does not: it had its turn
+            if model is not first and self._suits(model):  # the agent's own is not asked again
                 yield model
 
     def _suits(self, model: ChatModelBase) -> bool:

@@ -62,7 +62,7 @@ class Isolated:
 
 
 class Current:
-    """`with` it, a context is current for one step, which must end in the task that it began in."""
+    """Makes a context current inside `with`, for one step, which must end in the task that it began in."""
 
     __slots__ = ("_token", "context")
 
@@ -80,9 +80,9 @@ class Current:
 
 
 class GenAISpan(Current):
-    """One span, which `with span:` is current for one step.
+    """One span; inside `with span:` it is current.
 
-    `stop` notes when the work was over, and `end` sends the span, so that what is told of it later still goes along.
+    `stop` notes when the work was over, and `end` sends the span, with what was added to it in between.
     """
 
     __slots__ = ("_isolated", "_span", "is_ended", "is_recording", "stopped_at")

@@ -27,8 +27,8 @@ from agentrt_middleware.limits import Limits, Refusal, Usage
 __all__ = ["TURN", "Lease", "Limiter", "Listener", "Waiter", "loop_time"]
 
 _offset: RunVar[float] = RunVar("agentrt_clock_offset")
-_GRACE = 0.25  # seconds for which the head may leave the others waiting, though it is time for it to look
-_PACE = 0.1  # seconds between two looks at a clock that need not go like the event loop's
+_GRACE = 0.25  # seconds for which the head may keep the others waiting after it should have looked
+_PACE = 0.1  # seconds between two looks at a clock that may run differently from the event loop's
 _NEWS = 1.0  # seconds by which a wait must be longer than was announced, to be announced again
 
 
@@ -122,8 +122,8 @@ class Waiter:
         self.is_awake = False  # since it last looked
         self._bell: Any = None
 
-    def finds_stuck(self, head: "Waiter") -> bool:
-        """Say whether the head should have looked long since, which only a look from another event loop can tell."""
+    def sees_blocked(self, head: "Waiter") -> bool:
+        """Say whether the head should have looked long ago, which only a waiter of another event loop can see."""
         if not head.is_awake and head.due > self.now:
             return False
         if self._seen is None or self._seen[:2] != (head, head.looks):
@@ -177,7 +177,7 @@ class Limiter:
         self.clock = clock
         self.usage = Usage()
         self._queue: deque[Waiter] = deque()
-        self._aside: list[Waiter] = []  # of event loops that are blocked
+        self._blocked: list[Waiter] = []  # of event loops that are blocked
         self._queued_tokens = 0.0
         self._calls_to_wake = self._last_number = 0
         self._lock = RLock()
@@ -209,7 +209,7 @@ class Limiter:
                 if isinstance(answer, Lease):
                     return answer
         finally:
-            if waiter.is_queued or self._aside:
+            if waiter.is_queued or self._blocked:
                 self._leave(waiter)
 
     def change(self, limits: Limits) -> None:
@@ -229,7 +229,7 @@ class Limiter:
     def is_at_rest(self) -> bool:
         """Say whether nobody calls or waits, and nothing is used."""
         with self._lock:
-            return not self._queue and not self._aside and self.usage.is_at_rest(self.limits, self.clock())
+            return not self._queue and not self._blocked and self.usage.is_at_rest(self.limits, self.clock())
 
     def end(self, lease: Lease, difference: float) -> None:
         """Count the end of a call that took that many tokens more than it was counted with; let the next one look."""
@@ -248,11 +248,11 @@ class Limiter:
             else:
                 answer = self._refuse_last(waiter)
             self._join(waiter)
-            # The garbage collector may have ended calls in between; nobody was there to be woken.
+            # If the garbage collector has ended calls meanwhile, this waiter was not there yet to be woken.
             return answer if calls_to_wake == self._calls_to_wake else None
 
     def _refuse_last(self, waiter: Waiter) -> Refusal:
-        """Return what can be said of a waiter that comes after all others."""
+        """Return why a waiter that comes after all others must wait."""
         waiter.loop = _event_loop()
         waiter.ahead = len(self._queue)
         return self._in_turn(waiter, self._queued_tokens)
@@ -269,7 +269,7 @@ class Limiter:
             self._last_number += 1
             waiter.number = self._last_number
             self._queue.append(waiter)
-        else:  # it comes back to its place
+        else:  # it returns to its place
             place = (place for place, other in enumerate(self._queue) if other.number > waiter.number)
             self._queue.insert(next(place, len(self._queue)), waiter)
         self._queued_tokens += waiter.tokens
@@ -290,21 +290,21 @@ class Limiter:
         raise NotImplementedError  # here every look is an answer
 
     def _is_head(self, waiter: Waiter) -> bool:
-        if not waiter.is_queued:  # its event loop was stopped or blocked, and has gone on
-            aside, self._aside = self._aside, []
-            for other in aside:
-                (self._join if other.loop is waiter.loop else self._aside.append)(other)
+        if not waiter.is_queued:  # its event loop was stopped or blocked, and runs again
+            blocked, self._blocked = self._blocked, []
+            for other in blocked:
+                (self._join if other.loop is waiter.loop else self._blocked.append)(other)
         if not waiter.is_queued:
             self._join(waiter)
         head = self._queue[0]
         if head.loop is not waiter.loop:
             waiter.now = self.clock()
-            if waiter.finds_stuck(head):
-                self._set_aside(head.loop)
+            if waiter.sees_blocked(head):
+                self._step_over(head.loop)
         return self._queue[0] is waiter
 
-    def _set_aside(self, loop: Any) -> None:
-        """Let others go before the waiters of an event loop that is blocked; when it goes on, they come back."""
+    def _step_over(self, loop: Any) -> None:
+        """Let others go before the waiters of an event loop that is blocked; when it runs again, they come back."""
         waiters, self._queue = self._queue, deque()
         for waiter in waiters:
             if waiter.loop is not loop:
@@ -313,7 +313,7 @@ class Limiter:
             waiter.is_queued = False
             self._queued_tokens -= waiter.tokens
             if waiter.wake():
-                self._aside.append(waiter)
+                self._blocked.append(waiter)
         self._wake_head()
 
     def _in_turn(self, waiter: Waiter, tokens_ahead: float) -> Refusal:
@@ -327,8 +327,8 @@ class Limiter:
 
     def _leave(self, waiter: Waiter) -> None:
         with self._lock:
-            if waiter in self._aside:
-                self._aside.remove(waiter)
+            if waiter in self._blocked:
+                self._blocked.remove(waiter)
             self._step_out(waiter)
 
     def _step_out(self, waiter: Waiter) -> None:

@@ -4,9 +4,9 @@ Requests and tokens are two buckets that leak: what is used flows off evenly, a 
 may begin where it still fits into a minute's worth. So the calls that begin within `w` seconds take no more than one
 minute's worth and `w / 60` of another. What is larger than a bucket fits when that is empty, and is then worked off.
 
-A call counts with an estimate of its tokens until it ends, and from then on with those that it took, as if that had
-been known when it began. So the promise holds for what was really taken, but for what an estimate was too low by; that
-is a debt, which later calls wait for.
+A call counts with an estimate of its tokens until it ends, and from then on with those that it took, as if they had
+been known when it began. So the promise holds for what was really taken. If an estimate was too low, the difference is
+a debt, which later calls wait for.
 """
 
 from collections.abc import Hashable
@@ -129,16 +129,16 @@ class Usage:
 
 
 class _Bucket:
-    """How full a bucket is that leaks, where what a call has poured in may turn out later to be more or less.
+    """How full a leaking bucket is, if what a call has poured in may later turn out to be more or less.
 
-    The surplus of a stretch of time that ends now is what was poured in during it, less what flows off in its length;
-    the level is the largest surplus of all stretches that begin with a call. To correct what a call has poured in
+    The surplus of a stretch of time that ends now is what was poured in during it, less what flows off in that time;
+    the level is the largest surplus of all stretches that begin with a call. Correcting what a call has poured in
     changes the stretches that contain its beginning, and no others: what has flowed off is never given back.
 
-    A binary tree over the calls in progress, and those that began after the first of them, has for each run of these
+    A binary tree over the calls in progress, and those that began after the first of them, holds for each run of calls
     what was poured in less what flowed off meanwhile (`_sums`), and the largest surplus at its end (`_surpluses`). So
-    pouring and correcting take as many steps as the logarithm of the calls in progress. Node `n` has the children `2n`
-    and `2n + 1`; what was there before the first leaf is one number.
+    pouring and correcting take a number of steps that grows with the logarithm of the calls. Node `n` has the children
+    `2n` and `2n + 1`; what was there before the first leaf is one number (`_before`).
     """
 
     __slots__ = ("_before", "_flowed", "_next", "_places", "_size", "_sums", "_surpluses")
@@ -156,7 +156,7 @@ class _Bucket:
         return surplus if surplus > 0 else 0.0
 
     def leak(self, amount: float) -> None:
-        """Let so much flow off."""
+        """Let that amount flow off."""
         self._flowed += amount
 
     def pour(self, amount: float, call: Hashable) -> None:
@@ -173,7 +173,7 @@ class _Bucket:
         self._flowed = 0.0
 
     def correct(self, call: Hashable, difference: float) -> None:
-        """Count a call, for the last time, as if it had poured in so much more when it began."""
+        """Count a call, for the last time, as if it had poured in that much more when it began."""
         place = self._places.pop(call, None)
         if place is not None and difference:  # without a place, it began when tokens were not limited
             node = self._size + place
@@ -191,7 +191,7 @@ class _Bucket:
             surpluses[node] = before if before > after else after
 
     def _runs(self) -> list[tuple[float, float]]:
-        """Return the leaves, with those made one that lie side by side and cannot be corrected any more."""
+        """Return the leaves; neighbours that can no longer be corrected are merged into one."""
         calls = {place: call for call, place in self._places.items()}
         runs: list[tuple[float, float]] = []
         is_open = True

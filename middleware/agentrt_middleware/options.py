@@ -46,9 +46,9 @@ def choose_errors(option: str, chosen: ErrorChoice, *, our_own: bool) -> Callabl
 
 
 def retry_after_of(error: BaseException) -> float | None:
-    """Return in how many seconds the other side asks to be called again: a day at most, `None` where it says no number.
+    """Return after how many seconds the provider asks to be called again: a day at most, `None` if it does not say.
 
-    It is asked of any error, and a model of one's own may have put anything there.
+    Any error may have the attribute, and a custom model may have put anything there.
     """
     seconds = getattr(error, "retry_after", None)
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:

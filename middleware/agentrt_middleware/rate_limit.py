@@ -19,7 +19,7 @@ __all__ = ["RateLimitMiddleware"]
 
 _MINUTES_OF_A_DAY = 1_440
 _MOST = 1e12  # of anything; far from where numbers become infinite
-_MOST_KEPT = 1_000  # limiters of keys, before those that are at rest are dropped; models whose answers are known
+_MOST_KEPT = 1_000  # limiters of keys, before those that are at rest are dropped; models with known answers
 
 _logger = logging.getLogger("agentrt")
 _limiters: dict[Hashable, Limiter] = {}
@@ -30,10 +30,10 @@ class RateLimitMiddleware(MiddlewareBase):
 
     `requests_per_minute` and `tokens_per_minute` may be used at once and then come back evenly; `min_interval` is in
     seconds from one start to the next, and 1.0 if no limit is given. A call counts with an estimate of its tokens until
-    it is over, and from then on, as if that had been known when it began, with those it took: with what was seen of its
-    answer if it is left or broken off. The estimate is made for each model by its last answers, and is no longer than
-    its `max_tokens`. A call holds its place of `max_concurrency` until its stream is closed. When the provider asks to
-    slow down (`RateLimited.retry_after`), all calls wait for so long, a day at most.
+    it is over. From then on it counts with those that it took, as if they had been known when it began, or with what
+    was seen of its answer if it is left or broken off. Each model has an estimate of its own from its last answers,
+    never above its `max_tokens`. A call holds its place of `max_concurrency` until its stream is closed. When the
+    provider asks to slow down (`RateLimited.retry_after`), all calls wait for so long, a day at most.
 
     A call that waits is announced by a `CustomEvent` "rate_limit_wait". With `max_wait`, in seconds, one that would
     have to wait longer raises `RateLimitTimeout` as soon as that is known.
@@ -46,8 +46,8 @@ class RateLimitMiddleware(MiddlewareBase):
     on with the limits for each process by itself, "open" without any, "closed" raises `RateLimitTimeout`; a
     `CustomEvent` "rate_limit_store" tells of it once.
 
-    `clock` is in seconds and must never go back; by default it is that of the event loop. Who shares a limit has the
-    same clock; another one is refused.
+    `clock` is in seconds and must never go back; by default it is that of the event loop. All that share a limit must
+    have the same clock; another one is refused.
     """
 
     emits = True
@@ -139,7 +139,7 @@ class RateLimitMiddleware(MiddlewareBase):
         return limiter
 
     def _check_clock(self, limiter: Limiter, name: str) -> None:
-        if limiter.clock != self._clock:  # a bound method is another object each time
+        if limiter.clock != self._clock:  # not `is not`: each access makes a new bound method
             raise MiddlewareConfigError(
                 f"RateLimitMiddleware(clock=...): the limit of {name!r} is shared, and goes by another clock already: "
                 f"give the same clock to all that share it, or another `key` to this one"

@@ -21,7 +21,7 @@ def input_of(input_kwargs: Mapping[str, object]) -> Any:
 
 
 def call_of(input_kwargs: Mapping[str, object]) -> ToolCallBlock:
-    """Return the tool call that is to run; an agent's own `_acting` takes it first, maybe as a dict with a name."""
+    """Return the tool call that is to run; a class's own `_acting` gets it as its first argument, maybe as a dict."""
     found = input_kwargs.get("tool_call", next(iter(input_kwargs.values()), None))
     if isinstance(found, ToolCallBlock):
         return found

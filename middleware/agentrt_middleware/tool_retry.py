@@ -89,7 +89,7 @@ class ToolRetryMiddleware(MiddlewareBase):
 
     def _may_run_twice(self, agent: Any, call: ToolCallBlock) -> bool:
         if self._tools is None:
-            toolkit = getattr(agent, "toolkit", None)  # an agent of one's own may have none, or one of another kind
+            toolkit = getattr(agent, "toolkit", None)  # a custom agent may have none, or one of another kind
             tool = toolkit.get(call.name) if isinstance(toolkit, Toolkit) else None
             return tool is not None and tool.is_read_only
         if callable(self._tools):

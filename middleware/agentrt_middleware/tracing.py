@@ -78,7 +78,7 @@ async def _stream_in_context(context: Context, input_kwargs: Any, next_handler: 
 
 
 def _begins_reply(tracing: "TracingMiddleware", agent: Any, input_kwargs: Any) -> bool:
-    """Begin the span of a reply, and say whether there is anybody who wants to know of it."""
+    """Begin the span of a reply; returns whether anything is to be recorded of the reply."""
     instruments = tracing._find()
     if instruments is None:
         return False
@@ -86,7 +86,8 @@ def _begins_reply(tracing: "TracingMiddleware", agent: Any, input_kwargs: Any) -
     if reply.span.is_recording or tracing._has_meters():
         agent.run.scratch(tracing)["reply"] = reply
         return True
-    # It was not sampled, and so must not be what models and tools call; which is known already where a caller says so.
+    # It was not sampled, so what its models and tools call must not be either. Where our caller's span says so, they
+    # know it already.
     caller = trace.get_current_span().get_span_context()
     if caller.trace_flags.sampled or not caller.is_valid:
         agent.run.scratch(tracing)["context"] = reply.span.context
@@ -106,8 +107,8 @@ class TracingMiddleware(MiddlewareBase):
     """Traces replies: `invoke_agent {agent}`, and under it `chat {model}` and `execute_tool {tool}`.
 
     Works with the global tracer provider, or with the one that is given; while there is none, each hook hands over to
-    the next layer and does nothing. `setup_tracing` sets one up. A reply that is not sampled costs the same where there
-    is no meter provider either, but for one span, in whose context its models and tools are called. A tool call that is
+    the next layer and does nothing. `setup_tracing` sets one up. A reply that is not sampled costs no more, if there is
+    no meter provider either, but for one span, in whose context its models and tools are called. A tool call that is
     denied, refused or run elsewhere has a span as well, without length. Retries and fallbacks are events on one chat
     span, so this stands outside of the layers that do that.
 
@@ -236,7 +237,7 @@ class TracingMiddleware(MiddlewareBase):
 
     def _has_meters(self) -> bool:
         meters = metrics.get_meter_provider() if self._meter_provider is None else self._meter_provider
-        # What stands in for a provider as long as there is none has no public name.
+        # The placeholder that stands for a missing provider has no public name.
         return not isinstance(meters, NoOpMeterProvider) and type(meters).__name__ != "_ProxyMeterProvider"
 
     def _make(self, provider: TracerProvider) -> "_Instruments":
