@@ -72,7 +72,7 @@ class ToolResultState(StrEnum):
 
 
 class InProcess:
-    """Base of what may hold something that belongs to this process alone: no field, so never saved, compared or copied.
+    """Base of classes that may hold something of this process alone: not a field, so never saved, compared or copied.
 
     It is unset until the runtime sets it.
     """
@@ -151,7 +151,7 @@ class HintBlock(Strict):
 
     def __post_init__(self) -> None:
         if not isinstance(self.hint, str):
-            raise TypeError(f"HintBlock(hint=...) must be a str, not {self.hint!r:.200}: join its parts to one text")
+            raise TypeError(f"HintBlock(hint=...) must be a str, not {self.hint!r:.200}: join its parts into one")
 
 
 @dataclass(slots=True)
@@ -183,9 +183,9 @@ class ToolResultBlock(Strict):
 
 @dataclass(slots=True)
 class ProviderBlock(Strict):
-    """What a provider did on its own side, such as a web search, for it to be shown again in the next request.
+    """What a provider did on its own side, such as a web search; it is sent back in the next request.
 
-    `content` is JSON text, that part of the answer as the API of `provider` gave it. Formatters for other providers
+    `content` is JSON text: that part of the answer as the API of `provider` gave it. Formatters for other providers
     leave it out.
     """
 
@@ -212,7 +212,7 @@ def parse_json(adapter: TypeAdapter[_T], text: str | bytes, noun: str) -> _T:
     except ValidationError as exc:
         # Of the branches of a union, the one that reads furthest is the one that was meant.
         problem = _problem(max(exc.errors(include_input=False, include_url=False), key=lambda each: len(each["loc"])))
-    # Raised here, since pydantic's error, which quotes what it refused, would go along as the context.
+    # Raised here, since pydantic's error, which quotes what it refused, would be kept as the context.
     raise InvalidInputError(f"not {noun}: {problem}")
 
 

@@ -1,7 +1,7 @@
 """What comes in from models, tools and callers: mended where its meaning is plain, and otherwise refused.
 
-What gets past here can be saved and loaded again, and is fit for every provider: texts are texts, of whole characters,
-ids name something, data is base64, and the rest has a JSON form.
+What passes can be saved, loaded again and sent to every provider: texts are `str` without half surrogate pairs, every
+block has an id, data is base64, and the rest has a JSON form.
 """
 
 import binascii
@@ -44,11 +44,11 @@ _TEXTS: dict[type, tuple[str, ...]] = {
 _OPTIONAL = {(ThinkingBlock, "signature"), (DataBlock, "name"), (HintBlock, "source")}
 _TYPES: dict[type, Any] = {kind: each.default for kind in _TEXTS for each in fields(kind) if each.name == "type"}
 _REASONS = (None, *get_args(FinishedReason))
-_DEEPER = 16  # how deep in a state metadata lies, and some more
+_DEEPER = 16  # how deep metadata lies in a state, and some more
 
 
 def whole_characters(text: str) -> str:
-    """Return the text without halves of surrogate pairs, which fit into no file and no request."""
+    """Return the text with half surrogate pairs replaced, since no file and no request can hold them."""
     if text.isascii():
         return text
     try:
@@ -83,8 +83,8 @@ def json_problem(value: Any) -> str | None:
 def mended_block(block: _T, *, empty: bool = False) -> _T:
     """Return a block whose fields are what they should be: the same one, or else a copy.
 
-    Half characters are replaced, a number becomes an id, and what has no id or type gets one; with `empty`, a text that
-    is `None` becomes empty. Raises `ValueError`, saying what is wrong, for anything else.
+    Half surrogate pairs are replaced, an id that is a number becomes a `str`, and a missing id or type is filled in;
+    with `empty`, a text that is `None` becomes empty. Raises `ValueError`, saying what is wrong, for anything else.
     """
     if _is_plain(block):  # nearly always
         return block
@@ -98,7 +98,7 @@ def mended_block(block: _T, *, empty: bool = False) -> _T:
         if source_changes := _changes(source, empty):
             changes["source"] = source = replace(source, **source_changes)
         if isinstance(source, Base64Source) and not is_base64(source.data):
-            data = "".join(source.data.split())  # line by line, perhaps
+            data = "".join(source.data.split())  # it may have been encoded line by line
             if not is_base64(data):
                 raise ValueError(
                     f"data that is not base64 ({repr_of(source.data, 50)}): encode it with base64.b64encode"
@@ -202,6 +202,6 @@ def _check_outcome(message: Msg) -> None:
             raise ValueError(f"its usage cannot be saved: {problem}")
     if message.finished_reason not in _REASONS or not isinstance(message.error, str | None):
         reason, error = repr_of(message.finished_reason, 50), repr_of(message.error, 50)
-        raise ValueError(f"its end is {reason}, {error}: leave these out")
+        raise ValueError(f"its finished_reason is {reason}, its error {error}: leave them out")
     if not isinstance(message.created_at, int):
         raise ValueError(f"its created_at is {repr_of(message.created_at, 50)}: it must be nanoseconds since the epoch")

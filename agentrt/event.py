@@ -95,9 +95,9 @@ class ReplyStartEvent(AgentEvent):
 
 @dataclass(slots=True)
 class ReplyResumedEvent(AgentEvent):
-    """A reply resumes after its process died: `blocks` is all that counts of it, in place of what was shown before.
+    """A reply resumes after its process died: `blocks` and `usage` replace all that was shown of it before.
 
-    `usage` counts likewise, and `begun_at` is when the reply began.
+    `begun_at` is when the reply began.
     """
 
     blocks: list[ContentBlock]
@@ -158,10 +158,10 @@ class ModelCallRetryEvent(AgentEvent):
 
 @dataclass(slots=True)
 class BlocksWithdrawnEvent(AgentEvent):
-    """What the blocks named in `block_ids` said does not count any more: a layer has put something else in its place.
+    """The blocks named in `block_ids` no longer count: a layer has replaced them.
 
-    The runtime announces it, before the blocks that take their place, if there are any. No other attempt at the model
-    follows, as one does after `ModelCallRetryEvent`.
+    The runtime announces it before the blocks that take their place, if there are any. Unlike after
+    `ModelCallRetryEvent`, no other attempt at the model follows.
     """
 
     block_ids: list[str]

@@ -304,7 +304,7 @@ class MiddlewareBase:
     def list_tools(self) -> Sequence[Any]:
         """Return the tools that this middleware brings to the agent; asked once, when the agent is built.
 
-        They never enter the user's `Toolkit`, whose later tools the agent has as well.
+        They do not enter the user's `Toolkit`; tools that are registered there later reach the agent as well.
         """
         return ()
 
@@ -315,7 +315,7 @@ class MiddlewareBase:
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         """Wrap one whole reply: every round, every tool, the end. Must end with the final `Msg`.
 
-        What that message says is announced and kept, whoever made it.
+        What that message says is announced and kept, whether the core or a layer made it.
         """
         return next_handler(**input_kwargs)
 
@@ -324,7 +324,7 @@ class MiddlewareBase:
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         """Wrap one round of asking the model, which ends with its `Msg` if it calls no tools.
 
-        Another `Msg` stands for the model's answer, in the place of what was said in the round.
+        Another `Msg` replaces the model's answer: all that was said in the round.
         """
         return next_handler(**input_kwargs)
 

@@ -150,7 +150,7 @@ class Msg(InProcess, Strict):
         self, block_type: list[BlockType] | tuple[BlockType, ...] | None = None
     ) -> list[ContentBlock]: ...
     def get_content_blocks(self, block_type: BlockType | list[BlockType] | tuple[BlockType, ...] | None = None) -> Any:
-        """Return the blocks of one type, of several types, or all of them, in order; the list is new, its items not."""
+        """Return the blocks of one type, of several types, or all of them, in order, in a new list."""
         types = _types(block_type)
         blocks: list[ContentBlock] = [TextBlock(self.content)] if isinstance(self.content, str) else self.content
         return [block for block in blocks if block.type in types]
@@ -208,10 +208,10 @@ class Msg(InProcess, Strict):
 
         The runtime builds its own message this way, so applying a reply's events in order, from `REPLY_START` on,
         gives exactly the message that the conversation keeps; answers that went into the reply belong among them.
-        Events that change no message are passed over, and so are those of other replies, a sub-agent's say: a message
-        without content takes the id of the first `REPLY_START` or `REPLY_RESUMED`, and then belongs to that reply;
-        `REPLY_RESUMED` also replaces what was applied before it. An event that names a block this message does not
-        have raises `ValueError`.
+        Events that change no message are passed over, and so are those of other replies, such as a sub-agent's. A
+        message without content takes the id of the first `REPLY_START` or `REPLY_RESUMED`, and from then on belongs to
+        that reply; `REPLY_RESUMED` also replaces what was applied before it. An event that names a block which this
+        message does not have raises `ValueError`.
         """
         if event.reply_id != self.id and not (event.__class__ in _OPENINGS and _is_unused(self)):
             return self
@@ -318,7 +318,7 @@ def _field_names(cls: type[Any]) -> tuple[str, ...]:
 
 
 class _Places:
-    """Where the blocks of a list are, which only grows while this is in use; else it is looked through again."""
+    """Where the blocks of a list are. As long as the list only grows, each block is looked at once."""
 
     __slots__ = ("_known", "_places", "content")
 
@@ -420,7 +420,7 @@ def _model_call_end(msg: Msg, event: ModelCallEndEvent) -> None:
         msg.usage += usage
     else:
         msg.usage = usage
-        # Results come after the call that led to them: an earlier call, of which nobody knows how much it took.
+        # A result means that there was an earlier call of the model, and nobody knows how many tokens it took.
         usage.estimated = usage.estimated or msg.has_content_blocks(_AFTER_A_CALL)
 
 

@@ -25,7 +25,7 @@ class StateModule:
     """
 
     _later_state: ClassVar[frozenset[str]] = frozenset()
-    """Registered attributes that states lack which older versions of the class have saved; they stay as they are."""
+    """Registered attributes that may be missing in states of older versions of the class; they keep their values."""
 
     def __init__(self) -> None:
         vars(self).setdefault(_REGISTERED, {})

@@ -56,7 +56,7 @@ class ChatUsage(Strict):
     estimated: bool = False
 
     def __post_init__(self) -> None:
-        # What a server left out is not known, and adds up with what is.
+        # A count that a server left out adds up as 0, and the sum is an estimate.
         if None in (self.input_tokens, self.output_tokens):
             self.estimated = True
         for name in ("input_tokens", "output_tokens", "cache_input_tokens", "cache_creation_input_tokens"):
@@ -79,12 +79,12 @@ class ChatResponse:
 
     A stream is any number of pieces with `is_last=False`, each holding only what is new, and then one with
     `is_last=True` that holds the whole content, the usage and the reason for stopping; without that one, the pieces are
-    the whole, with the last usage and reason that one of them has. `usage` is `None` where nobody has counted. Pieces
-    of one tool call share its `id`, the first has its name, and their `input`s are to be joined. A signature of
-    thinking comes with a piece of it.
+    the whole, with the last usage and reason among them. `usage` is `None` if nobody has counted. Pieces of one tool
+    call share its `id`, the first has its name, and their `input`s are to be joined. A signature of thinking comes with
+    a piece of it.
 
-    `finished_reason` is "stop", "tool_calls", "length" or what else the provider says, `None` when it does not say;
-    with "pause" it has stopped in the middle of its own work, and an agent asks it to go on.
+    `finished_reason` is "stop", "tool_calls", "length" or another word of the provider, `None` when it does not say;
+    with "pause" it has stopped in the middle of its own work, and an agent asks it to continue.
     """
 
     content: list[ContentBlock]
@@ -113,7 +113,7 @@ class ToolChoice:
             raise ValueError(
                 f'ToolChoice(mode=...) must be "auto", "none", "required" or the name of a tool, not {mode!r:.200}'
             )
-        # The letters of a plain `str` would pass for names.
+        # The characters of a plain `str` would pass for names.
         if tools is not None and (isinstance(tools, str) or not all(isinstance(name, str) for name in tools)):
             raise ValueError(f"ToolChoice(tools=...) must be a list of the names of tools, not {tools!r:.200}")
 

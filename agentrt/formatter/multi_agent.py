@@ -29,7 +29,7 @@ _PREFACE = (
     "line of their own; the indented lines below are what was said. Answer with your own words alone: put no name "
     "before them, and do not speak for anybody else.\n"
 )
-_NOTE = "(note)"  # which no speaker can be called: such a name would stand in quotes
+_NOTE = "(note)"  # not the name of a speaker, which would stand in quotes
 _INDENT = "  "
 # All that `str.splitlines` takes for the end of a line: what a speaker writes must not begin one without the indent.
 _LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")

@@ -25,8 +25,8 @@ __all__ = ["AnthropicChatModel"]
 _MAX_TOKENS = 8192
 _ROOM_TO_THINK = 16_384
 _THOUGHTS = ("thinking", "redacted_thinking")
-_BINDING_CONTROLS = "thinking-binding-controls-2026-08-01"  # without which the API does not know `block_binding`
-_OVERRIDE = "if the API takes it by now, give rules=ClaudeRules(...)"
+_BINDING_CONTROLS = "thinking-binding-controls-2026-08-01"  # the beta that `block_binding` needs
+_OVERRIDE = "if the API accepts it by now, give rules=ClaudeRules(...)"
 _REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -105,7 +105,7 @@ class AnthropicChatModel(RemoteChatModel):
         check_option(rules, ClaudeRules, f"{type(self).__name__}(rules=...)", "rules=ClaudeRules(must_call=False)")
         self.rules = rules or rules_of(model)
         _check_sampling(model, self.rules, temperature=temperature, top_p=top_p)
-        self._thinking = _bound(_checked_thinking(model, thinking, self.rules), self.rules)
+        self._thinking = _bind_thinking(_checked_thinking(model, thinking, self.rules), self.rules)
         self._server_tools = _checked_tools(server_tools)
         self._formatter = formatter
         if formatter is not format_anthropic:
@@ -191,8 +191,8 @@ def _checked_tools(tools: Any) -> list[dict[str, Any]]:
     return [dict(tool) for tool in tools]
 
 
-def _bound(thinking: dict[str, Any], rules: ClaudeRules) -> dict[str, Any]:
-    """Have the API drop thoughts that no longer fit, such as after compression or a change of the system prompt."""
+def _bind_thinking(thinking: dict[str, Any], rules: ClaudeRules) -> dict[str, Any]:
+    """Let the API drop thoughts that no longer fit, as after compression or a change of the system prompt."""
     thinking = thinking or ({"type": "adaptive"} if rules.binds_thinking else {})
     if not rules.binds_thinking or thinking["type"] not in ("adaptive", "enabled"):
         return thinking
@@ -258,14 +258,14 @@ class _Thought:
 
 @dataclass(slots=True)
 class _Part:
-    """A part of the answer that is none of ours, kept as the API gives it: what its own tools did, mostly."""
+    """A part of the answer of a kind that we have no block for, kept as the API gives it: mostly of its own tools."""
 
     fields: dict[str, Any]
     input: list[str] = field(default_factory=list)
     more: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, delta: dict[str, Any]) -> bool:
-        """Take a delta, JSON text of the input or more of other fields, and say whether it held any."""
+        """Take a delta, JSON text of the input or more of other fields; returns whether it held any."""
         if delta.get("type") == "input_json_delta":
             self.input.append(text_in(delta, "partial_json"))
             return bool(self.input[-1])
@@ -278,7 +278,7 @@ class _Part:
         return bool(more)
 
     def block(self) -> ProviderBlock:
-        """Return all of it."""
+        """Return the whole part."""
         whole = dict(self.fields)
         for name, texts in self.more.items():
             before = whole.get(name)
@@ -300,7 +300,7 @@ class _Reader:
         self._assembly = Assembly()
         self._thoughts: dict[int, _Thought] = {}  # those since the last text or call
         self._inputs: dict[int, dict[str, Any]] = {}
-        self._parts: dict[int, _Part] = {}  # those that are not ours and not over
+        self._parts: dict[int, _Part] = {}  # those that are not over
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._reason = ""
         self._id: str | None = None
@@ -350,7 +350,7 @@ class _Reader:
         return ChatResponse(content, True, self._usage(content), reason, self._id)
 
     def _begin_stream(self, message: dict[str, Any]) -> None:
-        # A proxy may ask again when its own connection broke, and send what it then gets behind what it sent before.
+        # A proxy whose own connection broke may ask again, and send the second answer behind what it sent of the first.
         if self.is_complete:
             self.has_ended = True
         elif self._assembly.has_begun or self._thoughts or self._parts:
@@ -429,8 +429,8 @@ class _Reader:
             self._thoughts = {}
 
     def _count(self, usage: dict[str, Any]) -> None:
-        # Each event counts all that was taken so far. What a later one leaves out still holds; so does what came
-        # before noughts, which some servers send at the end that they do not count at.
+        # Each event counts all that was taken so far, so what a later one leaves out still holds. Zeros do not replace
+        # an earlier count, since some servers send them where they do not count.
         for names in _COUNTED_TOGETHER:
             counts = {name: count_in(usage, name) for name in names if usage.get(name) is not None}
             if any(counts.values()):

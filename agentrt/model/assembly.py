@@ -38,7 +38,7 @@ class _Text:
 
 @dataclass(slots=True)
 class _Extent:
-    """Follows how deep in JSON a text is that comes in pieces; each piece is read once, and only when somebody asks."""
+    """Follows the brackets of JSON text that comes in pieces; each piece is read once, and not before it is needed."""
 
     unread: list[str] = field(default_factory=list)
     depth: int = 0
@@ -47,7 +47,7 @@ class _Extent:
     ends_escaping: bool = False
 
     def is_complete(self) -> bool:
-        """Say whether every bracket that was opened has been closed, and there were some."""
+        """Say whether there were brackets, and all of them are closed."""
         text, self.unread = "".join(self.unread), []
         self._read(f"\\{text}" if self.ends_escaping and text else text)
         return self.has_begun and not self.in_string and self.depth <= 0
@@ -150,7 +150,7 @@ class Assembly:
         self._pieces.append(block)
 
     def data(self, data: str, media_type: str) -> None:
-        """Take more of the one sound or picture, encoded by itself; text may go on beside it."""
+        """Take a piece of the answer's one sound or picture, which is base64 by itself; text may come in between."""
         if not data:
             return
         if self._data is None:
@@ -209,7 +209,7 @@ class Assembly:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything was taken."""
+        """Whether there is a block already."""
         return bool(self._blocks)
 
     def _opened(self, kind: type[TextBlock | ThinkingBlock]) -> _Text:

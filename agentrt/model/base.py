@@ -29,7 +29,7 @@ class ChatModelBase:
     """Names whose limits a call counts to, the same in every process and never the key itself; `None`: not known."""
 
     provider: str | None = None
-    """Whose model it is, as traces call it ("deepseek"); `None`: as its class is called. `chat_model` sets it."""
+    """Whose model it is, as traces name it ("deepseek"); `None` means the name of its class. `chat_model` sets it."""
 
     capabilities: frozenset[str] | None = None
     """What it can be sent besides text: "tools", "image", "audio", "video", "application"; `None`: not known.
@@ -53,7 +53,7 @@ class ChatModelBase:
     ) -> Awaitable[ModelResult]:
         """Send the conversation to the model; `tools` are JSON schemas as `Toolkit.get_json_schemas` gives them.
 
-        A plain `str` as the `tool_choice` is the mode of one.
+        A plain `str` as the `tool_choice` is its mode.
         """
         if isinstance(tool_choice, str):
             tool_choice = ToolChoice(tool_choice)

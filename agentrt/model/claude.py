@@ -1,4 +1,4 @@
-"""What Anthropic's API takes from each of its models, so far as they differ."""
+"""What Anthropic's API accepts for each of its models, as far as they differ."""
 
 import re
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ _NAME = re.compile(r"claude-([a-z]+)-(\d+|preview)(?:[.-](?:0|(\d{1,2})))?(?![\d
 
 @dataclass(frozen=True, slots=True)
 class ClaudeRules:
-    """In what a model differs from others behind Anthropic's API.
+    """How a model differs from others behind Anthropic's API.
 
-    `thinking` names the types of `thinking` that it takes. `thinks`: it thinks unless it is told not to. `samples`: it
-    takes a temperature and a top_p other than the default. `must_call`: it can be made to call a tool; where not,
-    "required" and the name of a tool become "auto". `binds_thinking`: its thoughts hold only for the conversation that
-    they came from, word for word; those that no longer fit are then dropped, where the API would refuse the request.
+    `thinking` names the types of `thinking` that it accepts. `thinks`: it thinks unless it is told not to. `samples`:
+    it accepts a temperature and a top_p other than the default. `must_call`: it can be made to call a tool; if not,
+    "required" and the name of a tool become "auto". `binds_thinking`: its thoughts are valid only after exactly the
+    conversation that they followed; the API is then asked to drop those that no longer fit, and not to refuse them.
     """
 
     thinking: frozenset[str] = frozenset({"adaptive", "between_tools", "disabled", "enabled"})
@@ -32,7 +32,7 @@ _THINKING = ClaudeRules(frozenset({"adaptive", "disabled"}), thinks=True, sample
 _ALWAYS_THINKING = ClaudeRules(frozenset({"adaptive"}), thinks=True, samples=False)
 
 
-def _bound(*thinking: str) -> ClaudeRules:
+def _binding(*thinking: str) -> ClaudeRules:
     return ClaudeRules(frozenset(thinking), thinks=True, samples=False, must_call=False, binds_thinking=True)
 
 
@@ -51,18 +51,18 @@ CLAUDE_RULES = {
     "fable-5": _ALWAYS_THINKING,
     "mythos-5": _ALWAYS_THINKING,
     "mythos-preview": _ALWAYS_THINKING,
-    "fable-5-1": _bound("adaptive"),
-    "fable-5-2": _bound("adaptive"),
-    "mythos-5-1": _bound("adaptive"),
-    "mythos-5-2": _bound("adaptive"),
-    "opus-5-5": _bound("adaptive"),
-    "sonnet-5-5": _bound("adaptive", "between_tools"),
-    "haiku-5-5": _bound("adaptive", "disabled"),
+    "fable-5-1": _binding("adaptive"),
+    "fable-5-2": _binding("adaptive"),
+    "mythos-5-1": _binding("adaptive"),
+    "mythos-5-2": _binding("adaptive"),
+    "opus-5-5": _binding("adaptive"),
+    "sonnet-5-5": _binding("adaptive", "between_tools"),
+    "haiku-5-5": _binding("adaptive", "disabled"),
 }
 """The rules by family and version."""
 
 
 def rules_of(model: str) -> ClaudeRules:
-    """Return the rules of the model with this name, be it with a date or a provider; of one not known, none at all."""
+    """Return the rules of the model with this name, which may hold a date or a provider; an unknown one has none."""
     match = _NAME.search(model)
     return CLAUDE_RULES.get("-".join(filter(None, match.groups())), ClaudeRules()) if match else ClaudeRules()

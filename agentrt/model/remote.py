@@ -47,9 +47,9 @@ class Timeouts:
     """The longest that a model may take, in seconds; `math.inf` for no limit.
 
     `connect` is for reaching the server. `idle` is for the wait for each next piece of a streamed answer, the first
-    included; what carries no content, such as a ping, does not count. `total` is for all of one call but the time in
-    which its reader does something else, so that a slow reader of a stream takes nothing from it, and a server that
-    never stops sending does not get round it.
+    included; what carries no content, such as a ping, does not count. `total` is for one whole call, without the time
+    in which its reader does something else: a slow reader does not use it up, and a server that never stops sending
+    does.
     """
 
     connect: float = 10
@@ -80,7 +80,7 @@ class AnswerReader(Protocol):
 
     @property
     def has_progressed(self) -> bool:
-        """Whether the last event brought anything of the answer, be it of a piece that is still to come."""
+        """Whether the last event brought anything of the answer, even if no piece of it is ready yet."""
 
     def feed(self, event: dict[str, Any]) -> list[ContentBlock]:
         """Take one event of a stream, and return the new pieces."""
@@ -321,7 +321,7 @@ class _Clock:
         self._since: float | None = None
 
     def check(self) -> None:
-        """Raise `Timeout` if no time is left; what was done since the last wait counts, unless there was a pause."""
+        """Raise `Timeout` if no time is left; the time since the last wait counts, unless there was a pause."""
         self._count()
         if self._left() <= 0:
             raise self._over()

@@ -1,7 +1,7 @@
 """What comes over the wire, read strictly: server-sent events, and the fields of the JSON in them.
 
-Everything here raises `Malformed` for what does not fit, and `Transient` for what was cut, with all of it: whoever
-tells it to somebody blots out the secrets and then shortens it, for half a secret is not found any more.
+Everything here raises `Malformed` for what does not fit, and `Transient` for what was cut, and quotes all of it: the
+caller masks the secrets first and shortens the text then, for half a secret is not found any more.
 """
 
 import json
@@ -88,7 +88,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def _is_beginning(data: bytes) -> bool:
-    """Say whether the data is an object's beginning, which may end in the middle of a character."""
+    """Say whether the data is the beginning of an object, which may end in the middle of a character."""
     try:
         text = getincrementaldecoder("utf-8-sig")().decode(data).lstrip()
         from_json(text, allow_partial=True)

@@ -70,7 +70,7 @@ class PermittedTool(Protocol):
 
 
 EffectiveInput = Callable[[], dict[str, Any]]
-"""Returns the arguments that the tool will get, in their JSON form; called only where a rule may depend on it."""
+"""Returns the arguments that the tool will get, in their JSON form; called only if a rule may depend on it."""
 
 
 def needs_no_decision(tool: PermittedTool, context: PermissionContext | None = None) -> bool:
@@ -150,7 +150,7 @@ class _Call:
         self._subjects: list[str] | None = None
 
     def subjects(self) -> list[str]:
-        """Return what each form of the call is about, nothing if that cannot be told of all of them.
+        """Return what each form of the call is about, or nothing if the tool cannot say it of every form.
 
         The tool is asked once, and only if it matters.
         """
@@ -209,7 +209,7 @@ class _Call:
         return PermissionDecision(_ALLOW, f"{self.tool.name} is read-only", "read-only")
 
     def suggestions(self) -> list[PermissionRule]:
-        """Return rules that would allow what the tool says that the call is about; if it names nothing, the tool."""
+        """Return rules that would allow what the call is about, or the tool itself if it does not say what that is."""
         if not any(_has_subject(self.tool, read) for read in self._forms()):
             return [PermissionRule(self.tool.name, None, _ALLOW, "suggestion")]
         subjects = self.subjects()

@@ -48,7 +48,7 @@ _Work = Callable[[float], _T]
 
 
 def _folder(directory: object, cls: str) -> Path:
-    """Return the path; raises `ConfigError` for what cannot be a folder, now or when the first file is made."""
+    """Return the path; raises `ConfigError` for what is not a folder and can never become one."""
     path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
     if not isinstance(path, str) or not path:
         raise ConfigError(f"{cls} keeps its files in a folder: give its path, not {directory!r:.200}")

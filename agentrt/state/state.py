@@ -35,8 +35,8 @@ __all__ = [
 
 _MAX_LOADABLE = 1 << 15
 
-# The hashes of the messages, as JSON, that have been loaded again as a proof: one that was saved before is not parsed
-# anew by every save.
+# The hashes of messages, as JSON, of which it is proved that they load: so a save does not parse again what an earlier
+# one has saved.
 _loadable: set[int] = set()
 
 Waits = Literal["user", "external"]
@@ -82,7 +82,7 @@ class ReplyContext(Strict):
     what the model wrote and the tools gave, and `worked` the seconds that it took so far, what it waited for answers
     not included. `response` is what a tool gave to end the reply with. `decisions` holds what was decided on each tool
     call, by its id, `ids` the number of the last id given out. `paused` says that the model's provider stopped in the
-    middle of its own work and goes on with it in the next round. `parked` says that nothing was going on when this was
+    middle of its own work and continues it in the next round. `parked` says that nothing was running when this was
     saved; where it is not set, calls without a result may have been running.
     """
 
@@ -137,7 +137,7 @@ class AgentState(InProcess, Strict):
     is what `agent.state_of(middleware)` hands out, by the middleware's key. `revision` names the
     saved state that this one is based on, 0 for none: stores compare it and set it.
 
-    Agents over one state object find in it whose turn it is.
+    Agents over one state object share it as one conversation, and reply one at a time.
 
     A dataclass, checked by pydantic when it is loaded, and no pydantic model: the loop reads and sets these fields all
     the time, which costs a model ten times as much.
@@ -178,7 +178,7 @@ def state_to_json(state: AgentState) -> bytes:
 
     Raises `SessionUnserializable`, naming what JSON cannot hold or could not be loaded again.
     """
-    with suppress(ValueError, TypeError):  # they may quote the state: none goes on from here
+    with suppress(ValueError, TypeError):  # they may quote the state, so none leaves this function
         dump = _serializer(Msg).to_json
         messages = [dump(message, warnings="none") for message in state.context]
         rest = _dump(state, indent=2, exclude={"revision", "context"})
@@ -205,7 +205,7 @@ def _load(text: str | bytes, place: str, remedy: str) -> AgentState:
         return _adapter().validate_json(text)
     except ValidationError as exc:
         fields = [str(each["loc"][0]) for each in exc.errors(include_input=False) if each["loc"]]
-    # Raised here, since pydantic's error, which quotes what it refused, would go along as the context.
+    # Raised here, since pydantic's error, which quotes what it refused, would be kept as the context.
     if not fields:
         raise SessionCorrupt(f"{place} holds no JSON of a state; {remedy} from a copy that is whole")
     raise SessionVersion(
@@ -221,7 +221,7 @@ def _with_context(rest: bytes, messages: Iterable[bytes]) -> bytes:
 
 def _loads(text: bytes) -> bool:
     try:
-        if b"NaN" in text or b"Infinity" in text:  # inside of a string, these are words like any other
+        if b"NaN" in text or b"Infinity" in text:  # outside of strings they are not JSON
             from_json(text, allow_inf_nan=False, cache_strings="none")
         _adapter().validate_json(text)
     except ValueError:
@@ -267,7 +267,7 @@ def _dump(state: AgentState, **options: Any) -> bytes:
 
 @cache
 def _serializer(kind: type[AgentState | Msg]) -> SchemaSerializer:
-    # A number that is not finite is written as what it is, not as `null`: then it is noticed.
+    # A number that is not finite is written as it is, not as `null`, so that it is noticed.
     return SchemaSerializer(TypeAdapter(kind).core_schema, CoreConfig(ser_json_inf_nan="constants"))
 
 
