@@ -251,8 +251,10 @@ def _begin(
     agent: ReplyingConversation, run: Run, inputs: ReplyInput, structured_schema: Any
 ) -> tuple[ReplyContext, list[AgentEvent]]:
     state = agent.state
-    messages = as_messages(inputs)
-    if agent.chains.on_reply is not reply:  # a layer may have put it in the place of what was checked
+    if isinstance(inputs, Msg) and agent.chains.on_reply is reply:  # checked as it came in, and not replaced since
+        messages = [inputs]
+    else:
+        messages = as_messages(inputs)
         check_content(messages)
     if not messages and not state.context and not state.summary:
         raise InvalidInputError(
