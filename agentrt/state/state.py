@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from os import urandom
 from typing import Any, Literal
 
 import shortuuid
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 _MAX_LOADABLE = 1 << 15
+_LETTERS = bytes(shortuuid.get_alphabet().encode()[byte % 57] for byte in range(256))
 
 # The hashes of messages, as JSON, of which it is proved that they load: so a save does not parse again what an earlier
 # one has saved.
@@ -128,6 +130,11 @@ class ReplyOutcome(Strict):
     answer_start: int = 0
 
 
+def _new_session_id() -> str:
+    # Like `shortuuid.uuid()`, with as many random bits, and without its long division.
+    return urandom(22).translate(_LETTERS).decode()
+
+
 @dataclass(slots=True)
 class AgentState(InProcess, Strict):
     """One conversation, whole: saved and loaded again, it continues in another process.
@@ -144,7 +151,7 @@ class AgentState(InProcess, Strict):
     """
 
     version: Literal[1] = 1
-    session_id: str = field(default_factory=shortuuid.uuid)
+    session_id: str = field(default_factory=_new_session_id)
     context: list[Msg] = field(default_factory=list)
     summary: str = ""
     reply_context: ReplyContext | None = None
