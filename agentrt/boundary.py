@@ -26,7 +26,15 @@ from agentrt.message import Msg
 from agentrt.text import repr_of
 from agentrt.types import ChatUsage, FinishedReason
 
-__all__ = ["is_base64", "json_problem", "mended_block", "mended_message", "whole_characters"]
+__all__ = [
+    "is_base64",
+    "is_plain_message",
+    "is_plain_text",
+    "json_problem",
+    "mended_block",
+    "mended_message",
+    "whole_characters",
+]
 
 _T = TypeVar("_T")
 
@@ -86,7 +94,7 @@ def mended_block(block: _T, *, empty: bool = False) -> _T:
     Half surrogate pairs are replaced, an id that is a number becomes a `str`, and a missing id or type is filled in;
     with `empty`, a text that is `None` becomes empty. Raises `ValueError`, saying what is wrong, for anything else.
     """
-    if _is_plain(block):  # nearly always
+    if is_plain_text(block):
         return block
     changes = _changes(block, empty)
     if isinstance(block, DataBlock):
@@ -107,7 +115,8 @@ def mended_block(block: _T, *, empty: bool = False) -> _T:
     return replace(block, **changes) if changes else block  # type: ignore[type-var]  # a dataclass
 
 
-def _is_plain(block: Any) -> bool:
+def is_plain_text(block: Any) -> bool:
+    """Say whether it is a text block in which there is nothing to mend, as nearly always."""
     if block.__class__ is not TextBlock:
         return False
     text, id = block.text, block.id
@@ -151,9 +160,9 @@ def _as_text(cls: type, name: str, value: Any, empty: bool) -> str:
 
 def mended_message(message: Msg) -> Msg:
     """Return a message that can be kept: the same one, or else a copy. Raises `ValueError`, saying what is wrong."""
-    content = message.content
-    if content.__class__ is str and content.isascii() and _is_bare(message):  # nearly always
+    if is_plain_message(message):
         return message
+    content = message.content
     changes: dict[str, Any] = {}
     for name in ("name", "id"):
         value = getattr(message, name)
@@ -170,13 +179,16 @@ def mended_message(message: Msg) -> Msg:
     return replace(message, **changes) if changes else message
 
 
-def _is_bare(message: Msg) -> bool:
-    name, id = message.name, message.id
-    if name.__class__ is not str or id.__class__ is not str or message.created_at.__class__ is not int:
+def is_plain_message(message: Msg) -> bool:
+    """Say whether it is a text and nothing more, in which there is nothing to mend, as nearly always."""
+    content, name, id = message.content, message.name, message.id
+    if content.__class__ is not str or name.__class__ is not str or id.__class__ is not str:
         return False
     if message.metadata or message.usage or message.structured_output or message.finished_reason or message.error:
         return False
-    return name.isascii() and id.isascii() and message.metadata.__class__ is dict
+    if message.metadata.__class__ is not dict or message.created_at.__class__ is not int:
+        return False
+    return content.isascii() and name.isascii() and id.isascii()
 
 
 def _mended_content(content: list[Any]) -> dict[str, Any]:

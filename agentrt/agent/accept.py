@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentrt.block import BLOCKS
-from agentrt.boundary import mended_message, whole_characters
+from agentrt.boundary import is_plain_message, mended_message, whole_characters
 from agentrt.errors import InvalidInputError
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
@@ -39,10 +39,12 @@ def as_messages(inputs: Any) -> list[Msg]:
         return []
     if inputs.__class__ is str:  # from a layer, since what comes from outside is a message by now
         return [UserMsg("user", whole_characters(inputs))]
-    return [_mend(message) for message in (inputs if isinstance(inputs, list) else [inputs])]
+    return [_mend(message) for message in inputs] if isinstance(inputs, list) else [_mend(inputs)]
 
 
 def _mend(message: Any) -> Msg:
+    if message.__class__ is Msg and message.role == "user" and is_plain_message(message):
+        return message
     _check(message)
     try:
         return mended_message(message)

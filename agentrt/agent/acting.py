@@ -14,7 +14,7 @@ from agentrt.agent.pieces import DataPieces
 from agentrt.agent.reasoning import Conversation
 from agentrt.agent.run import Run
 from agentrt.agent.step import STRUCTURED_OUTPUT, Act
-from agentrt.boundary import json_problem, mended_block, mended_message
+from agentrt.boundary import is_plain_text, json_problem, mended_block, mended_message
 from agentrt.errors import MissingTerminalError
 from agentrt.event import (
     AgentEvent,
@@ -295,7 +295,7 @@ async def _output_events(
 ) -> AsyncGenerator[AgentEvent, None]:
     response: ToolResponse | None = None
     streamed: ToolOutput = []
-    pieces = DataPieces()
+    pieces: DataPieces | None = None
     try:
         async for item in stream:
             if response is not None:
@@ -309,6 +309,7 @@ async def _output_events(
                     response = failure(f"Failed: the output holds {error}.")
                     continue
                 streamed += content
+                pieces = pieces or DataPieces()
                 for event in _pieces(agent.run, call, [_joinable(block, pieces) for block in content]):
                     yield event
     except MissingTerminalError as error:
@@ -382,7 +383,9 @@ def result_events(
         response = replace(response)  # a layer may keep the one it gave, for the next time
         _take_metadata(context, response)
     try:
-        content, state = _blocks(response.content), ToolResultState(response.state)
+        content, state = _blocks(response.content), response.state
+        if state.__class__ is not ToolResultState:
+            state = ToolResultState(state)
     except ValueError as error:  # of a layer's making, since the tool's own is sound
         content, state = [TextBlock(f"Failed: the result holds {error}.")], ToolResultState.ERROR
     for block in content:
@@ -416,10 +419,13 @@ def _blocks(content: str | ToolOutput) -> ToolOutput:
         content = [TextBlock(content)]
     if not isinstance(content, (list, tuple)):
         raise ValueError(f"the content {content!r:.200}, which is not a list of blocks")
-    for block in content:
-        if not isinstance(block, (TextBlock, DataBlock)):
-            raise ValueError(f"{block!r:.200}, which is neither a TextBlock nor a DataBlock")
-    return [mended_block(block) for block in content]
+    return [block if is_plain_text(block) else _block(block) for block in content]
+
+
+def _block(block: object) -> TextBlock | DataBlock:
+    if not isinstance(block, (TextBlock, DataBlock)):
+        raise ValueError(f"{block!r:.200}, which is neither a TextBlock nor a DataBlock")
+    return mended_block(block)
 
 
 def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> list[AgentEvent]:
