@@ -54,7 +54,8 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
 
     A reply that waits goes on with the right answer; anything else is refused before any layer sees it.
     """
-    turns = turns_of(agent.state)
+    state = agent.state
+    turns = turns_of(state)
     current = turns.run
     if isinstance(inputs, UserInterruptEvent) and current is not None and _is_about(agent, current, inputs):
         current.interruption.request("interrupted")
@@ -67,7 +68,7 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
         await turns.take(ticket, agent.when_busy)
     try:
         left = nothing_to_do = None
-        if agent.state.reply_context is not None or ticket.is_named or isinstance(inputs, ANSWERS):
+        if state.reply_context is not None or ticket.is_named or isinstance(inputs, ANSWERS):
             inputs, left, nothing_to_do = _take_up(agent, ticket, inputs)
         if agent._compiled_for != class_hooks.version:
             agent._fresh_chains()
@@ -82,12 +83,13 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
             yield nothing_to_do
         return
     run.interruption.reads()
-    stream = agent.chains.on_reply(agent, inputs=inputs, structured_schema=structured_schema)
+    on_reply = agent.chains.on_reply
+    stream = on_reply(agent, inputs=inputs, structured_schema=structured_schema)
     final: Msg | None = None
     last: ReplyEndEvent | None = None  # held back until on_reply has ended, since its last message may say more
     failure: Exception | None = None
     plain, record_delta = PLAIN_OUTSIDE, None
-    if agent.chains.on_reply is not reply:
+    if on_reply is not reply:
         run.recorder = Recorder(run.id, agent.name)
         plain, record_delta = PLAIN_BETWEEN_LAYERS, run.recorder.record
     is_told = left is None or run.is_resumed  # that it begins, or goes on
@@ -99,7 +101,7 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                     item.seq = run.sequence = run.sequence + 1  # what `let_out` comes to, without the call
                     yield item
                     continue
-                if item.__class__ in DELTAS and run.is_flowing and not item.seq and record_delta is not None:
+                if record_delta is not None and item.__class__ in DELTAS and run.is_flowing and not item.seq:
                     record_delta(item)
                     item.seq = run.sequence = run.sequence + 1
                     yield item
@@ -195,7 +197,7 @@ def _begin(agent: ReplyingConversation, ticket: Ticket, left: ReplyContext | Non
         skip_unsaved(state)
         ticket.reply_id = left.reply_id
         toolkit = toolkit_for(agent, left)
-    run = Run(ticket, max(state.sequence, ticket.after), toolkit)
+    run = Run(ticket, max(state.sequence, ticket.after) if ticket.after else state.sequence, toolkit)
     if left is not None:
         run.go_on(left)
         run.toolkit = agent._round_toolkit or toolkit

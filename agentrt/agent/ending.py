@@ -144,21 +144,23 @@ def record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
     state = agent.state
     state.sequence = run.last_number
     context = state.reply_context
-    state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error)
-    if context is not None:
-        state.last_reply.decisions = context.decisions
-        state.last_reply.answer_start = context.round_start - context.summarised
-        _keep(agent, context)
+    if context is None:
+        state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error)
+        return
+    start = context.round_start - context.summarised
+    state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error, context.decisions, start)
+    _keep(agent, context)
 
 
 def _keep(agent: ReplyingConversation, context: ReplyContext) -> None:
     """Put the message of a reply that is over into the history; an empty one would be refused from then on."""
     if context.summarised:
         context.message.content = context.blocks[context.summarised :]
+    state = agent.state
     if context.blocks:
-        agent.state.context.append(context.message)
-    agent.state.context += context.observed
-    agent.state.reply_context = None
+        state.context.append(context.message)
+    state.context += context.observed
+    state.reply_context = None
 
 
 def close_unfinished(agent: ReplyingConversation) -> None:

@@ -53,7 +53,8 @@ class Owner:
         opened = self.opened
         while len(opened) > place:
             stream = opened.pop()
-            del self.places[len(opened) :]
+            if self.places:
+                del self.places[len(opened) :]
             aclose = getattr(stream, "aclose", None)
             if aclose is None:
                 continue
