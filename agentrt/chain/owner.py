@@ -55,6 +55,8 @@ class Owner:
             stream = opened.pop()
             if self.places:
                 del self.places[len(opened) :]
+            if getattr(stream, "ag_frame", stream) is None:  # a generator that has ended, as nearly always
+                continue
             aclose = getattr(stream, "aclose", None)
             if aclose is None:
                 continue
