@@ -27,7 +27,7 @@ from agentrt.message import Msg
 __all__ = ["PROVIDER", "format_anthropic", "pack_thinking"]
 
 PROVIDER = "anthropic"
-"""How blocks name this provider as the one whose tools they tell of."""
+"""The name of this provider in a `ProviderBlock`."""
 
 Part = dict[str, Any]
 
@@ -83,7 +83,7 @@ def _unpack_thinking(block: ThinkingBlock) -> list[Part]:
 
 
 def _is_signed(part: Any) -> bool:
-    # What is stored may have passed through other hands, and must not become another kind of part.
+    # The stored text may have been changed by others, and must not become a part of another kind.
     kind = part.get("type") if isinstance(part, dict) else None
     return bool((kind == "thinking" and part.get("signature")) or (kind == "redacted_thinking" and part.get("data")))
 
@@ -91,7 +91,7 @@ def _is_signed(part: Any) -> bool:
 def _own_parts(items: Sequence[tuple[str, ContentBlock]]) -> dict[int, Part]:
     """Return what Anthropic's own tools did, by the identity of the block, without what the API would refuse.
 
-    It refuses a use without a result, unless the answer is still to go on, and a result without its use.
+    It refuses a result without its use, and a use without a result unless the answer is still to continue.
     """
     parts: dict[int, Part] = {}
     uses: dict[str, int] = {}  # those that have no result yet

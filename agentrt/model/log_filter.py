@@ -1,4 +1,4 @@
-"""Keeping the headers of HTTP requests and answers out of the logs of the libraries that send them."""
+"""Keeps the headers of HTTP requests and responses out of the logs of the libraries that send them."""
 
 import logging
 import re
@@ -50,9 +50,9 @@ class _DropFilter(logging.Filter):
 
 
 def keep_headers_out_of_logs() -> None:
-    """See to it that no record of the client libraries holds headers, at any level; a second time changes nothing.
+    """Keep headers out of every record of the client libraries, at any level; a second call changes nothing.
 
-    Loggers have no other place for this: what a handler is given is what its records say.
+    The filters stand on the loggers, for the whole process, since handlers belong to the program.
     """
     for names, kind in ((_LOGGERS, _HeaderFilter), (_LOGGERS_OF_NOTHING_ELSE, _DropFilter)):
         for name in names:

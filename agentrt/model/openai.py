@@ -20,7 +20,7 @@ from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 __all__ = ["OpenAIChatModel", "Quirks"]
 
 _URL = "https://api.openai.com/v1"
-# How a request calls the sound that it wants; what is no file is 24,000 samples a second, 16 bits each.
+# By the format that a request asks for; `pcm16` is not a file, but 24,000 samples a second of 16 bits each.
 _SOUNDS = {
     "wav": "audio/wav",
     "mp3": "audio/mpeg",
@@ -37,11 +37,10 @@ class Quirks:
 
     `max_tokens_name` is how it calls the limit on an answer. `stream_usage`: it knows `stream_options`, with which a
     stream says how many tokens it took. `reasoning_back`: it wants the thinking of the rounds since the user's last
-    message back, of each of them, be it empty. `must_call`: it can be made to call a tool; where not, "required" and
-    the name of a tool become "auto". `named_choice`: it can be made to call one tool by its name; where not, as with
-    llama.cpp and LM Studio, it is shown that tool alone and made to call one. `says_reason`: each of its answers says
-    why it ended, so that a stream which ends without a reason was cut, and is `Transient`; where not, such an answer is
-    taken for whole.
+    message back, even where it is empty. `must_call`: it can be made to call a tool; if not, "required" and the name of
+    a tool become "auto". `named_choice`: it can be made to call one tool by its name; if not, as with llama.cpp and LM
+    Studio, it is shown that tool alone and made to call one. `says_reason`: each of its answers says why it ended, so a
+    stream that ends without a reason was cut, and raises `Transient`; if not, such an answer counts as whole.
     """
 
     max_tokens_name: str = "max_tokens"
