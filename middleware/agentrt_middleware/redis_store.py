@@ -101,13 +101,7 @@ local function refusal()
     return {'0', 'max_concurrency', 'POLL'}
   end
 end
-local function hold()
-  redis.call('ZADD', leases, now + ttl, name)
-  local kept = math.ceil((ttl + KEPT) * 1000)
-  if redis.call('PTTL', leases) < kept then
-    for _, key in ipairs({leases, begun, surpluses}) do redis.call('PEXPIRE', key, kept) end
-  end
-end
+local function hold() redis.call('ZADD', leases, now + ttl, name) end
 local function is_held()
   local expires = redis.call('ZSCORE', leases, name)
   return expires and tonumber(expires) > now and 1 or 0
@@ -136,13 +130,14 @@ elseif what == 'end' then
 else
   blocked_until = math.max(blocked_until, now + amount)
 end
-local keep = math.max(next_start - now, blocked_until - now, redis.call('PTTL', leases) / 1000, 0)
+local last = redis.call('ZREVRANGE', leases, 0, 0, 'WITHSCORES')[2]
+local keep = math.max(next_start - now, blocked_until - now, last and last - now + KEPT or 0)
 if rpm > 0 then keep = math.max(keep, requests * 60 / rpm) end
 if tpm > 0 then keep = math.max(keep, level() * 60 / tpm) end
 redis.call('HSET', usage, 'at', string.format('%.6f', now), 'requests', exact(requests), 'tokens', exact(tokens),
   'latest', exact(latest), 'next_start', string.format('%.6f', next_start),
   'blocked_until', string.format('%.6f', blocked_until))
-redis.call('PEXPIRE', usage, math.ceil((math.min(keep, 1e9) + 60) * 1000))
+for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, math.ceil((math.min(keep, 1e9) + 60) * 1000)) end
 return answer
 """.replace("POLL", _POLL).replace("KEPT", _KEPT)
 
