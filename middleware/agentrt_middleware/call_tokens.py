@@ -80,8 +80,8 @@ class CallTokens:
             return self._warn(self._count_seen(seen))
         if not self._is_whole:
             said = max(said, seen)
-        if asked < 0 or said < 0 or asked + said > most:
-            return self._warn(min(max(asked, 0) + max(said, 0), most))
+        if min(asked, said) < 0 or max(asked, said) > most or asked + said > most:  # one may be too large to be added
+            return self._warn(min(min(max(asked, 0), most) + min(max(said, 0), most), most))
         self._lengths.learn(said)
         return asked + said
 

@@ -104,15 +104,15 @@ class RateLimitMiddleware(MiddlewareBase):
         call = _Call(limiter, lease, tokens)
         try:
             result = await next_handler(**input_kwargs)
-        except BaseException as error:  # whatever it is, the next one may begin
+            call.has_answer = True
+            if isinstance(result, ChatResponse):
+                if tokens is not None and is_readable(result):
+                    tokens.see(result)
+                await call.end()
+                return result
+        except BaseException as error:  # whatever it is, an answer that cannot be counted too: the next one may begin
             await call.end(error)
             raise
-        call.has_answer = True
-        if isinstance(result, ChatResponse):
-            if tokens is not None and is_readable(result):
-                tokens.see(result)
-            await call.end()
-            return result
         return _LeasedStream(result, call)  # type: ignore[return-value]  # as good as an async generator
 
     def _tokens_of(self, values: ModelCallValues) -> CallTokens | None:

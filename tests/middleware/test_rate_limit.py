@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from itertools import count, pairwise, repeat
 from math import inf, nan
@@ -25,6 +26,7 @@ from agentrt.middleware import MiddlewareBase, RateLimitMiddleware
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, OpenAIChatModel, ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt_middleware import rate_limit
+from agentrt_middleware.call_tokens import AnswerLengths, CallTokens
 from agentrt_middleware.limiter import Limiter
 from agentrt_middleware.limits import Limits
 from agentrt_middleware.shared_limiter import SharedLimiter
@@ -412,6 +414,7 @@ def test_what_is_expected_is_known_for_each_model_and_no_more_than_it_may_say(ba
         (ChatUsage(10**300, 5), 60 * 1_440),
         (ChatUsage(10, 60 * 1_440), 60 * 1_440),
         (ChatUsage(10, inf), 60 * 1_440),  # type: ignore[arg-type]
+        (ChatUsage(-(10**400), 5), 5),
         (ChatUsage(nan, 10), 256 + ASKED),  # type: ignore[arg-type]
     ],
     ids=str,
@@ -428,6 +431,36 @@ def test_a_usage_that_cannot_be_is_capped_and_logged_and_teaches_nothing(
 
     play(backend, main)
     assert "cannot be" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [(10**400, 0.5), (0.5, 10**400), (10**400, -0.5)], ids=["in", "out", "less"]
+)
+def test_a_usage_too_large_to_be_added_is_capped(asked: Any, said: Any) -> None:
+    tokens = CallTokens(call_of(Words()), AnswerLengths())
+    tokens.see(ChatResponse([TextBlock("Hello.")], usage=ChatUsage(asked, said)))
+    assert tokens.count(1_000.0) == 1_000
+
+
+@on_both_loops
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "odd",
+    [{"content": None}, {"content": [TextBlock(None)]}, {"usage": {"input_tokens": 1}}],  # type: ignore[arg-type]
+    ids=["no blocks", "no text", "a dict"],
+)
+def test_an_answer_that_cannot_be_counted_gives_its_place_back(backend: str, odd: Any, stream: bool) -> None:
+    async def main() -> None:
+        response = ChatResponse([TextBlock("Hello.")])
+        for field, value in odd.items():
+            setattr(response, field, value)
+        layer = RateLimitMiddleware(tokens_per_minute=60_000, max_concurrency=1)
+        with suppress(Exception):  # what becomes of the answer is not the limiter's to say
+            await Agent("a", model=Words(response, stream=stream), middlewares=[layer]).reply("go")
+        (limiter,) = layer._own.values()
+        assert limiter.usage.active == 0
+
+    play(backend, main)
 
 
 @on_both_loops
