@@ -550,7 +550,7 @@ KEPT = AnswersItself()
     ("factory", "words"),
     [
         (lambda: "text", "the factory must return a middleware, such as MyMiddleware"),
-        (KEPT, r"was given one of AnswersItself: write check_middleware\(AnswersItself\)"),
+        (KEPT, r"was given an instance of AnswersItself: write check_middleware\(AnswersItself\)"),
         (lambda settings: settings, "cannot be called without arguments"),
         (lambda: KEPT, "the factory returned one AnswersItself twice: make a new one each time"),
     ],
