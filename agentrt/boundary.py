@@ -23,7 +23,7 @@ from agentrt.block import (
     new_id,
 )
 from agentrt.message import Msg
-from agentrt.text import repr_of
+from agentrt.text import repr_of, whole_characters
 from agentrt.types import ChatUsage, FinishedReason
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "is_plain_message",
     "is_plain_text",
     "json_problem",
+    "json_size",
     "mended_block",
     "mended_message",
     "whole_characters",
@@ -55,17 +56,6 @@ _REASONS = (None, *get_args(FinishedReason))
 _DEEPER = 16  # how deep metadata lies in a state, and some more
 
 
-def whole_characters(text: str) -> str:
-    """Return the text with half surrogate pairs replaced, since no file and no request can hold them."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
 def is_base64(data: str) -> bool:
     """Say whether the text is base64, with its padding."""
     try:
@@ -77,15 +67,27 @@ def is_base64(data: str) -> bool:
 
 def json_problem(value: Any) -> str | None:
     """Say why a value cannot be part of a saved state, `None` if it can."""
+    return _json_size(value)[1]
+
+
+def json_size(value: Any) -> int:
+    """Return how many bytes of JSON a value has in a saved state; raises `ValueError`, saying why, if it has none."""
+    size, problem = _json_size(value)
+    if problem is not None:
+        raise ValueError(problem)
+    return size
+
+
+def _json_size(value: Any) -> tuple[int, str | None]:
     try:
         text = to_json(value, inf_nan_mode="constants")
     except (ValueError, RecursionError) as error:
-        return f"{error!s:.200}"
+        return 0, f"{error!s:.200}"
     try:
         from_json(b"[" * _DEEPER + text + b"]" * _DEEPER, allow_inf_nan=False, cache_strings="none")
     except ValueError:
-        return "it holds a number that is not finite, or is nested too deep"
-    return None
+        return 0, "it holds a number that is not finite, or is nested too deep"
+    return len(text), None
 
 
 def mended_block(block: _T, *, empty: bool = False) -> _T:
@@ -173,8 +175,10 @@ def mended_message(message: Msg) -> Msg:
     if isinstance(content, str):
         if (whole := whole_characters(content)) is not content:
             changes["content"] = whole
-    else:
+    elif isinstance(content, list):
         changes |= _mended_content(content)
+    else:
+        raise ValueError(f"its content is {repr_of(content, 100)}: it must be a str or a list of blocks")
     _check_outcome(message)
     return replace(message, **changes) if changes else message
 

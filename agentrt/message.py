@@ -116,7 +116,7 @@ class Msg(InProcess, Strict):
                 f"Msg content must be a str or a list of blocks, not {type(self.content).__name__}: "
                 f"wrap a single block in a list"
             )
-        if self.content.__class__ is not str:
+        if isinstance(self.content, list):
             for block in self.content:
                 if not isinstance(block, BLOCKS):
                     raise TypeError(

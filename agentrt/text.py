@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-__all__ = ["escaped", "mask", "one_line", "repr_of", "shown", "user_frames_of"]
+__all__ = ["escaped", "mask", "one_line", "repr_of", "shown", "user_frames_of", "whole_characters"]
 
 _KEPT = {ord("\n"), ord("\t")}
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _KEPT
@@ -40,6 +40,17 @@ def repr_of(value: object, longest: int = 200) -> str:
 def escaped(text: str) -> str:
     """Return the text with everything spelt out that a terminal would obey, but for newlines and tabs."""
     return text.replace("\r\n", "\n").translate(_ESCAPES)
+
+
+def whole_characters(text: str) -> str:
+    """Return the text with half surrogate pairs replaced, since no file and no request can hold them."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def one_line(text: str, longest: int = 500) -> str:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from agentrt.block import ContentBlock, DataBlock, Strict, TextBlock, ToolResultState
+from agentrt.text import repr_of, whole_characters
 
 __all__ = [
     "AgentHookTypes",
@@ -183,6 +184,12 @@ class PermissionRule(Strict):
     def __post_init__(self) -> None:
         # What is misspelt would match nothing, and nobody would notice.
         object.__setattr__(self, "behavior", PermissionBehavior(self.behavior))
+        for name in ("tool_name", "rule_content", "source"):
+            value = getattr(self, name)
+            if value is not None or name == "tool_name":
+                object.__setattr__(self, name, _text_of("PermissionRule", name, value))
+            elif name == "source":
+                object.__setattr__(self, name, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +209,22 @@ class PermissionDecision(Strict):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "behavior", PermissionBehavior(self.behavior))
+        for name in ("message", "decision_reason"):
+            text = _text_of("PermissionDecision", name, getattr(self, name) or "")
+            object.__setattr__(self, name, text)
+        rules: Any = self.suggested_rules or []
+        if not isinstance(rules, list) or not all(isinstance(rule, PermissionRule) for rule in rules):
+            raise TypeError(
+                f"PermissionDecision(suggested_rules=...) must be a list of PermissionRule, not {repr_of(rules)}"
+            )
+        object.__setattr__(self, "suggested_rules", rules)
+
+
+def _text_of(cls: str, name: str, value: Any) -> str:
+    """Return what a decision says, as it can be saved; raises `TypeError` for what is not a text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{cls}({name}=...) must be a str, not {repr_of(value)}")
+    return whole_characters(value)
 
 
 @dataclass(slots=True)

@@ -14,9 +14,11 @@ from agentrt.agent.ending import ReplyingConversation, begin
 from agentrt.agent.recorder import Recorder, have_same_content, is_same, spoken_blocks
 from agentrt.agent.run import Answer, Run
 from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
+from agentrt.boundary import mended_message
+from agentrt.errors import ChainContractError
 from agentrt.event import AgentEvent, BlocksWithdrawnEvent
 from agentrt.hooks import ReplyInput
-from agentrt.message import Msg, copy_block
+from agentrt.message import AssistantMsg, Msg, copy_block
 from agentrt.state import AgentState, ReplyContext
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "announce_notice",
     "announce_round",
     "answer_of_core",
+    "checked_answer",
     "keep_as_told",
     "message_to_return",
     "withdraw_unkept",
@@ -38,6 +41,25 @@ def answer_of_core(context: ReplyContext, final: Msg) -> Answer:
     said = spoken_blocks(context.blocks[context.round_start :])
     stands_for_them = any(block.id in ids for block in said)
     return Answer(final.copy(), frozenset(block.id for block in said if stands_for_them))
+
+
+def checked_answer(final: Msg) -> Msg:
+    """Return the last message of on_reply as it can be kept; raises `ChainContractError` for one that cannot.
+
+    Its head is not kept, and its metadata is for the caller alone.
+    """
+    kept = AssistantMsg("", [], structured_output=final.structured_output)
+    kept.content = final.content
+    try:
+        mended = mended_message(kept)
+    except ValueError as error:
+        problem = str(error)
+    else:
+        if mended is not kept:
+            final = copy(final)
+            final.content = mended.content
+        return final
+    raise ChainContractError(f"on_reply: its last message cannot be kept: {problem}")
 
 
 def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:

@@ -40,6 +40,7 @@ from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import DataBlock, Msg
 from agentrt.module import StateModule
 from agentrt.state import AgentState
+from agentrt.text import repr_of, whole_characters
 from agentrt.tool import Toolkit
 
 __all__ = ["AgentBase", "ReActAgentBase", "interrupted"]
@@ -333,7 +334,9 @@ class AgentBase(HookRegistration, SetUp, StateModule):
 
 def _check_parts(cls: str, name: object, middlewares: object) -> None:
     if name is not None and (not isinstance(name, str) or not name):
-        raise ConfigError(f"{cls}(name=...) must be a text, not {name!r:.200}")
+        raise ConfigError(f"{cls}(name=...) must be a text, not {repr_of(name)}")
+    if name is not None and whole_characters(name) is not name:
+        raise ConfigError(f"{cls}(name=...) holds half a character, which no file and no request can: {name!r:.200}")
     if not isinstance(middlewares, (list, tuple)):
         raise ConfigError(f"{cls}(middlewares=...) must be a list of middlewares, not {middlewares!r:.200}")
 

@@ -12,7 +12,14 @@ from functools import partial
 from typing import Any
 
 from agentrt.agent.accept import ANSWERS
-from agentrt.agent.answer import announce_answer, announce_notice, keep_as_told, message_to_return, withdraw_unkept
+from agentrt.agent.answer import (
+    announce_answer,
+    announce_notice,
+    checked_answer,
+    keep_as_told,
+    message_to_return,
+    withdraw_unkept,
+)
 from agentrt.agent.ending import (
     UNSAVED,
     ReplyingConversation,
@@ -34,11 +41,12 @@ from agentrt.agent.resume import answered_before, going_on
 from agentrt.agent.run import PLAIN_BETWEEN_LAYERS, PLAIN_OUTSIDE, Run
 from agentrt.agent.stream import CurrentReply, Ticket, turns_of
 from agentrt.agent.structured import toolkit_for
-from agentrt.errors import ChainContractError, ChainError, UsageError
+from agentrt.errors import ChainContractError, ChainError, SessionUnserializable, UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext
+from agentrt.state.state import drop_unsavable
 
 __all__ = ["drive"]
 
@@ -132,6 +140,8 @@ async def drive(  # noqa: C901  # in one piece, since another generator would co
                 yield run.let_out(item)
             if run.interruption.has_missed():  # a layer of on_reply has swallowed the caller's cancellation
                 await run.interruption.raise_missed()
+            if final is not None and run.recorder is not None:
+                final = checked_answer(final)
         except Exception as raised:  # noqa: BLE001  # raised again below, once the listener has seen the end
             failure = raised
         if failure is not None and _is_still_waiting(agent, run):
@@ -320,12 +330,20 @@ async def _make_good(agent: ReplyingConversation, run: Run) -> None:
             pass
         record(agent, run, end_event(agent, run, "interrupted"))
     agent.state.sequence = run.last_number
-    if not await shielded(_SAVE_SECONDS, partial(_save_or_log, agent)):
+    if not await shielded(_SAVE_SECONDS, partial(_save_or_log, agent, run)):
         _logger.error("the state of a reply that did not end could not be saved within %s seconds", _SAVE_SECONDS)
 
 
-async def _save_or_log(agent: ReplyingConversation) -> None:
+async def _save_or_log(agent: ReplyingConversation, run: Run) -> None:
     try:
-        await agent.save()
+        try:
+            await agent.save()
+        except SessionUnserializable:
+            # A layer's events may have put it there; the conversation goes on without it.
+            left_out = drop_unsavable(run.message) if run.message is not None else []
+            if not left_out:
+                raise
+            _logger.error("what cannot be saved is left out of reply %s: %s", run.id, ", ".join(left_out))
+            await agent.save()
     except Exception as error:  # noqa: BLE001  # what made us leave matters more, and is on its way
         _logger.error("the state of a reply that did not end could not be saved: %s", type(error).__name__)

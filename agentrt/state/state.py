@@ -30,6 +30,7 @@ __all__ = [
     "ReplyOutcome",
     "StructuredTask",
     "Waits",
+    "drop_unsavable",
     "state_from_json",
     "state_to_json",
 ]
@@ -221,6 +222,35 @@ def _load(text: str | bytes, place: str, remedy: str) -> AgentState:
     )
 
 
+def drop_unsavable(message: Msg) -> list[str]:
+    """Take out of a message what could not be saved and loaded; returns what that was, without its words.
+
+    A tool call goes together with its result.
+    """
+    left_out: list[str] = []
+    if not isinstance(message.content, str):
+        dropped = [block for block in message.content if not _is_sound_message(Msg("", [block], "assistant"))]
+        ids = [block.id for block in dropped]
+        left_out = [type(block).__name__ for block in dropped]
+        message.content = [block for block in message.content if block.id not in ids]
+    empty = Msg("", [], "assistant")
+    for name in ("metadata", "usage", "structured_output", "finished_reason", "error"):
+        value = getattr(message, name)
+        setattr(empty, name, value)
+        if not _is_sound_message(empty):
+            left_out.append(name)
+            setattr(message, name, {} if name == "metadata" else None)
+        setattr(empty, name, getattr(message, name))
+    return left_out
+
+
+def _is_sound_message(message: Msg) -> bool:
+    with suppress(ValueError, TypeError):
+        _message_adapter().validate_json(_serializer(Msg).to_json(message, warnings="none"))
+        return True
+    return False
+
+
 def _with_context(rest: bytes, messages: Iterable[bytes]) -> bytes:
     """Return the JSON of a state, one message a line, from that of all its other fields."""
     return b"".join([rest.removesuffix(b"\n}"), b',\n  "context": [\n', b",\n".join(messages), b"\n]}"])
@@ -276,6 +306,11 @@ def _dump(state: AgentState, **options: Any) -> bytes:
 def _serializer(kind: type[AgentState | Msg]) -> SchemaSerializer:
     # A number that is not finite is written as it is, not as `null`, so that it is noticed.
     return SchemaSerializer(TypeAdapter(kind).core_schema, CoreConfig(ser_json_inf_nan="constants"))
+
+
+@cache
+def _message_adapter() -> TypeAdapter[Msg]:
+    return TypeAdapter(Msg)
 
 
 @cache

@@ -38,6 +38,7 @@ class Output:
         "_data",
         "_ids",
         "_metadata",
+        "_metadata_size",
         "_state",
         "_text_id",
         "_tool",
@@ -52,6 +53,7 @@ class Output:
         self._ids: set[str] = set()
         self._state = ToolResultState.RUNNING
         self._metadata: dict[str, Any] = {}
+        self._metadata_size = 0
         self._text_id = new_id()
         self._closed = False
         self._whole: ToolResponse | None = None
@@ -79,7 +81,7 @@ class Output:
         return self._add_chunk(ToolChunk(response_of(self._tool, item).content), is_open=False)
 
     def _add_chunk(self, chunk: ToolChunk, *, is_open: bool = True) -> ToolChunk | None:
-        check_metadata(self._tool, chunk.metadata)
+        self._metadata_size = check_metadata(self._tool, chunk.metadata, self._metadata_size)
         self._state = _worse(self._state, state_of(self._tool, chunk.state))
         content = self._joined(blocks_of(self._tool, chunk.content), is_open)
         self._metadata.update(chunk.metadata or {})

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from agentrt.block import Base64Source, DataBlock, TextBlock, ToolResultState
-from agentrt.boundary import json_problem, mended_block
+from agentrt.boundary import json_size, mended_block
 from agentrt.errors import ToolError
 from agentrt.message import Msg
 from agentrt.text import mask, user_frames_of
@@ -25,6 +25,7 @@ from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 
 __all__ = [
     "MAX_DATA",
+    "MAX_METADATA",
     "Budget",
     "blocks_of",
     "check_metadata",
@@ -51,6 +52,9 @@ _FREE = 32  # characters of an id or a media type that are not counted: more tha
 
 MAX_DATA = 50_000_000
 """The most characters of base64 that a result keeps, unless its tool has a `max_output` of its own."""
+
+MAX_METADATA = 1_000_000
+"""The most bytes of JSON that the metadata of a result may have, that of all pieces of a streaming tool together."""
 
 
 def failure(text: str, state: ToolResultState = ToolResultState.ERROR) -> ToolResponse:
@@ -230,16 +234,29 @@ def state_of(tool: ToolBase, state: Any) -> ToolResultState:
         raise ToolError(f"the result of {tool.name} has the state {state!r}: the states are {states}") from None
 
 
-def check_metadata(tool: ToolBase, metadata: Any) -> None:
+def check_metadata(tool: ToolBase, metadata: Any, before: int = 0) -> int:
+    """Return how many bytes of JSON metadata has, `before` those of the pieces before it included.
+
+    Raises `ToolError` for what cannot be saved, or is more than `MAX_METADATA`.
+    """
     if not metadata:
-        return
+        return before
     if not isinstance(metadata, dict):
         raise ToolError(f"the metadata of {tool.name}'s result is {kind_of(metadata)}: it must be a dict")
     if not isinstance(metadata.get("response_msg"), Msg | None):
         raise ToolError(f"the metadata of {tool.name}'s result has a response_msg that is not a Msg: give one")
-    problem = json_problem({key: value for key, value in metadata.items() if key != "response_msg"})
-    if problem is not None:
-        raise ToolError(f"the metadata of {tool.name}'s result has no JSON form: {problem}")
+    try:
+        size = before + json_size({key: value for key, value in metadata.items() if key != "response_msg"})
+    except ValueError as error:
+        problem = f"{error}"
+    else:
+        if size <= MAX_METADATA:
+            return size
+        raise ToolError(
+            f"the metadata of {tool.name}'s result comes to {size:,} bytes, and {MAX_METADATA:,} is the most: it is "
+            f"saved with the conversation, so keep what is large elsewhere, and its address there"
+        )
+    raise ToolError(f"the metadata of {tool.name}'s result has no JSON form: {problem}")
 
 
 def _printable_block(block: TextBlock | DataBlock) -> TextBlock | DataBlock:
