@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import CoreConfig, SchemaSerializer, from_json, to_json
 
 from agentrt.agent.accept import ANSWERS, Answer
 from agentrt.agent.acting import note_of, result_events
@@ -161,7 +161,10 @@ def _as_sent(answer: Answer) -> Answer:
     why = "it holds something that has no JSON form"
     adapter = _adapter(type(answer))  # type: ignore[arg-type]  # a class is hashable
     try:
-        return adapter.validate_json(adapter.dump_json(answer, warnings="none"), strict=True)
+        text = _serializer(type(answer)).to_json(answer, warnings="none")  # type: ignore[arg-type]  # a class is hashable
+        if b"NaN" in text or b"Infinity" in text:  # in a text, these are words like any other
+            from_json(text, allow_inf_nan=False, cache_strings="none")
+        return adapter.validate_json(text, strict=True)
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors(include_input=False, include_url=False)[0]["loc"])
         why = f"its {place:.{_SHOWN}} has the wrong type"
@@ -169,6 +172,12 @@ def _as_sent(answer: Answer) -> Answer:
         pass
     # Raised here, since pydantic's error, which quotes what it refused, would go along as the context.
     raise ResumeError(f"the answer {answer.type} cannot be used: {why}", code="invalid")
+
+
+@cache
+def _serializer(kind: type[Answer]) -> SchemaSerializer:
+    # A number that is not finite is written as what it is, not as `null`: then it is noticed.
+    return SchemaSerializer(TypeAdapter(kind).core_schema, CoreConfig(ser_json_inf_nan="constants"))
 
 
 @cache

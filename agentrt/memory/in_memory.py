@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import CoreConfig, SchemaSerializer
 
 from agentrt.errors import SessionCorrupt, SessionUnserializable
 from agentrt.memory.base import MemoryBase
@@ -121,7 +122,7 @@ def _as_json(number: int, msg: Msg) -> Any:
     # Not by way of a JSON text: that has no place for surrogates, which a model may well have written. Pydantic's
     # errors, which are ValueErrors, may quote the message: none goes on from here.
     with suppress(ValueError):  # what it could not be loaded from is not saved
-        found = _adapter().dump_python(msg, mode="json", warnings="none")
+        found = _serializer().to_python(msg, mode="json", warnings="none")
         _adapter().validate_python(found)
         return found
     raise SessionUnserializable(
@@ -179,6 +180,12 @@ def _check_marks(**marks: str | None) -> None:
     for name, mark in marks.items():
         if mark is not None and not isinstance(mark, str):
             raise TypeError(f"{name} must be a str or None, not a {type(mark).__name__}")
+
+
+@cache
+def _serializer() -> SchemaSerializer:
+    # A number that is not finite stays what it is, for the save to refuse, and does not become `None`.
+    return SchemaSerializer(_adapter().core_schema, CoreConfig(ser_json_inf_nan="constants"))
 
 
 @cache

@@ -1,18 +1,21 @@
 """What layers and tools say oddly is mended, or refused by name, and the conversation goes on after it."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
-from agentrt.errors import ChainContractError, ConfigError, SessionUnserializable
-from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent, ToolCallStartEvent
+from agentrt.errors import ChainContractError, ConfigError, ResumeError, SessionUnserializable
+from agentrt.event import ExternalExecutionResultEvent, ModelCallEndEvent, TextBlockDeltaEvent, ToolCallStartEvent
+from agentrt.memory import InMemoryMemory
 from agentrt.message import AssistantMsg, TextBlock, ToolResultBlock, UserMsg
 from agentrt.model import ScriptedChatModel
 from agentrt.permission import PermissionBehavior, PermissionDecision, PermissionRule
+from agentrt.session import JSONSession
 from agentrt.state import FileStateStore
-from agentrt.tool import ToolChunk, ToolResponse
+from agentrt.tool import ToolBase, ToolChunk, ToolResponse
 from tests.agent.helpers import call
 
 
@@ -169,3 +172,26 @@ async def test_metadata_of_a_tool_has_a_limit():
     await agent.reply("go")
     assert result_of(agent).state == "error"
     assert "1,000,000 is the most" in str(result_of(agent).output)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+async def test_a_number_that_is_not_finite_is_refused_in_a_memory(number, tmp_path):
+    memory, session = InMemoryMemory(), JSONSession(tmp_path)
+    await memory.add(UserMsg("user", "go", metadata={"score": number}))
+    with pytest.raises(SessionUnserializable, match=r"InMemoryMemory\.content"):
+        await session.save_session_state("s", memory=memory)
+
+
+@pytest.mark.parametrize("number", [math.nan, -math.inf])
+async def test_a_number_that_is_not_finite_is_refused_in_an_external_result(number):
+    class Outside(ToolBase):
+        name, description, input_schema = "look", "Look.", {"type": "object", "properties": {}}
+        is_external_tool = True
+
+    agent = Agent("a", model=ScriptedChatModel([[call("1", "look")], "done"]), toolkit=Toolkit([Outside()]))
+    waiting = await agent.reply("go")
+    odd = ToolResultBlock("1", "look", "NaN", metadata={"score": number})
+    with pytest.raises(ResumeError, match="has no JSON form"):
+        await agent.reply(ExternalExecutionResultEvent(waiting.id, [odd]))
+    result = ToolResultBlock("1", "look", "NaN", metadata={"score": 1.5})
+    assert (await agent.reply(ExternalExecutionResultEvent(waiting.id, [result]))).get_text_content() == "done"

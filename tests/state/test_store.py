@@ -221,7 +221,8 @@ def test_whatever_a_field_holds_a_state_loads_or_is_refused(data):
     except SessionUnserializable:
         return
     loaded = AgentState.model_validate_json(text)
-    assert state_to_json(loaded) == text
+    # A whole number written as 0.0 is written as 0 from then on.
+    assert AgentState.model_validate_json(state_to_json(loaded)) == loaded
 
 
 @pytest.mark.parametrize(
