@@ -68,7 +68,7 @@ async def test_a_conversation_goes_on_after_a_reply_that_could_not_be_saved(kind
     assert results == []
 
 
-@pytest.mark.parametrize("content", [None, 5, {"a": 1}, ["hi"], [TextBlock(None)], [TextBlock(5)]], ids=str)
+@pytest.mark.parametrize("content", [None, 5, {"a": 1}, ["hi"], [TextBlock(None, "1")], [TextBlock(5, "1")]], ids=str)
 async def test_a_last_message_that_cannot_be_kept_is_refused_by_name(content, tmp_path):
     class Rewrites(MiddlewareBase):
         async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
