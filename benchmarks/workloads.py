@@ -18,8 +18,8 @@ from agentrt.event import TextBlockDeltaEvent
 from agentrt.message import TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse
 from agentrt.types import JSONSchema, ToolChoice
-from agentrt_middleware.limiter import Limiter
-from agentrt_middleware.limits import Limits
+from agentrt_middleware.rate_limit.queue import Limiter
+from agentrt_middleware.rate_limit.usage_window import Limits
 from benchmarks import floor
 
 __all__ = [

@@ -5,14 +5,14 @@ from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
 from agentrt_middleware.hooks import HookMiddleware
 from agentrt_middleware.logging import LoggingMiddleware
-from agentrt_middleware.otlp import SpanDelivery, setup_tracing
-from agentrt_middleware.rate_limit import RateLimitMiddleware
-from agentrt_middleware.redis_store import RedisStore
+from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
+from agentrt_middleware.rate_limit.redis import RedisStore
 from agentrt_middleware.retry import RetryMiddleware
 from agentrt_middleware.timeout import TimeoutMiddleware
 from agentrt_middleware.timing import Timing, TimingMiddleware
 from agentrt_middleware.tool_retry import ToolRetryMiddleware
-from agentrt_middleware.tracing import TracingMiddleware
+from agentrt_middleware.tracing.middleware import TracingMiddleware
+from agentrt_middleware.tracing.otlp import SpanDelivery, setup_tracing
 from agentrt_middleware.usage import UsageMiddleware, UsageReport
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from agentrt.errors import CircuitOpen, Timeout, Transient
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
-from agentrt_middleware.model_calls import watch
-from agentrt_middleware.options import ErrorChoice, check_number, choose_errors, retry_after_of
+from agentrt_middleware.attempts import watch
+from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors, retry_after_of
 
 __all__ = ["CircuitBreakerMiddleware"]
 

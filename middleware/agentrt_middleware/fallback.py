@@ -18,8 +18,8 @@ from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.message import DataBlock, Msg, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
-from agentrt_middleware.model_calls import make_attempts
-from agentrt_middleware.options import ErrorChoice, check_number, choose_errors
+from agentrt_middleware.attempts import make_attempts
+from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors
 
 __all__ = ["ModelFallbackMiddleware"]
 

@@ -26,7 +26,7 @@ from agentrt.event import (
 )
 from agentrt.hooks import MiddlewareBase, NextReply, ReplyValues
 from agentrt.message import Msg, TextBlock, ToolResultState
-from agentrt_middleware.replies import input_of
+from agentrt_middleware.reply_info import input_of
 
 __all__ = ["LoggingMiddleware"]
 

@@ -9,8 +9,8 @@ from agentrt.errors import RateLimited, Timeout, Transient
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatResponse, ModelResult
-from agentrt_middleware.model_calls import make_attempts
-from agentrt_middleware.options import Backoff, ErrorChoice, check_number, choose_errors, retry_after_of
+from agentrt_middleware.attempts import make_attempts
+from agentrt_middleware.validation import Backoff, ErrorChoice, check_number, choose_errors, retry_after_of
 
 __all__ = ["RetryMiddleware"]
 

@@ -9,8 +9,8 @@ import anyio
 from agentrt.errors import MiddlewareConfigError, Timeout
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
-from agentrt_middleware.model_calls import close
-from agentrt_middleware.options import check_number
+from agentrt_middleware.attempts import close
+from agentrt_middleware.validation import check_number
 
 __all__ = ["TimeoutMiddleware"]
 

@@ -11,8 +11,8 @@ from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import ActingValues, MiddlewareBase, ModelCallValues, NextActing, NextModelCall
 from agentrt.model import ChatResponse, ModelResult
 from agentrt.types import ToolChunk, ToolResponse
-from agentrt_middleware.model_calls import watch
-from agentrt_middleware.replies import call_of
+from agentrt_middleware.attempts import watch
+from agentrt_middleware.reply_info import call_of
 
 __all__ = ["Timing", "TimingMiddleware"]
 

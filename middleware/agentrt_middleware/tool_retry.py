@@ -13,8 +13,8 @@ from agentrt.message import ToolCallBlock, ToolResultState
 from agentrt.permission.glob import matches
 from agentrt.tool import Toolkit
 from agentrt.types import ToolChunk, ToolResponse
-from agentrt_middleware.options import Backoff, check_number
-from agentrt_middleware.replies import call_of
+from agentrt_middleware.reply_info import call_of
+from agentrt_middleware.validation import Backoff, check_number
 
 __all__ = ["ToolRetryMiddleware"]
 

@@ -10,8 +10,8 @@ from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.message import ContentBlock, Msg
 from agentrt.model import ChatResponse, ChatUsage, ModelResult
 from agentrt.model.estimate import estimated_usage
-from agentrt_middleware.model_calls import usage_of, watch
-from agentrt_middleware.options import check_number
+from agentrt_middleware.attempts import usage_of, watch
+from agentrt_middleware.validation import check_number
 
 __all__ = ["UsageMiddleware", "UsageReport"]
 

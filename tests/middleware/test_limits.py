@@ -13,13 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentrt_middleware import redis_store
-from agentrt_middleware.limits import Limits, Refusal, Usage
-from agentrt_middleware.redis_store import RedisStore
+from agentrt_middleware.rate_limit import redis
+from agentrt_middleware.rate_limit.redis import RedisStore
+from agentrt_middleware.rate_limit.usage_window import Limits, Refusal, Usage
 from tests.middleware.played import on_both_loops
 from tests.services import unavailable
 
-_SCRIPT = redis_store._SCRIPT
+_SCRIPT = redis._SCRIPT
 _NEARLY = 1e-5  # seconds; clocks are read in millionths
 _BEGIN = 1_700_000_000.0
 
@@ -66,11 +66,11 @@ class Redis:
     @contextmanager
     def _played(self, now: float) -> Iterator[None]:
         time = f"{{'{int(now)}', '{round(now % 1 * 1e6)}'}}"
-        redis_store._SCRIPT = _SCRIPT.replace("redis.call('TIME')", time)
+        redis._SCRIPT = _SCRIPT.replace("redis.call('TIME')", time)
         try:
             yield
         finally:
-            redis_store._SCRIPT = _SCRIPT
+            redis._SCRIPT = _SCRIPT
 
 
 def redis_url() -> str:

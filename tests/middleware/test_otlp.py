@@ -136,7 +136,7 @@ def test_a_second_provider_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("module", ["opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"])
 def test_without_the_extra_it_says_which_one_to_install(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "agentrt_middleware.otlp_sdk", raising=False)
+    monkeypatch.delitem(sys.modules, "agentrt_middleware.tracing.otlp_sdk", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r"agentrt\[otel\]"):
         setup_tracing()

@@ -25,11 +25,11 @@ from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.middleware import MiddlewareBase, RateLimitMiddleware
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, OpenAIChatModel, ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
-from agentrt_middleware import rate_limit
-from agentrt_middleware.call_tokens import AnswerLengths, CallTokens
-from agentrt_middleware.limiter import Limiter
-from agentrt_middleware.limits import Limits
-from agentrt_middleware.shared_limiter import SharedLimiter
+from agentrt_middleware.rate_limit import middleware as rate_limit
+from agentrt_middleware.rate_limit.call_tokens import AnswerLengths, CallTokens
+from agentrt_middleware.rate_limit.distributed import SharedLimiter
+from agentrt_middleware.rate_limit.queue import Limiter
+from agentrt_middleware.rate_limit.usage_window import Limits
 from tests.agent.helpers import add
 from tests.middleware.played import Clock, on_both_loops, play
 

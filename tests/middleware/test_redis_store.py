@@ -23,9 +23,9 @@ from agentrt.errors import ConfigError, RateLimitTimeout
 from agentrt.event import CustomEvent
 from agentrt.middleware import RateLimitMiddleware, RedisStore
 from agentrt.model import ScriptedChatModel
-from agentrt_middleware import shared_limiter
-from agentrt_middleware.limits import Limits
-from agentrt_middleware.shared_limiter import SharedLimiter
+from agentrt_middleware.rate_limit import distributed
+from agentrt_middleware.rate_limit.distributed import SharedLimiter
+from agentrt_middleware.rate_limit.usage_window import Limits
 from tests.services import needs
 
 coredis = pytest.importorskip("coredis")
@@ -396,7 +396,7 @@ async def test_when_redis_fails_in_mid_run_the_policy_decides_soon_and_tells_onc
     else:
         await ask(agent, found)
         assert found == [("rate_limit_store", {"state": "down", "policy": policy})]
-    assert monotonic() - begin < 2 * shared_limiter._PATIENCE + 0.5  # a bound for busy machines, asked but once
+    assert monotonic() - begin < 2 * distributed._PATIENCE + 0.5  # a bound for busy machines, asked but once
     if policy == "open":
         await ask(agent, found)
     elif policy == "local":
@@ -410,7 +410,7 @@ async def test_when_redis_fails_in_mid_run_the_policy_decides_soon_and_tells_onc
 async def test_when_redis_is_back_the_limits_are_shared_again(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(shared_limiter, "_REST", 0.0)
+    monkeypatch.setattr(distributed, "_REST", 0.0)
     found: list[Any] = []
     agent = agent_on(server.url, "open", requests_per_minute=4, max_wait=1)
     await ask(agent, found)

@@ -5,8 +5,8 @@ import asyncio
 import anyio
 import pytest
 
-from agentrt_middleware.limits import Limits, Refusal
-from agentrt_middleware.shared_limiter import SharedLimiter
+from agentrt_middleware.rate_limit.distributed import SharedLimiter
+from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
 from tests.middleware.played import on_both_loops, play
 
 PATIENCE = 10.0  # seconds; only a failure waits that long

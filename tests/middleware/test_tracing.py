@@ -53,8 +53,8 @@ from agentrt.model import (
 )
 from agentrt.testing import ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool, ToolBase, ToolContext
-from agentrt_middleware.genai_attributes import labels_of
-from agentrt_middleware.genai_span import GenAISpan, Isolated
+from agentrt_middleware.tracing.attributes import labels_of
+from agentrt_middleware.tracing.span import GenAISpan, Isolated
 from tests.agent.helpers import add, agent_of, call, items_of
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"

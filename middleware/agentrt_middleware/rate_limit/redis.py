@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrt.errors import ConfigError
-from agentrt_middleware.limits import Limits, Refusal
+from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
 
 __all__ = ["RedisStore"]
 

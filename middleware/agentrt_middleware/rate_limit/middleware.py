@@ -8,12 +8,12 @@ from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout
 from agentrt.event import CustomEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
-from agentrt_middleware.call_tokens import AnswerLengths, CallTokens
-from agentrt_middleware.limiter import Lease, Limiter, Listener, loop_time
-from agentrt_middleware.limits import Limits, Refusal
-from agentrt_middleware.model_calls import close, is_readable
-from agentrt_middleware.options import check_number, retry_after_of
-from agentrt_middleware.shared_limiter import LimitStore, SharedLimiter, StorePolicy
+from agentrt_middleware.attempts import close, is_readable
+from agentrt_middleware.rate_limit.call_tokens import AnswerLengths, CallTokens
+from agentrt_middleware.rate_limit.distributed import LimitStore, SharedLimiter, StorePolicy
+from agentrt_middleware.rate_limit.queue import Lease, Limiter, Listener, loop_time
+from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
+from agentrt_middleware.validation import check_number, retry_after_of
 
 __all__ = ["RateLimitMiddleware"]
 

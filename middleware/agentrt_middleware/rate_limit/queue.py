@@ -22,7 +22,7 @@ import anyio
 from anyio.lowlevel import RunVar, current_token
 
 from agentrt.errors import RateLimitTimeout
-from agentrt_middleware.limits import Limits, Refusal, Usage
+from agentrt_middleware.rate_limit.usage_window import Limits, Refusal, Usage
 
 __all__ = ["TURN", "Lease", "Limiter", "Listener", "Waiter", "loop_time"]
 

@@ -9,8 +9,8 @@ from typing import Literal, Protocol, TypeVar, runtime_checkable
 import anyio
 
 from agentrt.errors import RateLimitTimeout
-from agentrt_middleware.limiter import TURN, Lease, Limiter, Listener, Waiter, loop_time
-from agentrt_middleware.limits import Limits, Refusal
+from agentrt_middleware.rate_limit.queue import TURN, Lease, Limiter, Listener, Waiter, loop_time
+from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
 
 __all__ = ["LimitStore", "SharedLimiter", "StorePolicy"]
 

@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.trace import ProxyTracerProvider
 
 from agentrt.errors import ConfigError, UsageError
-from agentrt_middleware.options import check_number
+from agentrt_middleware.validation import check_number
 
 __all__ = ["SpanDelivery", "setup_tracing"]
 
@@ -77,7 +77,7 @@ def setup_tracing(
     if not isinstance(trace.get_tracer_provider(), ProxyTracerProvider):
         raise _found_another()
     try:
-        from agentrt_middleware.otlp_sdk import make_provider
+        from agentrt_middleware.tracing.otlp_sdk import make_provider
     except ImportError as error:
         raise ConfigError(
             'setup_tracing() needs OpenTelemetry\'s SDK and exporter: pip install "agentrt[otel]"'

@@ -27,11 +27,21 @@ from agentrt.event import (
 from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultState
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.types import ToolChunk, ToolResponse
-from agentrt_middleware import genai, genai_attributes, genai_content
-from agentrt_middleware.genai_metrics import GenAIMetrics
-from agentrt_middleware.genai_span import Current, GenAISpan, Isolated
-from agentrt_middleware.model_calls import Pieces, is_readable
-from agentrt_middleware.replies import call_of, input_of, model_name_of
+from agentrt_middleware.attempts import Pieces, is_readable
+from agentrt_middleware.reply_info import call_of, input_of, model_name_of
+from agentrt_middleware.tracing import attributes, conventions
+from agentrt_middleware.tracing.content import (
+    arguments_json,
+    call_names,
+    input_messages,
+    output_messages,
+    plain_text,
+    result_text,
+    system_parts,
+    tool_definitions,
+)
+from agentrt_middleware.tracing.metrics import GenAIMetrics
+from agentrt_middleware.tracing.span import Current, GenAISpan, Isolated
 
 __all__ = ["TracingMiddleware"]
 
@@ -248,12 +258,14 @@ class TracingMiddleware(MiddlewareBase):
 
 
 def _captured_by_environment() -> bool:
-    value = os.environ.get(genai.CAPTURE_VARIABLE, "")
-    if value.upper() not in genai.CAPTURE_VALUES:
+    value = os.environ.get(conventions.CAPTURE_VARIABLE, "")
+    if value.upper() not in conventions.CAPTURE_VALUES:
         _logger.warning(
-            "%s must be one of %s: no content is captured", genai.CAPTURE_VARIABLE, ", ".join(genai.CAPTURE_VALUES)
+            "%s must be one of %s: no content is captured",
+            conventions.CAPTURE_VARIABLE,
+            ", ".join(conventions.CAPTURE_VALUES),
         )
-    return genai.CAPTURE_VALUES.get(value.upper(), False)
+    return conventions.CAPTURE_VALUES.get(value.upper(), False)
 
 
 @dataclass(slots=True)
@@ -269,19 +281,19 @@ class _Instruments:
         self, operation: str, describe: Callable[..., tuple[str, _Attributes]], *values: Any, **at: Any
     ) -> GenAISpan:
         """Begin the span of an operation on what `describe` names and describes."""
-        subject, attributes = self.isolated(describe, *values) or (genai.OTHER, {})
-        kind = SpanKind.CLIENT if operation == genai.CHAT else SpanKind.INTERNAL
-        attributes[genai.OPERATION] = operation
-        return GenAISpan(self.isolated, self.tracer, f"{operation} {subject}", kind, attributes, **at)
+        subject, described = self.isolated(describe, *values) or (conventions.OTHER, {})
+        kind = SpanKind.CLIENT if operation == conventions.CHAT else SpanKind.INTERNAL
+        described[conventions.OPERATION] = operation
+        return GenAISpan(self.isolated, self.tracer, f"{operation} {subject}", kind, described, **at)
 
     def content(self, span: GenAISpan, name: str, make: Callable[..., str | None], *values: Any) -> None:
         """Set what somebody said, if that is to be captured."""
         if self.captures:
             span.set_content(name, make, *values)
 
-    def labels(self, attributes: _Attributes) -> _Attributes:
+    def labels(self, labels: _Attributes) -> _Attributes:
         """Return the attributes of a metric that have a value, as they may leave."""
-        return self.isolated.cleaned(attributes)
+        return self.isolated.cleaned(labels)
 
 
 class _Reply:
@@ -300,11 +312,11 @@ class _Reply:
         self._started = perf_counter()
         is_external = isinstance(inputs, ExternalExecutionResultEvent)
         self._external = {each.id for each in inputs.execution_results} if is_external else set()
-        self.span = instruments.span(genai.INVOKE_AGENT, genai_attributes.of_agent, agent, inputs)
+        self.span = instruments.span(conventions.INVOKE_AGENT, attributes.of_agent, agent, inputs)
         told = [inputs] if isinstance(inputs, Msg) else inputs
         if isinstance(told, list):
-            instruments.content(self.span, genai.INPUT_MESSAGES, genai_content.input_messages, told)
-            instruments.content(self.span, genai.INPUT_VALUE, genai_content.plain_text, told)
+            instruments.content(self.span, conventions.INPUT_MESSAGES, input_messages, told)
+            instruments.content(self.span, conventions.INPUT_VALUE, plain_text, told)
 
     def end_chat(self) -> None:
         if self.chat is not None:
@@ -315,10 +327,10 @@ class _Reply:
         if event.reply_id != self.run.id:
             return
         span = self.span if self.chat is None else self.chat.span
-        attributes: _Attributes = {genai.RETRY_ATTEMPT: event.attempt, genai.RETRY_WAIT: event.wait_seconds}
+        retry: _Attributes = {conventions.RETRY_ATTEMPT: event.attempt, conventions.RETRY_WAIT: event.wait_seconds}
         if self.instruments.captures:
-            attributes[genai.RETRY_REASON] = event.reason
-        span.add_event(genai.RETRY_EVENT, attributes, event.created_at)
+            retry[conventions.RETRY_REASON] = event.reason
+        span.add_event(conventions.RETRY_EVENT, retry, event.created_at)
 
     def see_model_call_end(self, event: ModelCallEndEvent) -> None:
         if event.reply_id == self.run.id:
@@ -332,7 +344,7 @@ class _Reply:
         if tool is None:
             call = ToolCallBlock(event.tool_call_id, self.run.call_name(event.tool_call_id))
             tool = _Tool(self.instruments, self, call, event.created_at)
-            tool.span.set({genai.AGENT_IS_EXTERNAL: True if call.id in self._external else None})
+            tool.span.set({conventions.AGENT_IS_EXTERNAL: True if call.id in self._external else None})
         tool.end(event.state)
 
     def see_end(self, event: ReplyEndEvent) -> None:
@@ -341,15 +353,15 @@ class _Reply:
 
     def see_message(self, message: Msg) -> None:
         calls = message.get_content_blocks("tool_call")
-        asking = genai_content.call_names(calls, ToolCallState.ASKING)
-        submitted = genai_content.call_names(calls, ToolCallState.SUBMITTED)
-        self.span.set({genai.AGENT_PENDING_CONFIRMATION: asking, genai.AGENT_PENDING_EXTERNAL: submitted})
+        asking = call_names(calls, ToolCallState.ASKING)
+        submitted = call_names(calls, ToolCallState.SUBMITTED)
+        self.span.set({conventions.AGENT_PENDING_CONFIRMATION: asking, conventions.AGENT_PENDING_EXTERNAL: submitted})
         if asking or submitted:
             self.reason = self.reason or "parked"
         ended = "stop" if self.reason in (None, "completed") else self.reason
         content = message.get_content_blocks()
-        self.instruments.content(self.span, genai.OUTPUT_MESSAGES, genai_content.output_messages, content, ended)
-        self.instruments.content(self.span, genai.OUTPUT_VALUE, genai_content.plain_text, [message])
+        self.instruments.content(self.span, conventions.OUTPUT_MESSAGES, output_messages, content, ended)
+        self.instruments.content(self.span, conventions.OUTPUT_VALUE, plain_text, [message])
 
     def leave(self, error: BaseException) -> None:
         """Note why the reply stops short; only an `Exception` is a failure."""
@@ -364,11 +376,11 @@ class _Reply:
         for tool in self.tools.values():
             tool.end(None)
         self.span.set(
-            {genai.AGENT_FINISHED_REASON: self.reason or "completed", **genai_attributes.of_usage(self.usage)}
+            {conventions.AGENT_FINISHED_REASON: self.reason or "completed", **attributes.of_usage(self.usage)}
         )
         self.span.end()
         name, model = self.agent.name, model_name_of(self.agent)
-        labels = {genai.AGENT_NAME: name, genai.REQUEST_MODEL: model, genai.ERROR_TYPE: self.failure}
+        labels = {conventions.AGENT_NAME: name, conventions.REQUEST_MODEL: model, conventions.ERROR_TYPE: self.failure}
         made = self.instruments
         made.metrics.agent(perf_counter() - self._started, self.chats, len(self.tools), made.labels(labels))
 
@@ -400,12 +412,12 @@ class _Chat:
             reply.end_chat()
             reply.chat = self
             reply.chats += 1
-        self.span = instruments.span(genai.CHAT, genai_attributes.of_chat, agent, self._model)
+        self.span = instruments.span(conventions.CHAT, attributes.of_chat, agent, self._model)
         messages, choice = values["messages"], values["tool_choice"]
         tools = [] if choice is not None and choice.mode == "none" else values["tools"]
-        instruments.content(self.span, genai.SYSTEM_INSTRUCTIONS, genai_content.system_parts, messages)
-        instruments.content(self.span, genai.INPUT_MESSAGES, genai_content.input_messages, messages)
-        instruments.content(self.span, genai.TOOL_DEFINITIONS, genai_content.tool_definitions, tools)
+        instruments.content(self.span, conventions.SYSTEM_INSTRUCTIONS, system_parts, messages)
+        instruments.content(self.span, conventions.INPUT_MESSAGES, input_messages, messages)
+        instruments.content(self.span, conventions.TOOL_DEFINITIONS, tool_definitions, tools)
 
     def see(self, piece: Any) -> None:
         if self._first is None:
@@ -426,21 +438,25 @@ class _Chat:
         # One that was cut or left has no answer, which is an error to the conventions, and none to us.
         reason = "error" if response is None else response.finished_reason or "stop"
         usage = None if response is None else response.usage
-        answering = None if response is None else genai_attributes.answering(response)
+        answering = None if response is None else attributes.answering(response)
         self.span.set(
             {
-                genai.FINISH_REASONS: [reason],
-                genai.TIME_TO_FIRST_CHUNK: self._first,
-                genai.RESPONSE_ID: None if response is None else response.id,
-                genai.RESPONSE_MODEL: answering,
-                **genai_attributes.of_usage(usage),
+                conventions.FINISH_REASONS: [reason],
+                conventions.TIME_TO_FIRST_CHUNK: self._first,
+                conventions.RESPONSE_ID: None if response is None else response.id,
+                conventions.RESPONSE_MODEL: answering,
+                **attributes.of_usage(usage),
             }
         )
         made = self._instruments
         if response is not None:
-            made.content(self.span, genai.OUTPUT_MESSAGES, genai_content.output_messages, response.content, reason)
+            made.content(self.span, conventions.OUTPUT_MESSAGES, output_messages, response.content, reason)
         labels = made.labels(
-            {**genai_attributes.labels_of(self._model), genai.RESPONSE_MODEL: answering, genai.ERROR_TYPE: failure}
+            {
+                **attributes.labels_of(self._model),
+                conventions.RESPONSE_MODEL: answering,
+                conventions.ERROR_TYPE: failure,
+            }
         )
         made.metrics.chat(perf_counter() - self._started, usage, labels)
         if self._reply is None:
@@ -467,8 +483,8 @@ class _Tool:
         reply.tools[call.id] = self
         where = {} if at is None else {"parent": reply.span.context, "started_at": at}
         self.span = instruments.span(
-            genai.EXECUTE_TOOL,
-            genai_attributes.of_tool,
+            conventions.EXECUTE_TOOL,
+            attributes.of_tool,
             reply.agent,
             reply.run.toolkit,
             call,
@@ -479,14 +495,14 @@ class _Tool:
             self.span.stop(at)
             return
         self._name = call.name
-        instruments.content(self.span, genai.TOOL_ARGUMENTS, genai_content.arguments_json, call)
+        instruments.content(self.span, conventions.TOOL_ARGUMENTS, arguments_json, call)
 
     def stop(self) -> None:
         self.span.stop()
         made = self._instruments
         if self.response is not None:
-            made.content(self.span, genai.TOOL_RESULT, genai_content.result_text, self.response.content)
-        labels = made.labels({genai.TOOL_NAME: self._name, genai.ERROR_TYPE: self.failure})
+            made.content(self.span, conventions.TOOL_RESULT, result_text, self.response.content)
+        labels = made.labels({conventions.TOOL_NAME: self._name, conventions.ERROR_TYPE: self.failure})
         made.metrics.tool(perf_counter() - self._started, labels)
 
     def end(self, state: ToolResultState | None) -> None:
@@ -495,7 +511,7 @@ class _Tool:
             return
         own = None if self.response is None else self.response.state
         known = ToolResultState.ERROR if self.failure else state or own
-        self.span.set({genai.TOOL_STATE: (known or ToolResultState.INTERRUPTED).value})
+        self.span.set({conventions.TOOL_STATE: (known or ToolResultState.INTERRUPTED).value})
         if known in _FAILED:
             self.span.fail(self.failure or _FAILED[known])
         self.span.end()

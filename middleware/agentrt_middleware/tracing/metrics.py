@@ -6,7 +6,7 @@ from typing import Any
 from opentelemetry.metrics import Histogram, Meter
 
 from agentrt.types import ChatUsage
-from agentrt_middleware import genai
+from agentrt_middleware.tracing import conventions
 
 __all__ = ["GenAIMetrics"]
 
@@ -18,27 +18,27 @@ class GenAIMetrics:
 
     def __init__(self, meter: Meter) -> None:
         self._chats = [
-            _seconds(meter, genai.METRIC_INFERENCE_DURATION),
-            _seconds(meter, genai.METRIC_OPERATION_DURATION),
+            _seconds(meter, conventions.METRIC_INFERENCE_DURATION),
+            _seconds(meter, conventions.METRIC_OPERATION_DURATION),
         ]
-        self._usage = _tokens(meter, genai.METRIC_TOKEN_USAGE)
-        self._input = _tokens(meter, genai.METRIC_INFERENCE_INPUT_TOKENS)
-        self._output = _tokens(meter, genai.METRIC_INFERENCE_OUTPUT_TOKENS)
-        counted = genai.METRICS_INFERENCE_USAGE.items()
+        self._usage = _tokens(meter, conventions.METRIC_TOKEN_USAGE)
+        self._input = _tokens(meter, conventions.METRIC_INFERENCE_INPUT_TOKENS)
+        self._output = _tokens(meter, conventions.METRIC_INFERENCE_OUTPUT_TOKENS)
+        counted = conventions.METRICS_INFERENCE_USAGE.items()
         self._used = [(field, meter.create_counter(name, "{token}")) for field, name in counted]
-        self._agents = _seconds(meter, genai.METRIC_AGENT_DURATION)
-        self._inference_calls = meter.create_histogram(genai.METRIC_AGENT_INFERENCE_CALLS, "{call}")
-        self._tool_calls = meter.create_histogram(genai.METRIC_AGENT_TOOL_CALLS, "{call}")
-        self._tools = _seconds(meter, genai.METRIC_TOOL_DURATION)
+        self._agents = _seconds(meter, conventions.METRIC_AGENT_DURATION)
+        self._inference_calls = meter.create_histogram(conventions.METRIC_AGENT_INFERENCE_CALLS, "{call}")
+        self._tool_calls = meter.create_histogram(conventions.METRIC_AGENT_TOOL_CALLS, "{call}")
+        self._tools = _seconds(meter, conventions.METRIC_TOOL_DURATION)
 
     def chat(self, seconds: float, usage: ChatUsage | None, attributes: Attributes) -> None:
         for histogram in self._chats:
             histogram.record(seconds, attributes)
         if usage is None:
             return
-        known = {name: value for name, value in attributes.items() if name != genai.ERROR_TYPE}
-        self._usage.record(usage.input_tokens, {**known, genai.TOKEN_TYPE: "input"})
-        self._usage.record(usage.output_tokens, {**known, genai.TOKEN_TYPE: "output"})
+        known = {name: value for name, value in attributes.items() if name != conventions.ERROR_TYPE}
+        self._usage.record(usage.input_tokens, {**known, conventions.TOKEN_TYPE: "input"})
+        self._usage.record(usage.output_tokens, {**known, conventions.TOKEN_TYPE: "output"})
         self._input.record(usage.input_tokens, known)
         self._output.record(usage.output_tokens, known)
         for field, counter in self._used:
@@ -54,8 +54,8 @@ class GenAIMetrics:
 
 
 def _seconds(meter: Meter, name: str) -> Histogram:
-    return meter.create_histogram(name, "s", explicit_bucket_boundaries_advisory=genai.DURATION_BUCKETS)
+    return meter.create_histogram(name, "s", explicit_bucket_boundaries_advisory=conventions.DURATION_BUCKETS)
 
 
 def _tokens(meter: Meter, name: str) -> Histogram:
-    return meter.create_histogram(name, "{token}", explicit_bucket_boundaries_advisory=genai.TOKEN_BUCKETS)
+    return meter.create_histogram(name, "{token}", explicit_bucket_boundaries_advisory=conventions.TOKEN_BUCKETS)

@@ -8,8 +8,8 @@ from agentrt.message import ToolCallBlock
 from agentrt.model import ChatModelBase
 from agentrt.tool import Toolkit
 from agentrt.types import ChatResponse, ChatUsage
-from agentrt_middleware import genai
-from agentrt_middleware.replies import model_name_of
+from agentrt_middleware.reply_info import model_name_of
+from agentrt_middleware.tracing import conventions
 
 __all__ = ["Attributes", "answering", "labels_of", "of_agent", "of_chat", "of_tool", "of_usage"]
 
@@ -19,11 +19,11 @@ Attributes = dict[str, Any]
 def of_agent(agent: Any, inputs: Any) -> tuple[str, Attributes]:
     """Return the name of an agent, and the attributes of the span of its reply."""
     return agent.name, {
-        genai.AGENT_NAME: agent.name,
-        genai.AGENT_REPLY_ID: agent.run.id,
-        genai.CONVERSATION_ID: agent.state.session_id,
-        genai.REQUEST_MODEL: model_name_of(agent),
-        genai.AGENT_INCOMING_EVENT: inputs.type if isinstance(inputs, AgentEvent) else None,
+        conventions.AGENT_NAME: agent.name,
+        conventions.AGENT_REPLY_ID: agent.run.id,
+        conventions.CONVERSATION_ID: agent.state.session_id,
+        conventions.REQUEST_MODEL: model_name_of(agent),
+        conventions.AGENT_INCOMING_EVENT: inputs.type if isinstance(inputs, AgentEvent) else None,
     }
 
 
@@ -32,18 +32,18 @@ def of_chat(agent: Any, model: ChatModelBase) -> tuple[str, Attributes]:
     url = urlsplit(str(getattr(model, "base_url", None) or ""))
     return model.model, {
         **labels_of(model),
-        genai.AGENT_NAME: agent.name,
-        genai.CONVERSATION_ID: agent.state.session_id,
-        genai.REQUEST_STREAM: model.stream or None,
+        conventions.AGENT_NAME: agent.name,
+        conventions.CONVERSATION_ID: agent.state.session_id,
+        conventions.REQUEST_STREAM: model.stream or None,
         **_settings(model),
-        genai.SERVER_ADDRESS: url.hostname,
-        genai.SERVER_PORT: url.port,
-        genai.CHAT_IS_INTERNAL: agent.run.is_internal or None,
+        conventions.SERVER_ADDRESS: url.hostname,
+        conventions.SERVER_PORT: url.port,
+        conventions.CHAT_IS_INTERNAL: agent.run.is_internal or None,
     }
 
 
 def _settings(model: ChatModelBase) -> Attributes:
-    names = genai.REQUEST_SETTINGS
+    names = conventions.REQUEST_SETTINGS
     known = {names[name]: value for name, value in model.settings.items() if name in names}
     # One sequence that ends an answer may be given as it is; an attribute is always a list of them.
     return {name: [value] if isinstance(value, str) else value for name, value in known.items()}
@@ -53,20 +53,24 @@ def of_tool(agent: Any, toolkit: Toolkit, call: ToolCallBlock, captures: bool) -
     """Return the name of the tool that a call is for, as far as it may be told, and the attributes of its span."""
     tool = toolkit.get(call.name)
     # A name that no tool has is the model's own words.
-    name = call.name if tool is not None or captures else genai.OTHER
+    name = call.name if tool is not None or captures else conventions.OTHER
     return name, {
-        genai.TOOL_NAME: name,
-        genai.TOOL_TYPE: "function",
-        genai.TOOL_CALL_ID: call.id,
-        genai.TOOL_DESCRIPTION: None if tool is None else tool.description,
-        genai.AGENT_NAME: agent.name,
+        conventions.TOOL_NAME: name,
+        conventions.TOOL_TYPE: "function",
+        conventions.TOOL_CALL_ID: call.id,
+        conventions.TOOL_DESCRIPTION: None if tool is None else tool.description,
+        conventions.AGENT_NAME: agent.name,
     }
 
 
 def labels_of(model: ChatModelBase) -> Attributes:
     """Return what tells the calls of one model from those of others, in spans and metrics."""
-    provider = model.provider or type(model).__name__.removesuffix("ChatModel").lower() or genai.OTHER
-    return {genai.OPERATION: genai.CHAT, genai.PROVIDER: provider, genai.REQUEST_MODEL: model.model}
+    provider = model.provider or type(model).__name__.removesuffix("ChatModel").lower() or conventions.OTHER
+    return {
+        conventions.OPERATION: conventions.CHAT,
+        conventions.PROVIDER: provider,
+        conventions.REQUEST_MODEL: model.model,
+    }
 
 
 def answering(response: ChatResponse) -> str | None:
@@ -80,9 +84,9 @@ def of_usage(usage: ChatUsage | None) -> Attributes:
     if usage is None:
         return {}
     return {
-        genai.INPUT_TOKENS: usage.input_tokens,
-        genai.OUTPUT_TOKENS: usage.output_tokens,
-        genai.CACHE_READ_TOKENS: usage.cache_input_tokens or None,
-        genai.CACHE_WRITE_TOKENS: usage.cache_creation_input_tokens or None,
-        genai.USAGE_ESTIMATED: usage.estimated or None,
+        conventions.INPUT_TOKENS: usage.input_tokens,
+        conventions.OUTPUT_TOKENS: usage.output_tokens,
+        conventions.CACHE_READ_TOKENS: usage.cache_input_tokens or None,
+        conventions.CACHE_WRITE_TOKENS: usage.cache_creation_input_tokens or None,
+        conventions.USAGE_ESTIMATED: usage.estimated or None,
     }

@@ -9,7 +9,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
 
-from agentrt_middleware.genai import ERROR_TYPE
+from agentrt_middleware.tracing.conventions import ERROR_TYPE
 
 __all__ = ["Current", "GenAISpan", "Isolated"]
 
