@@ -793,7 +793,7 @@ async def test_a_redactor_is_asked_about_numbers_and_kinds_of_files_too(spans: S
     script = [[call("1", "pay", card=4111111111111111, amount=2.5, now=True)], "Done."]
     agent = agent_of(script, pay, middlewares=[spans.middleware(redact=redact, capture_content=True)])
     await agent.reply(UserMsg("user", [TextBlock("go"), DataBlock(URLSource("https://a.b/c", "image/secret"))]))
-    assert "4111" not in spans.text()
+    assert "4111111111111111" not in spans.text()
     assert "secret" not in spans.text()
     arguments = json.loads(spans.one("execute_tool").attributes["gen_ai.tool.call.arguments"])
     assert arguments == {"card": "[card]", "amount": 2.5, "now": True}
