@@ -1,10 +1,10 @@
 """The one door to middlewares: the base class, and everything that ships in `agentrt_middleware`."""
 
+from agentrt.agent.hook_middleware import HookMiddleware
 from agentrt.hooks import MiddlewareBase
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
-from agentrt_middleware.hooks import HookMiddleware
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
 from agentrt_middleware.rate_limit.redis import RedisStore

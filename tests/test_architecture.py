@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted([*ROOT.glob("agentrt/**/*.py"), *ROOT.glob("middleware/**/*.py")])
-HOST = ROOT / "agentrt" / "agent" / "host.py"
+HOST = ROOT / "agentrt" / "concurrency" / "event_loop.py"
 COMPILER = ROOT / "agentrt" / "chain" / "compile.py"
 CONSOLE = ROOT / "agentrt" / "console"
 

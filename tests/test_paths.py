@@ -15,7 +15,7 @@ from agentrt.hooks import HOOKS
 from agentrt.message import ToolCallBlock, ToolResultBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolBase
-from tests.agent.helpers import add, call
+from tests.loop.helpers import add, call
 
 
 class Counting(MiddlewareBase):

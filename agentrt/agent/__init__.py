@@ -1,15 +1,15 @@
 """Agents, and the loop of a reply."""
 
 from agentrt.agent.agent import Agent
-from agentrt.agent.audio import AudioPlayer
 from agentrt.agent.base import AgentBase, ReActAgentBase
-from agentrt.agent.config import ContextConfig, ReActConfig
-from agentrt.agent.queue import MessageQueue
 from agentrt.agent.react import ReActAgent
-from agentrt.agent.run import Run
-from agentrt.agent.stream import ReplyStream
 from agentrt.agent.user import UserAgent
-from agentrt.agent.user_input import TerminalUserInput, UserInputBase, UserInputData
+from agentrt.conversation.config import ContextConfig, ReActConfig
+from agentrt.conversation.reply_stream import ReplyStream
+from agentrt.conversation.run import Run
+from agentrt.output.audio import AudioPlayer
+from agentrt.output.queue import MessageQueue
+from agentrt.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
 
 __all__ = [
     "Agent",

@@ -7,34 +7,35 @@ from typing import Any, ClassVar, Self, cast
 
 import anyio
 
-from agentrt.agent.accept import as_input, as_messages, has_content
-from agentrt.agent.acting import act
 from agentrt.agent.announce import hooks_that_emit
-from agentrt.agent.approval import check_permission
 from agentrt.agent.base import AgentBase, ReActAgentBase, interrupted
-from agentrt.agent.compress import compress, compress_now
-from agentrt.agent.config import ContextConfig, ReActConfig
-from agentrt.agent.drive import drive
-from agentrt.agent.ending import close_unfinished
-from agentrt.agent.fill import Fill
-from agentrt.agent.hooking import class_hooks
-from agentrt.agent.host import in_event_loop
-from agentrt.agent.interrupt import Asked
-from agentrt.agent.overridden import check_parameters, core_of, entry_of, reply_of_the_loop
-from agentrt.agent.own import OwnMethod, made_by_init
-from agentrt.agent.printing import printed
-from agentrt.agent.reasoning import Prompts, call_model, reason, system_prompt
-from agentrt.agent.repeat import check_number, check_reply_id
-from agentrt.agent.reply import reply
-from agentrt.agent.run import Run
+from agentrt.agent.hook_registry import class_hooks
+from agentrt.agent.overrides import OverriddenMethod, made_by_init
+from agentrt.agent.reply_override import check_parameters, core_of, entry_of, reply_of_the_loop
 from agentrt.agent.step_override import STEPS, core_of_step
-from agentrt.agent.stream import ReplyStream, Ticket, WhenBusy, turns_of
-from agentrt.agent.structured import check_form
 from agentrt.chain import Chains, HookSpec
+from agentrt.concurrency.event_loop import in_event_loop
+from agentrt.concurrency.interrupt import Asked
+from agentrt.conversation.config import ContextConfig, ReActConfig
+from agentrt.conversation.context_usage import Fill
+from agentrt.conversation.inputs import as_input, as_messages, has_content
+from agentrt.conversation.reply_stream import ReplyStream
+from agentrt.conversation.run import Run
+from agentrt.conversation.turns import Claim, WhenBusy, lock_of
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.hooks import HOOKS, MiddlewareBase, ReplyInput
+from agentrt.loop.acting import act
+from agentrt.loop.approval import check_permission
+from agentrt.loop.compression import compress, compress_now
+from agentrt.loop.driver import run_reply
+from agentrt.loop.outcome import close_unfinished
+from agentrt.loop.reasoning import Prompts, call_model, reason, system_prompt
+from agentrt.loop.repeat import check_number, check_reply_id
+from agentrt.loop.reply import reply
+from agentrt.loop.structured_output import check_form
 from agentrt.message import Msg, UserMsg
 from agentrt.model import ChatModelBase
+from agentrt.output.reply_printing import printed
 from agentrt.state import AgentState, StateStore
 from agentrt.tool import Toolkit
 
@@ -69,6 +70,7 @@ class Agent(ReActAgentBase):
         "on_compress_context": compress,
     }
     _shows_by_itself = False
+    runs_reply_loop = True
     _table = tuple(
         replace(spec, types={**spec.types, "context_config": (ContextConfig,)})  # which the hook table cannot know
         if spec.name == "on_compress_context"
@@ -167,10 +169,10 @@ class Agent(ReActAgentBase):
             check_reply_id(reply_id)
         if after != 0:
             check_number(after)
-        ticket = Ticket(reply_id, after)
+        ticket = Claim(reply_id, after)
         inputs = as_input(inputs)
         check_form(structured_schema)
-        items = drive(self, ticket, inputs, structured_schema, yield_final_msg)
+        items = run_reply(self, ticket, inputs, structured_schema, yield_final_msg)
         if self._compiled_for != class_hooks.version:
             self._fresh_chains()
         if self._shows or self._queues or self._is_seen_printing:
@@ -204,7 +206,7 @@ class Agent(ReActAgentBase):
         `handle_interrupt` gives; one that waits for an answer is put to rest at once, which the next save puts on
         record (`UserInterruptEvent` does the same with its events, and saved). Returns whether there was one.
         """
-        current = turns_of(self.state).run
+        current = lock_of(self.state).run
         if current is not None:
             told = reason.get_text_content() if isinstance(reason, Msg) else reason
             current.interruption.request("interrupted", told)
@@ -313,10 +315,10 @@ class Agent(ReActAgentBase):
         self._announcing = hooks_that_emit(self.chains)
         self._is_seen_printing = self.chains.on_print is not self._cores["on_print"]
 
-    def _spec_around(self, spec: HookSpec, method: OwnMethod) -> HookSpec:
+    def _spec_around(self, spec: HookSpec, method: OverriddenMethod) -> HookSpec:
         return spec if method.name in ("reply", *STEPS) else super()._spec_around(spec, method)
 
-    def _core_around(self, method: OwnMethod) -> Callable[..., Any]:
+    def _core_around(self, method: OverriddenMethod) -> Callable[..., Any]:
         if method.name in STEPS:
             return core_of_step(method)
         if method.name != "reply":
@@ -324,7 +326,7 @@ class Agent(ReActAgentBase):
         check_parameters(method)
         return core_of(method)
 
-    def _entry_of(self, method: OwnMethod) -> Callable[..., Any]:
+    def _entry_of(self, method: OverriddenMethod) -> Callable[..., Any]:
         if method.name in STEPS:
             return method.function  # the runtime calls it through the chain, and nobody else calls it
         return entry_of(method) if method.name == "reply" else super()._entry_of(method)

@@ -13,32 +13,34 @@ from typing import Any, ClassVar, NoReturn
 import anyio
 import shortuuid
 
-from agentrt.agent.audio import AudioPlayer
-from agentrt.agent.broadcast import broadcast
-from agentrt.agent.hooking import (
+from agentrt.agent.hook_middleware import layers_for
+from agentrt.agent.hook_registry import (
     REACT_HOOK_TYPES,
     HookRegistration,
     HookTable,
     are_same,
     class_hooks,
-    hook_layers,
     hooks_of,
 )
-from agentrt.agent.host import Mailbox, Reaper, checkpoint, soon
-from agentrt.agent.interrupt import Asked
-from agentrt.agent.own import OwnMethod, SetUp, made_by_init, own_methods, own_spec
-from agentrt.agent.printer import Printer
-from agentrt.agent.queue import MessageQueue
-from agentrt.agent.run import Run
-from agentrt.agent.stream import Ticket
+from agentrt.agent.overrides import OverriddenMethod, SetUp, made_by_init, own_methods, own_spec
+from agentrt.agent.subscribers import broadcast
 from agentrt.chain import Chains, HookSpec, compile_chains, explain
 from agentrt.chain.check import overrides
 from agentrt.chain.explain import ExplainFormat
+from agentrt.concurrency.event_loop import checkpoint, soon
+from agentrt.concurrency.interrupt import Asked
+from agentrt.concurrency.mailbox import Mailbox
+from agentrt.concurrency.reaper import Reaper
+from agentrt.conversation.run import Run
+from agentrt.conversation.turns import Claim
 from agentrt.errors import ChainContractError, ConfigError, InvalidInputError, MiddlewareConfigError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import DataBlock, Msg
 from agentrt.module import StateModule
+from agentrt.output.audio import AudioPlayer
+from agentrt.output.printer import Printer
+from agentrt.output.queue import MessageQueue
 from agentrt.state import AgentState
 from agentrt.text import repr_of, whole_characters
 from agentrt.tool import Toolkit
@@ -94,6 +96,8 @@ class AgentBase(HookRegistration, SetUp, StateModule):
     _cores: ClassVar[dict[str, Callable[..., Any]]]
     _inherited: ClassVar[dict[str, tuple[Callable[..., Any], tuple[str, ...]]]]
     _shows_by_itself: ClassVar[bool] = True
+    runs_reply_loop: ClassVar[bool] = False
+    """Whether replies are those of the runtime's loop, as an `Agent`'s are."""
     _table: ClassVar[tuple[HookSpec, ...]] = HOOKS
 
     def __init__(self, *, name: str | None = None, middlewares: Sequence[MiddlewareBase] = ()) -> None:
@@ -250,7 +254,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         table = [self._spec_around(spec, own[spec.name]) if spec.name in own else spec for spec in self._table]
         cores = self._cores | {hook: self._core_around(method) for hook, method in own.items()}
         _check_use(type(self).__name__, self._middlewares, cores)
-        self.chains = compile_chains(MiddlewareBase, table, cores, [*self._middlewares, *hook_layers(hooks)])
+        self.chains = compile_chains(MiddlewareBase, table, cores, [*self._middlewares, *layers_for(hooks)])
         self._compiled = hooks
 
     def _install(self) -> None:
@@ -258,13 +262,13 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         for method in self._own_methods:
             self.__dict__[method.name] = MethodType(self._entry_of(method), self)
 
-    def _entry_of(self, method: OwnMethod) -> Callable[..., Any]:
+    def _entry_of(self, method: OverriddenMethod) -> Callable[..., Any]:
         return method.entry
 
-    def _spec_around(self, spec: HookSpec, method: OwnMethod) -> HookSpec:
+    def _spec_around(self, spec: HookSpec, method: OverriddenMethod) -> HookSpec:
         return own_spec(spec, method)
 
-    def _core_around(self, method: OwnMethod) -> Callable[..., Any]:
+    def _core_around(self, method: OverriddenMethod) -> Callable[..., Any]:
         return method.core
 
     def _explained(self) -> dict[str, Any]:
@@ -287,7 +291,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
             self._compile_chains()
         return self.chains
 
-    async def _enter_chain(self, method: OwnMethod, values: dict[str, Any]) -> Any:
+    async def _enter_chain(self, method: OverriddenMethod, values: dict[str, Any]) -> Any:
         """Enter the chain around one of the agent's own methods."""
         if method.hook == "on_reply":
             return await self._reply_through_chain(values)
@@ -297,7 +301,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         return await _last_of(entered)
 
     async def _reply_through_chain(self, values: dict[str, Any]) -> Msg | None:
-        ticket = Ticket()
+        ticket = Claim()
         ticket.reaper = Reaper()
         run = OwnRun(ticket, 0, _NO_TOOLS)
         run.chains = self._fresh_chains()

@@ -6,9 +6,9 @@ from itertools import takewhile
 from typing import Any, NoReturn, Self
 
 from agentrt.agent.agent import Agent
-from agentrt.agent.config import ReActConfig
-from agentrt.agent.own import made_by_init
+from agentrt.agent.overrides import made_by_init
 from agentrt.agent.step_override import AS_GIVEN, act_plainly, reason_plainly
+from agentrt.conversation.config import ReActConfig
 from agentrt.errors import ConfigError, UsageError
 from agentrt.hooks import MiddlewareBase
 from agentrt.memory import InMemoryMemory, MemoryBase

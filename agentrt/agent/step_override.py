@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from agentrt.agent.acting import act
-from agentrt.agent.host import Host, Mailbox
-from agentrt.agent.own import OwnMethod
-from agentrt.agent.reasoning import Conversation, forget_attempt, reason
+from agentrt.agent.overrides import OverriddenMethod
+from agentrt.concurrency.background_task import BackgroundTask
+from agentrt.concurrency.mailbox import Mailbox
 from agentrt.errors import ChainContractError, ConfigError, UsageError
+from agentrt.loop.acting import act
+from agentrt.loop.reasoning import Conversation, forget_attempt, reason
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.types import ToolChoice, ToolResponse
 
@@ -41,7 +42,7 @@ class _Step:
 _step: ContextVar[_Step | None] = ContextVar("agentrt_overridden_step", default=None)
 
 
-def core_of_step(method: OwnMethod) -> Callable[..., AsyncGenerator[Any, None]]:
+def core_of_step(method: OverriddenMethod) -> Callable[..., AsyncGenerator[Any, None]]:
     """Return the core of the hook that the method is for, in agents of its class.
 
     Raises `ConfigError` for a method that cannot be called as the runtime does it.
@@ -56,7 +57,7 @@ def core_of_step(method: OwnMethod) -> Callable[..., AsyncGenerator[Any, None]]:
         (given,) = values.values()
         step = _Step(agent, method.name, given, Mailbox())
         arguments = method.values(agent, (given,) if accepts_value else (), {})
-        async with Host(agent.run.ticket, step.outlet, partial(_call, method, step, arguments)) as host:
+        async with BackgroundTask(agent.run.ticket, step.outlet, partial(_call, method, step, arguments)) as host:
             while await host.running():
                 for item in step.outlet.take():
                     yield item
@@ -67,7 +68,7 @@ def core_of_step(method: OwnMethod) -> Callable[..., AsyncGenerator[Any, None]]:
     return core
 
 
-def _accepts(method: OwnMethod, *values: Any) -> bool:
+def _accepts(method: OverriddenMethod, *values: Any) -> bool:
     try:
         method.signature.bind(None, *values)
     except TypeError:
@@ -75,7 +76,7 @@ def _accepts(method: OwnMethod, *values: Any) -> bool:
     return True
 
 
-async def _call(method: OwnMethod, step: _Step, arguments: dict[str, Any]) -> Any:
+async def _call(method: OverriddenMethod, step: _Step, arguments: dict[str, Any]) -> Any:
     _step.set(step)  # for this task, and those that it starts
     return await method(step.agent, arguments)
 

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, get_args
 from pydantic import BaseModel
 
 from agentrt.agent.base import AgentBase
-from agentrt.agent.own import made_by_init
-from agentrt.agent.user_input import TerminalUserInput, UserInputBase, UserInputData
+from agentrt.agent.overrides import made_by_init
 from agentrt.block import ContentBlock, TextBlock
 from agentrt.errors import InvalidInputError
 from agentrt.hooks import MiddlewareBase
 from agentrt.memory import InMemoryMemory, MemoryBase
 from agentrt.message import Msg
+from agentrt.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
 
 __all__ = ["UserAgent"]
 

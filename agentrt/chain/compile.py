@@ -14,9 +14,12 @@ from itertools import chain, count
 from types import CodeType
 from typing import Any, NoReturn
 
+from agentrt.chain.attribution import name_the_layer
 from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.check import check_middlewares, overrides, where
-from agentrt.chain.contract import (
+from agentrt.chain.owner import Owner
+from agentrt.chain.spec import HookSpec
+from agentrt.chain.violations import (
     call_is_running,
     chain_has_ended,
     no_terminal,
@@ -30,8 +33,6 @@ from agentrt.chain.contract import (
     wrong_result,
     wrong_value,
 )
-from agentrt.chain.owner import Owner, name_the_layer
-from agentrt.chain.spec import HookSpec
 from agentrt.errors import ChainError
 
 __all__ = ["compile_chains"]

@@ -1,5 +1,5 @@
 """Agents in a terminal: `show` renders a reply as it happens, and the `agentrt` command is a conversation."""
 
-from agentrt.console.show import show
+from agentrt.console.render.show import show
 
 __all__ = ["show"]

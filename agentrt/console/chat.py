@@ -7,12 +7,12 @@ from functools import partial
 from anyio.from_thread import BlockingPortal
 
 from agentrt.agent import Agent
-from agentrt.console.call_description import full_input
-from agentrt.console.plain import PlainView
+from agentrt.console.confirmation import question_of
 from agentrt.console.prompt import Prompt
-from agentrt.console.question import question_of
-from agentrt.console.show import show
-from agentrt.console.turn import Turn
+from agentrt.console.render.call_description import full_input
+from agentrt.console.render.plain import PlainView
+from agentrt.console.render.show import show
+from agentrt.console.reply_runner import Turn
 from agentrt.state import AgentState
 from agentrt.text import escaped, one_line
 

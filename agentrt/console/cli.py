@@ -12,8 +12,8 @@ from anyio.from_thread import start_blocking_portal
 import agentrt
 from agentrt.agent import Agent
 from agentrt.console.chat import Chat
-from agentrt.console.load import load_model, load_toolkit
 from agentrt.console.session import SessionFile
+from agentrt.console.specs import load_model, load_toolkit
 from agentrt.errors import AgentRTError, UsageError
 from agentrt.text import escaped
 

@@ -13,11 +13,11 @@ from agentrt.errors import ConfigError, Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_anthropic
 from agentrt.formatter.anthropic import PROVIDER, pack_thinking
 from agentrt.message import Msg
-from agentrt.model.assembly import Assembly
 from agentrt.model.claude import ClaudeRules, rules_of
 from agentrt.model.estimate import estimated_usage
-from agentrt.model.remote import MAX_BYTES, AnswerReader, RemoteChatModel, Timeouts, check_option
-from agentrt.model.wire import count_in, dict_in, list_in, text_in
+from agentrt.model.remote.accumulator import StreamAccumulator
+from agentrt.model.remote.client import MAX_BYTES, AnswerReader, RemoteChatModel, Timeouts, check_option
+from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
 __all__ = ["AnthropicChatModel"]
@@ -297,7 +297,7 @@ class _Reader:
         self.has_ended = False
         self.has_progressed = False
         self._messages = messages
-        self._assembly = Assembly()
+        self._assembly = StreamAccumulator()
         self._thoughts: dict[int, _Thought] = {}  # those since the last text or call
         self._inputs: dict[int, dict[str, Any]] = {}
         self._parts: dict[int, _Part] = {}  # those that are not over

@@ -11,10 +11,10 @@ from agentrt.block import ContentBlock
 from agentrt.errors import Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_openai
 from agentrt.message import Msg
-from agentrt.model.assembly import Assembly
 from agentrt.model.estimate import estimated_usage
-from agentrt.model.remote import MAX_BYTES, RemoteChatModel, Timeouts, check_option
-from agentrt.model.wire import count_in, dict_in, list_in, text_in
+from agentrt.model.remote.accumulator import StreamAccumulator
+from agentrt.model.remote.client import MAX_BYTES, RemoteChatModel, Timeouts, check_option
+from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
 __all__ = ["OpenAIChatModel", "Quirks"]
@@ -162,7 +162,7 @@ class _Reader:
         self._messages = messages
         self._sound = _SOUNDS.get(audio_format, "audio/wav")
         self._is_cut_without_reason = is_cut_without_reason
-        self._assembly = Assembly()
+        self._assembly = StreamAccumulator()
         self._refusal: list[str] = []
         self._reason: str | None = None
         self._usage: ChatUsage | None = None

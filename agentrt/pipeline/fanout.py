@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from agentrt.message import Msg
-from agentrt.pipeline.members import Stage, stages_in
-from agentrt.pipeline.together import together
+from agentrt.pipeline.concurrency import together
+from agentrt.pipeline.participants import Stage, stages_in
 
 __all__ = ["FanoutPipeline", "fanout_pipeline"]
 

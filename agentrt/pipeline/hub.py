@@ -7,10 +7,10 @@ from typing import Any, Self
 import shortuuid
 
 from agentrt.agent import AgentBase
-from agentrt.agent.broadcast import broadcast
+from agentrt.agent.subscribers import broadcast
 from agentrt.errors import ConfigError, InvalidInputError, UsageError
 from agentrt.message import Msg
-from agentrt.pipeline.members import agents_in
+from agentrt.pipeline.participants import agents_in
 
 __all__ = ["MsgHub"]
 

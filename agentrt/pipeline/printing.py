@@ -12,10 +12,13 @@ from typing import Any, NoReturn
 import anyio
 
 from agentrt.agent import AgentBase
-from agentrt.agent.host import Host, Mailbox, Reaper, inside_of, shielded
+from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies
+from agentrt.concurrency.event_loop import shielded
+from agentrt.concurrency.mailbox import Mailbox
+from agentrt.concurrency.reaper import Reaper
 from agentrt.errors import AgentRTError, ConfigError, UsageError
-from agentrt.pipeline.members import agents_in
-from agentrt.pipeline.together import together
+from agentrt.pipeline.concurrency import together
+from agentrt.pipeline.participants import agents_in
 
 __all__ = ["PrintedStream", "stream_printing_messages"]
 
@@ -122,9 +125,9 @@ class _Printing:
             before += [(agent, agent.msg_queue) for agent in self._agents]
             for agent in self._agents:
                 agent.set_msg_queue_enabled(True, self._outlet)
-            work = partial(self._main, inside_of.get())
+            work = partial(self._main, enclosing_replies.get())
             # A time limit on the first step is none on the work.
-            async with Host("", self._mailbox, work, has_deadline=False) as host:
+            async with BackgroundTask("", self._mailbox, work, has_deadline=False) as host:
                 try:
                     while await host.running():
                         for item in self._mailbox.take():
@@ -157,7 +160,7 @@ class _Printing:
             pass
 
     async def _main(self, replies: frozenset[Hashable]) -> None:
-        inside_of.set(replies)  # the host stands for no reply
+        enclosing_replies.set(replies)  # the host stands for no reply
         if self._queue is None:
             await self._finish()
             return

@@ -7,7 +7,7 @@ from typing import Any
 from agentrt.agent import Agent
 from agentrt.block import BlockType
 from agentrt.message import Msg
-from agentrt.pipeline.members import Stage, stages_in
+from agentrt.pipeline.participants import Stage, stages_in
 
 __all__ = ["SequentialPipeline", "sequential_pipeline"]
 

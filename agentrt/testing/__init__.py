@@ -54,18 +54,18 @@ words what broke:
 
 from agentrt.model.scripted import ScriptedCall, ScriptedChatModel
 from agentrt.state.store import InMemoryStateStore
-from agentrt.testing.answer import approve
-from agentrt.testing.conformance import (
+from agentrt.testing.harness.approve import approve
+from agentrt.testing.harness.await_faults import SuspensionReport, check_every_suspension
+from agentrt.testing.harness.checkable import Checkable
+from agentrt.testing.harness.faults import FAULTS
+from agentrt.testing.harness.lint import Lint, lint
+from agentrt.testing.harness.tool_log import ToolLog, ToolRun
+from agentrt.testing.kit.conformance import (
     MiddlewareProblems,
     MiddlewareReport,
     check_middleware,
     check_middleware_on_both_loops,
 )
-from agentrt.testing.faults import FAULTS
-from agentrt.testing.lint_layer import Lint, lint
-from agentrt.testing.parts import Checkable
-from agentrt.testing.suspensions import SuspensionReport, check_every_suspension
-from agentrt.testing.tool_log import ToolLog, ToolRun
 
 __all__ = [
     "FAULTS",

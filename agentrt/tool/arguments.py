@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails, from_json
 
 from agentrt.errors import ToolError
 from agentrt.text import shown
-from agentrt.tool.schema import CompiledSchema
+from agentrt.tool.json_schema.compiler import CompiledSchema
 from agentrt.types import JSONSchema
 
 __all__ = ["MAX_INPUT", "ArgumentsError", "Parse", "by_schema", "by_types", "parse_object"]

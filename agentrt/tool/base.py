@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from agentrt.errors import ToolConfigError, ToolError, UsageError
 from agentrt.tool.docstring import parse_docstring
-from agentrt.tool.plan import Plan, make_plan
+from agentrt.tool.invocation import Plan, make_plan
 from agentrt.tool.signature import place
 from agentrt.types import JSONSchema, PermissionBehavior, PermissionContext, PermissionDecision
 

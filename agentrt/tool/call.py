@@ -16,9 +16,9 @@ from agentrt.errors import ToolError
 from agentrt.tool.arguments import parse_object
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
-from agentrt.tool.output import Output
-from agentrt.tool.plan import CLEANUP_SECONDS, Plan, step_in_thread
-from agentrt.tool.result import failed, failure, frames_for_log, to_response
+from agentrt.tool.invocation import CLEANUP_SECONDS, Plan, step_in_thread
+from agentrt.tool.stream_output import Output
+from agentrt.tool.to_response import failed, failure, frames_for_log, to_response
 from agentrt.types import ToolChunk, ToolResponse
 
 __all__ = ["PreparedCall", "respond", "run_call"]

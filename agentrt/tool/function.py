@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from agentrt.errors import ToolConfigError
 from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_tool
 from agentrt.tool.docstring import parse_docstring
-from agentrt.tool.plan import Plan, make_plan
+from agentrt.tool.invocation import Plan, make_plan
 from agentrt.tool.signature import bound_arguments, docstring_of, name_of, place
 from agentrt.types import JSONSchema
 

@@ -15,10 +15,10 @@ from agentrt.tool.call import PreparedCall, run_call
 from agentrt.tool.context import ToolContext
 from agentrt.tool.function import FunctionTool
 from agentrt.tool.group import BASIC, META_TOOL, MetaTool, ToolGroup, describe
+from agentrt.tool.invocation import Plan
+from agentrt.tool.json_schema.compiler import summary
 from agentrt.tool.offer import schema_of
-from agentrt.tool.plan import Plan
-from agentrt.tool.result import failed_check, failure
-from agentrt.tool.schema import summary
+from agentrt.tool.to_response import failed_check, failure
 from agentrt.types import JSONSchema, ToolChunk, ToolResponse
 
 __all__ = ["Toolkit"]

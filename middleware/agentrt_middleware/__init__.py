@@ -1,9 +1,9 @@
 """The middlewares that ship with agentrt, one file each; import them from `agentrt.middleware`."""
 
+from agentrt.agent.hook_middleware import HookMiddleware
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
-from agentrt_middleware.hooks import HookMiddleware
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
 from agentrt_middleware.rate_limit.redis import RedisStore

@@ -15,7 +15,7 @@ from agentrt.middleware import RetryMiddleware
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolChoice
 from agentrt.types import ToolResponse
-from tests.agent.helpers import add, call, items_of, order_of
+from tests.loop.helpers import add, call, items_of, order_of
 
 CALLS = [call("1", "add", a=1, b=2), call("2", "add", a=3, b=4)]
 

@@ -14,10 +14,10 @@ from pydantic import BaseModel, SecretStr
 
 from agentrt.agent.base import AgentBase
 from agentrt.agent.user import UserAgent
-from agentrt.agent.user_input import TerminalUserInput, UserInputBase, UserInputData
 from agentrt.errors import InputEnded, InvalidInputError, UsageError
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import AssistantMsg, ContentBlock, DataBlock, Msg, TextBlock, URLSource
+from agentrt.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
 
 
 class Says(UserInputBase):

@@ -10,7 +10,7 @@ from agentrt import Agent
 from agentrt.errors import ChainContractError, MiddlewareConfigError
 from agentrt.middleware import DynamicContextMiddleware
 from agentrt.model import ScriptedChatModel
-from tests.agent.helpers import add, call
+from tests.loop.helpers import add, call
 
 
 async def prompts(*layers: DynamicContextMiddleware, prompt: str = "Be brief.") -> list[Any]:

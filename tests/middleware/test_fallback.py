@@ -22,7 +22,7 @@ from agentrt.errors import (
 from agentrt.message import Base64Source, DataBlock, TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.middleware import MiddlewareBase, ModelFallbackMiddleware
 from agentrt.model import AnthropicChatModel, ChatResponse, OpenAIChatModel, RulesChatModel, ScriptedChatModel
-from tests.agent.helpers import add, agent_of, items_of
+from tests.loop.helpers import add, agent_of, items_of
 from tests.middleware.played import Clock, rebuilt, retries, text_of
 
 

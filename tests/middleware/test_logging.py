@@ -15,7 +15,7 @@ from agentrt.message import TextBlock
 from agentrt.middleware import LoggingMiddleware, MiddlewareBase, RetryMiddleware
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
-from tests.agent.helpers import add, agent_of, call, items_of
+from tests.loop.helpers import add, agent_of, call, items_of
 from tests.middleware.played import Clock, Least
 
 CANARY = "canary-0123456789"

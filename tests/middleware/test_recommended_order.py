@@ -28,7 +28,7 @@ from agentrt.middleware import (
 from agentrt.model import ChatModelBase, ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool
-from tests.agent.helpers import call, items_of
+from tests.loop.helpers import call, items_of
 from tests.middleware.played import Least, on_both_loops, play, rebuilt, retries, text_of
 
 

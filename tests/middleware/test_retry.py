@@ -38,7 +38,7 @@ from agentrt.middleware import (
 )
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
 from agentrt_middleware.validation import Backoff
-from tests.agent.helpers import add, agent_of, call, items_of
+from tests.loop.helpers import add, agent_of, call, items_of
 from tests.middleware.played import Clock, Least, Most, on_both_loops, play, rebuilt, retries, text_of
 
 CANARY = "sk-canary-0123456789"

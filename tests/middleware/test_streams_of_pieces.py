@@ -25,7 +25,7 @@ from agentrt.middleware import (
 )
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.testing import lint
-from tests.agent.helpers import add
+from tests.loop.helpers import add
 from tests.middleware.played import Clock
 
 

@@ -9,7 +9,7 @@ from agentrt import Agent
 from agentrt.errors import MiddlewareConfigError, Transient
 from agentrt.middleware import Timing, TimingMiddleware
 from agentrt.model import ScriptedChatModel
-from tests.agent.helpers import agent_of, call, items_of
+from tests.loop.helpers import agent_of, call, items_of
 from tests.middleware.played import Clock
 
 

@@ -13,7 +13,7 @@ from agentrt.message import TextBlock, ToolResultState
 from agentrt.middleware import MiddlewareBase, ToolRetryMiddleware, TracingMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolBase, ToolChunk, ToolResponse
-from tests.agent.helpers import call, items_of
+from tests.loop.helpers import call, items_of
 from tests.middleware.played import Least, on_both_loops, play, rebuilt
 
 

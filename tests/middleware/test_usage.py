@@ -10,7 +10,7 @@ from agentrt.errors import MiddlewareConfigError, Transient
 from agentrt.message import TextBlock
 from agentrt.middleware import MiddlewareBase, ModelFallbackMiddleware, RetryMiddleware, UsageMiddleware
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
-from tests.agent.helpers import add, agent_of, call
+from tests.loop.helpers import add, agent_of, call
 from tests.middleware.played import Least
 
 PRICES = {"scripted": (2, 10, 1), "second": (20, 100)}

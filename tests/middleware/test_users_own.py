@@ -18,7 +18,7 @@ from agentrt.middleware import (
     TimingMiddleware,
 )
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
-from tests.agent.helpers import add, call
+from tests.loop.helpers import add, call
 from tests.middleware.played import on_both_loops, play
 
 

@@ -9,7 +9,7 @@ from agentrt import Agent
 from agentrt.errors import Rejected
 from agentrt.middleware import ModelFallbackMiddleware, RateLimitMiddleware, RetryMiddleware
 from agentrt.model import ScriptedChatModel, Timeouts
-from tests.agent.helpers import items_of
+from tests.loop.helpers import items_of
 from tests.middleware.played import Least, rebuilt, retries, text_of
 from tests.model.wire_openai import HANG, Answer, delta, error, events, model_of, says
 

@@ -15,7 +15,7 @@ from agentrt.formatter import format_anthropic, format_openai, multi_agent
 from agentrt.message import AssistantMsg
 from agentrt.model import AnthropicChatModel, ChatModelBase, OpenAIChatModel, RemoteChatModel, Timeouts
 from agentrt.types import ChatUsage
-from tests.agent.helpers import add, items_of
+from tests.loop.helpers import add, items_of
 from tests.servers.aimock import Aimock, free_port
 
 FORMATTERS: dict[str, Any] = {"openai": format_openai, "anthropic": format_anthropic}

@@ -12,7 +12,7 @@ from agentrt.message import TextBlock
 from agentrt.model import ChatResponse
 from agentrt.testing import Lint, ScriptedChatModel, lint
 from agentrt.tool import ToolResponse
-from tests.agent.helpers import add, call, order_of
+from tests.loop.helpers import add, call, order_of
 
 
 class Innocent(MiddlewareBase):

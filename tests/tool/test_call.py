@@ -526,7 +526,7 @@ async def test_clean_up_of_a_sync_generator_runs_in_a_thread(name: str, is_cance
 async def test_clean_up_of_a_sync_generator_that_hangs_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agentrt.tool.plan.CLEANUP_SECONDS", 0.01)
+    monkeypatch.setattr("agentrt.tool.invocation.CLEANUP_SECONDS", 0.01)
     made = Steps()
     items = run_call(prepared(made.steps))
     assert text_of(await anext(items)) == "a"

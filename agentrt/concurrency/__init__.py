@@ -1,0 +1,1 @@
+"""Background tasks, event loops and interrupts, for asyncio and trio alike."""

@@ -1,0 +1,111 @@
+"""The running event loop, asyncio or trio: the only file that starts a task of the runtime."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Any
+
+import anyio
+
+__all__ = ["CrossThreadEvent", "checkpoint", "in_event_loop", "running_trio", "shielded", "soon", "spawn"]
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def running_trio() -> Any:
+    """Return the module trio where it runs the current code, `None` elsewhere."""
+    trio = sys.modules.get("trio")
+    lowlevel = getattr(trio, "lowlevel", None)  # missing while another thread is still importing trio
+    return trio if lowlevel is not None and lowlevel.in_trio_run() else None
+
+
+def in_event_loop() -> bool:
+    """Say whether this is called inside a running event loop."""
+    if running_trio() is not None:
+        return True
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def soon() -> Callable[[Callable[[], object]], object]:
+    """Return what has the running event loop call a function, from any thread or signal handler."""
+    trio = running_trio()
+    if trio is None:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    return trio.lowlevel.current_trio_token().run_sync_soon  # type: ignore[no-any-return]  # trio is not imported here
+
+
+def spawn(main: Callable[[], Any], end: Callable[[], None] | None = None) -> None:
+    """Start a task; `end` is called when it is over, also when somebody cancelled it before it began."""
+    trio = running_trio()
+    if trio is not None:
+        trio.lowlevel.spawn_system_task(main, context=copy_context())
+        return
+    task = asyncio.get_running_loop().create_task(main())
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    if end is not None:
+        task.add_done_callback(lambda _: end())
+
+
+class CrossThreadEvent:
+    """Waits in its event loop for something that another thread may grant."""
+
+    __slots__ = ("_event", "_soon", "result")
+
+    def __init__(self) -> None:
+        self._soon = soon()
+        self._event = anyio.Event()
+        self.result: str | BaseException | None = None
+
+    async def granted(self) -> None:
+        await self._event.wait()
+
+    def grant(self, result: str | BaseException | None = None) -> bool:
+        """Let the wait end; `False` when its event loop is gone."""
+        self.result = result  # before the wait can end
+        try:
+            self._soon(self._event.set)
+        except RuntimeError:
+            self.result = None
+            return False
+        return True
+
+
+async def checkpoint() -> None:
+    """Let the event loop do its other work, and a cancellation come through, for half of what anyio takes for it."""
+    trio = running_trio()
+    await (asyncio.sleep(0) if trio is None else trio.lowlevel.checkpoint())
+
+
+async def shielded(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
+    """Await `work()` for at most so long, whatever is cancelled meanwhile, and say whether it was done.
+
+    A `task.cancel()` of asyncio's own goes through every shield, and may come in every turn of the event loop. So there
+    the work runs once, in a task of its own, and only the wait for it starts again; then the cancellation is raised.
+    """
+    if running_trio() is not None:
+        return await _run_in_time(seconds, work)
+    task = asyncio.get_running_loop().create_task(_run_in_time(seconds, work))
+    pierced: BaseException | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except anyio.get_cancelled_exc_class() as error:
+                pierced = error
+    if pierced is not None:
+        if not task.cancelled():
+            task.exception()  # read, so that asyncio does not report it: the cancellation is raised in its place
+        raise pierced
+    return not task.cancelled() and task.result()  # only an event loop that ends cancels it
+
+
+async def _run_in_time(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
+    with anyio.move_on_after(seconds, shield=True) as scope:
+        await work()
+    return not scope.cancelled_caught

@@ -1,0 +1,52 @@
+"""Closes the streams that nobody holds any more."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any
+
+import anyio
+
+from agentrt.concurrency.event_loop import running_trio, spawn
+
+__all__ = ["Reaper"]
+
+_logger = logging.getLogger("agentrt")
+_orphans: list[Any] = []  # generators that are kept until an ending event loop has closed them
+
+
+class Reaper:
+    """Closes a generator in a task of its own, on the event loop where the reaper was made; callable in any thread."""
+
+    __slots__ = ("_soon", "loop")
+
+    def __init__(self) -> None:
+        trio = running_trio()
+        self.loop = loop = asyncio.get_running_loop() if trio is None else None
+        self._soon = loop.call_soon_threadsafe if loop else trio.lowlevel.current_trio_token().run_sync_soon
+
+    def reap(self, generator: AsyncGenerator[Any, None]) -> None:
+        """Have the generator closed soon; nothing happens when the loop is gone, and its generators with it."""
+
+        async def close() -> None:
+            leaving = (anyio.get_cancelled_exc_class(), KeyboardInterrupt, SystemExit)
+            try:
+                await generator.aclose()
+            except leaving:
+                raise
+            except BaseException as error:  # noqa: BLE001  # nobody is left to raise it to; it would end trio's run
+                _logger.error("closing an abandoned reply failed: %s", type(error).__name__)
+                rest = error.subgroup(leaving) if isinstance(error, BaseExceptionGroup) else None
+                if rest is not None:
+                    raise rest from None
+
+        def start() -> None:
+            try:
+                spawn(close)
+            except RuntimeError:  # a trio that is ending takes no more tasks, but closes every generator that it finds
+                _orphans[:] = [each for each in _orphans if each.ag_frame is not None]
+                _orphans.append(generator)
+
+        with suppress(RuntimeError):
+            self._soon(start)

@@ -1,0 +1,51 @@
+"""What a waiting reply asks, one call at a time, and the answer that a line gives."""
+
+from dataclasses import dataclass, replace
+
+from agentrt.console.render.call_description import describe_call
+from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
+from agentrt.message import ToolCallBlock, ToolResultBlock
+from agentrt.state import AgentState
+
+__all__ = ["Question", "question_of"]
+
+_YES, _NO = ("y", "yes"), ("n", "no")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One call that waits for a person's yes, or for its result from elsewhere."""
+
+    reply_id: str
+    call: ToolCallBlock
+    is_external: bool
+
+    @property
+    def text(self) -> str:
+        """What to ask, in one line."""
+        called = describe_call(self.call)
+        if self.is_external:
+            return f"what is the result of {called}?"
+        return f"may it run {called}? y, n, or say why not"
+
+    def answer(self, line: str) -> UserConfirmResultEvent | ExternalExecutionResultEvent:
+        """Return the event that the line stands for; what is neither yes nor no is a no that says why."""
+        if self.is_external:
+            return ExternalExecutionResultEvent(self.reply_id, [ToolResultBlock(self.call.id, self.call.name, line)])
+        word = line.lower()
+        feedback = None if word in (*_YES, *_NO) else line
+        return UserConfirmResultEvent(
+            self.reply_id, [ConfirmResult(word in _YES, replace(self.call), feedback=feedback)]
+        )
+
+
+def question_of(state: AgentState) -> Question | None:
+    """Return what the reply in progress asks next, `None` when it asks nothing."""
+    context = state.reply_context
+    if context is None:
+        return None
+    for block in context.blocks:
+        decision = context.decisions.get(block.id) if isinstance(block, ToolCallBlock) else None
+        if isinstance(block, ToolCallBlock) and decision is not None and decision.waits_for is not None:
+            return Question(context.reply_id, block, decision.waits_for == "external")
+    return None

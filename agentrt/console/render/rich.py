@@ -1,0 +1,107 @@
+"""A reply in a terminal that can be redrawn, by way of rich."""
+
+import sys
+from types import TracebackType
+from typing import Any, TextIO
+
+from agentrt.console.render.paragraphs import Paragraphs
+from agentrt.console.render.view import Kind
+from agentrt.text import escaped
+
+__all__ = ["RichView"]
+
+_REDRAWN_PER_SECOND = 10
+_STYLES = {"error": "bold red", "retry": "yellow", "call": "cyan", "stopped": "yellow"}
+
+
+class RichView:
+    """Draws the unfinished paragraph again and again, and prints finished ones above it, as Markdown.
+
+    So a long answer costs no more per piece than a short one. Raises `ImportError` where rich is not installed.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._open: Kind | None = None
+        self._paragraphs = Paragraphs()
+        self._waiting: Any = ""
+        self._console = Console(file=file, highlight=False, markup=False, emoji=False)
+        self._live = Live(
+            console=self._console,
+            get_renderable=self._unfinished,
+            refresh_per_second=_REDRAWN_PER_SECOND,
+            transient=True,
+            redirect_stderr=sys.stderr.isatty(),
+        )
+
+    def __enter__(self) -> "RichView":
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.end()
+        finally:
+            self._waiting = ""
+            self._live.stop()
+
+    def stream(self, kind: Kind, piece: str) -> None:
+        """Add to the text that is open, and print the paragraphs that this finished."""
+        if self._open != kind:
+            self.end()
+            self._open = kind
+        for finished in self._paragraphs.feed(escaped(piece)):
+            self._print(self._formatted(finished))
+            self._print("")
+
+    def end(self) -> None:
+        """Print what is left of the text that is open."""
+        rest = self._paragraphs.take_rest()
+        if rest.strip():
+            self._print(self._formatted(rest))
+        self._open = None
+
+    def line(self, label: str, text: str) -> None:
+        """Print a line of its own."""
+        from rich.text import Text
+
+        self.end()
+        style = _STYLES.get(label, "dim")
+        self._print(Text.assemble((f"{label} ", style), (escaped(text), "" if label == "call" else style)))
+
+    def wait(self, reason: str) -> None:
+        """Show a spinner with the reason until something is printed or streamed."""
+        from rich.spinner import Spinner
+        from rich.text import Text
+
+        self._waiting = Spinner("dots", Text(escaped(reason), style="dim"), style="dim")
+
+    def _print(self, renderable: Any) -> None:
+        self._live.refresh()  # without what is about to be printed, which would be seen twice
+        self._console.print(renderable)
+
+    def _unfinished(self) -> Any:
+        # Runs in rich's own thread, ten times a second.
+        rest = self._paragraphs.rest
+        if not rest.strip():
+            return self._waiting
+        lines = rest.split("\n")
+        room = self._console.height - 2
+        if len(lines) <= room:
+            return self._formatted(rest)
+        return self._raw("\n".join(lines[-room:]))  # the end is what is wanted, and half a table is no Markdown
+
+    def _formatted(self, text: str) -> Any:
+        from rich.markdown import Markdown
+
+        # Without links, the address that a link leads to is there to be read.
+        return self._raw(text.strip("\n")) if self._open == "thinking" else Markdown(text, hyperlinks=False)
+
+    def _raw(self, text: str) -> Any:
+        from rich.text import Text
+
+        return Text(text, style="dim italic" if self._open == "thinking" else "")

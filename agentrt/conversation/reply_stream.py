@@ -1,0 +1,74 @@
+"""A reply as a stream."""
+
+from collections.abc import AsyncGenerator, Awaitable
+from types import TracebackType
+from typing import NoReturn
+
+from agentrt.conversation.turns import Claim
+from agentrt.event import AgentEvent
+from agentrt.message import Msg
+
+__all__ = ["ReplyStream"]
+
+
+class ReplyStream:
+    """A reply as it happens: an async iterator over events, and an async context manager that closes it.
+
+    The reply starts, and takes the conversation, when the first item is asked for. Everything it opened is closed, in
+    the closing task, when it ends, fails, or leaves the `async with` block. A stream that is merely dropped, by a plain
+    `break` for example, is closed at once in a task of its own, and the next reply of the conversation waits for that.
+    """
+
+    __slots__ = ("_items", "_ticket")
+
+    def __init__(self, items: AsyncGenerator[AgentEvent | Msg, None], ticket: Claim) -> None:
+        self._items = items
+        self._ticket = ticket
+
+    def __aiter__(self) -> "ReplyStream":
+        return self
+
+    def __anext__(self) -> Awaitable[AgentEvent | Msg]:
+        return self._items.__anext__()
+
+    async def aclose(self) -> None:
+        """Stop the reply and wait until everything it opened is closed."""
+        await self._items.aclose()
+
+    async def drain(self) -> AgentEvent | Msg | None:
+        """Read the reply to its end and return its last item."""
+        self._ticket.drained = True
+        item: AgentEvent | Msg | None = None
+        try:
+            async for item in self._items:  # noqa: B007  # the last one is returned
+                pass
+        finally:
+            await self._items.aclose()
+        return item
+
+    async def __aenter__(self) -> "ReplyStream":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._items.aclose()
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "a reply stream is asynchronous: write `async for event in agent.reply_stream(...)` in an `async def`, "
+            "or call `agent.run_sync(...)` for the final message alone"
+        )
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(
+            "a reply stream is not awaited: write `async for event in agent.reply_stream(...)`, "
+            "or `await agent.reply(...)` for the final message alone"
+        )
+
+    def __del__(self) -> None:
+        # Nothing but scheduling here: this may run in any thread, and after the loop is gone.
+        if getattr(self._items, "ag_frame", None) is not None:
+            self._ticket.dropped = True
+            if self._ticket.reaper is not None:
+                self._ticket.reaper.reap(self._items)

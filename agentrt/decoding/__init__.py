@@ -1,0 +1,1 @@
+"""From the pieces that a model streams to events, and from events to the message."""

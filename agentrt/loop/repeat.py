@@ -1,0 +1,85 @@
+"""A reply that is asked for by its id: repeated when it is over, resumed when it is not, and never run twice."""
+
+import re
+from typing import Any
+
+from agentrt.conversation.inputs import ANSWERS
+from agentrt.errors import InvalidInputError, ResumeError
+from agentrt.hooks import ReplyInput
+from agentrt.loop.outcome import ReplyingConversation
+from agentrt.loop.reply import asking_of, final_of
+from agentrt.loop.resume import waiting_calls
+from agentrt.message import AssistantMsg, Msg
+from agentrt.state import ReplyContext, StructuredTask
+
+__all__ = ["check_number", "check_reply_id", "is_in_progress", "repeat_reply"]
+
+_REPLY_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_MAX_NUMBER = 2**53 - 1
+
+
+def check_reply_id(reply_id: Any) -> None:
+    """Raise `InvalidInputError` for what cannot be the id of a reply."""
+    if reply_id is not None and not (isinstance(reply_id, str) and _REPLY_ID.fullmatch(reply_id)):
+        raise InvalidInputError(
+            f"reply_id must be a str of 1 to 128 letters (A-Z, a-z), digits, '.', '_', ':' and '-', "
+            f"not {reply_id!r:.200}"
+        )
+
+
+def check_number(after: Any) -> None:
+    """Raise `InvalidInputError` for what cannot be the number of an event."""
+    if type(after) is not int or not 0 <= after <= _MAX_NUMBER:
+        raise InvalidInputError(f"after must be the number of an event, an int from 0 to 2**53 - 1, not {after!r:.200}")
+
+
+def is_in_progress(agent: ReplyingConversation, reply_id: str, inputs: ReplyInput) -> bool:
+    """Say whether that reply is the one in progress, which resumes whatever the input says.
+
+    Raises `ResumeError` for an input that resumes another reply.
+    """
+    left = agent.state.reply_context
+    wanted = reply_id
+    if isinstance(inputs, ANSWERS):
+        wanted = inputs.reply_id
+    elif inputs is None and left is not None:
+        wanted = left.reply_id
+    if wanted != reply_id:
+        raise ResumeError(
+            f"the input is for the reply {wanted!r:.200}, and reply_id={reply_id!r} names another one: "
+            f"leave reply_id out",
+            code="mismatch",
+        )
+    return left is not None and left.reply_id == reply_id
+
+
+def repeat_reply(agent: ReplyingConversation, reply_id: str) -> Msg | None:
+    """Return the message of that reply if there is nothing to run, because it is over or waits for an answer.
+
+    Raises `ResumeError` for one that is over and has others after it.
+    """
+    state = agent.state
+    left, outcome = state.reply_context, state.last_reply
+    if left is not None and left.reply_id == reply_id:
+        waiting = waiting_calls(left) if left.parked else []
+        return asking_of(left, waiting) if waiting else None
+    kept = next((message for message in reversed(state.context) if _is_of(agent, message, reply_id)), None)
+    if outcome is None or outcome.reply_id != reply_id:
+        if kept is None:
+            return None
+        raise ResumeError(
+            f"the reply {reply_id!r} is over, and others came after it: give each new reply an id of its own",
+            code="conflict",
+        )
+    if kept is None:  # nothing was said in it
+        kept = AssistantMsg(agent.name, [], id=reply_id)
+    form = None if kept.structured_output is None else StructuredTask({}, kept.structured_output)
+    context = ReplyContext(reply_id, kept, 0, round_start=outcome.answer_start, structured=form)
+    final = final_of(context, outcome.finished_reason)
+    final.error = outcome.error
+    return final
+
+
+def _is_of(agent: ReplyingConversation, message: Msg, reply_id: str) -> bool:
+    # An observed message may have the same id, if another agent was given it as well.
+    return message.id == reply_id and message.name == agent.name and message.finished_reason is not None

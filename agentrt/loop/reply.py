@@ -1,0 +1,437 @@
+"""The core of a reply, inside every layer: rounds of asking the model and running its tools, until it answers."""
+
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from copy import deepcopy
+from typing import Any
+
+from anyio.lowlevel import checkpoint_if_cancelled
+from pydantic_core import to_json
+
+from agentrt.concurrency.interrupt import Interrupted
+from agentrt.conversation.inputs import ANSWERS, as_messages, check_content
+from agentrt.conversation.run import PLAIN_INSIDE, PLAIN_OUTSIDE, Run
+from agentrt.conversation.step import Act, Finish, Reason, Step, Wait, next_step, step_between_rounds, step_of_calls
+from agentrt.errors import ChainContractError, ChainError, ContextOverflow, InvalidInputError, Malformed
+from agentrt.event import (
+    AgentEvent,
+    ExceedMaxItersEvent,
+    HintBlockEvent,
+    ModelCallEndEvent,
+    ModelCallRetryEvent,
+    ReplyEndEvent,
+    RequireExternalExecutionEvent,
+    RequireUserConfirmEvent,
+    ToolResultEndEvent,
+    ToolResultStartEvent,
+    UserInterruptEvent,
+)
+from agentrt.hooks import ReplyInput
+from agentrt.loop.acting import calls_of_round, run_calls
+from agentrt.loop.answer import announce_round, answer_of_core
+from agentrt.loop.compression import learn, may_be_full, reason_in_less
+from agentrt.loop.outcome import (
+    ReplyingConversation,
+    begin,
+    cut_off,
+    end,
+    end_event,
+    leftovers,
+    said_when_interrupted,
+    settle_doubtful,
+    start,
+)
+from agentrt.loop.reasoning import forget_attempt
+from agentrt.loop.resume import apply_answer, going_on, named
+from agentrt.loop.structured_output import demand
+from agentrt.message import (
+    APPLY,
+    ContentBlock,
+    DataBlock,
+    Msg,
+    TextBlock,
+    ToolCallBlock,
+    ToolCallState,
+    copy_block,
+    headed_like,
+)
+from agentrt.state import ReplyContext
+from agentrt.types import FinishedReason
+
+__all__ = ["asking_of", "final_of", "reply"]
+
+_logger = logging.getLogger("agentrt")
+
+_ASKING, _SUBMITTED = ToolCallState.ASKING, ToolCallState.SUBMITTED
+_MOST_EMPTY_ROUNDS = 1
+_LAST_WORDS: dict[FinishedReason, str] = {
+    "exceed_max_iters": "I used up the rounds that I have for one reply and could not finish.",
+    "exceed_max_tool_calls": "I used up the tool calls that I have for one reply and could not finish.",
+    "exceed_max_seconds": "I used up the time that I have for one reply and could not finish.",
+    "exceed_max_output": "I wrote more than I may in one reply and was stopped.",
+}
+
+
+async def reply(  # noqa: C901  # in one piece, since another generator would cost every event another frame
+    agent: ReplyingConversation, inputs: ReplyInput, structured_schema: Any
+) -> AsyncGenerator[AgentEvent | Msg, None]:
+    """The core of on_reply: rounds of asking the model and running its tools, until there is an answer.
+
+    The message is built from what leaves on_reasoning, and each result is saved before the event that tells of it.
+    """
+    run = agent.run
+    mailbox, interruption, fill = run.mailbox, run.interruption, agent._fill
+    # What is looked at for each event.
+    reply_id, posted, worker = run.id, mailbox.items, interruption.worker
+    context, opening = await _open(agent, run, inputs, structured_schema)
+    for event in opening:
+        yield event
+    message = context.message
+    reason: FinishedReason = "completed"
+    if interruption.has_missed():  # a layer of on_reply has swallowed it before this
+        await interruption.raise_missed()
+    # Where one task reads to the end and no layer is in between, nobody waits while the reader has the word.
+    stays = run.drained and agent.chains.on_reply is reply
+    interruption.begin(agent.react_config.max_seconds - context.worked, stays=stays)
+    try:
+        step = next_step(context)
+        while True:
+            if run.ended:
+                raise ChainContractError("a layer of on_reply ended the reply itself, but read on: stop there")
+            if interruption.why is not None:
+                raise Interrupted
+            if isinstance(step, Wait):
+                break
+            if isinstance(step, Finish):
+                if context.cur_iter > context.max_iters or not run.hinted(step):
+                    reason = step.reason
+                    break
+                yield _take_hint(run, context)
+                step = next_step(context)
+            inner = _perform(agent, context, step)
+            stream = interruption.steps(inner)
+            try:
+                async for item in stream:
+                    if not stays:
+                        interruption.task = None
+                    if posted and not mailbox.is_read:  # if it is, this item came out of it
+                        for event in mailbox.take():
+                            yield run.admit(event)
+                    if item.__class__ in PLAIN_INSIDE:  # what `admit` comes to, without the call
+                        run.admitted += 1
+                        apply = APPLY.get(item.__class__)
+                        if apply is not None and item.reply_id == reply_id:
+                            apply(message, item)
+                        run.last = item
+                        if not stays:
+                            yield item
+                        elif item.__class__ in PLAIN_OUTSIDE and not item.seq:  # nobody would see it leave
+                            item.seq = run.sequence = run.sequence + 1
+                        else:
+                            run.let_out(item)
+                    elif isinstance(item, Msg):
+                        for event in announce_round(run, context, item):
+                            yield run.admit(event)
+                    else:
+                        if isinstance(item, ReplyEndEvent) and item.reply_id == run.id:
+                            raise ChainContractError("REPLY_END came from inside the reply: only on_reply may end it")
+                        run.last = run.admit(item)
+                        if isinstance(item, ToolResultEndEvent):
+                            interruption.task = None  # what is being saved is not to be interrupted
+                            if agent.state_store is not None:
+                                await agent.save()
+                            if interruption.has_missed():
+                                await interruption.raise_missed()
+                            if stays:
+                                interruption.task = worker()
+                        yield item
+                    if interruption.why is not None:
+                        raise Interrupted
+                    if not stays:
+                        interruption.task = worker()
+            except ContextOverflow:
+                if not (isinstance(step, Reason) and fill.overflow()):
+                    raise
+            finally:
+                interruption.task = None
+                if stream is not inner:
+                    await stream.aclose()
+                await inner.aclose()
+            if fill.wanted:  # the same step once more, with less to send
+                for event in _take_back(run):
+                    yield event
+                continue
+            if run.last.__class__ is ModelCallEndEvent:
+                learn(agent, run.last)
+                context.paused = run.last.finished_reason == "pause"
+                if run.last.finished_reason == "length":
+                    run.cut_call = _cut_call(context)
+            if interruption.has_missed():
+                await interruption.raise_missed()
+            if run.attempt is not None:
+                context.written += run.attempt.written
+                run.attempt = None
+            step = step_of_calls(context) or _after_round(agent, context)
+            if agent.state_store is not None and isinstance(step, Act):
+                await agent.save()
+    except Exception:
+        interruption.end()
+        for event in leftovers(agent, run):
+            yield event
+        raise
+    except BaseException as error:
+        if not interruption.is_own(error):
+            raise
+        reason = interruption.why or "interrupted"
+        await checkpoint_if_cancelled()  # the caller's scope may have been cancelled in the same moment
+        if interruption.has_missed():
+            await interruption.raise_missed()
+    interruption.end()
+    if reason != "completed":
+        for event in _cut_short(agent, run, reason):
+            yield event
+    if mailbox.items:
+        for event in mailbox.take():
+            yield run.admit(event)
+    if reason == "completed" and isinstance(step, Wait):
+        for event in await _park(agent, run, context, step):
+            yield event
+        if interruption.why is None:
+            yield asking_of(context, step.calls)
+            return
+        context.parked = run.parked = run.end_is_saved = False  # asked to stop while the question was on its way
+        reason = interruption.why
+        for event in _cut_short(agent, run, reason):
+            yield event
+    final = final_of(context, reason)
+    if run.recorder is not None:
+        run.answer = answer_of_core(context, final)
+    yield await end(agent, run, end_event(agent, run, reason))
+    if reason == "interrupted":
+        final = await said_when_interrupted(agent, inputs, interruption.message)
+    yield final
+
+
+def _cut_short(agent: ReplyingConversation, run: Run, reason: FinishedReason) -> Iterator[AgentEvent]:
+    """Yield what ends everything that is still open when a reply is stopped."""
+    if reason == "exceed_max_iters":
+        yield run.admit(ExceedMaxItersEvent(run.id, agent.name))
+        return
+    context = agent.state.reply_context
+    if context is not None and run.attempt is not None:
+        for event in cut_off(context, run.last, reason):
+            yield run.admit(event)
+    yield from leftovers(agent, run)
+
+
+def _cut_call(context: ReplyContext) -> str | None:
+    """Return the id of the call that the model was writing when it came to its limit, if that is where it stopped."""
+    last = context.blocks[-1] if context.blocks else None
+    return last.id if isinstance(last, ToolCallBlock) and not last.input.strip() else None
+
+
+async def _open(
+    agent: ReplyingConversation, run: Run, inputs: ReplyInput, structured_schema: Any
+) -> tuple[ReplyContext, list[AgentEvent]]:
+    """Take in the input and begin the reply, go on with it, or begin it again when a layer of on_reply does so.
+
+    Returns the events to begin with, admitted: what they tell is saved with the input.
+    """
+    if run.ended:
+        raise ChainError(
+            "on_reply called next_handler() again after the reply had ended: to have another round, call "
+            "agent.run.continue_with(hint) before that"
+        )
+    context = agent.state.reply_context
+    if context is None:
+        context, opening = _begin(agent, run, inputs, structured_schema)
+        if agent.state_store is not None:
+            await _save_input(agent, run, len(as_messages(inputs)))
+        return context, opening
+    if run.goes_on:
+        return context, []  # what a person answered stands, and so does what was done about it
+    if run.opened:
+        return context, [run.admit(_begin_again(run, context))]
+    if structured_schema is not None:
+        _logger.warning("structured_schema is ignored: the reply %r goes on, with the form it began with", run.id)
+    return context, await _go_on(agent, run, context, inputs)
+
+
+def _begin(
+    agent: ReplyingConversation, run: Run, inputs: ReplyInput, structured_schema: Any
+) -> tuple[ReplyContext, list[AgentEvent]]:
+    state = agent.state
+    if isinstance(inputs, Msg) and agent.chains.on_reply is reply:  # checked as it came in, and not replaced since
+        messages = [inputs]
+    else:
+        messages = as_messages(inputs)
+        check_content(messages)
+    if not messages and not state.context and not state.summary:
+        raise InvalidInputError(
+            f"agent {agent.name!r} was asked to reply to nothing: the conversation is empty and no input was given; "
+            f"send a message, or have it observe one first"
+        )
+    context = begin(agent, run)
+    demand(agent, context, structured_schema)
+    state.context += [message.copy() for message in messages]
+    state.reply_context = context
+    return context, [start(agent, run)] if run.start is None else []
+
+
+async def _save_input(agent: ReplyingConversation, run: Run, messages: int) -> None:
+    state = agent.state
+    try:
+        await agent.save()
+    except Exception:  # raised again: the input is not taken, so that it can be given again
+        del state.context[len(state.context) - messages :]
+        state.reply_context = run.message = None
+        raise
+
+
+async def _go_on(agent: ReplyingConversation, run: Run, context: ReplyContext, inputs: ReplyInput) -> list[AgentEvent]:
+    going_on(agent, inputs)  # a layer may have put something else in the place of the answer
+    permissions = agent.state.permission_context
+    before = deepcopy((context, permissions.rules)) if agent.state_store is not None else None
+    opening: list[AgentEvent] = [start(agent, run)] if run.is_resumed and run.start is None else []
+    opening += [run.admit(event) for event in settle_doubtful(agent, run, context)]
+    if isinstance(inputs, ANSWERS):
+        opening += [run.admit(event) for event in apply_answer(agent, context, inputs)]
+    run.opened = run.goes_on = True
+    context.parked = False
+    if isinstance(inputs, UserInterruptEvent):
+        run.interruption.request("interrupted")
+    if before is not None:
+        try:
+            await agent.save()
+        except Exception:  # raised again: the answer is not taken, so that it can be given again
+            agent.state.reply_context, permissions.rules = before
+            raise
+    return opening
+
+
+def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
+    dropped = [block.id for block in context.blocks]
+    for event in list(run.mailbox.take()):  # what tools had said that ran side by side, and nobody has seen
+        if event.reply_id != run.id or event.__class__ not in APPLY:
+            run.mailbox.post(event)
+    run.call_ids.clear()
+    run.attempt = None
+    context.cur_iter = context.round_start = context.empty_rounds = context.summarised = 0
+    context.response = None
+    context.decisions.clear()
+    if context.structured is not None:
+        context.structured.output = None
+    return ModelCallRetryEvent("the reply was started again", block_ids=dropped, reply_id=run.id)
+
+
+def _perform(agent: ReplyingConversation, context: ReplyContext, step: Step) -> AsyncGenerator[AgentEvent | Msg, None]:
+    """Return the stream of the step: one round of asking the model, or running its calls."""
+    if isinstance(step, Act):
+        return run_calls(agent, context, step)
+    assert isinstance(step, Reason)  # a hint makes another round, so the step after it is no end either
+    context.round_start = len(context.blocks)
+    context.paused = False
+    if not agent._fill.has_plenty(agent.state, context, agent.model) and may_be_full(agent):
+        return reason_in_less(agent, step.tool_choice)
+    stream: AsyncGenerator[AgentEvent | Msg, None] = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)
+    return stream
+
+
+def _take_back(run: Run) -> Iterator[AgentEvent]:
+    """Yield what announces that what the model has said in this round does not count."""
+    if run.attempt is not None:
+        for event in forget_attempt(run.id, run.attempt):
+            run.last = run.admit(event)
+            yield event
+
+
+def _after_round(agent: ReplyingConversation, context: ReplyContext) -> Step:
+    """Count a round whose calls, if it has any, all have results, and return what comes after it.
+
+    Raises `Malformed` for a model that says nothing.
+    """
+    context.cur_iter += 1
+    added = len(context.blocks) - context.round_start
+    context.empty_rounds = 0 if added > 0 else context.empty_rounds + 1
+    if context.empty_rounds > _MOST_EMPTY_ROUNDS:
+        raise Malformed(f"model {agent.model.model!r} answered with nothing, {context.empty_rounds} times in a row")
+    if added > 1:  # a call has its result by now
+        context.tool_calls += len(calls_of_round(context))
+    step = step_between_rounds(context)
+    if isinstance(step, Reason):
+        limits = agent.react_config
+        if context.tool_calls > limits.max_tool_calls:
+            return Finish("exceed_max_tool_calls")
+        if context.written > limits.max_output:
+            return Finish("exceed_max_output")
+    return step
+
+
+def _take_hint(run: Run, context: ReplyContext) -> AgentEvent:
+    event = run.admit(HintBlockEvent(run.id, run.new_id(), run.take_hint(), "continue_with"))
+    context.round_start = len(context.blocks)
+    context.response = None
+    if context.structured is not None:
+        context.structured.output = None  # the one that was given is not what was wanted
+    return event
+
+
+async def _park(agent: ReplyingConversation, run: Run, context: ReplyContext, step: Wait) -> list[AgentEvent]:
+    """Leave the reply as it is, saved, for somebody's answer; returns the events that ask for what is not asked yet."""
+    events = [run.admit(event) for event in _requests(context, step)]
+    context.parked = run.parked = True
+    run.is_flowing = False
+    run.expect(len(events))
+    context.ids = run.ids
+    if events or run.last is not None:  # an answer that came before leaves everything as it was
+        context.worked += run.interruption.worked()
+    agent.state.sequence = run.last_number
+    await agent.save()
+    run.end_is_saved = True
+    return events
+
+
+def _requests(context: ReplyContext, step: Wait) -> list[AgentEvent]:
+    reply_id, decisions = context.reply_id, context.decisions
+    asking = [call for call in step.calls if decisions[call.id].waits_for == "user" and call.state is not _ASKING]
+    given = [call for call in step.calls if decisions[call.id].waits_for == "external" and call.state is not _SUBMITTED]
+    events: list[AgentEvent] = [ToolResultStartEvent(reply_id, call.id, call.name) for call in given]
+    if given:
+        events.append(RequireExternalExecutionEvent(reply_id, [_asked(call, _SUBMITTED) for call in given]))
+    if asking:
+        why = {call.id: decisions[call.id].question() for call in asking}
+        events.append(RequireUserConfirmEvent(reply_id, [_asked(call, _ASKING) for call in asking], why))
+    return events
+
+
+def _asked(call: ToolCallBlock, state: ToolCallState) -> ToolCallBlock:
+    return ToolCallBlock(call.id, call.name, call.input, state)
+
+
+def asking_of(context: ReplyContext, calls: list[ToolCallBlock]) -> Msg:
+    """Return the message of a parked reply: it carries the calls that wait."""
+    text = TextBlock(f"Waiting for an answer about {named(calls)}.")
+    message = context.message
+    return Msg(message.name, [text, *map(copy_block, calls)], "assistant", id=message.id, created_at=message.created_at)
+
+
+def final_of(context: ReplyContext, reason: FinishedReason) -> Msg:
+    """Return the message that answers the input: what the last round said."""
+    message = context.message
+    answer = [copy_block(block) for block in context.blocks[context.round_start :]]
+    if reason in _LAST_WORDS and not _is_answer(answer):
+        answer = [TextBlock(_LAST_WORDS[reason])]
+    output = context.structured.output if context.structured is not None else None
+    if output is not None:
+        answer = [block for block in answer if isinstance(block, TextBlock)] or [TextBlock(to_json(output).decode())]
+    final = headed_like(message, answer)
+    final.role = "assistant"
+    final.usage, final.structured_output, final.finished_reason = message.usage, output, reason
+    if context.response is not None:
+        final.metadata = dict(context.response.metadata)
+    return final
+
+
+def _is_answer(blocks: list[ContentBlock]) -> bool:
+    called = any(isinstance(block, ToolCallBlock) for block in blocks)
+    return not called and any(isinstance(block, (TextBlock, DataBlock)) for block in blocks)

@@ -1,0 +1,347 @@
+"""Going on with a reply that waits: whose answer is taken, and what it changes.
+
+An answer is checked whole before anything of it is applied, so one that is refused leaves the state as it was. It must
+name the reply and the call that asked, and repeat the tool and its input to the byte; other input is taken only where
+the conversation's permissions say so, and rules likewise.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import CoreConfig, SchemaSerializer, from_json, to_json
+
+from agentrt.boundary import is_base64
+from agentrt.conversation.inputs import ANSWERS, Answer
+from agentrt.conversation.run import Run
+from agentrt.errors import ResumeError
+from agentrt.event import (
+    AgentEvent,
+    ConfirmResult,
+    ExternalExecutionResultEvent,
+    ToolResultStartEvent,
+    UserConfirmResultEvent,
+)
+from agentrt.hooks import ReplyInput
+from agentrt.loop.acting import note_of, result_events
+from agentrt.loop.outcome import ReplyingConversation, begun_calls
+from agentrt.loop.reasoning import known_tools
+from agentrt.message import (
+    Base64Source,
+    DataBlock,
+    TextBlock,
+    ToolCallBlock,
+    ToolCallState,
+    ToolResultBlock,
+    ToolResultState,
+    find_block,
+)
+from agentrt.permission import accept_rules, covers, digest
+from agentrt.state import CallDecision, ReplyContext
+from agentrt.tool.arguments import parse_object
+from agentrt.tool.base import MAX_OUTPUT
+from agentrt.tool.call import PreparedCall
+from agentrt.tool.to_response import MAX_DATA, data_size
+from agentrt.types import PermissionBehavior, PermissionRule, ToolOutput, ToolResponse
+
+__all__ = ["answered_before", "apply_answer", "check_answer", "going_on", "waiting_calls"]
+
+_SHOWN = 200
+_ALLOW, _DENY = PermissionBehavior.ALLOW, PermissionBehavior.DENY
+
+# An answer comes from outside, and joins what is saved and sent to the model.
+_MOST_RESULTS = 1_000
+_MOST_RULES = 100
+_MOST_FEEDBACK = 10_000
+_MOST_METADATA = 1_000_000
+
+
+def going_on(agent: ReplyingConversation, inputs: ReplyInput) -> ReplyContext | None:
+    """Return the reply that the input goes on with, `None` when the input begins a new one; changes nothing.
+
+    Raises `ResumeError` for an answer that does not fit, and for anything else while the reply waits for an answer.
+    """
+    left = agent.state.reply_context
+    if left is None:
+        if isinstance(inputs, ANSWERS):
+            raise ResumeError(f"{inputs.type} answers a question, but this conversation asks none", code="not_waiting")
+        return None
+    if isinstance(inputs, ANSWERS):
+        check_answer(agent, left, inputs)
+        return left
+    waiting = waiting_calls(left)
+    if waiting and (inputs is not None or left.parked):
+        raise ResumeError(
+            f"the reply {left.reply_id!r} waits for an answer about {named(waiting)}: send a UserConfirmResultEvent or "
+            f"an ExternalExecutionResultEvent first, or UserInterruptEvent({left.reply_id!r}) to end it",
+            code="pending",
+        )
+    return left if inputs is None else None
+
+
+def answered_before(agent: ReplyingConversation, inputs: ReplyInput) -> bool:
+    """Say whether the answer has nothing left to do: it came before, and the reply is over.
+
+    Raises `ResumeError` for one that says otherwise than what was answered before.
+    """
+    state = agent.state
+    outcome = state.last_reply
+    if state.reply_context is not None or outcome is None or not isinstance(inputs, ANSWERS):
+        return False
+    if outcome.reply_id != inputs.reply_id:
+        return False
+    message = next((each for each in reversed(state.context) if each.id == outcome.reply_id), None)
+    if message is None:
+        return False
+    # What is over is checked as if it still went on: every call has its answer, and so no other is taken.
+    check_answer(agent, ReplyContext(outcome.reply_id, message, 0, decisions=outcome.decisions), inputs)
+    return True
+
+
+def waiting_calls(context: ReplyContext) -> list[ToolCallBlock]:
+    """Return the calls that wait for somebody, in order."""
+    decisions = context.decisions
+    calls = [block for block in context.blocks if isinstance(block, ToolCallBlock) and block.id in decisions]
+    return [call for call in calls if decisions[call.id].waits_for and call.state is not ToolCallState.FINISHED]
+
+
+def named(calls: list[ToolCallBlock]) -> str:
+    """Name the calls to a person."""
+    return ", ".join(f"{call.name!r} ({call.id})" for call in calls)
+
+
+def check_answer(agent: ReplyingConversation, context: ReplyContext, answer: Answer) -> Answer:
+    """Return a copy of the answer; raises `ResumeError` unless every part of it fits what the reply asked."""
+    answer = _as_sent(answer)
+    if answer.reply_id != context.reply_id:
+        raise ResumeError(
+            f"the answer is for the reply {answer.reply_id!r}, but {context.reply_id!r} is the one that waits",
+            code="mismatch",
+        )
+    if answer.session_id not in (None, agent.state.session_id):
+        raise ResumeError(
+            f"the answer is for the session {answer.session_id!r}, not for {agent.state.session_id!r}", code="mismatch"
+        )
+    if isinstance(answer, UserConfirmResultEvent):
+        _check_each_once([each.tool_call.id for each in answer.confirm_results])
+        for result in answer.confirm_results:
+            _check_confirmation(agent, context, result)
+    elif isinstance(answer, ExternalExecutionResultEvent):
+        _check_each_once([each.id for each in answer.execution_results])
+        for execution in answer.execution_results:
+            _check_execution(agent, context, execution)
+    return answer
+
+
+def apply_answer(agent: ReplyingConversation, context: ReplyContext, answer: Answer) -> Iterator[AgentEvent]:
+    """Take the answer in; yields the events of the results that came with it."""
+    answer = check_answer(agent, context, answer)
+    if isinstance(answer, UserConfirmResultEvent):
+        for result in answer.confirm_results:
+            _confirm(agent, context, result)
+        _reconsider(agent, context, [rule for result in answer.confirm_results for rule in result.rules])
+        context.message.append_event(answer)
+    elif isinstance(answer, ExternalExecutionResultEvent):
+        begun = begun_calls(context)
+        for execution in answer.execution_results:
+            call = _call(context, execution.id)
+            if context.decisions[call.id].waits_for:
+                context.decisions[call.id].waits_for = None
+                if call.id not in begun:  # the process ended before this call was given out
+                    yield ToolResultStartEvent(context.reply_id, call.id, call.name)
+                # Only a tool of this program may end the reply with an answer of its own.
+                metadata = {key: value for key, value in execution.metadata.items() if key != "response_msg"}
+                response = ToolResponse(_output(execution), execution.state, metadata)
+                yield from result_events(context, agent.run, call, response, [])
+
+
+def _as_sent(answer: Answer) -> Answer:
+    """Return the answer as it comes out of its JSON: what is in memory may be of any type, or hold a live message."""
+    why = "it holds something that has no JSON form"
+    adapter = _adapter(type(answer))  # type: ignore[arg-type]  # a class is hashable
+    try:
+        text = _serializer(type(answer)).to_json(answer, warnings="none")  # type: ignore[arg-type]  # a class is hashable
+        if b"NaN" in text or b"Infinity" in text:  # in a text, these are words like any other
+            from_json(text, allow_inf_nan=False, cache_strings="none")
+        return adapter.validate_json(text, strict=True)
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors(include_input=False, include_url=False)[0]["loc"])
+        why = f"its {place:.{_SHOWN}} has the wrong type"
+    except ValueError:
+        pass
+    # Raised here, since pydantic's error, which quotes what it refused, would go along as the context.
+    raise ResumeError(f"the answer {answer.type} cannot be used: {why}", code="invalid")
+
+
+@cache
+def _serializer(kind: type[Answer]) -> SchemaSerializer:
+    # A number that is not finite is written as what it is, not as `null`: then it is noticed.
+    return SchemaSerializer(TypeAdapter(kind).core_schema, CoreConfig(ser_json_inf_nan="constants"))
+
+
+@cache
+def _adapter(kind: type[Answer]) -> TypeAdapter[Answer]:
+    return TypeAdapter(kind)
+
+
+def _check_each_once(ids: list[str]) -> None:
+    if not ids:
+        raise ResumeError("the answer is empty: give one result for each call that it answers", code="invalid")
+    if len(ids) > _MOST_RESULTS:
+        raise ResumeError(f"the answer holds {len(ids):,} results, {_MOST_RESULTS:,} is the most", code="invalid")
+    seen: set[str] = set()
+    for twice in ids:
+        if twice not in seen:
+            seen.add(twice)
+            continue
+        raise ResumeError(f"the answer holds two results for the call {twice!r:.{_SHOWN}}", code="conflict")
+
+
+def _call(context: ReplyContext, call_id: str) -> ToolCallBlock:
+    with suppress(ValueError):
+        call: ToolCallBlock = find_block(context.message, call_id, ToolCallBlock)
+        return call
+    raise ResumeError(f"the reply {context.reply_id!r} has no call {call_id!r:.{_SHOWN}}", code="unknown_call")
+
+
+def _check_confirmation(agent: ReplyingConversation, context: ReplyContext, result: ConfirmResult) -> None:
+    given = result.tool_call
+    call = _call(context, given.id)
+    decision = context.decisions.get(call.id)
+    waits = decision is not None and decision.waits_for == "user" and call.state is not ToolCallState.FINISHED
+    if decision is None or not (waits or _said(decision) is not None):
+        raise ResumeError(f"the call {call.id!r} of {call.name!r} does not ask for a person's yes", code="not_waiting")
+    if not waits:
+        if (_said(decision), decision.digest) != (result.confirmed, digest(given.name, given.input)):
+            raise ResumeError(f"the call {call.id!r} of {call.name!r} was answered otherwise before", code="conflict")
+        return
+    if given.name != call.name:
+        raise ResumeError(
+            f"the answer names the tool {given.name!r:.{_SHOWN}}, but the call {call.id!r} is of {call.name!r}",
+            code="mismatch",
+        )
+    if result.confirmed:
+        _check_in_time(agent, call, decision)
+    _check_size(f"the feedback about {call.name!r}", len(result.feedback or ""), _MOST_FEEDBACK)
+    if len(result.rules) > _MOST_RULES:
+        raise ResumeError(f"the answer brings {len(result.rules):,} rules, {_MOST_RULES} is the most", code="invalid")
+    if given.input != call.input:
+        _check_edited(agent, call, given)
+    accept_rules(agent.state.permission_context, result.rules, call.name)
+    if not result.confirmed and any(rule.behavior is PermissionBehavior.ALLOW for rule in result.rules):
+        raise ResumeError(f"the answer denies {call.name!r} and brings a rule that allows it", code="invalid")
+
+
+def _said(decision: CallDecision) -> bool | None:
+    """Return what a person said about the call, `None` if nobody said anything."""
+    if decision.by == "user":
+        return decision.behavior is PermissionBehavior.ALLOW
+    # The digest of a denial is that of the yes which it overruled.
+    return True if decision.behavior is PermissionBehavior.DENY and decision.digest else None
+
+
+def _check_in_time(agent: ReplyingConversation, call: ToolCallBlock, decision: CallDecision) -> None:
+    seconds = agent.react_config.answer_within
+    if Run.now() - decision.asked_at > seconds * 1e9:
+        raise ResumeError(
+            f"{call.name!r} was asked about more than {seconds:g} seconds ago, which is too long to allow it: deny it, "
+            f"or set ReActConfig(answer_within=...)",
+            code="expired",
+        )
+
+
+def _check_edited(agent: ReplyingConversation, call: ToolCallBlock, given: ToolCallBlock) -> None:
+    if not agent.state.permission_context.allow_edited_input:
+        raise ResumeError(
+            f"the answer gives the call {call.id!r} of {call.name!r} another input, which is not permitted: send it "
+            f"back as it was asked, or set allow_edited_input in the conversation's permission_context",
+            code="mismatch",
+        )
+    prepared = known_tools(agent).prepare(given, agent.state.active_groups)
+    if isinstance(prepared, ToolResponse):
+        why = "".join(block.text for block in prepared.content if isinstance(block, TextBlock))
+        raise ResumeError(f"the edited input cannot be used: {why:.{_SHOWN}}", code="invalid")
+
+
+def _confirm(agent: ReplyingConversation, context: ReplyContext, result: ConfirmResult) -> None:
+    given = result.tool_call
+    call = _call(context, given.id)
+    if context.decisions[call.id].waits_for != "user":
+        return
+    context.decisions[call.id] = CallDecision(
+        PermissionBehavior.ALLOW if result.confirmed else PermissionBehavior.DENY,
+        "user",
+        result.feedback or "",
+        digest(given.name, given.input),
+        original_input=call.input if result.confirmed and given.input != call.input else None,
+    )
+    permissions = agent.state.permission_context
+    permissions.rules.extend(accept_rules(permissions, result.rules, call.name))
+
+
+def _reconsider(agent: ReplyingConversation, context: ReplyContext, rules: list[PermissionRule]) -> None:
+    """Decide the open questions that the new rules cover anew, so that nobody is asked about them again."""
+    for call in waiting_calls(context) if rules else ():
+        decision = context.decisions[call.id]
+        prepared = agent.run.toolkit.prepare(call, agent.state.active_groups)
+        if decision.waits_for != "user" or not isinstance(prepared, PreparedCall):
+            continue
+        forms = parse_object(prepared.input), prepared.effective_input
+        if any(covers(rules, prepared.tool, *forms, behavior) for behavior in (_ALLOW, _DENY)):
+            decision.waits_for = None
+
+
+def _check_execution(agent: ReplyingConversation, context: ReplyContext, execution: ToolResultBlock) -> None:
+    call = _call(context, execution.id)
+    decision = context.decisions.get(call.id)
+    if call.state is ToolCallState.FINISHED:
+        _check_repeated(context, execution, call)
+        return
+    if decision is None or decision.waits_for != "external":
+        raise ResumeError(
+            f"the call {call.id!r} of {call.name!r} does not run outside of the agent", code="not_waiting"
+        )
+    if execution.name != call.name:
+        raise ResumeError(
+            f"the result names the tool {execution.name!r:.{_SHOWN}}, but the call {call.id!r} is of {call.name!r}",
+            code="mismatch",
+        )
+    if execution.state is ToolResultState.RUNNING:
+        raise ResumeError(f"the result of {call.name!r} is not final: its state is RUNNING", code="invalid")
+    tool = known_tools(agent).get(call.name)
+    output = _output(execution)
+    data = [block for block in output if isinstance(block, DataBlock) and isinstance(block.source, Base64Source)]
+    total = sum(len(block.text) if isinstance(block, TextBlock) else data_size(block) for block in output)
+    size = sum(map(data_size, data))
+    most = MAX_OUTPUT if tool is None else tool.max_output
+    _check_size(f"the result of {call.name!r}", total - size, most)
+    _check_size(f"the data in the result of {call.name!r}", size, MAX_DATA if most == MAX_OUTPUT else most)
+    for block in data:
+        if isinstance(block.source, Base64Source) and not is_base64(block.source.data):
+            raise ResumeError(
+                f"the result of {call.name!r} holds data that is not base64: encode it with base64.b64encode",
+                code="invalid",
+            )
+    _check_size(f"the metadata of the result of {call.name!r}", len(to_json(execution.metadata)), _MOST_METADATA)
+
+
+def _check_size(what: str, size: int, most: int) -> None:
+    if size > most:
+        raise ResumeError(f"{what} has {size:,} characters, {most:,} is the most: send less", code="invalid")
+
+
+def _check_repeated(context: ReplyContext, execution: ToolResultBlock, call: ToolCallBlock) -> None:
+    known: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
+    output = [*_output(execution), *note_of(context, call)]
+    if known.state is not execution.state or _content(_output(known)) != _content(output):
+        raise ResumeError(f"the call {execution.id!r} has another result already", code="conflict")
+
+
+def _content(output: ToolOutput) -> tuple[str, list[object]]:
+    text = "".join(block.text for block in output if isinstance(block, TextBlock))
+    return text, [block.source for block in output if not isinstance(block, TextBlock)]
+
+
+def _output(result: ToolResultBlock) -> ToolOutput:
+    return [TextBlock(result.output)] if isinstance(result.output, str) else list(result.output)

@@ -1,0 +1,1 @@
+"""What all models behind an HTTP API share: the client, its stream, server-sent events, errors."""

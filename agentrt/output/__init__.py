@@ -1,0 +1,1 @@
+"""Messages on standard output, in queues and as audio."""

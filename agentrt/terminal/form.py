@@ -1,0 +1,179 @@
+"""Asking a person for the fields of a pydantic model, one by one."""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
+
+from pydantic import AliasChoices, AliasPath, BaseModel, Secret, SecretBytes, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, core_schema, from_json, to_json
+
+from agentrt.errors import InvalidInputError
+from agentrt.terminal.form_prompts import form_prompts
+
+__all__ = ["Form", "check_form"]
+
+_MOST_REFUSALS = 100  # of one form; whoever types that many is no person
+# All other reasons may quote what was typed.
+_REASONS = frozenset(get_args(core_schema.ErrorType)) - {"value_error", "assertion_error", "union_tag_invalid"}
+
+
+def check_form(model: Any) -> None:
+    """Raise `InvalidInputError` for what is no model with fields to ask for; `None` is fine."""
+    if model is None:
+        return
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise InvalidInputError(f"structured_model must be a pydantic model class, not {model!r:.200}")
+    if model.__pydantic_root_model__:
+        raise InvalidInputError(
+            f"structured_model {model.__name__} has no fields to ask for: put its root into a field of another model"
+        )
+
+
+class Form:
+    """Asks for the fields of a model until they make a valid whole.
+
+    `ask` is given a prompt and whether the answer is a secret, `tell` what was wrong with an answer.
+    """
+
+    def __init__(
+        self,
+        model: type[BaseModel],
+        *,
+        ask: Callable[[str, bool], Awaitable[str]],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._model = model
+        self._fields = model.model_fields
+        self._ask = ask
+        self._tell = tell
+        self._secret = {name for name, field in self._fields.items() if _holds_secret(field.annotation)}
+        self._prompts = form_prompts(model, self._secret)
+        self._answers: dict[str, Any] = {}
+        self._refused = 0
+
+    async def fill(self) -> dict[str, Any]:
+        """Return the values, by the names that the model's JSON has."""
+        wanted = list(self._fields)
+        while True:
+            for name in wanted:
+                await self._ask_for(name)
+            try:
+                return self._dumped(self._validated(self._answers))
+            except ValidationError as error:
+                problems = _details(error)
+            for each in problems:
+                self._refuse(self._field_of(each), [each])
+            named = {self._field_of(each) for each in problems}
+            wanted = [name for name in self._fields if name in named or None in named]
+
+    async def _ask_for(self, name: str) -> None:
+        self._answers.pop(name, None)
+        secret = name in self._secret
+        while True:
+            text = await self._ask(self._prompts[name], secret)
+            text = text if secret else text.strip()
+            if not text and not self._fields[name].is_required():
+                return
+            value, problems = self._read(name, text) if text else (None, self._problems(name, None))
+            if not problems:
+                self._answers[name] = value
+                return
+            self._refuse(name, problems if text else [])
+
+    def _read(self, name: str, text: str) -> tuple[Any, list[ErrorDetails]]:
+        """Return the text as it is where the field takes that, else what it is as JSON."""
+        problems = self._problems(name, text)
+        if not problems:
+            return text, []
+        try:
+            value = from_json(text, allow_inf_nan=False)
+        except ValueError:
+            return text, problems
+        others = self._problems(name, value)
+        return value, others if not others or isinstance(value, list | dict) else problems
+
+    def _problems(self, name: str, value: Any) -> list[ErrorDetails]:
+        """Return what the model says against the value, given what is answered so far."""
+        try:
+            self._validated({**self._answers, name: value})
+        except ValidationError as error:
+            return [each for each in _details(error) if self._field_of(each) == name]
+        except Exception:  # noqa: BLE001  # a validator of the whole that a part is too little for; it runs at the end
+            return []
+        return []
+
+    def _validated(self, answers: dict[str, Any]) -> BaseModel:
+        return self._model.model_validate_json(to_json(answers), by_alias=True, by_name=True)
+
+    def _dumped(self, filled: BaseModel) -> dict[str, Any]:
+        # Defaults may be of other types than their fields, which is no news to whoever fills the form in.
+        plain = filled.model_dump(mode="json", by_alias=True, exclude=self._secret, warnings=False)
+        return plain | filled.model_dump(by_alias=True, include=self._secret, warnings=False)
+
+    def _field_of(self, problem: ErrorDetails) -> str | None:
+        first = problem["loc"][0] if problem["loc"] else None
+        if first in self._fields:
+            return str(first)
+        return next((name for name, field in self._fields.items() if first in _aliases(field)), None)
+
+    def _refuse(self, name: str | None, problems: list[ErrorDetails]) -> None:
+        self._refused += 1
+        if self._refused > _MOST_REFUSALS:
+            raise InvalidInputError(
+                f"the form {self._model.__name__} was given up after {_MOST_REFUSALS} refused answers"
+            )
+        for each in problems:
+            place = "" if name in self._secret else ".".join(map(str, each["loc"][1:]))
+            about = f"{name or 'the whole'}{place and f' ({place})'}"
+            self._tell(f"{about}: {self._reason(name, each)}")
+        if not problems:
+            self._tell(f"{name}: an answer is needed")
+
+    def _reason(self, name: str | None, problem: ErrorDetails) -> str:
+        told = problem["msg"]
+        if not self._secret or problem["type"] in _REASONS:
+            return told
+        if name is None or name in self._secret or self._shows_secret(told):
+            return "this was not accepted"
+        return told
+
+    def _shows_secret(self, text: str) -> bool:
+        return any(each in text for name in self._secret for each in _texts_in(self._answers.get(name)))
+
+
+def _details(error: ValidationError) -> list[ErrorDetails]:
+    return error.errors(include_url=False, include_context=False, include_input=False)
+
+
+def _aliases(field: FieldInfo) -> set[str | int]:
+    alias = field.validation_alias
+    choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+    return {each.path[0] if isinstance(each, AliasPath) else each for each in choices if each is not None}
+
+
+def _texts_in(answer: Any) -> Iterator[str]:
+    """Yield every value in an answer, as text."""
+    if isinstance(answer, dict | list):
+        for each in answer.values() if isinstance(answer, dict) else answer:
+            yield from _texts_in(each)
+    elif answer is not None and answer != "":
+        yield str(answer)
+
+
+def _holds_secret(annotation: Any, seen: frozenset[int] = frozenset()) -> bool:
+    """Say whether a value of the type is a secret, or has one in it."""
+    annotation = getattr(annotation, "__value__", annotation)  # of a type alias
+    kind = get_origin(annotation) or annotation
+    if isinstance(kind, type) and issubclass(kind, SecretStr | SecretBytes | Secret):
+        return True
+    if id(annotation) in seen:
+        return False
+    parts = [*get_args(annotation), *_annotations(kind)]
+    return any(_holds_secret(each, seen | {id(annotation)}) for each in parts)
+
+
+def _annotations(kind: Any) -> Iterable[Any]:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [field.annotation for field in kind.model_fields.values()]
+    return get_type_hints(kind).values() if is_dataclass(kind) or is_typeddict(kind) else ()

@@ -1,0 +1,1 @@
+"""Runs that inject faults at every place where a conversation waits."""

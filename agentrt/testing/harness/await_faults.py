@@ -1,0 +1,109 @@
+"""Running a conversation over and over, with a fault at each place where one can be."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from agentrt.concurrency.event_loop import running_trio
+from agentrt.hooks import ReplyInput
+from agentrt.state import AgentState
+from agentrt.testing.harness.approve import approve
+from agentrt.testing.harness.checkable import Checkable
+from agentrt.testing.harness.fault_run import Scenario, Trial
+from agentrt.testing.harness.faults import FAULTS, Fault, faults_named
+from agentrt.testing.harness.tool_log import ToolLog
+
+__all__ = ["SuspensionReport", "check_every_suspension", "quiet", "try_every_suspension"]
+
+_MOST_TOLD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SuspensionReport:
+    """How many suspensions a conversation has when it is left alone, and how many runs there were with each fault."""
+
+    suspensions: int
+    runs: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        runs = ", ".join(f"{name} {number}" for name, number in self.runs.items())
+        return f"{self.suspensions} suspensions; runs with a fault: {sum(self.runs.values())} ({runs})"
+
+
+async def check_every_suspension(
+    make: Callable[[ToolLog], Checkable],
+    inputs: Sequence[str | ReplyInput] = ("go",),
+    *,
+    structured_schema: Any = None,
+    answer: Callable[[AgentState], ReplyInput] = approve,
+    faults: Iterable[str] = FAULTS,
+    at_least: int = 1,
+) -> SuspensionReport:
+    """Check that a conversation is whole, and goes on, wherever it is cancelled, interrupted, left or failed by a part.
+
+    `make` builds a new agent for each run, with new parts; tools that it gets from `log.watch(function)` are compared
+    with what the state says of their calls. The inputs are sent one after the other, and `answer` answers for a reply
+    that waits. The first run is left alone; then, for each fault, there is one run with it at the first place where it
+    can be, one with it at the second, and so on, until a run has no such place.
+
+    After each run: every call in what is kept has one result, or waits; a reply has one end on record and at most one
+    `REPLY_END`; no task and no generator is left; tools ran as their results say; a cancellation has left as one; and
+    the conversation goes on, in place and from what was saved, with requests that are well-formed.
+
+    Raises `AssertionError`, which tells in words what was broken by what and where, and also when there are fewer
+    suspensions than `at_least`. Suspensions are counted in the task that reads the reply and in every task that starts
+    meanwhile; what threads do is not seen. On trio the order of tasks varies, so places may differ from run to run.
+    """
+    with quiet():
+        return await try_every_suspension(Scenario(make, inputs, structured_schema, answer), faults, at_least)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what fails on purpose from a screen that nobody has set up for logs."""
+    logger, silence = logging.getLogger("agentrt"), logging.NullHandler()
+    logger.addHandler(silence)
+    try:
+        yield
+    finally:
+        logger.removeHandler(silence)
+
+
+async def try_every_suspension(scenario: Scenario, faults: Iterable[str], at_least: int = 1) -> SuspensionReport:
+    """Do what `check_every_suspension` promises."""
+    chosen = faults_named(set(faults), "asyncio" if running_trio() is None else "trio")
+    undisturbed = Trial(scenario)
+    _tell([await undisturbed.run()])
+    suspensions = undisturbed.reached["suspension"]
+    assert suspensions >= at_least, f"there are {suspensions} suspensions, which is fewer than {at_least}"
+    runs: Counter[str] = Counter()
+    told: list[str] = []
+    for fault in chosen:
+        if undisturbed.agent.state_store is None and fault.name == "kill":
+            continue
+        told += await _sweep(scenario, fault, runs)
+    _tell(told)
+    return SuspensionReport(suspensions, dict(runs))
+
+
+async def _sweep(scenario: Scenario, fault: Fault, runs: Counter[str]) -> list[str]:
+    """Run with the fault at each place; what was found at the first few of them is told."""
+    told: list[str] = []
+    for number in count(1):
+        trial = Trial(scenario, fault, number)
+        problems = await trial.run()
+        if problems:
+            told.append(problems)
+        if not trial.hit or len(told) == _MOST_TOLD:
+            break
+        runs[fault.name] += 1
+    return told
+
+
+def _tell(told: list[str]) -> None:
+    if any(told):
+        raise AssertionError("\n".join(filter(None, told)))

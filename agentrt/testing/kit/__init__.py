@@ -1,0 +1,1 @@
+"""Tries one middleware in many conversations."""

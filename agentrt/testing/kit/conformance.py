@@ -1,0 +1,167 @@
+"""The kit that tries a middleware in everything that can happen to it."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import anyio
+
+from agentrt.errors import ConfigError
+from agentrt.hooks import MiddlewareBase, ReplyInput
+from agentrt.model import ChatModelBase
+from agentrt.testing.harness.await_faults import quiet
+from agentrt.testing.harness.faults import FAULTS
+from agentrt.testing.kit.scenarios import ORDEALS, try_suspensions
+from agentrt.testing.kit.session import GivenUp, Rehearsal, told
+
+__all__ = ["MiddlewareProblems", "MiddlewareReport", "check_middleware", "check_middleware_on_both_loops"]
+
+
+@dataclass(frozen=True, slots=True)
+class MiddlewareReport:
+    """What was found in a middleware: `problems` maps what was done to what was wrong then, in words."""
+
+    middleware: str
+    conversations: int
+    problems: dict[str, list[str]]
+
+    def __str__(self) -> str:
+        if not self.problems:
+            return f"{self.middleware}: nothing found in {self.conversations} conversations"
+        lines = [f"{self.middleware} does not keep what a middleware must keep:"]
+        for doing, found in self.problems.items():
+            lines += [f"- {doing}:", *(f"    - {words}" for words in found)]
+        return "\n".join(lines)
+
+
+class MiddlewareProblems(AssertionError):
+    """A middleware does not keep what it must; `report` has what was found."""
+
+    def __init__(self, report: MiddlewareReport) -> None:
+        super().__init__(str(report))
+        self.report = report
+
+
+async def check_middleware(
+    factory: Callable[[], MiddlewareBase],
+    *,
+    faults: Iterable[str] = FAULTS,
+    patience: float = 10.0,
+    beside: Sequence[Callable[[], MiddlewareBase]] = (),
+    inputs: Sequence[str | ReplyInput] = (),
+    model: Callable[[], ChatModelBase] | None = None,
+) -> MiddlewareReport:
+    """Check that a middleware keeps what every middleware must keep, on this event loop, and return what was tried.
+
+    `factory` makes a new instance each time, with settings that wait little: a rate limit that is not reached, a retry
+    without a pause. A conversation that takes longer than `patience`, in seconds, is given up. `faults` are those that
+    come at every suspension.
+
+    `beside` are factories of other layers that it needs: each stands outside of it, unless the order that the classes
+    state wants it inside. If only certain words trigger the middleware, give them as `inputs`, or give `model`, a
+    factory of a model that says them: the middleware is then tried in a conversation with these as well, undisturbed,
+    left early, cancelled, saved and loaded, and with the faults.
+
+    It is tried with answers that stream and that do not, with tools side by side, with calls that wait for a person and
+    for a result from outside, with structured output and with compression; it is left early and cancelled; its model,
+    its tools, its store and the layers inside of it fail; items are held back; a layer beside it answers by itself, or
+    rewrites the answer; two instances serve one agent, and one instance two conversations and two agents at once; its
+    conversation is saved and goes on with another instance; it observes and prints, is cancelled meanwhile, and the
+    store and the queue fail.
+
+    It may do what a middleware may do: wait, ask the model again or not at all, answer by itself, change what is asked
+    or answered, change or drop what is observed or printed, deal with an error. What must hold: what it is given is not
+    changed in place; what it yields has the types of its hook and ends as it must; it does not yield in an open scope
+    or task group, nor after it was closed; no context variable leaks; a cancellation leaves, and so does an error, with
+    its type, or it is dealt with, but for that of a store which has not kept what was observed: this always leaves, and
+    nothing is taken in; nothing is left behind or held back for good; each call has one result, its own, and each reply
+    one end; the events rebuild the message that is kept, without what an attempt said that was given up, and it says
+    what the reply answers; answers are the same whether they stream or not and whoever else is answered meanwhile.
+
+    Raises `MiddlewareProblems`, an `AssertionError` that tells in words what was broken by what. The faults at every
+    suspension are tried last, and only when nothing was found before.
+    """
+    rehearsal = Rehearsal(factory, patience, tuple(beside), _checked_inputs(inputs), model)
+    with quiet():
+        await _undergo_all(rehearsal, faults)
+    report = MiddlewareReport(rehearsal.name, rehearsal.trials, rehearsal.problems)
+    if report.problems:
+        raise MiddlewareProblems(report)
+    return report
+
+
+async def _undergo_all(rehearsal: Rehearsal, faults: Iterable[str]) -> None:
+    try:
+        rehearsal.name = _name_of(rehearsal.factory)
+        for place, (doing, ordeal) in enumerate(ORDEALS.items()):
+            rehearsal.doing = doing
+            await _undergo(ordeal, rehearsal)
+            if rehearsal.problems and not place:
+                return  # what is broken when nothing goes wrong would be told again and again
+        if not rehearsal.problems:
+            await try_suspensions(rehearsal, faults)
+    except ConfigError as error:
+        rehearsal.doing = "putting it into an agent"
+        rehearsal.tell(f"it is refused, before anything runs: {error}")
+    except GivenUp as error:
+        rehearsal.tell(str(error))
+
+
+def check_middleware_on_both_loops(
+    factory: Callable[[], MiddlewareBase],
+    *,
+    faults: Iterable[str] = FAULTS,
+    patience: float = 10.0,
+    beside: Sequence[Callable[[], MiddlewareBase]] = (),
+    inputs: Sequence[str | ReplyInput] = (),
+    model: Callable[[], ChatModelBase] | None = None,
+) -> dict[str, MiddlewareReport]:
+    """Check a middleware as `check_middleware` does, on asyncio and, if it is installed, on trio.
+
+    For tests that are no coroutines. Returns the report of each event loop.
+    """
+    faults = tuple(faults)
+
+    async def check() -> MiddlewareReport:
+        return await check_middleware(
+            factory, faults=faults, patience=patience, beside=beside, inputs=inputs, model=model
+        )
+
+    return {loop: anyio.run(check, backend=loop) for loop in ("asyncio", "trio") if find_spec(loop)}
+
+
+def _name_of(factory: Callable[[], MiddlewareBase]) -> str:
+    if isinstance(factory, MiddlewareBase):
+        name = type(factory).__name__
+        raise ConfigError(
+            f"check_middleware takes a factory, and was given an instance of {name}: write "
+            f"check_middleware({name}), or check_middleware(lambda: {name}(...)) where it has settings"
+        )
+    try:
+        first, second = factory(), factory()
+    except TypeError as error:
+        raise ConfigError(
+            f"the factory {factory!r:.100} cannot be called without arguments ({error}): write lambda: ...(...)"
+        ) from error
+    if inspect.isawaitable(first) or not isinstance(first, MiddlewareBase):
+        raise ConfigError(f"the factory must return a middleware, such as MyMiddleware(), not {first!r:.200}")
+    if first is second:
+        raise ConfigError(
+            f"the factory returned one {type(first).__name__} twice: make a new one each time, as in "
+            f"check_middleware({type(first).__name__}) or check_middleware(lambda: {type(first).__name__}(...))"
+        )
+    return type(first).__name__
+
+
+def _checked_inputs(inputs: Sequence[str | ReplyInput]) -> tuple[str | ReplyInput, ...]:
+    return (inputs,) if isinstance(inputs, str) else tuple(inputs)
+
+
+async def _undergo(ordeal: Callable[[Rehearsal], Awaitable[None]], rehearsal: Rehearsal) -> None:
+    try:
+        await ordeal(rehearsal)
+    except (ConfigError, GivenUp):
+        raise
+    except Exception as error:  # noqa: BLE001  # the others are tried none the less
+        rehearsal.tell(told(error))

@@ -1,0 +1,1 @@
+"""JSON schemas compiled into functions that check and convert arguments."""

@@ -1,0 +1,1113 @@
+"""Pre/post hooks: what runs, in which order, with what, and what its result does."""
+
+import functools
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from textwrap import dedent
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, Toolkit, UserMsg
+from agentrt.agent import ReActAgentBase
+from agentrt.agent.hook_middleware import (
+    ActingHookMiddleware,
+    ObserveHookMiddleware,
+    PrintHookMiddleware,
+    ReasoningHookMiddleware,
+    ReplyHookMiddleware,
+)
+from agentrt.agent.hook_registry import hooks_of
+from agentrt.errors import AgentBusyError, HookError, MiddlewareConfigError
+from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent
+from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
+from agentrt.model import ScriptedChatModel
+from agentrt.tool import FunctionTool, ToolResponse
+from tests.loop.helpers import add, agent_of, call, items_of
+
+
+class Echo(AgentBase):
+    """Says what it hears."""
+
+    async def reply(self, msg):
+        return msg
+
+    async def observe(self, msg):
+        self.heard = msg
+
+    async def print(self, msg, last=True, speech=None):
+        self.shown = msg
+
+
+class Loud(Echo):
+    """Says it louder."""
+
+    async def reply(self, msg):
+        answer = await super().reply(msg)
+        return answer and said(answer.content + "!")
+
+    async def observe(self, msg):
+        await super().observe(msg)
+
+    async def print(self, msg, last=True, speech=None):
+        await super().print(msg, last, speech)
+
+
+@pytest.fixture(autouse=True)
+def no_class_hook_stays() -> Iterator[None]:
+    yield
+    for cls in (AgentBase, ReActAgentBase, Agent, Echo, Loud, Stepwise, Thinker):
+        cls.clear_class_hooks()
+
+
+def said(text: str) -> Msg:
+    return UserMsg("user", text)
+
+
+def marking(mark: str):
+    """Return a pre hook that adds a mark to the message."""
+
+    def hook(self, kwargs):
+        return {**kwargs, "msg": said(kwargs["msg"].get_text_content() + mark)}
+
+    return hook
+
+
+def marking_after(mark: str):
+    def hook(self, kwargs, output):
+        return said(output.get_text_content() + mark)
+
+    return hook
+
+
+def noting(notes: list[Any], note: Any):
+    """Return a hook of either kind that leaves a note and changes nothing."""
+
+    def hook(self, kwargs, output=None):
+        notes.append(note)
+
+    return hook
+
+
+def test_the_example_of_the_hook_guide_prints_what_the_guide_says():
+    program = """
+        import asyncio
+        from typing import Any
+        from agentrt.agent import ReActAgentBase, AgentBase
+        from agentrt.message import Msg
+
+        class TestAgent(AgentBase):
+            async def reply(self, msg: Msg) -> Msg:
+                return msg
+
+        def instance_pre_reply_hook(self: AgentBase, kwargs: dict[str, Any]) -> dict[str, Any]:
+            msg = kwargs["msg"]
+            msg.content += "[instance-pre-reply]"
+            return {**kwargs, "msg": msg}
+
+        def cls_pre_reply_hook(self: AgentBase, kwargs: dict[str, Any]) -> dict[str, Any]:
+            msg = kwargs["msg"]
+            msg.content += "[cls-pre-reply]"
+            return {**kwargs, "msg": msg}
+
+        TestAgent.register_class_hook(hook_type="pre_reply", hook_name="test_pre_reply", hook=cls_pre_reply_hook)
+        agent = TestAgent()
+        agent.register_instance_hook(hook_type="pre_reply", hook_name="test_pre_reply", hook=instance_pre_reply_hook)
+
+        async def example_test_hook() -> None:
+            msg = Msg(name="user", content="Hello, world!", role="user")
+            res = await agent(msg)
+            print("reply:", res.content)
+            TestAgent.clear_class_hooks()
+            print("then:", (await agent(msg)).content)
+
+        asyncio.run(example_test_hook())
+    """
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", dedent(program)], capture_output=True, text=True, check=False
+    )
+    assert ran.stderr == ""
+    assert ran.stdout.splitlines() == [
+        "reply: Hello, world![instance-pre-reply][cls-pre-reply]",
+        "then: Hello, world![instance-pre-reply]",
+    ]
+
+
+async def test_hooks_of_the_instance_run_before_those_of_the_class_each_in_the_order_of_registration():
+    agent = Echo()
+    Echo.register_class_hook("pre_reply", "a", marking("3"))
+    agent.register_instance_hook("pre_reply", "a", marking("1"))
+    Echo.register_class_hook("pre_reply", "b", marking("4"))
+    agent.register_instance_hook("pre_reply", "b", marking("2"))
+    assert (await agent(said("0"))).content == "01234"
+
+
+async def test_post_hooks_run_in_the_same_order():
+    agent = Echo()
+    Echo.register_class_hook("post_reply", "a", marking_after("3"))
+    agent.register_instance_hook("post_reply", "a", marking_after("1"))
+    agent.register_instance_hook("post_reply", "b", marking_after("2"))
+    assert (await agent(said("0"))).content == "0123"
+
+
+async def test_a_name_that_is_registered_again_replaces_the_hook_in_its_place():
+    agent = Echo()
+    for name, mark in [("a", "1"), ("b", "2"), ("a", "3")]:
+        agent.register_instance_hook("pre_reply", name, marking(mark))
+        Echo.register_class_hook("pre_reply", name, marking(mark))
+    assert (await agent(said("0"))).content == "03232"
+
+
+async def test_a_hook_that_is_removed_and_registered_again_runs_last():
+    agent = Echo()
+    hooks = {name: marking(name) for name in "ab"}
+    for name, hook in hooks.items():
+        agent.register_instance_hook("pre_reply", name, hook)
+    assert (await agent(said("0"))).content == "0ab"
+    agent.remove_instance_hook("pre_reply", "a")
+    agent.register_instance_hook("pre_reply", "a", hooks["a"])
+    assert (await agent(said("0"))).content == "0ba"
+
+
+async def test_plain_and_async_functions_methods_and_objects_are_hooks():
+    class Marker:
+        def __call__(self, agent, kwargs):
+            return marking("object")(agent, kwargs)
+
+        async def method(self, agent, kwargs):
+            await anyio.lowlevel.checkpoint()
+            return marking("method ")(agent, kwargs)
+
+    async def function(self, kwargs):
+        await anyio.lowlevel.checkpoint()
+        return marking(" async ")(self, kwargs)
+
+    def three(mark, self, kwargs):
+        return marking(mark)(self, kwargs)
+
+    agent = Echo()
+    for number, hook in enumerate([function, Marker().method, functools.partial(three, "partial "), Marker()]):
+        agent.register_instance_hook("pre_reply", str(number), hook)
+    assert (await agent(said("an"))).content == "an async method partial object"
+
+
+async def test_a_class_hook_reaches_derived_classes_but_neither_parents_nor_siblings():
+    class Sibling(Echo):
+        pass
+
+    class Child(Loud):
+        pass
+
+    Loud.register_class_hook("pre_reply", "mark", marking("?"))
+    assert (await Loud()(said("a"))).content == "a?!"
+    assert (await Child()(said("a"))).content == "a?!"
+    assert (await Echo()(said("a"))).content == "a"
+    assert (await Sibling()(said("a"))).content == "a"
+    assert hooks_of(Echo()) == {}
+
+
+async def test_the_classes_own_hooks_run_before_the_parents():
+    AgentBase.register_class_hook("pre_reply", "base", marking("3"))
+    Echo.register_class_hook("pre_reply", "echo", marking("2"))
+    Loud.register_class_hook("pre_reply", "loud", marking("1"))
+    assert (await Loud()(said("0"))).content == "0123!"
+
+
+async def test_a_classes_own_hook_takes_the_place_of_the_parents_of_that_name():
+    Echo.register_class_hook("pre_reply", "mark", marking("parent"))
+    Loud.register_class_hook("pre_reply", "mark", marking("own"))
+    assert (await Loud()(said("a "))).content == "a own!"
+    assert (await Echo()(said("a "))).content == "a parent"
+    Loud.remove_class_hook("pre_reply", "mark")
+    assert (await Loud()(said("a "))).content == "a parent!"
+
+
+async def test_a_hook_of_one_type_shadows_no_hook_of_another_type():
+    Echo.register_class_hook("post_reply", "mark", marking_after("after"))
+    Loud.register_class_hook("pre_reply", "mark", marking("before"))
+    assert (await Loud()(said("a "))).content == "a before!after"
+
+
+async def test_two_parents_hooks_are_both_inherited_in_the_order_of_resolution():
+    class Left(Echo):
+        pass
+
+    class Right(Echo):
+        pass
+
+    class Both(Left, Right):
+        pass
+
+    Right.register_class_hook("pre_reply", "right", marking("R"))
+    Left.register_class_hook("pre_reply", "left", marking("L"))
+    try:
+        assert (await Both()(said("_"))).content == "_LR"
+    finally:
+        Right.clear_class_hooks()
+        Left.clear_class_hooks()
+
+
+async def test_a_class_hook_reaches_agents_that_exist_already_and_conversations_beside_them():
+    notes: list[str] = []
+    agent = agent_of(["one", "two", "three"])
+    beside = agent.with_state(AgentState())
+    await agent.reply("go")
+    Agent.register_class_hook("pre_reply", "note", lambda self, kwargs: notes.append(self.name))
+    await agent.reply("go")
+    await beside.reply("go")
+    assert notes == ["tester", "tester"]
+
+
+async def test_a_class_hook_that_is_gone_is_gone_for_agents_that_had_it():
+    notes: list[int] = []
+    AgentBase.register_class_hook("pre_reply", "note", noting(notes, 1))
+    agent, beside = agent_of(["one", "two"]), Echo()
+    await agent.reply("go")
+    await beside(said("a"))
+    AgentBase.remove_class_hook("pre_reply", "note")
+    await agent.reply("go")
+    await beside(said("a"))
+    assert notes == [1, 1]
+
+
+async def test_what_a_hook_changes_counts_only_if_it_returns_it():
+    def before(self, kwargs):
+        kwargs["msg"].content = "changed"
+        kwargs["msg"] = None
+
+    def after(self, kwargs, output):
+        kwargs.clear()
+        output.content = "changed"
+
+    agent = Echo()
+    agent.register_instance_hook("pre_reply", "change", before)
+    agent.register_instance_hook("post_reply", "change", after)
+    agent.register_instance_hook("post_reply", "mark", marking_after("!"))
+    message = said("as it was")
+    assert (await agent(message)).content == "as it was!"
+    assert message.content == "as it was"
+
+
+async def test_the_last_result_that_is_not_none_counts():
+    agent = Echo()
+    for name, hook in [("a", marking("1")), ("b", noting([], 0)), ("c", marking("2")), ("d", noting([], 0))]:
+        agent.register_instance_hook("pre_reply", name, hook)
+    agent.register_instance_hook("post_reply", "a", marking_after("3"))
+    agent.register_instance_hook("post_reply", "b", noting([], 0))
+    assert (await agent(said("0"))).content == "0123"
+
+
+async def test_hooks_without_a_result_leave_the_very_message_alone():
+    agent = Echo()
+    agent.register_instance_hook("pre_reply", "note", noting([], 0))
+    agent.register_instance_hook("post_reply", "note", noting([], 0))
+    message = said("this one")
+    assert await agent(message) is message
+
+
+class Manifold(AgentBase):
+    """Takes arguments of every kind, and says which."""
+
+    async def reply(self, first, /, second, *args, third, fourth=4, **kwargs):
+        return said(repr((first, second, args, third, fourth, kwargs)))
+
+
+async def test_all_arguments_are_in_one_dict_under_their_names_with_their_defaults():
+    seen: list[Any] = []
+    agent = Manifold()
+    agent.register_instance_hook("pre_reply", "see", lambda self, kwargs: seen.append(kwargs))
+    agent.register_instance_hook("post_reply", "see", lambda self, kwargs, output: seen.append(kwargs))
+    answer = await agent(1, 2, "more", "and more", third=3, extra=5)
+    assert answer.content == "(1, 2, ('more', 'and more'), 3, 4, {'extra': 5})"
+    wanted = {"first": 1, "second": 2, "args": ("more", "and more"), "third": 3, "fourth": 4, "kwargs": {"extra": 5}}
+    assert seen == [wanted, wanted]
+
+
+async def test_changed_arguments_are_expanded_again():
+    def change(self, kwargs):
+        return {**kwargs, "first": "one", "args": [], "fourth": "four", "kwargs": {"other": 6}}
+
+    agent = Manifold()
+    agent.register_instance_hook("pre_reply", "change", change)
+    answer = await agent(1, 2, "more", third=3, extra=5)
+    assert answer.content == "('one', 2, (), 3, 'four', {'other': 6})"
+
+
+async def test_arguments_that_do_not_fit_are_a_type_error_that_says_what_fits():
+    notes: list[int] = []
+    agent = Manifold()
+    agent.register_instance_hook("pre_reply", "note", noting(notes, 1))
+    with pytest.raises(
+        TypeError, match=r"Manifold\.reply\(\) takes \(first, second, \*args, third, fourth=4, \*\*kwarg"
+    ):
+        await agent(1, fourth=2)
+    with pytest.raises(TypeError, match=r"arguments given: 3 positional"):
+        await Echo().reply(1, 2, 3)
+    assert notes == []
+
+
+async def test_a_post_hook_sees_the_arguments_that_the_core_got():
+    seen = []
+    agent = Echo()
+    agent.register_instance_hook("pre_reply", "mark", marking("!"))
+    agent.register_instance_hook("post_reply", "see", lambda self, kwargs, output: seen.append(kwargs["msg"].content))
+    await agent(said("a"))
+    assert seen == ["a!"]
+
+
+async def test_what_cannot_be_copied_is_an_error_that_says_what_it_is():
+    agent = Echo()
+    agent.register_instance_hook("pre_reply", "note", noting([], 0))
+    with pytest.raises(HookError, match="the argument 'msg', a generator, cannot be copied"):
+        await agent(number for number in ())
+
+
+@pytest.mark.parametrize("result", [1, "text", [], said("a")], ids=lambda result: type(result).__name__)
+async def test_a_pre_hook_that_returns_no_dict_is_named(result):
+    agent = Echo()
+    agent.register_instance_hook("pre_reply", "wrong", lambda self, kwargs: result)
+    with pytest.raises(HookError, match="the pre_reply hook 'wrong' must return a dict or None"):
+        await agent(said("a"))
+    with pytest.raises(AssertionError):
+        await agent(said("a"))
+
+
+async def test_an_argument_that_the_core_does_not_have_is_refused_by_name():
+    agent = Echo()
+    agent.register_instance_hook("pre_reply", "wrong", lambda self, kwargs: {**kwargs, "mgs": said("b")})
+    with pytest.raises(HookError, match=r"pre_reply hook 'wrong' returned the argument 'mgs', .* it has msg"):
+        await agent(said("a"))
+
+
+async def test_arguments_that_a_hook_leaves_out_keep_their_values():
+    class Repeating(AgentBase):
+        async def reply(self, msg, times=1):
+            return said(msg.content * times)
+
+    agent, seen = Repeating(), []
+    agent.register_instance_hook("pre_reply", "msg", lambda self, kwargs: {"msg": said("b")})
+    agent.register_instance_hook("post_reply", "see", lambda self, kwargs, output: seen.append(sorted(kwargs)))
+    assert (await agent(said("a"), times=2)).content == "bb"
+    assert seen == [["msg", "times"]]
+
+
+async def test_a_post_hook_of_reply_that_returns_no_message_is_refused():
+    agent = Echo()
+    agent.register_instance_hook("post_reply", "wrong", lambda self, kwargs, output: "no message")
+    with pytest.raises(HookError, match="post_reply hook 'wrong' must return a Msg or None, not 'no message'"):
+        await agent(said("a"))
+
+
+@pytest.mark.parametrize(
+    ("hook_type", "wanted"),
+    [("post_reply", "Msg"), ("post_reasoning", "Msg"), ("post_acting", "ToolResponse")],
+)
+async def test_a_post_hook_of_an_agent_that_returns_something_else_is_named(hook_type, wanted):
+    agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add)
+    agent.register_instance_hook(hook_type, "wrong", lambda self, kwargs, output: 3)
+    with pytest.raises(HookError, match=f"the {hook_type} hook 'wrong' must return a {wanted} or None, not 3"):
+        await agent.reply("go")
+
+
+async def test_a_post_hook_gives_an_answer_where_there_was_none():
+    seen = []
+
+    def after(self, kwargs, output):
+        seen.append(output)
+        return said("something")
+
+    agent = Echo()
+    agent.register_instance_hook("post_reply", "say", after)
+    assert (await agent(None)).content == "something"
+    assert seen == [None]
+
+
+async def test_an_overridden_reply_observe_and_print_fire_each_hook_once():
+    notes: list[str] = []
+    agent = Loud()
+    for hook_type in agent.supported_hook_types:
+        agent.register_instance_hook(hook_type, "note", noting(notes, hook_type))
+    await agent(said("a"))
+    await agent.reply(said("a"))
+    assert notes == ["pre_reply", "post_reply"] * 2
+    notes.clear()
+    await agent.observe(said("a"))
+    await agent.print(said("a"))
+    assert notes == ["pre_observe", "post_observe", "pre_print", "post_print"]
+
+
+class Stepwise(ReActAgentBase):
+    """Reasons and acts by itself."""
+
+    async def reply(self, msg):
+        thought = await self._reasoning(msg)
+        return said(await self._acting({"of": thought}))
+
+    async def _reasoning(self, msg):
+        return f"thought of {msg.content}"
+
+    async def _acting(self, tool_call):
+        return f"act {tool_call['of']}"
+
+
+class Thinker(Stepwise):
+    """Does the same by its parent's means."""
+
+    async def _reasoning(self, msg):
+        return f"deep {await super()._reasoning(msg)}"
+
+    async def _acting(self, tool_call):
+        return f"bold {await super()._acting(tool_call)}"
+
+
+async def test_an_agents_own_reasoning_and_acting_fire_each_hook_once():
+    notes: list[Any] = []
+    agent = Thinker()
+    for hook_type in ("pre_reasoning", "pre_acting"):
+        agent.register_instance_hook(hook_type, "n", lambda self, kwargs: notes.append(list(kwargs)))
+    for hook_type in ("post_reasoning", "post_acting"):
+        agent.register_instance_hook(hook_type, "n", lambda self, kwargs, output: notes.append(output))
+    answer = await agent(said("a"))
+    assert answer.content == "bold act deep thought of a"
+    assert notes == [["msg"], "deep thought of a", ["tool_call"], "bold act deep thought of a"]
+
+
+async def test_hooks_change_what_an_agents_own_reasoning_and_acting_take_and_give():
+    agent = Stepwise()
+    agent.register_instance_hook("pre_reasoning", "h", lambda self, kwargs: {"msg": said("b")})
+    agent.register_instance_hook("post_reasoning", "h", lambda self, kwargs, output: output + "!")
+    agent.register_instance_hook(
+        "pre_acting", "h", lambda self, kwargs: {"tool_call": {"of": "late " + kwargs["tool_call"]["of"]}}
+    )
+    agent.register_instance_hook("post_acting", "h", lambda self, kwargs, output: output + "?")
+    assert (await agent(said("a"))).content == "act late thought of b!?"
+
+
+async def test_reasoning_and_acting_called_outside_of_a_reply_have_their_hooks_too():
+    agent = Stepwise()
+    agent.register_instance_hook("post_reasoning", "h", lambda self, kwargs, output: output + "!")
+    agent.register_instance_hook("post_acting", "h", lambda self, kwargs, output: output + "?")
+    assert await agent._reasoning(said("a")) == "thought of a!"
+    assert await agent._acting({"of": "a"}) == "act a?"
+
+
+async def test_a_core_that_fails_has_no_post_hooks_and_later_calls_have_all_of_them():
+    notes: list[str] = []
+
+    class Moody(AgentBase):
+        async def reply(self, fails):
+            if fails:
+                raise LookupError("not now")
+            return said("fine")
+
+    agent = Moody()
+    agent.register_instance_hook("pre_reply", "note", noting(notes, "pre"))
+    agent.register_instance_hook("post_reply", "note", noting(notes, "post"))
+    with pytest.raises(LookupError, match="not now"):
+        await agent(True)
+    assert notes == ["pre"]
+    await agent(False)
+    assert notes == ["pre", "pre", "post"]
+
+
+@pytest.mark.parametrize("hook_type", Agent.supported_hook_types)
+async def test_an_error_of_a_hook_leaves_as_it_is(hook_type):
+    def fail(self, kwargs, output=None):
+        raise LookupError("in the hook")
+
+    agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add)
+    agent.register_instance_hook(hook_type, "fail", fail)
+    with pytest.raises(LookupError, match="in the hook") as caught:
+        await (agent.observe(said("a")) if hook_type.endswith("observe") else agent.reply("go"))
+    assert caught.value.__notes__ == [f"agentrt: raised by the {hook_type} hook 'fail' of 'tester'"]
+    assert agent.state.reply_context is None
+
+
+async def test_a_hook_that_calls_its_own_core_is_told_so_and_the_next_reply_is_fine():
+    async def ask_again(self, kwargs):
+        await self.reply(kwargs["msg"])
+
+    agent = Echo()
+    agent.register_instance_hook("pre_reply", "again", ask_again)
+    with pytest.raises(HookError, match="a hook of 'Echo' called reply, which it is a hook of"):
+        await agent(said("a"))
+    agent.clear_instance_hooks()
+    assert (await agent(said("a"))).content == "a"
+
+
+async def test_a_hook_that_has_an_agent_reply_within_its_reply_is_told_that_it_is_busy():
+    async def ask_again(self, kwargs):
+        await self.reply(kwargs["msg"])
+
+    agent = agent_of(["one"])
+    agent.register_instance_hook("pre_reply", "again", ask_again)
+    with pytest.raises(AgentBusyError):
+        await agent.reply("go")
+
+
+@pytest.mark.parametrize("core", ["observe", "print"])
+async def test_a_hook_of_observe_or_print_that_calls_it_is_told_so(core):
+    async def call_core(self, kwargs, output):
+        await getattr(self, core)(said("again"))
+
+    agent = Echo()
+    agent.register_instance_hook(f"post_{core}", "again", call_core)
+    with pytest.raises(HookError, match=f"called {core}"):
+        await getattr(agent, core)(said("a"))
+
+
+async def test_a_hook_may_call_other_cores_and_other_agents():
+    async def tell(self, kwargs, output):
+        await self.print(output)
+        await self.observe(output)
+        await other.reply(output)
+
+    other, agent = Echo(), Echo()
+    other.register_instance_hook("post_reply", "tell", lambda self, kwargs, output: notes.append(output.content))
+    agent.register_instance_hook("post_reply", "tell", tell)
+    notes: list[str] = []
+    await agent(said("a"))
+    assert (agent.shown.content, agent.heard.content, notes) == ("a", "a", ["a"])
+
+
+@pytest.mark.parametrize("whose", ["instance", "class"])
+async def test_hooks_are_removed_by_name_cleared_by_type_and_cleared_altogether(whose):
+    agent = Echo()
+    owner = agent if whose == "instance" else Echo
+    register = getattr(owner, f"register_{whose}_hook")
+    remove = getattr(owner, f"remove_{whose}_hook")
+    clear = getattr(owner, f"clear_{whose}_hooks")
+    for mark in "123":
+        register("pre_reply", mark, marking(mark))
+        register("post_reply", mark, marking_after(f"_{mark}"))
+    remove("pre_reply", "2")
+    assert (await agent(said("0"))).content == "013_1_2_3"
+    clear("post_reply")
+    assert (await agent(said("0"))).content == "013"
+    clear()
+    assert (await agent(said("0"))).content == "0"
+    clear()
+
+
+@pytest.mark.parametrize("whose", ["instance", "class"])
+def test_removing_a_hook_that_is_not_there_names_those_that_are(whose):
+    agent = Echo()
+    owner = agent if whose == "instance" else Echo
+    getattr(owner, f"register_{whose}_hook")("pre_reply", "there", marking(""))
+    remove = getattr(owner, f"remove_{whose}_hook")
+    with pytest.raises(ValueError, match="Echo has no pre_reply hook 'nope'; it has 'there'"):
+        remove("pre_reply", "nope")
+    with pytest.raises(ValueError, match="Echo has no post_reply hook 'there'; it has none"):
+        remove("post_reply", "there")
+
+
+def test_a_hook_is_removed_where_it_was_registered():
+    Echo.register_class_hook("pre_reply", "mark", marking(""))
+    with pytest.raises(ValueError, match="class Loud has no pre_reply hook"):
+        Loud.remove_class_hook("pre_reply", "mark")
+    Loud.clear_class_hooks()
+    assert hooks_of(Loud())
+    with pytest.raises(ValueError, match="this Echo has no"):
+        Echo().remove_instance_hook("pre_reply", "mark")
+
+
+@pytest.mark.parametrize("whose", ["instance", "class"])
+@pytest.mark.parametrize("hook_type", ["pre_thinking", "reply", "", None, "pre_reasoning", ["pre_reply"]])
+def test_an_unknown_type_is_the_same_error_everywhere(whose, hook_type):
+    owner = Echo() if whose == "instance" else Echo
+    hook = marking("")
+    for attempt in (
+        lambda: getattr(owner, f"register_{whose}_hook")(hook_type, "name", hook),
+        lambda: getattr(owner, f"remove_{whose}_hook")(hook_type, "name"),
+    ):
+        with pytest.raises(HookError, match=r"Echo has no hook type .*; it has pre_reply, post_reply, pre_print"):
+            attempt()
+    if hook_type is not None:
+        with pytest.raises(AssertionError):
+            getattr(owner, f"clear_{whose}_hooks")(hook_type)
+
+
+def test_agents_that_reason_have_hooks_for_that():
+    assert AgentBase.supported_hook_types == [
+        *("pre_reply", "post_reply", "pre_print", "post_print", "pre_observe", "post_observe")
+    ]
+    assert set(Agent.supported_hook_types) - set(AgentBase.supported_hook_types) == {
+        *("pre_reasoning", "post_reasoning", "pre_acting", "post_acting")
+    }
+
+
+def test_what_cannot_be_a_hook_is_refused_when_it_is_registered():
+    agent = Echo()
+    with pytest.raises(HookError, match=r"the pre_reply hook 'h' must take \(self, kwargs\), but it takes \(\)"):
+        agent.register_instance_hook("pre_reply", "h", lambda: None)
+    with pytest.raises(HookError, match=r"must take \(self, kwargs, output\), but it takes \(self, kwargs\)"):
+        Echo.register_class_hook("post_reply", "h", lambda self, kwargs: None)
+    with pytest.raises(HookError, match="must be a function, not 'text'"):
+        agent.register_instance_hook("pre_reply", "h", "text")
+    with pytest.raises(HookError, match="must be a text, not 3"):
+        agent.register_instance_hook("pre_reply", 3, marking(""))
+
+
+def test_an_instance_hook_on_a_class_is_told_of_the_other_method():
+    with pytest.raises(HookError, match="register_class_hook"):
+        Echo.register_instance_hook(Echo, "pre_reply", "h", marking(""))
+
+
+@pytest.mark.parametrize("target", [object(), "agent", None, Echo])
+def test_an_instance_hook_on_what_is_not_an_agent_is_a_type_error(target):
+    for attempt in (
+        lambda: AgentBase.register_instance_hook(target, "pre_reply", "h", marking("")),
+        lambda: AgentBase.remove_instance_hook(target, "pre_reply", "h"),
+        lambda: AgentBase.clear_instance_hooks(target),
+    ):
+        with pytest.raises(TypeError, match="instance hooks belong to an agent, not to"):
+            attempt()
+        with pytest.raises(HookError):
+            attempt()
+
+
+async def test_registering_during_a_reply_takes_effect_with_the_next():
+    notes: list[str] = []
+
+    class Learning(AgentBase):
+        async def reply(self, msg):
+            self.register_instance_hook("post_reply", "late", noting(notes, "post"))
+            type(self).register_class_hook("pre_print", "late", noting(notes, "print"))
+            await self.print(msg)
+            return msg
+
+        async def print(self, msg, last=True, speech=None):
+            pass
+
+    agent = Learning()
+    try:
+        await agent(said("a"))
+        assert notes == []
+        await agent(said("a"))
+        assert notes == ["print", "post"]
+    finally:
+        Learning.clear_class_hooks()
+
+
+async def test_registering_during_a_reply_of_the_loop_takes_effect_with_the_next():
+    notes: list[str] = []
+
+    async def learn() -> str:
+        """Learn something."""
+        agent.register_instance_hook("post_acting", "late", noting(notes, "acting"))
+        Agent.register_class_hook("post_reply", "late", noting(notes, "reply"))
+        return "learnt"
+
+    agent = agent_of([[call("1", "learn")], "done", [call("2", "learn")], "done"], learn)
+    await agent.reply("go")
+    assert notes == []
+    await agent.reply("go")
+    assert notes == ["acting", "reply"]
+
+
+async def test_a_reply_keeps_the_hooks_that_it_began_with_when_they_are_removed():
+    notes: list[str] = []
+
+    def remove(self, kwargs):
+        self.clear_instance_hooks()
+
+    agent = Echo()
+    agent.register_instance_hook("pre_reply", "remove", remove)
+    agent.register_instance_hook("post_reply", "note", noting(notes, "post"))
+    await agent(said("a"))
+    await agent(said("a"))
+    assert notes == ["post"]
+
+
+async def test_concurrent_replies_fire_their_own_hooks_each():
+    fired: Counter[str] = Counter()
+    both_are_in = anyio.Event()
+
+    class Slow(AgentBase):
+        inside = 0
+
+        async def reply(self, msg):
+            self.inside += 1
+            if self.inside == 2:
+                both_are_in.set()
+            await both_are_in.wait()
+            return msg
+
+    def count(self, kwargs, output=None):
+        fired[f"{'post' if output else 'pre'} {kwargs['msg'].content}"] += 1
+
+    agent = Slow()
+    agent.register_instance_hook("pre_reply", "count", count)
+    agent.register_instance_hook("post_reply", "count", count)
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent, said("a"))
+        group.start_soon(agent, said("b"))
+    assert fired == {"pre a": 1, "pre b": 1, "post a": 1, "post b": 1}
+
+
+async def test_concurrent_tool_calls_fire_their_own_hooks_each():
+    fired: list[str] = []
+    agent = agent_of([[call(str(n), "add", a=n, b=n) for n in range(3)], "done"], add)
+    agent.register_instance_hook("pre_acting", "c", lambda self, kwargs: fired.append(f"pre {kwargs['tool_call'].id}"))
+    agent.register_instance_hook(
+        "post_acting", "c", lambda self, kwargs, output: fired.append(f"post {kwargs['tool_call'].id}")
+    )
+    await agent.reply("go")
+    assert sorted(fired) == ["post 0", "post 1", "post 2", "pre 0", "pre 1", "pre 2"]
+
+
+async def test_reply_and_print_hooks_of_an_agent_see_the_message_as_msg():
+    seen: list[Any] = []
+    agent = agent_of(["one two"])
+    agent.register_instance_hook("pre_reply", "see", lambda self, kwargs: seen.append(kwargs))
+    agent.register_instance_hook("pre_print", "see", lambda self, kwargs: seen.append(kwargs))
+    await agent.reply("go")
+    first, *printed = seen
+    assert set(first) == {"msg", "structured_model"}
+    assert first["msg"].get_text_content() == "go"
+    assert [each["msg"].get_text_content() for each in printed] == ["one ", "one two", "one two"]
+    assert [each["last"] for each in printed] == [False, False, True]
+
+
+async def test_a_hook_changes_what_an_agent_is_asked_and_what_it_answers():
+    agent = agent_of(["answer"])
+    agent.register_instance_hook("pre_reply", "mark", marking(" on"))
+    agent.register_instance_hook("post_reply", "mark", marking_after("!"))
+    assert (await agent(said("go"))).content == "answer!"
+    assert agent.model.calls[0].messages[-1].get_text_content() == "go on"
+
+
+async def test_the_streamed_reply_has_the_hooks_too():
+    agent = agent_of(["answer"])
+    agent.register_instance_hook("post_reply", "mark", marking_after("!"))
+    *_, answer = await items_of(agent)
+    assert answer.content == "answer!"
+
+
+async def test_post_acting_sees_the_call_and_the_actual_result_and_can_replace_it():
+    seen = []
+
+    def after(self, kwargs, output):
+        seen.append((kwargs["tool_call"], output))
+        return ToolResponse([TextBlock("four")])
+
+    agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add)
+    agent.register_instance_hook("post_acting", "after", after)
+    await agent.reply("go")
+    [(tool_call, response)] = seen
+    assert isinstance(tool_call, ToolCallBlock)
+    assert tool_call.name == "add"
+    assert isinstance(response, ToolResponse)
+    assert [block.text for block in response.content] == ["3"]
+    [result] = agent.state.context[-1].get_content_blocks("tool_result")
+    assert [block.text for block in result.output] == ["four"]
+
+
+async def test_pre_acting_can_replace_the_call():
+    def before(self, kwargs):
+        return {"tool_call": call("1", "add", a=10, b=20)}
+
+    agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add)
+    agent.register_instance_hook("pre_acting", "change", before)
+    await agent.reply("go")
+    [result] = agent.state.context[-1].get_content_blocks("tool_result")
+    assert [block.text for block in result.output] == ["30"]
+
+
+async def test_a_call_that_pre_acting_puts_in_is_checked_and_decided_anew():
+    ran: list[int] = []
+
+    async def drop(n: int) -> str:
+        """Drop something."""
+        ran.append(n)
+        return "dropped"
+
+    agent = agent_of([[call("1", "add", a=1, b=2)], "done"] * 2, add, FunctionTool(drop, ask=True))
+    agent.register_instance_hook("pre_acting", "h", lambda self, kwargs: {"tool_call": call("1", "add", a="x", b=2)})
+    await agent.reply("go")
+    [wrong] = agent.state.context[-1].get_content_blocks("tool_result")
+    assert wrong.state == "error"
+    agent.register_instance_hook("pre_acting", "h", lambda self, kwargs: {"tool_call": call("1", "drop", n=1)})
+    await agent.reply("go")
+    assert ran == []
+
+
+async def test_post_reasoning_sees_the_rounds_message():
+    seen: list[Msg] = []
+    agent = agent_of([[TextBlock("let me see"), call("1", "add", a=1, b=2)], "it is three"], add)
+    agent.register_instance_hook("post_reasoning", "see", lambda self, kwargs, output: seen.append(output))
+    await agent.reply("go")
+    first, second = seen
+    assert first.get_text_content() == "let me see"
+    assert [block.name for block in first.get_content_blocks("tool_call")] == ["add"]
+    assert second.get_text_content() == "it is three"
+    assert not second.has_content_blocks("tool_call")
+
+
+def shouting(self, kwargs, output):
+    if output.has_content_blocks("tool_call"):
+        return None
+    return AssistantMsg(self.name, [TextBlock(output.get_text_content().upper())])
+
+
+class Announcing(MiddlewareBase):
+    """Emits something around each round."""
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        agent.run.emit(CustomEvent("before", None))
+        async for item in next_handler():
+            yield item
+        agent.run.emit(CustomEvent("after", None))
+
+
+@pytest.mark.parametrize("layers", [[], [Announcing]], ids=["alone", "with a layer that emits"])
+async def test_an_answer_that_post_reasoning_changes_takes_the_place_of_what_was_streamed(layers):
+    script = [[TextBlock("let me see"), call("1", "add", a=1, b=2)], "it is three"]
+    agent = agent_of(script, add, middlewares=[layer() for layer in layers])
+    agent.register_instance_hook("post_reasoning", "shout", shouting)
+    *events, answer = await items_of(agent)
+    assert answer.get_text_content() == "IT IS THREE"
+    kept = agent.state.context[-1]
+    rebuilt = Msg(kept.name, [], "assistant", id=kept.id)
+    for event in events:
+        rebuilt.append_event(event)
+    assert rebuilt.content == kept.content
+    assert [block.type for block in kept.content] == ["text", "tool_call", "tool_result", "text"]
+    assert kept.content[-1].text == "IT IS THREE"
+
+
+async def test_a_call_that_post_reasoning_drops_does_not_run_and_one_that_it_adds_does():
+    ran: list[int] = []
+
+    async def note(n: int) -> str:
+        """Note a number."""
+        ran.append(n)
+        return "noted"
+
+    def change(self, kwargs, output):
+        if output.has_content_blocks("tool_call"):
+            return AssistantMsg(self.name, [call("2", "note", n=2)])
+        return None
+
+    agent = agent_of([[call("1", "note", n=1)], "done"], note)
+    agent.register_instance_hook("post_reasoning", "change", change)
+    assert (await agent.reply("go")).get_text_content() == "done"
+    assert ran == [2]
+
+
+async def test_a_call_that_post_reasoning_changes_keeps_its_id_and_runs_once():
+    def change(self, kwargs, output):
+        for block in output.get_content_blocks("tool_call"):
+            block.input = '{"a": 10, "b": 20}'
+        return output
+
+    agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add)
+    agent.register_instance_hook("post_reasoning", "change", change)
+    *events, _ = await items_of(agent)
+    kept = agent.state.context[-1]
+    rebuilt = Msg(kept.name, [], "assistant", id=kept.id)
+    for event in events:
+        rebuilt.append_event(event)
+    assert rebuilt.content == kept.content
+    assert [(block.id, block.input) for block in kept.get_content_blocks("tool_call")] == [("1", '{"a": 10, "b": 20}')]
+    assert [block.output[0].text for block in kept.get_content_blocks("tool_result")] == ["30"]
+
+
+async def test_a_message_that_post_reasoning_returns_as_it_was_is_not_streamed_again():
+    agent = agent_of(["it is three"])
+    agent.register_instance_hook("post_reasoning", "same", lambda self, kwargs, output: output)
+    events = [event.type for event in (await items_of(agent))[:-1]]
+    assert "MODEL_CALL_RETRY" not in events
+    assert events.count("TEXT_BLOCK_START") == 1
+
+
+async def test_pre_reasoning_sees_the_tool_choice():
+    seen: list[Any] = []
+    agent = agent_of(["done"])
+    agent.register_instance_hook("pre_reasoning", "see", lambda self, kwargs: seen.append(kwargs))
+    await agent.reply("go")
+    assert [list(each) for each in seen] == [["tool_choice"]]
+
+
+async def test_observe_hooks_of_an_agent_change_what_it_takes_in():
+    agent = agent_of([])
+    agent.register_instance_hook("pre_observe", "mark", marking("!"))
+    await agent.observe(said("psst"))
+    assert [each.get_text_content() for each in agent.state.context] == ["psst!"]
+
+
+async def test_the_hooks_of_reply_run_again_for_the_answer_to_a_question():
+    kinds: list[str] = []
+    model = ScriptedChatModel([[call("1", "add", a=1, b=2)], "done"])
+    agent = Agent("tester", model=model, toolkit=Toolkit(tools=[FunctionTool(add, ask=True)]))
+    agent.register_instance_hook("pre_reply", "n", lambda self, kwargs: kinds.append(type(kwargs["msg"]).__name__))
+    waiting = await agent.reply("go")
+    [tool_call] = waiting.get_content_blocks("tool_call")
+    answer = await agent.reply(UserConfirmResultEvent(waiting.id, [ConfirmResult(True, tool_call)]))
+    assert answer.get_text_content() == "done"
+    assert kinds == ["Msg", "UserConfirmResultEvent"]
+
+
+async def test_a_hook_has_the_run_of_its_reply():
+    seen = []
+
+    def before(self, kwargs):
+        self.run.scratch(before)["told"] = True
+        self.run.emit(CustomEvent("from a hook", None))
+
+    def after(self, kwargs, output):
+        seen.append((self.run.id == self.reply_id, self.run.scratch(before)))
+
+    for agent in (agent_of(["one"]), Echo()):
+        agent.register_instance_hook("pre_reply", "before", before)
+        agent.register_instance_hook("post_reply", "after", after)
+        await agent(said("go"))
+    assert seen == [(True, {"told": True})] * 2
+    agent = agent_of(["one"])
+    agent.register_instance_hook("pre_reply", "before", before)
+    assert "from a hook" in [getattr(each, "name", None) for each in await items_of(agent)]
+
+
+async def test_conversations_beside_each_other_begin_with_the_same_hooks_and_go_their_own_ways():
+    notes: list[str] = []
+    agent = agent_of(["one", "two", "three"])
+    agent.register_instance_hook("pre_reply", "both", noting(notes, "both"))
+    beside = agent.with_state(AgentState())
+    beside.register_instance_hook("pre_reply", "own", noting(notes, "own"))
+    await agent.reply("go")
+    assert notes == ["both"]
+    await beside.reply("go")
+    assert notes == ["both", "both", "own"]
+
+
+async def test_without_a_hook_the_entry_is_the_core_and_removing_the_last_one_gives_that_back():
+    agent = agent_of(["one", "two"])
+    cores = {name: getattr(agent.chains, name) for name in Agent._cores}
+    assert all(cores[name] is core for name, core in Agent._cores.items())
+    for hook_type in agent.supported_hook_types:
+        agent.register_instance_hook(hook_type, "note", noting([], 0))
+    await agent.reply("go")
+    assert agent.chains.on_print is not cores["on_print"]
+    agent.clear_instance_hooks()
+    await agent.reply("go")
+    assert all(getattr(agent.chains, name) is core for name, core in cores.items())
+
+
+def test_explain_shows_the_hooks_innermost():
+    class Outside(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            async for item in next_handler():
+                yield item
+
+    agent = agent_of([], middlewares=[Outside()])
+    agent.register_instance_hook("pre_reply", "note", noting([], 0))
+    page = agent.explain()
+    assert page.index("1. Outside") < page.index("2. ReplyHookMiddleware") < page.index("core  ")
+    agent.clear_instance_hooks()
+    assert "HookMiddleware" not in agent.explain()
+
+
+async def test_hooks_go_inside_of_a_middleware_that_wants_to_be_innermost():
+    order: list[str] = []
+
+    class Inside(MiddlewareBase):
+        position = "innermost"
+
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            order.append("layer")
+            async for item in next_handler():
+                yield item
+
+    agent = agent_of(["done"], middlewares=[Inside()])
+    agent.register_instance_hook("pre_reply", "note", noting(order, "hook"))
+    await agent.reply("go")
+    assert order == ["layer", "hook"]
+
+
+async def test_hooks_go_inside_of_a_middleware_that_wants_to_be_outermost():
+    order: list[str] = []
+
+    class Outside(MiddlewareBase):
+        position = "outermost"
+
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            order.append("layer")
+            async for item in next_handler():
+                yield item
+
+    agent = agent_of(["done"], middlewares=[Outside()])
+    agent.register_instance_hook("pre_reply", "note", noting(order, "hook"))
+    await agent.reply("go")
+    assert order == ["layer", "hook"]
+
+
+KINDS = [
+    ReplyHookMiddleware,
+    ReasoningHookMiddleware,
+    ActingHookMiddleware,
+    ObserveHookMiddleware,
+    PrintHookMiddleware,
+]
+
+
+async def test_a_hook_middleware_may_stand_in_the_list():
+    order: list[str] = []
+    layers = [
+        kind({"a": noting(order, f"pre {kind.core}")}, {"a": noting(order, f"post {kind.core}")}) for kind in KINDS
+    ]
+    agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add, middlewares=layers)
+    agent.register_instance_hook("pre_reply", "own", noting(order, "registered"))
+    await agent.reply("go")
+    await agent.observe(said("psst"))
+    steps = [each for each in order if "print" not in each]
+    rounds = ["pre reasoning", "post reasoning"]
+    acting = ["pre acting", "post acting"]
+    wanted = ["pre reply", "registered", *rounds, *acting, *rounds, "post reply", "pre observe", "post observe"]
+    assert steps == wanted
+    assert order.count("pre print") == order.count("post print") > 0
+
+
+def test_a_hook_middleware_that_does_not_stand_innermost_is_refused():
+    class Inside(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            async for item in next_handler():
+                yield item
+
+    with pytest.raises(MiddlewareConfigError, match="must be innermost"):
+        agent_of([], middlewares=[ReplyHookMiddleware(), Inside()])
+
+
+def test_class_hooks_registered_in_several_threads_are_all_there():
+    def register(place: int) -> None:
+        for n in range(60):
+            Loud.register_class_hook("pre_reply", f"{place}.{n}", lambda self, kwargs: None)
+
+    threads = [threading.Thread(target=register, args=(place,)) for place in range(4)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(hooks_of(Loud())["pre_reply"]) == 240
+
+
+async def test_a_class_hook_from_another_thread_runs_from_the_next_reply_on():
+    notes: list[str] = []
+    agent = Loud()
+    await agent(said("a"))
+    await anyio.to_thread.run_sync(
+        Loud.register_class_hook, "pre_reply", "note", lambda self, kwargs: notes.append("ran")
+    )
+    await agent(said("b"))
+    await anyio.to_thread.run_sync(Loud.remove_class_hook, "pre_reply", "note")
+    await agent(said("c"))
+    assert notes == ["ran"]

@@ -1,0 +1,589 @@
+"""Tasks of the runtime's own: they are bounded, stopped, waited for, and closed from anywhere."""
+
+import asyncio
+import gc
+import logging
+import threading
+import traceback
+from collections.abc import AsyncGenerator
+from contextvars import ContextVar
+
+import anyio
+import anyio.lowlevel
+import pytest
+import trio
+
+from agentrt import AgentState, MiddlewareBase
+from agentrt.concurrency import background_task
+from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies
+from agentrt.concurrency.event_loop import in_event_loop, shielded
+from agentrt.concurrency.mailbox import Mailbox
+from agentrt.concurrency.reaper import Reaper
+from agentrt.errors import AgentRTError, UsageError
+from agentrt.state import InMemoryStateStore
+from tests.loop.helpers import agent_of, call
+
+ROOM = 64
+MOST = 10_000
+PATIENCE = 5
+
+
+async def read(host: BackgroundTask, mailbox: Mailbox) -> list[object]:
+    """Take everything until the host's task is over."""
+    taken: list[object] = []
+    while await host.running():
+        taken += mailbox.take()
+    return taken
+
+
+class Waiting:
+    """A coroutine function that waits for ever, and says when it began and when it stopped."""
+
+    def __init__(self) -> None:
+        self.began = anyio.Event()
+        self.log: list[str] = []
+
+    async def __call__(self) -> None:
+        self.began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()
+            self.log.append("stopped")
+
+
+# The mailbox
+
+
+async def test_items_are_taken_in_the_order_they_came():
+    mailbox = Mailbox()
+    for n in range(3):
+        mailbox.post(n)
+    await mailbox.put(3)
+    assert list(mailbox.take()) == [0, 1, 2, 3]
+    assert list(mailbox.take()) == []
+
+
+async def test_what_comes_while_others_are_taken_is_taken_too():
+    mailbox = Mailbox()
+    mailbox.post("a")
+    taken = []
+    for item in mailbox.take():
+        taken.append(item)
+        if item == "a":
+            mailbox.post("b")
+    assert taken == ["a", "b"]
+
+
+async def test_a_post_that_nobody_takes_is_refused_in_the_end():
+    mailbox = Mailbox()
+    for n in range(MOST):
+        mailbox.post(n)
+    with pytest.raises(UsageError) as caught:
+        mailbox.post("one too many")
+    assert str(caught.value) == "10000 events were emitted and none was taken: is anyone reading the stream?"
+    assert sum(1 for _ in mailbox.take()) == MOST
+    mailbox.post("again")
+
+
+async def test_put_waits_for_room_and_keeps_the_order():
+    mailbox = Mailbox()
+
+    async def put_all() -> None:
+        for n in range(2 * ROOM):
+            await mailbox.put(n)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(put_all)
+        await anyio.wait_all_tasks_blocked()
+        assert len(mailbox.items) == ROOM
+        assert list(mailbox.take()) == list(range(ROOM))
+        await anyio.wait_all_tasks_blocked()
+        assert list(mailbox.take()) == list(range(ROOM, 2 * ROOM))
+
+
+async def test_many_who_wait_for_room_never_overfill_it():
+    mailbox = Mailbox()
+    most = 0
+    async with anyio.create_task_group() as group:
+        for n in range(3 * ROOM):
+            group.start_soon(mailbox.put, n)
+        taken: list[object] = []
+        while len(taken) < 3 * ROOM:
+            await anyio.wait_all_tasks_blocked()
+            most = max(most, len(mailbox.items))
+            taken += mailbox.take()
+    assert most == ROOM
+    assert sorted(taken) == list(range(3 * ROOM))
+
+
+@pytest.mark.parametrize("how", ["post", "wake"])
+async def test_a_reader_waits_until_something_comes_or_it_is_woken(how):
+    mailbox = Mailbox()
+    log = []
+
+    async def wait() -> None:
+        await mailbox.wait()
+        log.append("woken")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        assert log == []
+        mailbox.post("a") if how == "post" else mailbox.wake()
+        await anyio.wait_all_tasks_blocked()
+        assert log == ["woken"]
+
+
+def test_a_mailbox_that_nobody_reads_needs_no_event_loop():
+    mailbox = Mailbox()
+    mailbox.wake()
+    mailbox.post("a")
+    assert list(mailbox.take()) == ["a"]
+
+
+# The host
+
+
+async def test_what_the_task_returns_is_the_outcome():
+    async def main() -> str:
+        await anyio.lowlevel.checkpoint()
+        return "done"
+
+    async with BackgroundTask("r", Mailbox(), main) as host:
+        assert await read(host, host._mailbox) == []
+        assert await host.outcome() == "done"
+
+
+async def test_everything_that_was_put_is_taken_before_the_end_shows():
+    mailbox = Mailbox()
+
+    async def main() -> None:
+        for n in range(3 * ROOM):
+            await mailbox.put(n)
+
+    async with BackgroundTask("r", mailbox, main) as host:
+        assert await read(host, mailbox) == list(range(3 * ROOM))
+        await host.outcome()
+
+
+async def test_what_the_task_raises_is_raised_where_it_is_waited_for():
+    error = ValueError("broken")
+    mailbox = Mailbox()
+
+    async def main() -> None:
+        mailbox.post("first")
+        raise error
+
+    async with BackgroundTask("r", mailbox, main) as host:
+        assert await read(host, mailbox) == ["first"]
+        with pytest.raises(ValueError, match="broken") as caught:
+            await host.outcome()
+    assert caught.value is error
+
+
+async def test_a_group_of_errors_is_raised_as_the_group_that_it_is():
+    group = ExceptionGroup("two of them, one is left", [ValueError("broken")])
+
+    async def main() -> None:
+        raise group
+
+    async with BackgroundTask("r", Mailbox(), main) as host:
+        await read(host, host._mailbox)
+        with pytest.raises(ExceptionGroup) as caught:
+            await host.outcome()
+    assert caught.value is group
+
+
+async def test_leaving_stops_the_task_and_waits_for_it():
+    main = Waiting()
+    async with BackgroundTask("r", Mailbox(), main):
+        await main.began.wait()
+        assert main.log == []
+    assert main.log == ["stopped"]
+
+
+async def test_leaving_by_an_error_stops_the_task_and_the_error_goes_on():
+    main = Waiting()
+    with pytest.raises(KeyError):
+        async with BackgroundTask("r", Mailbox(), main):
+            await main.began.wait()
+            raise KeyError("mine")
+    assert main.log == ["stopped"]
+
+
+async def test_leaving_at_once_leaves_no_task_either():
+    async with BackgroundTask("r", Mailbox(), Waiting()):
+        pass
+
+
+async def test_a_reader_that_is_cancelled_takes_the_task_along():
+    main = Waiting()
+
+    async def run() -> None:
+        async with BackgroundTask("r", Mailbox(), main) as host:
+            await host.running()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await main.began.wait()
+        group.cancel_scope.cancel()
+    assert main.log == ["stopped"]
+
+
+async def test_a_generator_that_reads_a_host_may_be_closed_at_a_yield():
+    mailbox = Mailbox()
+    main = Waiting()
+
+    async def announce() -> None:
+        mailbox.post("a")
+        await main()
+
+    async def items() -> AsyncGenerator[object, None]:
+        async with BackgroundTask("r", mailbox, announce) as host:
+            while await host.running():
+                for item in mailbox.take():
+                    yield item
+
+    stream = items()
+    assert await anext(stream) == "a"
+    await stream.aclose()
+    assert main.log == ["stopped"]
+
+
+async def test_a_task_that_does_not_stop_is_left_with_a_word_in_the_log(monkeypatch, caplog):
+    monkeypatch.setattr(background_task, "_STOP_SECONDS", 0)
+    began, release, over = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def main() -> None:
+        with anyio.CancelScope(shield=True):
+            began.set()
+            await release.wait()
+            over.set()
+
+    with caplog.at_level(logging.ERROR, "agentrt"):
+        async with BackgroundTask("r", Mailbox(), main):
+            await began.wait()
+    assert caplog.messages == ["a tool or middleware did not stop within 0 s of being cancelled"]
+    release.set()
+    await over.wait()
+    await anyio.wait_all_tasks_blocked()
+
+
+async def test_the_task_has_its_readers_deadline():
+    seen: list[float] = []
+
+    async def main() -> None:
+        seen.append(anyio.current_effective_deadline())
+
+    with anyio.fail_after(PATIENCE):
+        async with BackgroundTask("r", Mailbox(), main) as host:
+            await read(host, host._mailbox)
+        assert seen == [anyio.current_effective_deadline()]
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01])
+async def test_a_deadline_stops_the_task_and_shows_as_the_readers_own(seconds):
+    main = Waiting()
+    with pytest.raises(TimeoutError):
+        with anyio.fail_after(seconds):
+            async with BackgroundTask("r", Mailbox(), main) as host:
+                await read(host, host._mailbox)
+                await host.outcome()
+    assert main.log == ["stopped"]
+
+
+async def test_the_task_knows_for_which_replies_it_works_and_its_reader_does_not():
+    mine: ContextVar[str] = ContextVar("mine", default="nothing")
+    mine.set("set by the reader")
+    seen = []
+
+    async def main() -> None:
+        seen.append((enclosing_replies.get(), mine.get()))
+
+    async def nest() -> None:
+        await main()
+        async with BackgroundTask("inner", Mailbox(), main) as host:
+            await read(host, host._mailbox)
+
+    async with BackgroundTask("outer", Mailbox(), nest) as host:
+        await read(host, host._mailbox)
+        await host.outcome()
+    assert seen == [({"outer"}, "set by the reader"), ({"outer", "inner"}, "set by the reader")]
+    assert enclosing_replies.get() == frozenset()
+
+
+only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+
+
+@only_asyncio
+async def test_a_task_that_somebody_else_cancels_is_an_error_of_the_runtime(anyio_backend):
+    main = Waiting()
+    before = asyncio.all_tasks()
+    async with BackgroundTask("r", Mailbox(), main) as host:
+        await main.began.wait()
+        for task in asyncio.all_tasks() - before:
+            task.cancel()
+        assert await read(host, host._mailbox) == []
+        with pytest.raises(AgentRTError) as caught:
+            await host.outcome()
+    assert str(caught.value) == "a task of the runtime was cancelled from outside"
+    assert main.log == ["stopped"]
+
+
+@only_asyncio
+async def test_a_task_that_somebody_cancels_before_it_began_does_not_hang_its_reader(anyio_backend, monkeypatch):
+    monkeypatch.setattr(background_task, "_STOP_SECONDS", 0.1)
+    before = asyncio.all_tasks()
+    with anyio.fail_after(0.2):
+        async with BackgroundTask("r", Mailbox(), Waiting()) as host:
+            for task in asyncio.all_tasks() - before:
+                task.cancel()
+            await read(host, host._mailbox)
+            with pytest.raises(AgentRTError):
+                await host.outcome()
+
+
+class Stop(BaseException):
+    """What `except Exception` does not catch, as `pytest.fail` raises it."""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_what_is_no_exception_is_raised_where_it_is_waited_for_too(backend):
+    async def main() -> None:
+        raise Stop("now")
+
+    async def run() -> None:
+        async with BackgroundTask("r", Mailbox(), main) as host:
+            await read(host, host._mailbox)
+            await host.outcome()
+
+    with pytest.raises(Stop):
+        anyio.run(run, backend=backend)
+
+
+# The reaper
+
+
+class Generator:
+    """A generator that says where it was closed."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.closed = anyio.Event()
+        self.thread = 0
+        self.error = error
+        self.items = self._items()
+
+    async def _items(self) -> AsyncGenerator[str, None]:
+        try:
+            yield "a"
+            yield "b"
+        finally:
+            await anyio.lowlevel.checkpoint()
+            self.thread = threading.get_ident()
+            self.closed.set()
+            if self.error is not None:
+                raise self.error
+
+
+async def test_a_generator_is_closed_in_a_task_of_its_own():
+    generator = Generator()
+    reaper = Reaper()
+    await anext(generator.items)
+    reaper.reap(generator.items)
+    assert not generator.closed.is_set()
+    with anyio.fail_after(PATIENCE):
+        await generator.closed.wait()
+    await anyio.wait_all_tasks_blocked()
+    assert generator.items.ag_frame is None
+
+
+async def test_a_generator_may_be_given_up_in_any_thread_and_is_closed_in_its_own():
+    generator = Generator()
+    reaper = Reaper()
+    await anext(generator.items)
+    thread = threading.Thread(target=reaper.reap, args=(generator.items,))
+    thread.start()
+    thread.join()
+    with anyio.fail_after(PATIENCE):
+        await generator.closed.wait()
+    assert generator.thread == threading.get_ident()
+    await anyio.wait_all_tasks_blocked()
+
+
+async def test_a_closing_that_fails_is_told_to_the_log(caplog):
+    generator = Generator(ValueError("broken"))
+    reaper = Reaper()
+    await anext(generator.items)
+    with caplog.at_level(logging.ERROR, "agentrt"):
+        reaper.reap(generator.items)
+        with anyio.fail_after(PATIENCE):
+            await generator.closed.wait()
+        await anyio.wait_all_tasks_blocked()
+    assert caplog.messages == ["closing an abandoned reply failed: ValueError"]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_giving_up_a_generator_when_its_loop_is_gone_says_nothing(backend, caplog):
+    async def main() -> tuple[Reaper, Generator]:
+        generator = Generator()
+        await anext(generator.items)
+        return Reaper(), generator
+
+    reaper, generator = anyio.run(main, backend=backend)
+    reaper.reap(generator.items)
+    thread = threading.Thread(target=reaper.reap, args=(generator.items,))
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert caplog.messages == []
+
+
+# Where we are
+
+
+async def test_inside_a_loop_is_known():
+    assert in_event_loop()
+
+
+def test_outside_a_loop_is_known():
+    assert not in_event_loop()
+
+
+async def test_a_worker_thread_is_outside_the_loop():
+    assert not await anyio.to_thread.run_sync(in_event_loop)
+
+
+# What must be done, whatever is cancelled
+
+
+async def test_shielded_work_is_begun_once_however_often_it_is_cancelled(anyio_backend_name):
+    begun, done = [], anyio.Event()
+
+    async def work() -> None:
+        begun.append(1)
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+        done.set()
+
+    async def leave() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            assert await shielded(5, work)
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            if anyio_backend_name == "asyncio":
+                inner = asyncio.create_task(leave())
+
+                async def wait_for_it() -> None:
+                    await inner
+
+                group.start_soon(wait_for_it)
+            else:
+                group.start_soon(leave)
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()  # which on asyncio cancels the inner task anew in each turn of the loop
+    assert (len(begun), done.is_set()) == (1, True)
+
+
+async def test_shielded_work_that_takes_too_long_is_given_up():
+    assert not await shielded(0.01, anyio.sleep_forever)
+
+
+async def test_what_shielded_work_raises_is_raised():
+    async def fail() -> None:
+        raise KeyError("broken")
+
+    with pytest.raises(KeyError, match="broken"):
+        await shielded(5, fail)
+
+
+async def test_the_end_is_saved_when_the_task_that_awaits_the_reader_is_cancelled(anyio_backend_name):
+    class Slow(InMemoryStateStore):
+        saves = 0
+
+        async def save(self, state: AgentState) -> None:
+            self.saves += 1
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+            await super().save(state)
+
+    running = anyio.Event()
+
+    async def wait() -> str:
+        """Wait for ever."""
+        running.set()
+        await anyio.sleep_forever()
+        return "never"
+
+    agent = agent_of([[call("1", "wait")]], wait, state_store=Slow())
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            if anyio_backend_name == "asyncio":
+                reader = asyncio.create_task(agent.reply("go"))
+
+                async def wait_for_it() -> None:
+                    await reader
+
+                group.start_soon(wait_for_it)
+            else:
+                group.start_soon(agent.reply, "go")
+            await running.wait()
+            group.cancel_scope.cancel()
+    saved = await agent.state_store.load(agent.state.session_id)
+    assert saved.last_reply.finished_reason == "interrupted"
+    assert agent.state_store.saves == 3  # the input, before the tools, the end
+
+
+# The reaper
+
+
+class Odd(BaseException):
+    """No error, and nothing that ends a program either."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("x"), ExceptionGroup("x", [ValueError("x")]), BaseExceptionGroup("x", [Odd("x")]), Odd("x")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_dropped_reply_whose_closing_fails_ends_nothing_else(error, caplog):
+    class Fails(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            try:
+                async for item in next_handler():
+                    yield item
+            finally:
+                raise error
+
+    agent = agent_of(["one two", "three"], middlewares=[Fails()])
+    async for _ in agent.reply_stream("go"):
+        break
+    await anyio.wait_all_tasks_blocked()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"closing an abandoned reply failed: {type(error).__name__}"
+    ]
+    assert agent.state.last_reply.finished_reason == "interrupted"
+
+
+def test_what_ends_a_program_still_does_from_a_dropped_reply():
+    async def stream():
+        try:
+            yield 1
+        finally:
+            raise BaseExceptionGroup("x", [KeyboardInterrupt(), ValueError("x")])
+
+    async def main() -> None:
+        generator = stream()
+        await anext(generator)
+        Reaper().reap(generator)
+        await anyio.sleep_forever()
+
+    with pytest.raises(trio.TrioInternalError) as caught:
+        trio.run(main)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "KeyboardInterrupt" in told
+    assert "ValueError: x" not in told

@@ -1,0 +1,112 @@
+"""Tools and models of one's own are named as module:name."""
+
+import sys
+
+import pytest
+
+from agentrt.console.specs import load_model, load_toolkit
+from agentrt.errors import ConfigError
+from agentrt.model import RulesChatModel
+
+MODULE = '''
+from agentrt import Toolkit
+from agentrt.model import ScriptedChatModel
+
+def one() -> str:
+    """One."""
+
+def two() -> str:
+    """Two."""
+
+def three() -> str:
+    """Three."""
+
+both = [one, two]
+kit = Toolkit(tools=[three])
+number = 3
+
+class Named(ScriptedChatModel):
+    def __init__(self):
+        super().__init__(["hi"], model="named")
+
+class Demanding(ScriptedChatModel):
+    def __init__(self, key):
+        super().__init__([], model=key)
+
+instance = Named()
+'''
+
+
+@pytest.fixture(autouse=True)
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_things.py").write_text(MODULE)
+    (tmp_path / "own_broken.py").write_text("import own_missing")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("own_things", None)
+
+
+@pytest.mark.parametrize(
+    ("specs", "names"),
+    [
+        ([], []),
+        (["own_things:one"], ["one"]),
+        (["own_things:both"], ["one", "two"]),
+        (["own_things:kit"], ["three"]),
+        (["own_things:both", "own_things:kit"], ["three", "one", "two"]),
+        (["own_things:kit.get"], ["get"]),
+    ],
+)
+def test_a_function_a_list_and_a_toolkit_give_their_tools(specs, names):
+    assert load_toolkit(specs).names() == names
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        ("own_things", "'own_things' names nothing: write module:name"),
+        (":one", "':one' names nothing"),
+        ("own_things:", "names nothing"),
+        ("own_nowhere:one", "importing 'own_nowhere' failed: ModuleNotFoundError.*own_nowhere"),
+        ("own_broken:one", "importing 'own_broken' failed: ModuleNotFoundError.*own_missing"),
+        ("own_things:four", "'own_things' has no 'four'; it has .*one, two, three"),
+        ("own_things:number", "3"),
+    ],
+)
+def test_what_names_no_tool_is_refused_with_the_reason(spec, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        load_toolkit([spec])
+
+
+def test_two_toolkits_are_refused():
+    with pytest.raises(ConfigError, match="only one of own_things:kit, own_things:kit can be a Toolkit"):
+        load_toolkit(["own_things:kit", "own_things:kit"])
+
+
+@pytest.mark.parametrize("spec", ["own_things:Named", "own_things:instance"])
+def test_a_model_of_ones_own_is_named_by_its_class_or_an_instance(spec):
+    assert load_model(spec).model == "named"
+
+
+def test_a_preset_is_known_by_its_name():
+    assert isinstance(load_model("rules"), RulesChatModel)
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        ("own_nowhere:Named", "own_nowhere"),
+        (":Named", ":Named"),
+        ("nonsense", "nonsense"),
+        ("own_things:Other", "'own_things' has no 'Other'"),
+        ("own_things:", "'own_things:' names nothing"),
+        ("openai:Named", "OPENAI_API_KEY"),
+        ("own_things:one", "'own_things:one' must name a ChatModelBase"),
+        ("own_things:Demanding", "'own_things:Demanding' cannot be made without arguments: TypeError"),
+    ],
+)
+def test_what_names_no_model_is_refused_with_the_reason(spec, complaint, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(ConfigError, match=complaint):
+        load_model(spec)

@@ -1,0 +1,190 @@
+"""What is saved when, and that a saved conversation is a whole one."""
+
+import anyio
+import pytest
+
+from agentrt import AgentState, MiddlewareBase
+from agentrt.event import AgentEvent, ReplyEndEvent, ToolResultEndEvent
+from agentrt.message import Msg, TextBlock, ToolCallState, ToolResultState
+from agentrt.state import InMemoryStateStore
+from tests.loop.helpers import add, agent_of, call, items_of, short
+
+
+class Witness(InMemoryStateStore):
+    """Notes what each saved state held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+        self.saved: list[AgentState] = []
+
+    async def save(self, state: AgentState) -> None:
+        await super().save(state)
+        copy = await self.load(state.session_id)
+        assert copy == state
+        self.saved.append(copy)
+        self.log.append("save")
+
+
+async def test_states_are_saved_after_input_before_tools_after_each_result_and_at_the_end():
+    store = Witness()
+
+    async def note() -> str:
+        """Note that the tool runs."""
+        store.log.append("tool runs")
+        return "noted"
+
+    agent = agent_of([[call("1", "note"), call("2", "note")], "done"], note, state_store=store)
+    async with agent.reply_stream("go") as events:
+        async for event in events:
+            if isinstance(event, (ToolResultEndEvent, ReplyEndEvent)) or short(event) in ("RS", "MS"):
+                store.log.append(short(event))
+    runs = store.log.index("tool runs")
+    assert store.log[: runs + 1] == ["save", "RS", "MS", "save", "tool runs"]
+    for event in ("RESULT_END:1(success)", "RESULT_END:2(success)", "RE(completed)"):
+        assert store.log[store.log.index(event) - 1] == "save"
+
+
+async def test_the_saved_state_holds_the_calls_before_any_of_them_runs():
+    store = Witness()
+    agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add, state_store=store)
+    await agent.reply("go")
+    before_tools = store.saved[1].reply_context
+    assert [block.state for block in before_tools.blocks] == [ToolCallState.PENDING]
+    assert [message.role for message in store.saved[0].context] == ["user"]
+    after_result = store.saved[2].reply_context
+    assert after_result.message.get_content_blocks("tool_result")[0].state is ToolResultState.SUCCESS
+    assert store.saved[-1].reply_context is None
+    assert store.saved[-1].last_reply.finished_reason == "completed"
+
+
+async def test_a_saved_conversation_continues_on_another_agent():
+    store = InMemoryStateStore()
+    first = agent_of(["I remember 7."], state_store=store)
+    await first.reply("remember 7")
+    state = await store.load(first.state.session_id)
+    second = agent_of(["It was 7."], state=state)
+    numbers = [item.seq for item in await items_of(second, "what was it?") if not isinstance(item, Msg)]
+    assert [message.get_text_content() for message in second.model.calls[0].messages][1:3] == [
+        "remember 7",
+        "I remember 7.",
+    ]
+    assert numbers[0] == first.state.sequence + 1
+
+
+async def test_a_reply_that_a_dead_process_left_is_put_to_rest_by_the_next():
+    store = Witness()
+    agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add, state_store=store)
+    await agent.reply("go")
+    left_by_a_dead_process = store.saved[1]
+    revived = agent_of(["what I know"], add, state=left_by_a_dead_process)
+    await revived.reply("what came of it?")
+    result = revived.state.context[1].get_content_blocks("tool_result")[0]
+    assert result.state is ToolResultState.UNKNOWN
+    assert [message.role for message in revived.state.context] == ["user", "assistant", "user", "assistant"]
+
+
+async def test_a_failed_reply_keeps_what_was_said_and_leaves_no_call_without_a_result():
+    class Fail(MiddlewareBase):
+        async def on_acting(self, agent, input_kwargs, next_handler):
+            raise ValueError("broken")
+            yield
+
+    calls = [call("1", "add", a=1, b=2), call("2", "add", a=1, b=2)]
+    agent = agent_of([[TextBlock("see"), *calls]], add, middlewares=[Fail()])
+    items: list[AgentEvent | Msg] = []
+    with pytest.raises(ValueError, match="broken"):
+        async with agent.reply_stream("go") as events:
+            async for event in events:
+                items.append(event)
+    message = agent.state.context[-1]
+    assert message.get_text_content() == "see"
+    assert {result.state for result in message.get_content_blocks("tool_result")} == {ToolResultState.INTERRUPTED}
+    assert short(items[-1]) == "RE(error)"
+    assert sum(isinstance(item, ToolResultEndEvent) for item in items) == 2
+    assert items[-1].error == agent.state.last_reply.error == "ValueError"
+
+
+async def test_a_failing_model_leaves_one_end_on_record_and_no_empty_message():
+    agent = agent_of([RuntimeError("sk-secret"), "better"])
+    with pytest.raises(RuntimeError, match="sk-secret"):
+        await agent.reply("go")
+    assert "sk-secret" not in agent.state.model_dump_json()
+    assert [message.role for message in agent.state.context] == ["user"]
+    assert (await agent.reply("again")).get_text_content() == "better"
+
+
+async def test_the_partial_text_of_a_cut_stream_is_kept():
+    agent = agent_of([["half an ", "answer", ConnectionError("cut")], "whole"])
+    with pytest.raises(ConnectionError):
+        await agent.reply("go")
+    assert agent.state.context[-1].get_text_content() == "half an answer"
+    assert agent.state.context[-1].finished_reason == "error"
+
+
+async def test_a_state_that_cannot_be_saved_stops_the_reply_before_its_tools_run():
+    ran = []
+
+    class Full(InMemoryStateStore):
+        async def save(self, state: AgentState) -> None:
+            if state.reply_context and state.reply_context.blocks:
+                raise OSError("disk full")
+
+    async def note() -> str:
+        """Note that the tool runs."""
+        ran.append(1)
+        return "noted"
+
+    agent = agent_of([[call("1", "note")], "done"], note, state_store=Full())
+    with pytest.raises(OSError, match="disk full"):
+        await agent.reply("go")
+    assert ran == []
+    assert agent.state.reply_context is None
+
+
+async def test_an_abandoned_reply_is_saved_while_its_caller_is_being_cancelled():
+    store = InMemoryStateStore()
+    running = anyio.Event()
+
+    async def wait() -> str:
+        """Wait for ever."""
+        running.set()
+        await anyio.sleep_forever()
+        return "never"
+
+    agent = agent_of([[call("1", "wait")]], wait, state_store=store)
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.reply, "go")
+        await running.wait()
+        group.cancel_scope.cancel()
+    saved = await store.load(agent.state.session_id)
+    assert saved == agent.state
+    assert saved.last_reply.finished_reason == "interrupted"
+    assert saved.context[-1].get_content_blocks("tool_result")[0].state is ToolResultState.INTERRUPTED
+
+
+async def test_a_middlewares_data_of_a_conversation_is_saved_and_of_a_reply_is_not():
+    class Count(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            agent.state_of(self).setdefault("replies", 0)
+            agent.state_of(self)["replies"] += 1
+            agent.run.scratch(self)["seen"] = agent.run.scratch(self).get("seen", 0) + 1
+            seen.append(agent.run.scratch(self)["seen"])
+            async for item in next_handler():
+                yield item
+
+    seen: list[int] = []
+    store = InMemoryStateStore()
+    agent = agent_of(["a", "b", "c"], middlewares=[Count()], state_store=store)
+    await agent.reply("one")
+    await agent.reply("two")
+    saved = await store.load(agent.state.session_id)
+    assert saved.middleware_data == {"Count": {"replies": 2}}
+    assert seen == [1, 1]
+
+
+def test_a_state_goes_to_json_and_back_unchanged():
+    agent = agent_of([[call("1", "add", a=1, b=2)], "3"], add)
+    agent.run_sync("go")
+    state = agent.state
+    assert AgentState.model_validate_json(state.model_dump_json()) == state

@@ -1,0 +1,164 @@
+"""The exact order of a reply's events, case by case."""
+
+import anyio
+import pytest
+
+from agentrt import Msg
+from agentrt.agent import ReActConfig
+from agentrt.errors import ChainContractError, Malformed
+from agentrt.message import DataBlock, TextBlock, ThinkingBlock, URLSource
+from agentrt.model import ChatResponse, ChatUsage
+from agentrt.types import ToolChoice
+from tests.loop.helpers import add, agent_of, call, items_of, order_of, short
+
+
+async def test_a_streamed_text():
+    agent = agent_of(["Hello big world"])
+    assert await order_of(agent) == "RS MS TX_START TX_DELTA+ TX_END ME RE(completed) Msg"
+
+
+async def test_the_last_response_of_a_stream_adds_no_delta():
+    agent = agent_of(["Hello big world"])
+    deltas = [item.delta for item in await items_of(agent) if short(item) == "TX_DELTA"]
+    assert deltas == ["Hello ", "big ", "world"]
+
+
+async def test_a_text_that_is_not_streamed_is_one_delta():
+    agent = agent_of([ChatResponse([TextBlock("Hello")])])
+    assert await order_of(agent) == "RS MS TX_START TX_DELTA TX_END ME RE(completed) Msg"
+
+
+async def test_thinking_ends_before_text_starts():
+    pieces = [ThinkingBlock("let me "), ThinkingBlock("see"), TextBlock("It is "), TextBlock("so")]
+    agent = agent_of([[*(ChatResponse([piece], is_last=False) for piece in pieces)]])
+    assert await order_of(agent) == "RS MS TH_START TH_DELTA+ TH_END TX_START TX_DELTA+ TX_END ME RE(completed) Msg"
+
+
+async def test_thinking_comes_first_when_one_piece_holds_both():
+    agent = agent_of([[ChatResponse([TextBlock("so"), ThinkingBlock("hm")], is_last=False)]])
+    assert await order_of(agent) == "RS MS TH_START TH_DELTA TH_END TX_START TX_DELTA TX_END ME RE(completed) Msg"
+
+
+async def test_data_closes_no_open_text():
+    picture = DataBlock(URLSource("https://example.org/a.png", "image/png"), id="p")
+    agent = agent_of([[*(ChatResponse([piece], is_last=False) for piece in (TextBlock("a"), picture, TextBlock("b")))]])
+    assert (
+        await order_of(agent) == "RS MS TX_START TX_DELTA DATA_BLOCK_START DATA_BLOCK_DELTA TX_DELTA TX_END "
+        "DATA_BLOCK_END ME RE(completed) Msg"
+    )
+
+
+async def test_sequential_tools_run_one_after_the_other():
+    def first() -> str:
+        return "one"
+
+    def second() -> str:
+        return "two"
+
+    agent = agent_of([[call("1", "first"), call("2", "second")], "done"], first, second)
+    assert (
+        await order_of(agent) == "RS MS CALL_START:1 CALL_DELTA:1 CALL_START:2 CALL_DELTA:2 CALL_END:1 CALL_END:2 ME "
+        "RESULT_START:1 RESULT_DELTA:1 RESULT_END:1(success) RESULT_START:2 RESULT_DELTA:2 RESULT_END:2(success) "
+        "MS TX_START TX_DELTA TX_END ME RE(completed) Msg"
+    )
+
+
+async def test_concurrent_tools_start_together_and_end_as_they_finish():
+    second_is_done = anyio.Event()
+
+    async def first() -> str:
+        await second_is_done.wait()
+        return "one"
+
+    async def second() -> str:
+        second_is_done.set()
+        return "two"
+
+    agent = agent_of([[call("1", "first"), call("2", "second")], "done"], first, second)
+    assert (
+        await order_of(agent) == "RS MS CALL_START:1 CALL_DELTA:1 CALL_START:2 CALL_DELTA:2 CALL_END:1 CALL_END:2 ME "
+        "RESULT_START:1 RESULT_START:2 RESULT_DELTA:2 RESULT_END:2(success) RESULT_DELTA:1 RESULT_END:1(success) "
+        "MS TX_START TX_DELTA TX_END ME RE(completed) Msg"
+    )
+
+
+async def test_the_last_round_asks_for_a_text_without_tools():
+    agent = agent_of([[call("1", "add", a=1, b=2)], "the text"], add, react_config=ReActConfig(max_iters=1))
+    items = await items_of(agent)
+    order = " ".join(short(item) for item in items)
+    assert order.endswith(
+        "RESULT_END:1(success) MS TX_START TX_DELTA TX_DELTA TX_END ME EXCEED RE(exceed_max_iters) Msg"
+    )
+    assert isinstance(items[-1], Msg)
+    assert items[-1].get_text_content() == "the text"
+    assert items[-1].finished_reason == "exceed_max_iters"
+    assert [made.tool_choice for made in agent.model.calls] == [None, ToolChoice("none")]
+    hint = agent.model.calls[-1].messages[-1].get_content_blocks("hint")[0].hint
+    assert hint.startswith("All 1 rounds of this reply are used up.")
+    assert all(not message.has_content_blocks("hint") for message in agent.state.context)
+
+
+async def test_calls_of_the_last_round_still_run_and_the_message_is_canned():
+    agent = agent_of(
+        [[call("1", "add", a=1, b=2)], [call("2", "add", a=1, b=2)]], add, react_config=ReActConfig(max_iters=1)
+    )
+    items = await items_of(agent)
+    order = " ".join(short(item) for item in items)
+    assert order.endswith("RESULT_START:2 RESULT_DELTA:2 RESULT_END:2(success) EXCEED RE(exceed_max_iters) Msg")
+    assert items[-1].get_text_content() == "I used up the rounds that I have for one reply and could not finish."
+
+
+async def test_a_tool_round_counts_once_however_many_calls_it_has():
+    rounds = [[call(f"{n}a", "add", a=n, b=1), call(f"{n}b", "add", a=n, b=2)] for n in range(3)]
+    agent = agent_of([*rounds, "done"], add, react_config=ReActConfig(max_iters=4))
+    assert (await agent.reply("go")).finished_reason == "completed"
+    assert all(made.tool_choice is None for made in agent.model.calls)
+
+
+async def test_a_response_of_thinking_alone_goes_on_to_the_next_round():
+    agent = agent_of([[ThinkingBlock("hm")], "done"])
+    assert await order_of(agent) == (
+        "RS MS TH_START TH_DELTA+ TH_END ME MS TX_START TX_DELTA TX_END ME RE(completed) Msg"
+    ).replace("TH_DELTA+", "TH_DELTA")
+
+
+async def test_an_empty_answer_is_asked_for_once_more_and_then_refused():
+    empty = ChatResponse([], usage=ChatUsage(1, 0))
+    agent = agent_of([empty, "now"])
+    assert (await agent.reply("go")).get_text_content() == "now"
+    agent = agent_of([empty, empty])
+    with pytest.raises(Malformed, match="model 'scripted' answered with nothing, 2 times in a row"):
+        await agent.reply("go")
+    assert [message.role for message in agent.state.context] == ["user"]
+
+
+@pytest.mark.parametrize("pieces", [[], [ChatResponse([TextBlock("a")], is_last=False)]], ids=len)
+async def test_only_a_stream_without_any_response_is_the_models_fault(pieces):
+
+    class Endless(type(agent_of([]).model)):
+        async def _call(self, messages, tools, tool_choice):
+            async def stream():
+                for each in pieces:
+                    yield each
+
+            return stream()
+
+    agent = agent_of([])
+    agent.model = Endless([])
+    if pieces:
+        assert (await agent.reply("go")).get_text_content() == "a"
+        return
+    with pytest.raises(ChainContractError, match=r"model 'scripted' gave a stream that ended without .*is_last=True"):
+        await agent.reply("go")
+
+
+async def test_every_event_is_numbered_without_a_gap_over_the_whole_conversation():
+    agent = agent_of([[call("1", "add", a=1, b=2), call("2", "add", a=1, b=2)], "done", "again"], add)
+    numbers = [item.seq for reply in range(2) for item in await items_of(agent) if not isinstance(item, Msg)]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_usage_adds_up_over_the_rounds():
+    first = ChatResponse([call("1", "add", a=1, b=2)], usage=ChatUsage(10, 2, 4, None))
+    agent = agent_of([first, ChatResponse([TextBlock("3")], usage=ChatUsage(20, 1))], add)
+    assert (await agent.reply("go")).usage == ChatUsage(30, 3, 4, 0)

@@ -1,0 +1,67 @@
+"""Processes that are killed with SIGKILL, anywhere, and others that go on with what they left."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentrt import AgentState
+from agentrt.message import ToolResultBlock, ToolResultState
+from agentrt.state import FileStateStore
+from tests.loop.killed_child import problems_of
+
+CHILD = Path(__file__).with_name("killed_child.py")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is neither SIGKILL nor fork")
+
+
+def killed(directory: Path, times: int, backend: str) -> Counter[str]:
+    """Kill one process after the other, each of which goes on where the last one was; return where they were."""
+    command = [sys.executable, "-W", "error", str(CHILD), str(directory), str(times), backend]
+    environment = {**os.environ, "PYTHONPATH": str(CHILD.parents[2])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Counter(json.loads(done.stdout))
+
+
+def check_whole(directory: Path) -> Counter[str]:
+    """Check the record against what the tools wrote down; return how many calls came to which result."""
+    state = anyio.run(FileStateStore(directory).load, "s")
+    assert state is not None
+    assert state.reply_context is None
+    assert AgentState.model_validate_json(state.model_dump_json()) == state
+    assert not [problem for message in state.context for problem in problems_of(message)]
+    assert len({message.id for message in state.context}) == len(state.context)
+    lines = Counter((directory / "log").read_text().splitlines())
+    results = Counter[str]()
+    for message in state.context:
+        inputs = {call.id: json.loads(call.input)["token"] for call in message.get_content_blocks("tool_call")}
+        for block in message.get_content_blocks("tool_result"):
+            token = inputs[block.id]
+            check_call(block, lines.pop(f"begin {token}", 0), lines.pop(f"end {token}", 0))
+            results[block.state] += 1
+    assert not lines, "tools ran that no message tells of"
+    return results
+
+
+def check_call(block: ToolResultBlock, begun: int, ended: int) -> None:
+    if block.name == "elsewhere" or block.state in (ToolResultState.DENIED, ToolResultState.INTERRUPTED):
+        assert (begun, ended) == (0, 0), block
+    elif block.state is ToolResultState.SUCCESS:
+        assert (begun, ended) == (1, 1), block
+    else:
+        assert block.state is ToolResultState.UNKNOWN, block
+        assert ended <= begun <= 1, f"it ran again: {block}"
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("times", [10, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_conversation_outlives_every_kill_wherever_it_comes(tmp_path, times, backend):
+    places = killed(tmp_path, times, backend)
+    assert {"save: replace", "tool: in it", "tool: done", "parked"} <= {*places}
+    results = check_whole(tmp_path)
+    assert {"success", "unknown"} <= {*results}, results

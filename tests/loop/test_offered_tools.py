@@ -1,0 +1,183 @@
+"""What layers of on_model_call may do to the tools of a request, and what the loop makes of it."""
+
+from typing import Any, ClassVar
+
+import pytest
+
+from agentrt import Agent, AgentState, MiddlewareBase
+from agentrt.errors import ChainError
+from agentrt.event import ConfirmResult, UserConfirmResultEvent
+from agentrt.model import ScriptedChatModel
+from agentrt.tool import FunctionTool, ToolBase, ToolChoice
+from tests.loop.helpers import add, agent_of, call
+
+SCHEMA = {"type": "function", "function": {"name": "unheard_of", "description": "", "parameters": {}}}
+
+
+async def multiply(a: int, b: int) -> int:
+    """Multiply two numbers."""
+    return a * b
+
+
+class Pass(MiddlewareBase):
+    """Passes on what a function makes of the tools."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        return await next_handler(**{key: make(input_kwargs) for key, make in self.values.items()})
+
+
+def adds(*tools: Any) -> Pass:
+    return Pass(tools=lambda values: [*values["tools"], *tools])
+
+
+def chooses(**choice: Any) -> Pass:
+    return Pass(tool_choice=lambda values: ToolChoice(**choice))
+
+
+def offered(agent: Agent) -> list[list[str]]:
+    return [[tool["function"]["name"] for tool in made.tools] for made in agent.model.calls]
+
+
+def results(agent: Agent) -> list[str]:
+    return [result.output[0].text for result in agent.state.context[-1].get_content_blocks("tool_result")]
+
+
+async def test_a_choice_made_in_on_model_call_narrows_what_the_model_is_shown():
+    agent = agent_of(["hi"], add, multiply, middlewares=[chooses(tools=["multiply"])])
+    await agent.reply("go")
+    assert offered(agent) == [["multiply"]]
+
+
+async def test_a_choice_narrows_what_reached_the_core():
+    class ChoosesAdd(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            async for item in next_handler(tool_choice=ToolChoice(tools=["add"])):
+                yield item
+
+    layers = [ChoosesAdd(), adds(FunctionTool(multiply)), chooses(tools=["multiply", "unheard_of"])]
+    agent = agent_of(["hi"], add, middlewares=layers)
+    await agent.reply("go")
+    assert offered(agent) == [["multiply"]]
+
+
+async def test_a_tool_that_a_layer_adds_can_be_called_in_that_round():
+    agent = agent_of([[call("1", "multiply", a=2, b=3)], "6"], add, middlewares=[adds(FunctionTool(multiply))])
+    answer = await agent.reply("go")
+    assert offered(agent) == [["add", "multiply"], ["add", "multiply"]]
+    assert (results(agent), answer.get_text_content()) == (["6"], "6")
+
+
+async def test_a_tool_that_a_layer_adds_can_be_called_in_no_other_round():
+    class AddsOnce(MiddlewareBase):
+        has_added = False
+
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            if self.has_added:
+                return await next_handler()
+            self.has_added = True
+            return await next_handler(tools=[*input_kwargs["tools"], FunctionTool(multiply)])
+
+    calls = [[call(str(number), "multiply", a=2, b=3)] for number in (1, 2)]
+    agent = agent_of([*calls, "6"], add, middlewares=[AddsOnce()])
+    await agent.reply("go")
+    assert results(agent)[0] == "6"
+    assert results(agent)[1].startswith("There is no tool 'multiply'")
+    assert agent.toolkit.names() == ["add"]
+
+
+async def test_calls_of_added_tools_run_beside_those_of_the_agents_own():
+    calls = [call("1", "multiply", a=2, b=3), call("2", "add", a=2, b=3)]
+    agent = agent_of([calls, "done"], add, middlewares=[adds(FunctionTool(multiply))])
+    await agent.reply("go")
+    assert results(agent) == ["6", "5"]
+
+
+async def test_inner_layers_see_the_schema_of_an_added_tool_and_may_write_another():
+    seen: list[Any] = []
+
+    def shorten(values):
+        seen.extend(values["tools"])
+        return [{**tool, "function": {**tool["function"], "description": "short"}} for tool in values["tools"]]
+
+    layers = [adds(FunctionTool(multiply)), Pass(tools=shorten)]
+    agent = agent_of([[call("1", "multiply", a=2, b=3)], "6"], add, middlewares=layers)
+    await agent.reply("go")
+    assert all(isinstance(tool, dict) for tool in seen)
+    assert agent.model.calls[0].tools[1]["function"]["description"] == "short"
+    assert results(agent) == ["6"]
+
+
+async def test_an_added_tool_takes_the_place_of_the_agents_own_in_that_round():
+    async def other(a: int, b: int) -> str:
+        """Add two numbers."""
+        return "other"
+
+    layer = Pass(tools=lambda values: [FunctionTool(other, name="add")])
+    agent = agent_of([[call("1", "add", a=2, b=3)], "done"], add, middlewares=[layer])
+    await agent.reply("go")
+    assert results(agent) == ["other"]
+
+
+@pytest.mark.parametrize("structured_schema", [None, {"type": "object", "properties": {}}])
+async def test_an_added_tool_that_asks_runs_once_a_person_agrees(structured_schema):
+    answer = [call("2", "GenerateStructuredOutput")] if structured_schema else "6"
+    layer = adds(FunctionTool(multiply, ask=True))
+    agent = agent_of([[call("1", "multiply", a=2, b=3)], answer, "6"], add, middlewares=[layer])
+    question = await agent.reply("go", structured_schema)
+    confirmed = [ConfirmResult(True, block) for block in question.get_content_blocks("tool_call")]
+    await agent.reply(UserConfirmResultEvent(question.id, confirmed))
+    assert results(agent)[0] == "6"
+
+
+async def test_in_another_process_an_added_tool_that_waited_is_told_to_be_missing():
+    agent = agent_of(
+        [[call("1", "multiply", a=2, b=3)], "sorry"], add, middlewares=[adds(FunctionTool(multiply, ask=True))]
+    )
+    question = await agent.reply("go")
+    other = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    confirmed = [ConfirmResult(True, block) for block in question.get_content_blocks("tool_call")]
+    await other.reply(UserConfirmResultEvent(question.id, confirmed))
+    assert results(other)[0].startswith("There is no tool 'multiply'")
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        (SCHEMA, "the tool 'unheard_of' is a schema that nobody can run in this round: put a ToolBase in its place"),
+        (add, "a tool must be a ToolBase, or a JSON schema"),
+        ({"name": "add"}, "a tool must be a ToolBase, or a JSON schema"),
+        (FunctionTool(add), "two of the tools are called 'add'"),
+    ],
+)
+async def test_a_tool_that_cannot_be_offered_is_refused_with_layer_and_hook(tool, words):
+    agent = agent_of(["never"], add, middlewares=[adds(tool)])
+    with pytest.raises(ChainError) as caught:
+        await agent.reply("go")
+    assert str(caught.value).startswith(
+        f"Pass.on_model_call passed tools to next_handler() that cannot be used: {words}"
+    )
+    assert agent.model.calls == []
+
+
+async def test_no_tools_at_all_may_be_none():
+    agent = agent_of(["hi"], add, middlewares=[Pass(tools=lambda values: None)])
+    await agent.reply("go")
+    assert offered(agent) == [[]]
+
+
+async def test_a_layer_that_adds_a_tool_does_so_in_a_request_for_a_summary_too():
+    class External(ToolBase):
+        name = "external"
+        description = "Runs elsewhere."
+        input_schema: ClassVar[dict[str, Any]] = {"type": "object", "properties": {}}
+        is_external_tool = True
+
+    model = ScriptedChatModel(["one", "two", "a summary"])
+    agent = Agent("tester", "", model, middlewares=[adds(External(), FunctionTool(multiply))])
+    await agent.reply("a" * 2_000)
+    await agent.reply("b" * 2_000)
+    await agent.compress_context()
+    assert offered(agent)[-1] == ["external", "multiply"]

@@ -1,0 +1,350 @@
+"""A reply goes on after its process died: numbers never repeat, and whoever listens comes to the message that is kept.
+
+A process dies here at each event in turn: what its store holds then is all that the next one gets. The model says
+something else in each process.
+"""
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+import pytest
+
+from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
+from agentrt.errors import InvalidInputError, ResumeError
+from agentrt.event import (
+    AgentEvent,
+    ConfirmResult,
+    CustomEvent,
+    ReplyEndEvent,
+    ReplyResumedEvent,
+    ReplyStartEvent,
+    RequireUserConfirmEvent,
+    UserConfirmResultEvent,
+)
+from agentrt.message import (
+    AssistantMsg,
+    Base64Source,
+    DataBlock,
+    TextBlock,
+    ThinkingBlock,
+)
+from agentrt.model import ScriptedChatModel
+from agentrt.state import InMemoryStateStore
+from agentrt.tool import FunctionTool
+from tests.loop.helpers import add, agent_of, call, items_of, short
+from tests.loop.parked import waiting
+
+
+class Speaks(MiddlewareBase):
+    """Says something before the reply goes on."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        yield CustomEvent("first")
+        async for item in next_handler():
+            yield item
+
+
+class Adds(MiddlewareBase):
+    """Says something more after each end."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+            if isinstance(item, (ReplyEndEvent, RequireUserConfirmEvent)):
+                yield CustomEvent("more")
+
+
+class Conceals(MiddlewareBase):
+    """Keeps the beginning to itself."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            if not isinstance(item, (ReplyStartEvent, ReplyResumedEvent)):
+                yield item
+
+
+LAYERS = pytest.mark.parametrize(
+    "layers", [[], [Speaks], [Adds], [Conceals]], ids=["bare", "speaks", "adds", "conceals"]
+)
+
+
+async def careful(a: int) -> int:
+    """Do it, if a person says so."""
+    return a
+
+
+def life(state: AgentState, number: int, layers: Sequence[type[MiddlewareBase]] = ()) -> Agent:
+    """Return the agent of one process, which has its own words."""
+
+    def respond(messages: Sequence[Msg], tools: object) -> Any:
+        called = [block for message in messages for block in message.get_content_blocks("tool_call")]
+        if not called:
+            thinking = ThinkingBlock(f"hm {number}", signature=str(number))
+            return [thinking, TextBlock(f"looking in process {number}"), call(f"{number}-a", "add", a=number, b=1)]
+        if len(called) == 1:
+            picture = DataBlock(Base64Source("YQ==", "image/png"))
+            return [TextBlock(f"asking in process {number}"), picture, call(f"{number}-b", "careful", a=number)]
+        return f"done in process {number}"
+
+    tools = Toolkit(tools=[add, FunctionTool(careful, ask=True)])
+    model = ScriptedChatModel(repeat(respond))
+    middlewares = [layer() for layer in layers]
+    return Agent("tester", "", model, tools, middlewares=middlewares, state=state, state_store=Keeps(state))
+
+
+class Keeps(InMemoryStateStore):
+    """Holds what was saved, as JSON, for whoever comes after the process."""
+
+    def __init__(self, state: AgentState) -> None:
+        super().__init__()
+        self._saved = {state.session_id: (state.revision, b"")} if state.revision else {}
+        self.session_id = state.session_id
+        self.left: AgentState | None = None
+
+    async def save(self, state: AgentState) -> None:
+        await super().save(state)
+        self.left = await self.load(self.session_id)
+
+
+class Listener:
+    """Rebuilds the message of the reply from all that it is sent, by all processes."""
+
+    def __init__(self) -> None:
+        self.message = AssistantMsg("", [])
+        self.numbers: list[int] = []
+
+    async def hear(self, agent: Agent, events: int, **options: Any) -> AgentState | None:
+        """Listen to that many events of the process, which then dies; return what it has left."""
+        state, store = agent.state, agent.state_store
+        before = state.revision
+        while True:
+            left = state.reply_context
+            inputs: Any = None if left is not None else "go"
+            if left is not None and left.parked:
+                confirmed = [ConfirmResult(True, each) for each in waiting(agent)]
+                inputs = UserConfirmResultEvent(left.reply_id, confirmed)
+                self.message.append_event(inputs)
+            async with agent.reply_stream(inputs, **options) as stream:
+                async for event in stream:
+                    self.take(event)
+                    events -= 1
+                    if events <= 0:
+                        return store.left if store.left is not None or before else None
+            if state.reply_context is None:
+                return store.left
+
+    def take(self, event: AgentEvent) -> None:
+        self.numbers.append(event.seq)
+        self.message.append_event(event)
+
+    def check(self, state: AgentState) -> None:
+        assert state.reply_context is None
+        assert self.message == next(message for message in state.context if message.id == self.message.id)
+        assert self.numbers == sorted(set(self.numbers))
+
+
+async def events_of_a_life(layers: Sequence[type[MiddlewareBase]]) -> int:
+    listener = Listener()
+    state = await listener.hear(life(AgentState(), 0, layers), 10_000)
+    assert state is not None
+    listener.check(state)
+    return len(listener.numbers)
+
+
+@LAYERS
+async def test_a_listener_rebuilds_the_message_wherever_the_process_died(layers):
+    for cut in range(1, await events_of_a_life(layers) + 1):
+        listener = Listener()
+        left = await listener.hear(life(AgentState(), 1, layers), cut)
+        if left is None or left.reply_context is None:
+            continue  # nothing of it was saved, or all
+        state = await listener.hear(life(left, 2, layers), 10_000)
+        assert state is not None
+        listener.check(state)
+
+
+@LAYERS
+async def test_numbers_do_not_repeat_when_processes_die_one_after_the_other(layers):
+    listener = Listener()
+    state: AgentState | None = AgentState()
+    for number, cut in enumerate([9, 2, 1, 1, 12, 3, 10_000], 1):
+        state = await listener.hear(life(state, number, layers), cut)
+        assert state is not None
+    listener.check(state)
+
+
+async def test_who_begins_to_listen_when_the_reply_goes_on_rebuilds_the_message_too():
+    left = await Listener().hear(life(AgentState(), 1), 12)
+    assert left is not None
+    listener = Listener()
+    state = await listener.hear(life(left, 2), 10_000)
+    assert state is not None
+    listener.check(state)
+
+
+async def test_a_message_to_what_a_dead_process_left_gets_numbers_above_all_that_it_sent():
+    listener = Listener()
+    left = await listener.hear(life(AgentState(), 1), 12)
+    assert left is not None
+    items = await items_of(agent_of(["hello"], state=left), "something else")
+    assert items[0].seq > listener.numbers[-1]
+    assert short(items[0]) == "RS"
+
+
+async def test_block_ids_do_not_repeat_with_another_text():
+    listener = Listener()
+    left = await listener.hear(life(AgentState(), 1), 6)
+    shown = {block.id for block in listener.message.get_content_blocks()}
+    assert shown
+    assert left is not None
+    events = [item for item in await items_of(life(left, 2), None) if not isinstance(item, Msg)]
+    assert short(events[0]) == "RESUMED"
+    assert shown.isdisjoint({event.block_id for event in events if short(event) in ("TX_START", "TH_START")})
+
+
+async def test_an_answer_to_a_parked_reply_goes_on_without_saying_so():
+    agent = life(AgentState(), 1)
+    items = await items_of(agent)
+    confirmed = [ConfirmResult(True, each) for each in waiting(agent)]
+    later = await items_of(agent, UserConfirmResultEvent(items[0].reply_id, confirmed))
+    assert "RESUMED" not in [short(item) for item in later]
+    assert later[0].seq == items[-2].seq + 1
+
+
+async def test_a_reply_that_goes_on_is_printed_with_what_was_said_before():
+    left = await Listener().hear(life(AgentState(), 1), 22)
+    assert left is not None
+    agent = life(left, 2)
+    agent.set_msg_queue_enabled(True)
+    await items_of(agent, None)
+    texts = []
+    while not agent.msg_queue.empty():
+        message, _, _ = await agent.msg_queue.get()
+        texts.append(message.get_text_content())
+    assert "looking in process 1" in texts[-1]
+
+
+async def test_numbers_begin_above_what_the_listener_has():
+    agent = agent_of(["hello", "again"])
+    async with agent.reply_stream("go", after=100) as events:
+        assert (await anext(aiter(events))).seq == 101
+    async with agent.reply_stream("go", after=50) as events:
+        assert (await anext(aiter(events))).seq == agent.state.sequence + 1 > 101
+
+
+# The same reply asked for again
+
+ASKED = [[TextBlock("let me see"), call("1", "add", a=1, b=2)], "three"]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+async def test_a_reply_asked_for_again_gives_its_message_and_asks_no_model(saved):
+    agent = agent_of(ASKED, add)
+    first = await agent.reply("1 + 2?", reply_id="key:1")
+    assert first.id == agent.reply_id == "key:1"
+    if saved:
+        agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    again = await agent.reply("1 + 2?", reply_id="key:1")
+    assert again.get_text_content() == first.get_text_content() == "three"
+    assert (again.id, again.finished_reason, again.usage) == (first.id, first.finished_reason, first.usage)
+    assert [short(item) for item in await stream_of(agent, "other words", reply_id="key:1")] == ["Msg"]
+    assert len(agent.model.calls) == 2
+    assert len(agent.state.context) == 2
+
+
+async def stream_of(agent: Agent, inputs: Any, **options: Any) -> list[AgentEvent | Msg]:
+    async with agent.reply_stream(inputs, yield_final_msg=True, **options) as stream:
+        return [item async for item in stream]
+
+
+async def test_an_answer_with_a_form_comes_again_with_it():
+    form = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    agent = agent_of([[call("1", "GenerateStructuredOutput", n=3)]])
+    first = await agent.reply("1 + 2?", form, reply_id="k")
+    again = await agent.reply("1 + 2?", form, reply_id="k")
+    assert again.structured_output == first.structured_output == {"n": 3}
+    assert again.get_text_content() == first.get_text_content()
+
+
+async def test_a_reply_that_failed_is_not_run_again_under_its_id():
+    agent = agent_of([ConnectionError("down"), "never"])
+    with pytest.raises(ConnectionError):
+        await agent.reply("go", reply_id="k")
+    again = await agent.reply("go", reply_id="k")
+    assert (again.finished_reason, again.error, again.content) == ("error", "ConnectionError", [])
+    assert len(agent.model.calls) == 1
+
+
+async def test_the_id_of_a_reply_in_progress_goes_on_with_it_whatever_the_input():
+    listener = Listener()
+    left = await listener.hear(life(AgentState(), 1), 12, reply_id="k")
+    assert left is not None
+    agent = life(left, 2)
+    items = await stream_of(agent, "go", reply_id="k")
+    assert short(items[0]) == "RESUMED"
+    assert [message.role for message in left.context] == ["user"]
+    question = await agent.reply("go", reply_id="k")
+    assert question.get_text_content() == items[-1].get_text_content() == "Waiting for an answer about 'careful' (2-b)."
+    assert [block.id for block in question.get_content_blocks("tool_call")] == ["2-b"]
+    answer = UserConfirmResultEvent("k", [ConfirmResult(True, each) for each in waiting(agent)])
+    assert (await agent.reply(answer, reply_id="k")).get_text_content() == "done in process 2"
+
+
+async def test_the_id_of_a_reply_that_others_came_after_is_refused():
+    agent = agent_of(["one", "two", "three"])
+    await agent.reply("go", reply_id="a")
+    await agent.reply("go", reply_id="b")
+    with pytest.raises(ResumeError, match="'a' is over, and others came after it") as caught:
+        await agent.reply("go", reply_id="a")
+    assert caught.value.code == "conflict"
+    assert (await agent.reply("go", reply_id="c")).get_text_content() == "three"
+
+
+async def test_an_input_that_goes_on_with_another_reply_is_refused():
+    agent = life(AgentState(), 1)
+    await agent.reply("go", reply_id="k")
+    answer = UserConfirmResultEvent("k", [ConfirmResult(True, each) for each in waiting(agent)])
+    for inputs in (answer, None):
+        with pytest.raises(ResumeError, match="reply_id='other' names another one") as caught:
+            await agent.reply(inputs, reply_id="other")
+        assert caught.value.code == "mismatch"
+    with pytest.raises(ResumeError, match="waits for an answer") as caught:
+        await agent.reply("something else", reply_id="other")
+    assert caught.value.code == "pending"
+
+
+async def test_the_same_id_in_two_conversations_is_two_replies():
+    inner = Agent("inner", "", ScriptedChatModel(["inner"]), when_busy="wait")
+
+    async def delegate() -> str:
+        """Ask the other one under the same id."""
+        return (await inner.reply("go", reply_id="k")).get_text_content() or ""
+
+    outer = agent_of([[call("1", "delegate")], "outer"], delegate, when_busy="wait")
+    await outer.reply("go", reply_id="k")
+    assert outer.state.context[1].get_content_blocks("tool_result")[0].output[0].text == "inner"
+    await outer.observe(inner.state.context[1])
+    assert (await outer.reply("go", reply_id="k")).get_text_content() == "outer"
+
+
+async def test_a_class_of_ones_own_is_given_the_id_as_well():
+    class Own(Agent):
+        async def reply(self, msg=None):
+            return await super().reply(msg)
+
+    agent = Own("own", "", ScriptedChatModel(["hello"]))
+    assert (await agent.reply("go", reply_id="k")).id == "k"
+    assert (await agent("go", reply_id="k")).get_text_content() == "hello"
+
+
+@pytest.mark.parametrize("reply_id", ["", "a b", "a/b", "x" * 129, "\u00e4", "a\n", 7])
+def test_an_id_that_names_no_reply_is_refused(reply_id):
+    with pytest.raises(InvalidInputError, match="reply_id must be a str of 1 to 128 letters"):
+        agent_of([]).reply_stream("go", reply_id=reply_id)
+
+
+@pytest.mark.parametrize("after", [-1, 1.5, True, "7", 2**53, None])
+def test_a_number_that_no_event_has_is_refused(after):
+    with pytest.raises(InvalidInputError, match="after must be the number of an event"):
+        agent_of([]).reply_stream("go", after=after)

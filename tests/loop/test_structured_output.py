@@ -1,0 +1,381 @@
+"""Answers that must have a form."""
+
+import datetime
+import enum
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Optional
+
+import anyio
+import pytest
+from pydantic import BaseModel, Field, RootModel
+
+from agentrt import Agent, AgentState, MiddlewareBase
+from agentrt.agent import ReActConfig
+from agentrt.errors import InvalidInputError, UsageError
+from agentrt.event import ConfirmResult, UserConfirmResultEvent
+from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
+from agentrt.model import ChatResponse
+from agentrt.state import InMemoryStateStore
+from agentrt.tool import FunctionTool
+from tests.loop.helpers import add, agent_of, call, items_of, order_of, short
+
+TOOL = "GenerateStructuredOutput"
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Part(BaseModel):
+    number: int
+    tags: list[str] = ["plain"]
+
+
+class Report(BaseModel):
+    title: str
+    day: datetime.date
+    color: Color = Color.RED
+    main: Optional[Part] = None  # noqa: UP045  # both spellings have one schema
+    parts: list[Part]
+    page: int = Field(1, alias="pageNumber", ge=1)
+
+
+GIVEN = {"title": "T", "day": "2024-02-29", "main": {"number": 1}, "parts": [{"number": 2, "tags": []}, {"number": 3}]}
+FILLED = {
+    "title": "T",
+    "day": "2024-02-29",
+    "color": "red",
+    "main": {"number": 1, "tags": ["plain"]},
+    "parts": [{"number": 2, "tags": []}, {"number": 3, "tags": ["plain"]}],
+    "pageNumber": 1,
+}
+NUMBER = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}, "unit": {"type": "string", "default": "m"}},
+    "required": ["n"],
+}
+
+
+def answer(call_id: str = "1", /, **given: Any) -> ToolCallBlock:
+    return ToolCallBlock(call_id, TOOL, json.dumps(given))
+
+
+def told(agent: Agent) -> list[str]:
+    """Return what the model was told about its calls, in order."""
+    return [block.output[0].text for block in agent.state.context[-1].get_content_blocks("tool_result")]
+
+
+async def test_the_order_of_a_reply_with_a_form():
+    agent = agent_of([[answer(n=1)]])
+    assert await order_of_structured(agent, NUMBER) == (
+        "RS MS CALL_START:1 CALL_DELTA:1 CALL_END:1 ME RESULT_START:1 RESULT_DELTA:1 RESULT_END:1(success) "
+        "RE(completed) Msg"
+    )
+
+
+async def items_with(agent: Agent, schema: Any) -> list[Any]:
+    async with agent.reply_stream("go", schema, yield_final_msg=True) as stream:
+        return [item async for item in stream]
+
+
+async def order_of_structured(agent: Agent, schema: Any) -> str:
+    return " ".join(short(item) for item in await items_with(agent, schema))
+
+
+async def test_a_model_class_checks_converts_and_fills_in_the_defaults():
+    agent = agent_of([[answer(**GIVEN)]])
+    message = await agent.reply("go", Report)
+    assert message.structured_output == FILLED
+    assert Report.model_validate(message.structured_output).parts[1].tags == ["plain"]
+    assert json.loads(message.get_text_content()) == FILLED
+
+
+async def test_a_json_schema_fills_in_its_defaults_and_never_shares_them():
+    schema = {"type": "object", "properties": {"l": {"type": "array", "default": []}}}
+    agent = agent_of([[answer("1")], [answer("2")]])
+    first = await agent.reply("go", schema)
+    first.structured_output["l"].append("mine")
+    assert (await agent.reply("go", schema)).structured_output == {"l": []}
+    assert schema == {"type": "object", "properties": {"l": {"type": "array", "default": []}}}
+
+
+async def test_the_end_the_message_and_the_history_all_carry_the_answer():
+    agent = agent_of([["Here it is.", answer(n=1)]])
+    *events, message = await items_with(agent, NUMBER)
+    rebuilt = AssistantMsg(agent.name, [], id=message.id)
+    for event in events:
+        rebuilt.append_event(event)
+    expected = {"n": 1, "unit": "m"}
+    assert events[-1].structured_output == expected
+    assert message.structured_output == agent.state.context[-1].structured_output == rebuilt.structured_output
+    assert message.structured_output == expected
+
+
+async def test_the_answer_can_be_given_to_another_agent():
+    message = await agent_of([[answer(n=1)]]).reply("go", NUMBER)
+    reader = agent_of(["I see"])
+    assert (await reader.reply(message)).get_text_content() == "I see"
+    assert '"n":1' in reader.model.calls[0].messages[-1].get_text_content()
+
+
+@pytest.mark.parametrize(
+    ("schema", "bad", "words"),
+    [
+        (Report, {**GIVEN, "day": "soon"}, "day"),
+        (Report, {**GIVEN, "parts": [{"number": "x"}]}, "parts"),
+        (Report, {**GIVEN, "color": "mauve"}, "color"),
+        (Report, {**GIVEN, "pageNumber": 0}, "pageNumber"),
+        (NUMBER, {"n": "one"}, "n"),
+        (NUMBER, {}, "n"),
+    ],
+)
+async def test_an_answer_that_does_not_fit_goes_back_and_the_next_one_counts(schema, bad, words):
+    good = GIVEN if schema is Report else {"n": 1}
+    agent = agent_of([[answer("1", **bad)], [answer("2", **good)]])
+    message = await agent.reply("go", schema)
+    assert message.finished_reason == "completed"
+    assert words in told(agent)[0]
+    assert message.structured_output == (FILLED if schema is Report else {"n": 1, "unit": "m"})
+    assert "answer was taken" in told(agent)[1]
+
+
+async def test_what_a_validator_of_the_class_says_goes_back_to_the_model_without_the_input():
+    class Even(BaseModel):
+        n: int
+
+        def model_post_init(self, _: Any) -> None:
+            if self.n % 2:
+                raise ValueError("it must be even")
+
+    agent = agent_of([[answer("1", n=1)], [answer("2", n=2)]])
+    assert (await agent.reply("go", Even)).structured_output == {"n": 2}
+    assert "it must be even" in told(agent)[0]
+
+
+async def test_an_answer_in_words_does_not_count_and_the_model_is_told_so_each_time():
+    agent = agent_of(["It is one.", "One, I say.", [answer(n=1)]])
+    assert (await agent.reply("go", NUMBER)).structured_output == {"n": 1, "unit": "m"}
+    for asked in agent.model.calls:
+        assert "an answer in words does not count" in asked.messages[-1].content[0].hint
+    assert "does not count" not in agent.state.model_dump_json()
+
+
+async def test_beside_other_tools_of_one_answer_each_call_has_its_result():
+    agent = agent_of([[call("0", "add", a=1, b=2), answer("1", n=3), call("2", "add", a=3, b=4)]], add)
+    message = await agent.reply("go", NUMBER)
+    assert message.structured_output == {"n": 3, "unit": "m"}
+    assert told(agent) == ["3", "The answer was taken.", "7"]
+
+
+async def test_of_two_answers_in_one_the_last_counts():
+    agent = agent_of([[answer("1", n=1), answer("2", n=2)]])
+    assert (await agent.reply("go", NUMBER)).structured_output["n"] == 2
+
+
+async def test_at_the_last_round_the_form_is_forced_and_a_few_times_more():
+    rounds = [[call(str(number), "add", a=1, b=1)] for number in range(2)]
+    agent = agent_of([*rounds, "words", "words", [answer(n=1)]], add, react_config=ReActConfig(max_iters=2))
+    assert (await agent.reply("go", NUMBER)).structured_output == {"n": 1, "unit": "m"}
+    choices = [asked.tool_choice for asked in agent.model.calls]
+    assert choices[:2] == [None, None]
+    assert [choice.mode for choice in choices[2:]] == [TOOL] * 3
+
+
+async def test_when_these_are_used_up_too_the_reply_ends_without_an_answer():
+    agent = agent_of(["words"] * 6 + ["next"], react_config=ReActConfig(max_iters=1))
+    *events, message = await items_with(agent, NUMBER)
+    assert (message.finished_reason, message.structured_output) == ("exceed_max_iters", None)
+    assert [short(event) for event in events[-2:]] == ["EXCEED", "RE(exceed_max_iters)"]
+    assert (await agent.reply("and now?")).get_text_content() == "next"
+
+
+async def test_the_form_is_there_for_its_own_reply_alone():
+    agent = agent_of([[answer(n=1)], "words"], add)
+    await agent.reply("go", NUMBER)
+    assert agent.toolkit.get(TOOL) is None
+    assert (await agent.reply("again")).structured_output is None
+    offered = [[schema["function"]["name"] for schema in asked.tools] for asked in agent.model.calls]
+    assert offered == [["add", TOOL], ["add"]]
+
+
+async def test_another_conversation_at_the_same_time_does_not_see_the_form():
+    asked, goes_on = anyio.Event(), anyio.Event()
+
+    async def slow(messages, tools):
+        asked.set()
+        await goes_on.wait()
+        return [answer(n=1)]
+
+    first = agent_of([slow, "words"])
+    second = first.with_state(AgentState())
+    answers = []
+
+    async def ask() -> None:
+        answers.append(await first.reply("go", NUMBER))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask)
+        await asked.wait()
+        assert (await second.reply("go")).structured_output is None
+        goes_on.set()
+    assert second.model.calls[1].tools in (None, [])
+    assert answers[0].structured_output == {"n": 1, "unit": "m"}
+
+
+@pytest.mark.parametrize("schema", [NUMBER, Report])
+async def test_saved_in_the_middle_the_form_is_still_asked_for_and_checked(schema, caplog):
+    good, bad = (GIVEN, {**GIVEN, "parts": [{"number": "x"}]}) if schema is Report else ({"n": 1}, {"n": "one"})
+    store = InMemoryStateStore()
+    script = [[call("0", "add", a=1, b=1)], "words", [answer("1", **bad)], [answer("2", **good)]]
+    agent = agent_of(script, FunctionTool(add, ask=True), state_store=store)
+    await agent.reply("go", schema)
+    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    context = agent.state.reply_context
+    given = UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, context.blocks[0])])
+    with caplog.at_level(logging.WARNING, "agentrt"):
+        message = await agent.reply(given, {"type": "object", "properties": {"other": {}}})
+    assert "structured_schema is ignored" in caplog.text
+    assert message.structured_output == (FILLED if schema is Report else {"n": 1, "unit": "m"})
+    assert len(told(agent)) == 3
+
+
+class Odd(BaseModel):
+    call_back: Callable[[], int]
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (5, "not 5"),
+        ("Report", "not 'Report'"),
+        ([Report], "not ["),
+        (int, "<class 'int'>"),
+        (Part(number=1), "not Part(number=1"),
+        ({"type": "array"}, "goes into a property"),
+        (RootModel[list[int]], "goes into a property"),
+        ({"type": "object", "properties": ["a"]}, "not {'type'"),
+        ({"type": "object", "properties": {"a": object}}, "has no JSON schema: Unable to serialize"),
+        (Odd, "has no JSON schema: Cannot generate"),
+        ({"type": "object", "properties": {"a": {"enum": 1}}}, "cannot be used: enum at #/properties/a must be a list"),
+        ({"type": "object", "properties": {"a": {"pattern": "a(?=b)"}}}, "cannot be used: pattern 'a(?=b)' at "),
+    ],
+)
+async def test_what_describes_no_form_is_refused_at_the_call(schema, words):
+    agent = agent_of(["next"])
+    with pytest.raises(InvalidInputError) as caught:
+        agent.reply_stream("go", schema)
+    assert words in str(caught.value)
+    with pytest.raises(InvalidInputError):
+        await agent.reply("go", schema)
+    assert agent.state == AgentState(session_id=agent.state.session_id)
+
+
+async def test_a_tool_of_the_users_with_that_name_is_named():
+    async def GenerateStructuredOutput(n: int) -> int:
+        """Clash."""
+        return n
+
+    agent = agent_of(["next"], GenerateStructuredOutput)
+    with pytest.raises(UsageError, match="the toolkit has a tool of that name: give that one another name"):
+        await agent.reply("go", NUMBER)
+    assert agent.state.context == []
+    assert (await agent.reply("go")).get_text_content() == "next"
+
+
+async def test_a_form_may_have_properties_with_any_name():
+    schema = {"type": "object", "properties": {"self": {"type": "integer"}, "answer": {"type": "integer"}}}
+    agent = agent_of([[answer(self=1, answer=2)]])
+    assert (await agent.reply("go", schema)).structured_output == {"self": 1, "answer": 2}
+
+
+async def test_changing_the_schema_during_the_reply_changes_nothing():
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+    def change(messages, tools):
+        schema["properties"]["n"]["type"] = "string"
+        return [answer(n=1)]
+
+    assert (await agent_of([change]).reply("go", schema)).structured_output == {"n": 1}
+
+
+class Seen(MiddlewareBase):
+    def __init__(self, instead: Any) -> None:
+        self.instead = instead
+        self.seen: list[Any] = []
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        self.seen.append(input_kwargs["structured_schema"])
+        async for item in next_handler(structured_schema=self.instead):
+            yield item
+
+
+@pytest.mark.parametrize("given", [None, NUMBER])
+async def test_a_layer_sees_the_form_and_may_put_another_in_its_place(given):
+    layer = Seen(Part)
+    agent = agent_of([[answer(number=1)]], middlewares=[layer])
+    assert (await agent.reply("go", given)).structured_output == {"number": 1, "tags": ["plain"]}
+    assert layer.seen == [given]
+
+
+async def test_a_layer_may_take_the_form_away():
+    agent = agent_of(["words"], middlewares=[Seen(None)])
+    assert (await agent.reply("go", NUMBER)).get_text_content() == "words"
+
+
+async def test_a_layer_that_puts_no_form_in_its_place_fails_before_the_input_is_taken():
+    agent = agent_of(["next"], middlewares=[Seen(int)])
+    with pytest.raises(InvalidInputError, match="<class 'int'>"):
+        await agent.reply("go", NUMBER)
+    assert agent.state.context == []
+    assert agent.state.last_reply.finished_reason == "error"
+    agent.chains.middlewares[0].instead = None
+    assert (await agent.reply("go")).get_text_content() == "next"
+
+
+async def test_an_interrupted_reply_has_no_answer_even_if_one_was_taken():
+    async def stop() -> str:
+        """Stop."""
+        agent.interrupt()
+        await anyio.sleep_forever()
+        return "never"
+
+    agent = agent_of([[answer("1", n=1), call("2", "stop")], "next"], stop)
+    *events, message = await items_with(agent, NUMBER)
+    assert (message.finished_reason, message.structured_output) == ("interrupted", None)
+    assert events[-1].structured_output is None
+    assert (await agent.reply("and now?")).get_text_content() == "next"
+
+
+async def test_with_a_whole_response_it_is_the_same():
+    agent = agent_of([ChatResponse([TextBlock("Here."), answer(n=1)])])
+    assert (await agent.reply("go", NUMBER)).structured_output == {"n": 1, "unit": "m"}
+    assert (await items_of(agent_of(["plain"])))[-1].structured_output is None
+    assert (await order_of(agent_of(["plain"]))).endswith("RE(completed) Msg")
+
+
+async def test_another_round_is_asked_for_another_form():
+    class Doubt(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            if not agent.run.scratch(self):
+                agent.run.scratch(self)["asked"] = True
+                agent.run.continue_with("Are you sure?")
+            return await next_handler()
+
+    agent = agent_of([[call("1", TOOL, n=1)], [call("2", TOOL, n=2)]], middlewares=[Doubt()])
+    answer = await agent.reply("How long?", NUMBER)
+    assert answer.structured_output == {"n": 2, "unit": "m"}
+    assert answer.finished_reason == "completed"
+
+
+async def test_a_pattern_for_pythons_engine_is_left_to_the_class():
+    class Code(BaseModel, regex_engine="python-re"):
+        code: str = Field(pattern=r"a(?=b)b")
+
+    agent = agent_of([[call("1", TOOL, code="xx")], [call("2", TOOL, code="ab")]])
+    msg = await agent.reply("go", structured_schema=Code)
+    assert msg.structured_output == {"code": "ab"}
+    schema = agent.model.calls[0].tools[-1]["function"]["parameters"]
+    assert schema["properties"]["code"]["type"] == "string"

@@ -1,0 +1,198 @@
+"""`setup_tracing` sends spans to a collector, and a program does not suffer from one that is dead or hangs.
+
+A process has one global tracer provider and sets it once, so each test that sets one has a process of its own.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
+
+from agentrt.errors import ConfigError, UsageError
+from agentrt.middleware import setup_tracing
+
+ROOT = Path(__file__).resolve().parents[3]
+
+PROGRAM = """
+import sys
+from agentrt import Agent
+from agentrt.middleware import TracingMiddleware, setup_tracing
+from agentrt.model import ScriptedChatModel
+
+delivery = setup_tracing(sys.argv[1], headers={"x-key": "open sesame"}, service_name="shop", shutdown_seconds=0.5)
+agent = Agent("assistant", model=ScriptedChatModel(["hello"]), middlewares=[TracingMiddleware()])
+print(agent.run_sync("hi").get_text_content(), delivery.undelivered)
+"""
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", program, *arguments]
+    environment = {**os.environ, "NO_PROXY": "127.0.0.1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=60)
+
+
+class Collector(HTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.got: list[tuple[str, str | None, ExportTraceServiceRequest]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((self.path, self.headers["x-key"], ExportTraceServiceRequest.FromString(body)))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as collector:
+        thread = Thread(target=collector.serve_forever)
+        thread.start()
+        yield collector
+        collector.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("", "/v1/traces"), ("/", "/v1/traces"), ("/of/mine", "/of/mine")])
+def test_the_end_of_a_program_delivers_its_spans(collector: Collector, given: str, wanted: str) -> None:
+    done = run(PROGRAM, collector.url + given)
+    assert done.stdout.split() == ["hello", "2"], done.stderr
+    assert not done.stderr
+    ((path, key, request),) = collector.got
+    assert (path, key) == (wanted, "open sesame")
+    (resource,) = request.resource_spans
+    assert ("service.name", "shop") in [(each.key, each.value.string_value) for each in resource.resource.attributes]
+    (scope,) = resource.scope_spans
+    assert [each.name for each in scope.spans] == ["chat scripted", "invoke_agent assistant"]
+    assert scope.spans[0].parent_span_id == scope.spans[1].span_id
+
+
+def test_the_example_sends_two_replies_with_what_was_said(collector: Collector) -> None:
+    done = run((ROOT / "examples" / "tracing" / "trace_a_reply.py").read_text(encoding="utf-8"), collector.url)
+    first, second, last = done.stdout.splitlines()
+    assert (first, second) == ("It is sunny in Beijing.", "It is sunny in Shanghai.")
+    assert last.endswith("did not take: 0")
+    scopes = [scope for _, _, request in collector.got for scope in request.resource_spans[0].scope_spans]
+    names = [span.name for scope in scopes for span in scope.spans]
+    reply = ["chat rules", "execute_tool get_weather", "chat rules", "invoke_agent forecaster"]
+    assert names == reply * 2
+    assert "It is sunny in Shanghai." in str(collector.got)
+
+
+def test_flush_delivers_at_once_and_shutdown_twice_is_harmless(collector: Collector) -> None:
+    more = "print(delivery.flush(), delivery.undelivered, delivery.shutdown(), delivery.shutdown())"
+    done = run(PROGRAM + more, collector.url)
+    assert done.stdout.split() == ["hello", "2", "True", "0", "True", "True"], done.stderr
+    assert len(collector.got) == 1
+
+
+def test_a_collector_that_refuses_costs_the_spans_and_nothing_else() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        done = run(PROGRAM, f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
+    assert "2 spans were not delivered to the collector" in done.stderr
+    assert "open sesame" not in done.stderr
+
+
+def test_a_collector_that_hangs_keeps_neither_the_reply_nor_the_end_of_the_program() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = run(PROGRAM, f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
+    assert "2 spans were not delivered to the collector" in done.stderr
+
+
+def test_a_shutdown_that_takes_too_long_says_so() -> None:
+    more = "print(delivery.shutdown(0.01))"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = run(PROGRAM + more, f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert done.stdout.split() == ["hello", "2", "False"]
+
+
+def test_a_second_provider_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    with pytest.raises(UsageError, match="leave the call out"):
+        setup_tracing()
+
+
+@pytest.mark.parametrize("module", ["opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"])
+def test_without_the_extra_it_says_which_one_to_install(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "agentrt_middleware.tracing.otlp_sdk", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=r"agentrt\[otel\]"):
+        setup_tracing()
+
+
+NO_ADDRESSES = [
+    "",
+    "localhost:4318",
+    "ftp://localhost",
+    "http://",
+    "http://[::1",
+    "http://key@host:no",
+    "http://a:99999",
+    4,
+]
+
+
+@pytest.mark.parametrize("endpoint", NO_ADDRESSES)
+def test_an_endpoint_that_is_no_address_is_refused(endpoint: Any) -> None:
+    with pytest.raises(ConfigError, match="http://localhost:4318"):
+        setup_tracing(endpoint)
+
+
+def test_a_key_in_the_address_is_refused_where_the_exporter_would_log_it() -> None:
+    with pytest.raises(ConfigError, match="headers=") as raised:
+        setup_tracing("https://collector.example/v1/traces?key=sesame")
+    assert "sesame" not in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["sesame\n", " sesame", "sesame\r\nx: y", "s\u00e9same", 5, None, b"sesame"])
+def test_a_header_that_cannot_be_sent_is_refused_and_its_value_not_shown(value: Any) -> None:
+    with pytest.raises(ConfigError, match="'x-key'") as raised:
+        setup_tracing(headers={"x-key": value})
+    assert "same" not in str(raised.value)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "5", None])
+def test_a_deadline_that_is_none_is_refused(seconds: Any) -> None:
+    with pytest.raises(ConfigError, match="shutdown_seconds"):
+        setup_tracing(shutdown_seconds=seconds)
+
+
+def test_a_provider_that_does_nothing_is_one_that_cannot_be_replaced() -> None:
+    program = """
+from opentelemetry import trace
+from agentrt.errors import UsageError
+from agentrt.middleware import setup_tracing
+trace.set_tracer_provider(trace.NoOpTracerProvider())
+try:
+    setup_tracing()
+except UsageError:
+    print("refused")
+"""
+    assert run(program).stdout.split() == ["refused"]
+
+
+def test_the_middlewares_do_not_load_the_sdk() -> None:
+    done = run("import sys, agentrt.middleware; print([name for name in sys.modules if 'opentelemetry.sdk' in name])")
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,37 @@
+"""Asking a person in a terminal."""
+
+import copy
+import pickle
+
+from agentrt.terminal.user_input import TerminalUserInput
+from tests.loop.keyboard import Keyboard, asked, text_of
+
+
+def from_elsewhere() -> str:
+    return "from elsewhere\n"
+
+
+async def test_the_answer_is_the_line_without_its_newline():
+    keyboard = Keyboard("  hello there ")
+    data = await asked(keyboard.input("You: "))
+    assert [block.text for block in data.blocks_input] == ["  hello there "]
+    assert data.structured_input is None
+    assert keyboard.shown == ["You: "]
+
+
+async def test_bytes_that_are_no_text_do_no_harm_later():
+    keyboard = Keyboard("caf\udce9")
+    assert await text_of(keyboard.input()) == "caf\ufffd"
+
+
+def test_a_copy_asks_at_the_same_terminal():
+    terminal = Keyboard().input("You: ")
+    assert copy.deepcopy({"terminal": terminal})["terminal"] is terminal
+    assert copy.copy(terminal)._own_lines is terminal._own_lines
+
+
+async def test_a_way_of_asking_is_pickled_with_the_functions_that_it_was_given():
+    terminal = pickle.loads(pickle.dumps(TerminalUserInput("You: ", read_line=from_elsewhere, write=str)))
+    assert terminal.input_hint == "You: "
+    assert await text_of(terminal) == "from elsewhere"
+    assert pickle.loads(pickle.dumps(TerminalUserInput("You: "))).input_hint == "You: "

@@ -1,0 +1,367 @@
+"""A schema written by hand is honoured as it stands, or refused when it is compiled."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrt.errors import ToolConfigError
+from agentrt.message import ToolCallBlock
+from agentrt.tool import FunctionTool, ToolBase, Toolkit, ToolResponse
+from agentrt.tool.json_schema.compiler import CompiledSchema, SchemaError, summary
+from agentrt.tool.json_schema.keywords import key_of
+
+
+def problem(value: Any, schema: dict[str, Any]) -> str | None:
+    return CompiledSchema(schema).problem(value)
+
+
+# The official suite (github.com/json-schema-org/JSON-Schema-Test-Suite, MIT, Copyright (c) 2012 Julian Berman): what it
+# has on the keywords of draft 2020-12 that are honoured, each test as [value, whether it fits].
+SUITE = json.loads((Path(__file__).parent / "json_schema_suite.json").read_text(encoding="utf-8"))
+GROUPS = [(f"{keyword}: {group['description']}", group) for keyword, groups in SUITE.items() for group in groups]
+
+
+@pytest.mark.parametrize("group", [group for _, group in GROUPS], ids=[name for name, _ in GROUPS])
+def test_official_suite_holds(group: dict[str, Any]) -> None:
+    compiled = CompiledSchema(group["schema"])
+    assert [[value, compiled.problem(value) is None] for value, _ in group["tests"]] == group["tests"]
+
+
+OBJECT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 2, "maxLength": 4},
+        "count": {"type": "integer", "minimum": 1, "maximum": 9},
+        "ratio": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        "kind": {"enum": ["a", 1, None]},
+        "exact": {"const": True},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
+        "pair": {"prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False},
+        "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "one": {"oneOf": [{"type": "integer"}, {"minimum": 5}]},
+        "all": {"allOf": [{"type": "integer"}, {"minimum": 5}]},
+        "tree": {"$ref": "#/$defs/tree"},
+        "open": {"type": ["object", "null"], "additionalProperties": {"type": "integer"}, "required": ["x"]},
+        "never": False,
+        "any": True,
+    },
+    "additionalProperties": False,
+    "$defs": {"tree": {"type": "object", "properties": {"child": {"$ref": "#/$defs/tree"}}, "required": ["leaf"]}},
+}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"name": "ab", "count": 9, "ratio": 0.5},
+        {"count": 3.0},
+        {"kind": 1},
+        {"kind": None},
+        {"exact": True},
+        {"tags": ["x", "y"]},
+        {"pair": ["x", 1]},
+        {"pair": ["x"]},
+        {"either": None},
+        {"one": 4},
+        {"one": 5.5},
+        {"all": 5},
+        {"tree": {"leaf": 1, "child": {"leaf": 2}}},
+        {"open": {"x": 1, "y": 2}},
+        {"open": None},
+        {"any": [object]},
+    ],
+)
+def test_what_fits_has_no_problem(value: Any) -> None:
+    assert problem(value, OBJECT) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([], "its input should be of type object, not []"),
+        ({"name": 1}, "argument 'name' should be of type string, not 1"),
+        ({"name": "a"}, "argument 'name' should have at least 2 characters, not 'a'"),
+        ({"name": "abcde"}, "argument 'name' should have at most 4 characters, not 'abcde'"),
+        ({"count": True}, "argument 'count' should be of type integer, not True"),
+        ({"count": 1.5}, "argument 'count' should be of type integer, not 1.5"),
+        ({"count": 0}, "argument 'count' should be at least 1, not 0"),
+        ({"count": 10}, "argument 'count' should be at most 9, not 10"),
+        ({"ratio": 0}, "argument 'ratio' should be more than 0, not 0"),
+        ({"ratio": 1}, "argument 'ratio' should be less than 1, not 1"),
+        ({"kind": True}, "argument 'kind' should be one of \"a\", 1, null, not True"),
+        ({"exact": 1}, "argument 'exact' should be true, not 1"),
+        ({"tags": []}, "argument 'tags' should have at least 1 items, not []"),
+        ({"tags": ["x", 2]}, "argument 'tags.1' should be of type string, not 2"),
+        ({"pair": ["x", 1, 2]}, "argument 'pair.2' is not allowed"),
+        ({"pair": [1]}, "argument 'pair.0' should be of type string, not 1"),
+        (
+            {"either": 1},
+            "argument 'either' fits none of what is allowed: argument 'either' should be of type string, not 1; "
+            "or argument 'either' should be of type null, not 1",
+        ),
+        ({"one": 6}, "argument 'one' fits 2 of the forms that exclude each other: 6"),
+        ({"all": 4}, "argument 'all' should be at least 5, not 4"),
+        ({"tree": {"leaf": 1, "child": {}}}, "argument 'tree.child.leaf' is missing"),
+        ({"open": {"x": "1"}}, "argument 'open.x' should be of type integer, not '1'"),
+        ({"open": {}}, "argument 'open.x' is missing"),
+        ({"never": 1}, "argument 'never' is not allowed"),
+        ({"other": 1}, "argument 'other' is unknown"),
+        ({"count": "x"}, "argument 'count' should be of type integer, not 'x'"),
+    ],
+)
+def test_what_does_not_fit_is_told_by_its_first_problem(value: Any, said: str) -> None:
+    assert problem(value, OBJECT) == said
+
+
+def test_a_keyword_says_nothing_about_values_of_another_type() -> None:
+    schema = {"required": ["a"], "properties": {"a": False}, "additionalProperties": False, "items": False}
+    assert problem(1, schema | {"prefixItems": [False], "minimum": 5, "minLength": 5, "minItems": 5}) == (
+        "its input should be at least 5, not 1"
+    )
+    assert problem(None, schema | {"prefixItems": [False], "minimum": 5, "minLength": 5, "minItems": 5}) is None
+
+
+REFUSED: list[tuple[Any, str]] = [
+    ({"properties": {"a": {"enum": None}}}, "enum at #/properties/a must be a list of values, not None"),
+    ({"properties": {"a": {"minimum": "5"}}}, "minimum at #/properties/a must be a number, not '5'"),
+    ({"properties": {"a": {"$ref": 5}}}, "$ref at #/properties/a must be text, not 5"),
+    ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "$ref at #/properties/a leads nowhere: '#/$defs/b'"),
+    (
+        {"properties": {"a": {"$ref": "https://x/y.json"}}},
+        "$ref at #/properties/a must name a part of this schema, such as \"#/$defs/City\", not 'https://x/y.json'",
+    ),
+    ({"type": "objekt"}, "type at # must be one of object, array, string, boolean, null, integer, number, or a list"),
+    ({"type": []}, "type at # must be one of "),
+    ({"required": "a"}, "required at # must be a list of names, not 'a'"),
+    ({"properties": {"a": {"required": True}}}, "required at #/properties/a must be a list of names, not True"),
+    ({"properties": []}, "properties at # must be an object of schemas, not []"),
+    (
+        {"properties": {"a": "string"}},
+        "#/properties/a must be a schema, which is an object, true or false, not 'string'",
+    ),
+    ({"items": 5}, "#/items must be a schema"),
+    ({"anyOf": {}}, "anyOf at # must be a list of schemas, not {}"),
+    ({"allOf": []}, "allOf at # must be a list of schemas, not []"),
+    ({"minLength": -1}, "minLength at # must be a whole number of at least 0, not -1"),
+    ({"maxItems": 1.5}, "maxItems at # must be a whole number of at least 0, not 1.5"),
+    ({"multipleOf": 0}, "multipleOf at # must be more than 0, not 0"),
+    ({"exclusiveMinimum": True}, "exclusiveMinimum at # must be a number, not True"),
+    ({"uniqueItems": "yes"}, "uniqueItems at # must be true or false, not 'yes'"),
+    ({"format": 1}, "format at # must be the name of a format, not 1"),
+    ({"pattern": "("}, "pattern '(' at # cannot be checked (unclosed group): leave it out"),
+    (
+        {"pattern": r"(a)\1"},
+        "pattern '(a)\\\\1' at # cannot be checked (backreferences are not supported): leave it out",
+    ),
+    ({"pattern": "a(?=b)"}, "look-around"),
+    ({"patternProperties": {"(": {}}}, "patternProperties '(' at # cannot be checked"),
+    ({"unevaluatedProperties": False}, "unevaluatedProperties at # is not supported: leave it out"),
+    ({"$defs": {"unused": {"enum": 1}}}, "enum at #/$defs/unused must be a list of values, not 1"),
+    ({"properties": {"a": {"$id": "https://x"}}}, "$id at #/properties/a begins a schema of its own"),
+    ({"default": {1, 2}}, "it has no JSON form"),
+    ({"maximum": float("nan")}, "it has no JSON form"),
+    ({"$ref": "#"}, "its references form a cycle: # -> #"),
+    (
+        {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/a"}]}}},
+        "its references form a cycle",
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "said"), REFUSED)
+def test_a_schema_that_cannot_be_honoured_is_refused_at_registration(schema: dict[str, Any], said: str) -> None:
+    class Tool(ToolBase):
+        name = "search"
+        is_external_tool = True
+        input_schema = schema
+
+    with pytest.raises(SchemaError) as refused:
+        CompiledSchema(schema)
+    assert said in str(refused.value)
+    if "type" not in schema:
+        for register in (
+            lambda: Toolkit([Tool()]),
+            lambda: FunctionTool(lambda: None, name="search", json_schema=schema),
+            lambda: FunctionTool(lambda key: None, name="search", json_schema=schema, preset_kwargs={"key": 1}),
+        ):
+            with pytest.raises(ToolConfigError, match=r"^the schema of search cannot be used: "):
+                register()
+
+
+def test_a_circle_that_another_part_reaches_first_is_refused() -> None:
+    b = {"properties": {"x": {"$ref": "#/$defs/a"}}, "allOf": [{"$ref": "#/$defs/a"}]}
+    with pytest.raises(SchemaError, match="cycle"):
+        CompiledSchema({"$ref": "#/$defs/b", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": b}})
+
+
+async def whatever(value) -> str:  # type: ignore[no-untyped-def]
+    return "ran"
+
+
+async def answer(schema: dict[str, Any], text: str) -> str:
+    tool = FunctionTool(whatever, json_schema={"type": "object", "properties": {"value": schema}})
+    *_, response = [item async for item in Toolkit([tool]).call_tool_function(ToolCallBlock("1", "whatever", text))]
+    assert isinstance(response, ToolResponse)
+    return response.content[0].text  # type: ignore[union-attr]
+
+
+BIG = "1" + "0" * 400
+
+
+@pytest.mark.parametrize("kind", ["integer", "number"])
+async def test_an_integer_of_any_size_is_checked(kind: str) -> None:
+    assert await answer({"type": kind}, f'{{"value": {BIG}}}') == "ran"
+    assert await answer({"type": kind, "multipleOf": 0.5}, f'{{"value": {BIG}}}') == "ran"
+    for text in (BIG, "1" + "0" * 4_290):
+        refused = await answer({"type": kind, "maximum": 9}, f'{{"value": {text}}}')
+        assert "argument 'value' should be at most 9, not a number of more than 100 digits" in refused
+
+
+async def test_a_value_that_is_nested_too_deep_to_be_checked_is_an_error_result() -> None:
+    tree: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"allOf": [{"anyOf": [{"$ref": "#/properties/value"}]}]}},
+    }
+    deep = '{"a":' * 190 + "{}" + "}" * 190
+    assert "nested too deep to be checked" in await answer(tree, f'{{"value": {deep}}}')
+
+
+async def test_schema_that_refers_to_itself_twice_takes_time_in_proportion() -> None:
+    twice = {"anyOf": [{"properties": {"a": {"$ref": "#/properties/value"}}}] * 2, "type": "object"}
+    deep = '{"a":' * 40 + "5" + "}" * 40
+    assert "argument 'value' fits none of what is allowed" in await answer(twice, f'{{"value": {deep}}}')
+
+
+async def test_refusal_of_nested_choices_stays_short() -> None:
+    branch = {"type": "object", "properties": {"a": {"$ref": "#/properties/value"}}}
+    tree = {"anyOf": [{"type": "string"}, branch, branch]}
+    deep = '{"a":' * 12 + "5" + "}" * 12
+    refused = await answer(tree, f'{{"value": {deep}}}')
+    assert "argument 'value.a' should be of type string, not {'a': {'a': {...}}}" in refused
+    assert len(refused) < 5_000
+
+
+def test_refusal_lists_some_of_many_values() -> None:
+    refused = problem("x", {"enum": list(range(1_000))})
+    assert refused is not None
+    assert refused.endswith(", 98, 99 and 900 more, not 'x'")
+
+
+def test_same_part_is_named_by_each_way_that_leads_to_it() -> None:
+    schema = {"properties": {"a": {"$ref": "#/$defs/n"}, "b": {"items": {"$ref": "#/$defs/n"}}}}
+    compiled = CompiledSchema({**schema, "$defs": {"n": {"properties": {"c": {"type": "string"}}}}})
+    shared = {"c": 1}
+    value = {"b": [shared], "a": shared}
+    assert compiled.problem(value) == "argument 'b.0.c' should be of type string, not 1"
+    assert compiled.problem({"a": shared, **value}) == "argument 'a.c' should be of type string, not 1"
+
+
+def test_references_in_a_long_list_are_followed_for_each_item() -> None:
+    schema = CompiledSchema({"items": {"$ref": "#/$defs/n"}, "$defs": {"n": {"type": "integer"}}})
+    assert schema.problem(list(range(150_000))) is None
+    assert schema.problem([*range(150_000), "x"]) == "argument '150000' should be of type integer, not 'x'"
+
+
+def test_numbers_cannot_be_chosen_to_have_one_hash() -> None:
+    numbers = [number * sys.hash_info.modulus for number in range(1, 1_001)]
+    assert len(set(map(hash, numbers))) == 1
+    assert len({hash(key_of(number)) for number in numbers}) > 900
+    schema = CompiledSchema({"uniqueItems": True})
+    assert schema.problem([*numbers, 2**70, 2**70 + 1, -(2**70)]) is None
+    assert schema.problem([*numbers, numbers[0]]) is not None
+    assert schema.problem([2**70, float(2**70)]) is not None
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "fits_not"),
+    [
+        ({"pattern": r"^\d{3}-\w+$"}, ["123-a_b"], ["٣٣٣-a", "123-é", "123-a\n"]),
+        ({"pattern": r"[\w-.]"}, ["-", ".", "a"], ["!", ""]),
+        ({"pattern": "^[[]&&$"}, ["[&&"], ["[[&&"]),
+        ({"pattern": r"^(?!\.)(?!.*\.\.)[a-z.]+@[a-z]+$"}, ["a.b@c"], [".a@c", "a..b@c"]),
+        ({"pattern": r"^(?=.*[A-Z])(?=.*\d).{3,}$"}, ["aB3"], ["ab3", "aBc", "B3"]),
+        ({"pattern": "(a+)+$"}, ["aaa"], ["a" * 50_000 + "b"]),
+        ({"format": "date"}, ["2026-11-22"], ["tomorrow", "2026-02-30", "20261122"]),
+        ({"format": "date-time"}, ["2026-11-22T10:00:00Z", "2026-11-22 10:00:00"], ["2026-11-22", "now"]),
+        ({"format": "time"}, ["10:00:00", "23:59:60Z"], ["25:00:00", "10"]),
+        ({"format": "uuid"}, ["00000000-0000-0000-0000-00000000000f"], ["0", "g" * 36]),
+        ({"format": "email"}, ["a@b.c", "ö@ü"], ["a", "a@b@c", "a b@c"]),
+        ({"format": "uri"}, ["https://a/b?c#d", "urn:x"], ["/a", "a b:c"]),
+        ({"format": "ipv4"}, ["127.0.0.1"], ["127.0.0.256"]),
+        ({"format": "ipv6"}, ["::1"], ["::g", "fe80::1%eth0"]),
+        ({"format": "int32"}, ["anything"], []),
+    ],
+)
+def test_patterns_and_formats_of_text_are_checked(schema: dict[str, Any], fits: list[str], fits_not: list[str]) -> None:
+    compiled = CompiledSchema(schema)
+    assert [text for text in fits if compiled.problem(text)] == []
+    assert [text for text in fits_not if not compiled.problem(text)] == []
+
+
+def test_a_lookahead_whose_meaning_would_change_is_refused() -> None:
+    for pattern in ("^(?=a)b|c", "^(?=a)?b", "x(?!a)", "^(?<=a)b"):
+        with pytest.raises(SchemaError, match="cannot be checked"):
+            CompiledSchema({"pattern": pattern})
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "said"),
+    [
+        ({"pattern": "^a$"}, "b", "its input should match the pattern ^a$, not 'b'"),
+        ({"format": "date"}, "x", "its input should have the format date, not 'x'"),
+        ({"multipleOf": 0.1}, 0.35, "its input should be a multiple of 0.1, not 0.35"),
+        ({"uniqueItems": True}, [1, 1.0], "its input should hold each item once, not [1, 1.0]"),
+        ({"not": {"type": "null"}}, None, "its input is what it may not be: None"),
+        ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "argument 'b' is missing, which goes with 'a'"),
+        ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, "argument 'ab' has a name that does not fit: argument 'ab' "),
+        ({"contains": {"type": "null"}}, [1], "its input should hold at least 1 items of the kind that is asked for"),
+        ({"maxProperties": 0}, {"a": 1}, "its input should have at most 0 properties, not {'a': 1}"),
+        ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, {"a": 1}, "argument 'b' is missing"),
+        ({"enum": [[True], {"a": 1}]}, [1], 'its input should be one of [true], {"a": 1}, not [1]'),
+    ],
+)
+def test_each_keyword_says_what_it_wants(schema: dict[str, Any], value: Any, said: str) -> None:
+    told = problem(value, schema)
+    assert told is not None
+    assert told.startswith(said)
+
+
+def test_what_earlier_drafts_wrote_otherwise_is_honoured() -> None:
+    assert problem(["a", 2], {"items": [{"type": "string"}, {"type": "string"}]}) is not None
+    assert problem(["a", 2], {"items": [{"type": "string"}], "additionalItems": False}) == "argument '1' is not allowed"
+    assert problem({"a": 1}, {"dependencies": {"a": ["b"]}}) is not None
+    assert problem({"a": 1}, {"dependencies": {"a": {"required": ["c"]}}}) == "argument 'c' is missing"
+    old = {"properties": {"a": {"$ref": "#/definitions/n"}}, "definitions": {"n": {"type": "integer"}}}
+    assert problem({"a": "x"}, old) == "argument 'a' should be of type integer, not 'x'"
+
+
+def test_keywords_that_are_not_known_are_remarks() -> None:
+    assert problem({"a": 1}, {"properties": {"a": {"x-order": 1, "nullable": 5, "readOnly": True}}}) is None
+
+
+def test_summary_tells_names_types_and_what_may_be_left_out() -> None:
+    assert summary({"type": "object"}) == "It takes no arguments."
+    schema = {
+        "properties": {
+            "a": {"type": "string"},
+            "b": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "c": {"enum": ["x", "y"]},
+            "d": {"$ref": "#/$defs/Address"},
+            "e": {"type": ["array", "null"]},
+            "f": {"const": 1},
+            "g": True,
+        },
+        "required": ["a"],
+    }
+    assert summary(schema) == (
+        'It takes: a (string), b (integer or null, optional), c (one of "x", "y", optional), d (Address, optional), '
+        "e (array or null, optional), f (1, optional), g (anything, optional)."
+    )
+
+
+def test_summary_of_many_parameters_is_cut() -> None:
+    assert summary({"properties": {f"p{n}": {} for n in range(25)}}).endswith("p19 (anything, optional), and 5 more.")
