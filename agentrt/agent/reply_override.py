@@ -57,18 +57,18 @@ def core_of(method: OverriddenMethod) -> Callable[..., AsyncGenerator[AgentEvent
         values = method.values(agent, given, {})
         final: Any = None
         async with BackgroundTask(
-            run.ticket, mailbox, partial(run.interruption.whole, partial(method, agent, values))
+            run.ticket, mailbox, partial(run.interruption.run_interruptible, partial(method, agent, values))
         ) as host:
             while await host.running():
                 for item in mailbox.take():
                     yield item
             with suppress(Interrupted):
                 final = await host.outcome()
-        if final is None and run.interruption.why is not None:
+        if final is None and run.interruption.reason is not None:
             if not run.ended:  # the loop may have ended by itself before
                 for event in leftovers(agent, run):
                     yield event
-                yield await end(agent, run, end_event(agent, run, run.interruption.why))
+                yield await end(agent, run, end_event(agent, run, run.interruption.reason))
             final = await said_when_interrupted(agent, inputs, run.interruption.message)
         if not isinstance(final, Msg):
             raise ChainContractError(f"{method.title} must return a Msg, not {final!r:.200}")
@@ -99,5 +99,5 @@ async def reply_of_the_loop(agent: ReplyingConversation, inputs: ReplyInput, str
         try:
             await stream.aclose()
         finally:
-            run.interruption.goes_on()
+            run.interruption.rearm()
     return cast(Msg, final)

@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from agentrt.concurrency.event_loop import running_trio
 from agentrt.types import FinishedReason
 
-__all__ = ["Asked", "Interrupted", "Interruption", "interruption"]
+__all__ = ["Asked", "Interrupted", "Interruption", "create_interruption"]
 
 _T = TypeVar("_T")
 _TICK_SECONDS = 1.0
@@ -44,69 +44,69 @@ class Interrupted(BaseException):
 
 
 class Interruption:
-    """Whether one reply was asked to stop, and the means to make it, on asyncio.
+    """Whether one reply was asked to stop, and the means to stop it, on asyncio.
 
-    `why` is how the reply is to end once somebody asked. `task` is the task that works for the reply, `None` while its
-    reader has the word; whoever takes the word sets it to what `worker` gives. A reply that `stays` is read by one task
-    which waits for nothing else meanwhile, so that it need not be told when the reader has the word.
+    `reason` is how the reply ends, once somebody asked it to. `task` is the task that works for the reply, and `None`
+    while the reader holds an event; who goes on with the reply sets it to `current_task()`. With `single_task` one task
+    reads the whole reply and waits for nothing else meanwhile, so that `task` need not be cleared for each event.
     """
 
     # Defaults of the class: hardly any reply is interrupted.
     task: asyncio.Task[Any] | None = None
-    why: FinishedReason | None = None
+    reason: FinishedReason | None = None
     message: str | None = None
     deadline = float("inf")
-    begun = 0.0
-    stays = False
-    showing: anyio.CancelScope | None = None  # what is printed meanwhile, in the reader's task
+    started_at = 0.0
+    single_task = False
+    print_scope: anyio.CancelScope | None = None  # what is printed meanwhile, in the reader's task
     _watch: "_Watch | None" = None
     _reader: asyncio.Task[Any] | None = None
     _cancelled: asyncio.Task[Any] | None = None
-    _again: asyncio.TimerHandle | None = None
-    _baseline = _requests = 0
+    _retry_timer: asyncio.TimerHandle | None = None
+    _cancelling_before = _cancel_count = 0
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop: Any = loop
-        self.worker: Callable[[], asyncio.Task[Any] | None] = partial(asyncio.current_task, loop)
+        self.current_task: Callable[[], asyncio.Task[Any] | None] = partial(asyncio.current_task, loop)
         self._thread = get_ident()
 
-    def request(self, why: FinishedReason, message: str | None = None) -> None:
+    def request(self, reason: FinishedReason, message: str | None = None) -> None:
         """Ask the reply to stop, from any thread or signal handler; only the first request counts."""
-        if self.why is not None:
+        if self.reason is not None:
             return
         self.message = message
-        self.why = why
+        self.reason = reason
         # A task cannot cancel itself: what it awaits next may be somewhere else altogether. And a signal handler comes
         # when no task runs and the loop sleeps, which must be woken.
-        worker = self.worker() if get_ident() == self._thread else None
+        worker = self.current_task() if get_ident() == self._thread else None
         if worker is not None and worker is not self.task:
             self._deliver()
         else:
             self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        if self.showing is not None:
-            self.showing.cancel()
+        if self.print_scope is not None:
+            self.print_scope.cancel()
         if self.task is None or self._cancelled not in (None, self.task):
             return
         self._cancelled = self.task
-        self._requests += 1
+        self._cancel_count += 1
         self.task.cancel()
         # Whoever swallowed that and waits on is told again, but not before a clean-up has had its time.
-        self._again = self._loop.call_later(_STUBBORN_SECONDS, self._deliver)
+        self._retry_timer = self._loop.call_later(_STUBBORN_SECONDS, self._deliver)
 
-    def begin(self, seconds: float, *, stays: bool = False) -> None:
+    def begin(self, seconds: float, *, single_task: bool = False) -> None:
         """Have the reply stopped when that many seconds of it have gone by."""
-        self.stays = stays
+        self.single_task = single_task
         watch = _here.watch
         if watch is None or watch.loop is not self._loop:
             watch = _here.watch = _Watch(self._loop)
         self._watch = watch
         watch.add(self, seconds)
 
-    def worked(self) -> float:
+    def elapsed(self) -> float:
         """Return how many seconds have gone by since the reply, or this part of it, began."""
-        return float(self._loop.time()) - self.begun
+        return float(self._loop.time()) - self.started_at
 
     def end(self) -> None:
         """Forget it all: the reply is over."""
@@ -115,69 +115,69 @@ class Interruption:
             self._watch.running.discard(self)
             self._watch = None
         if self._cancelled is not None:
-            self._take_back()
+            self._uncancel()
 
-    async def whole(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Await `work()`, which can be interrupted up to where it takes steps of its own; raises `Interrupted`."""
-        if self.why is not None:
+    async def run_interruptible(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Await `work()`, which can be interrupted until it reads a stream of its own; raises `Interrupted`."""
+        if self.reason is not None:
             raise Interrupted
-        self.reads()
+        self.bind_reader()
         self.task = self._reader
         try:
             return await work()
         except BaseException as error:
-            if self.why is None or not self.is_own(error):
+            if self.reason is None or not self.is_interruption(error):
                 raise
             raise Interrupted from None
         finally:
             self.task = None
 
-    def goes_on(self) -> None:
+    def rearm(self) -> None:
         """Have the work that `whole` awaits interruptible again, after it has taken steps of its own."""
-        self.task = self.worker()
+        self.task = self.current_task()
 
-    def steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
-        """Return what to read in place of the stream, so that a step of it can be interrupted."""
-        if not self.stays or self._reader is None:
-            self.reads()
+    def guard_steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
+        """Return the stream to read in place of this one, each step of which can be interrupted."""
+        if not self.single_task or self._reader is None:
+            self.bind_reader()
         self.task = self._reader
         return stream
 
-    def reads(self) -> None:
+    def bind_reader(self) -> None:
         """Note which task reads the reply, and how often it had been cancelled before it did."""
-        reader = self.worker()
+        reader = self.current_task()
         if reader is not self._reader:
             self._reader = reader
-            self._baseline = 0 if reader is None else reader.cancelling()
+            self._cancelling_before = 0 if reader is None else reader.cancelling()
 
-    def has_missed(self) -> bool:
+    def has_pending_cancellation(self) -> bool:
         """Say whether a tool or a layer has swallowed the caller's cancellation in this round."""
         reader = self._reader
         if reader is None or not reader.cancelling():
             return False
-        ours = self._requests if self._cancelled is reader else 0
-        return reader is self.worker() and reader.cancelling() > self._baseline + ours
+        ours = self._cancel_count if self._cancelled is reader else 0
+        return reader is self.current_task() and reader.cancelling() > self._cancelling_before + ours
 
-    async def raise_missed(self) -> None:
+    async def raise_pending_cancellation(self) -> None:
         """Raise the cancellation that was swallowed."""
         await checkpoint_if_cancelled()  # a scope of anyio knows its own cancellation only
         raise anyio.get_cancelled_exc_class()
 
-    def is_own(self, error: BaseException) -> bool:
+    def is_interruption(self, error: BaseException) -> bool:
         """Say whether the error is the interruption, and nobody else's cancellation as well."""
         self.task = None
-        alone = self._take_back()
+        alone = self._uncancel()
         return isinstance(error, Interrupted) or (alone and isinstance(error, anyio.get_cancelled_exc_class()))
 
-    def _take_back(self) -> bool:
+    def _uncancel(self) -> bool:
         task, self._cancelled = self._cancelled, None
-        if task is None or self._again is None:
+        if task is None or self._retry_timer is None:
             return False
-        self._again.cancel()
-        for _ in range(self._requests):
+        self._retry_timer.cancel()
+        for _ in range(self._cancel_count):
             task.uncancel()
         # A task that came to read later was made for that, and began with no cancellation.
-        return task.cancelling() <= (self._baseline if task is self._reader else 0)
+        return task.cancelling() <= (self._cancelling_before if task is self._reader else 0)
 
 
 class _Watch:
@@ -194,7 +194,7 @@ class _Watch:
         self._next: asyncio.TimerHandle | None = None
 
     def add(self, reply: Interruption, seconds: float) -> None:
-        reply.begun = now = self.loop.time()
+        reply.started_at = now = self.loop.time()
         reply.deadline = now + seconds
         self.running.add(reply)
         if seconds < _TICK_SECONDS:
@@ -226,53 +226,53 @@ class _TrioInterruption(Interruption):
         trio = running_trio()
         self._new_scope = trio.CancelScope  # anyio's costs twice as much, and there is one for each event
         self._now = trio.lowlevel.current_clock().current_time
-        self.worker = _nobody
+        self.current_task = _no_task
         self._loop = trio.lowlevel.current_trio_token()
         self._scope: Any = None
-        self._whole: Any = None
+        self._whole_scope: Any = None
 
-    def request(self, why: FinishedReason, message: str | None = None) -> None:
-        if self.why is None:
+    def request(self, reason: FinishedReason, message: str | None = None) -> None:
+        if self.reason is None:
             self.message = message
-            self.why = why
+            self.reason = reason
             self._loop.run_sync_soon(self._deliver)  # which wakes a loop that sleeps, where a signal handler asks
 
     def _deliver(self) -> None:
-        if self.showing is not None:
-            self.showing.cancel()
+        if self.print_scope is not None:
+            self.print_scope.cancel()
         if self._scope is not None:
             self._scope.cancel()
 
-    def begin(self, seconds: float, *, stays: bool = False) -> None:
-        self.begun = self._now()
-        self.deadline = self.begun + seconds
+    def begin(self, seconds: float, *, single_task: bool = False) -> None:
+        self.started_at = self._now()
+        self.deadline = self.started_at + seconds
 
-    def worked(self) -> float:
-        return float(self._now()) - self.begun
+    def elapsed(self) -> float:
+        return float(self._now()) - self.started_at
 
-    def reads(self) -> None:
+    def bind_reader(self) -> None:
         pass
 
-    def has_missed(self) -> bool:
+    def has_pending_cancellation(self) -> bool:
         return True  # whoever waits next is told anyway
 
-    async def raise_missed(self) -> None:
+    async def raise_pending_cancellation(self) -> None:
         await checkpoint_if_cancelled()
 
-    async def whole(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        if self.why is None:
+    async def run_interruptible(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        if self.reason is None:
             with self._new_scope() as scope:
-                self._scope = self._whole = scope
+                self._scope = self._whole_scope = scope
                 try:
                     return await work()
                 finally:
-                    self._scope = self._whole = None
+                    self._scope = self._whole_scope = None
         raise Interrupted
 
-    def goes_on(self) -> None:
-        self._scope = self._whole
+    def rearm(self) -> None:
+        self._scope = self._whole_scope
 
-    async def steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
+    async def guard_steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
         new_scope, now, deadline, take_step = self._new_scope, self._now, self.deadline, stream.__anext__
         while now() < deadline:  # which a step that never waits would not notice
             self._scope = scope = new_scope(deadline=deadline)
@@ -286,14 +286,14 @@ class _TrioInterruption(Interruption):
             if scope.cancelled_caught:
                 break
             yield item
-        self.why = self.why or "exceed_max_seconds"
+        self.reason = self.reason or "exceed_max_seconds"
         raise Interrupted
 
 
-def _nobody() -> None:
+def _no_task() -> None:
     pass
 
 
-def interruption(loop: asyncio.AbstractEventLoop | None) -> Interruption:
+def create_interruption(loop: asyncio.AbstractEventLoop | None) -> Interruption:
     """Return the means for asyncio's event loop, `None` for trio's."""
     return _TrioInterruption() if loop is None else Interruption(loop)

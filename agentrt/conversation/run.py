@@ -12,7 +12,7 @@ import anyio.from_thread
 
 from agentrt.boundary import whole_characters
 from agentrt.concurrency.background_task import enclosing_replies
-from agentrt.concurrency.interrupt import Interrupted, interruption
+from agentrt.concurrency.interrupt import Interrupted, create_interruption
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.conversation.step import Finish, Step
 from agentrt.conversation.turns import Claim
@@ -88,7 +88,7 @@ class Run:
         self.sequence = self._first = sequence
         self.toolkit = self.lasting_toolkit = toolkit
         self.drained = ticket.drained and not ticket.printed
-        self.interruption = interruption(ticket.reaper.loop)
+        self.interruption = create_interruption(ticket.reaper.loop)
         self.inside = enclosing_replies.get() | {ticket}
         self.starts_out: set[tuple[type, str]] = set()
         self.mailbox = Mailbox()
@@ -174,7 +174,7 @@ class Run:
 
     def stop(self, why: FinishedReason) -> NoReturn:
         """End the reply for that reason, from inside of its core."""
-        self.interruption.why = self.interruption.why or why
+        self.interruption.reason = self.interruption.reason or why
         raise Interrupted
 
     def admit(self, event: _Event) -> _Event:

@@ -145,14 +145,14 @@ async def compress_now(agent: ReplyingConversation, instructions: str | None) ->
         await turns.take(ticket, agent.when_busy)
     try:
         run = _begin(agent, ticket)
-        steps = run.interruption.steps(_enter(agent, instructions))
+        steps = run.interruption.guard_steps(_enter(agent, instructions))
         try:
             run.interruption.begin(agent.react_config.max_seconds)
-            run.interruption.task = run.interruption.worker()
+            run.interruption.task = run.interruption.current_task()
             async for _ in steps:
                 pass
         except BaseException as error:
-            if not run.interruption.is_own(error):
+            if not run.interruption.is_interruption(error):
                 raise
         finally:
             run.interruption.end()

@@ -89,7 +89,7 @@ async def run_reply(  # noqa: C901  # in one piece, since another generator woul
         if yield_final_msg:
             yield nothing_to_do
         return
-    run.interruption.reads()
+    run.interruption.bind_reader()
     on_reply = agent.chains.on_reply
     stream = on_reply(agent, inputs=inputs, structured_schema=structured_schema)
     final: Msg | None = None
@@ -137,8 +137,10 @@ async def run_reply(  # noqa: C901  # in one piece, since another generator woul
                 if run.end_is_saved and run.sequence >= agent.state.sequence:  # a layer adds it to what was saved
                     await _reserve_numbers(agent, run)
                 yield run.let_out(item)
-            if run.interruption.has_missed():  # a layer of on_reply has swallowed the caller's cancellation
-                await run.interruption.raise_missed()
+            if (
+                run.interruption.has_pending_cancellation()
+            ):  # a layer of on_reply has swallowed the caller's cancellation
+                await run.interruption.raise_pending_cancellation()
             if final is not None and run.recorder is not None:
                 final = checked_answer(final)
         except Exception as raised:  # noqa: BLE001  # raised again below, once the listener has seen the end
@@ -319,7 +321,7 @@ async def _leave(agent: ReplyingConversation, run: Run, ticket: Claim, stream: A
 async def _make_good(agent: ReplyingConversation, run: Run) -> None:
     """Record that the reply was cancelled or left, if it did not end, and save what is not saved yet."""
     context = agent.state.reply_context
-    if context is not None and run.parked and run.interruption.why is not None:
+    if context is not None and run.parked and run.interruption.reason is not None:
         context.parked = run.end_is_saved = False  # asked to stop while it was being parked
     is_untouched = _is_still_waiting(agent, run) and not run.parked
     if run.last_number == agent.state.sequence and (run.end_is_saved or is_untouched):

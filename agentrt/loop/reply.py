@@ -82,23 +82,23 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     run = agent.run
     mailbox, interruption, fill = run.mailbox, run.interruption, agent._fill
     # What is looked at for each event.
-    reply_id, posted, worker = run.id, mailbox.items, interruption.worker
+    reply_id, posted, current_task = run.id, mailbox.items, interruption.current_task
     context, opening = await _open(agent, run, inputs, structured_schema)
     for event in opening:
         yield event
     message = context.message
     reason: FinishedReason = "completed"
-    if interruption.has_missed():  # a layer of on_reply has swallowed it before this
-        await interruption.raise_missed()
+    if interruption.has_pending_cancellation():  # a layer of on_reply has swallowed it before this
+        await interruption.raise_pending_cancellation()
     # Where one task reads to the end and no layer is in between, nobody waits while the reader has the word.
-    stays = run.drained and agent.chains.on_reply is reply
-    interruption.begin(agent.react_config.max_seconds - context.worked, stays=stays)
+    single_task = run.drained and agent.chains.on_reply is reply
+    interruption.begin(agent.react_config.max_seconds - context.worked, single_task=single_task)
     try:
         step = next_step(context)
         while True:
             if run.ended:
                 raise ChainContractError("a layer of on_reply ended the reply itself, but read on: stop there")
-            if interruption.why is not None:
+            if interruption.reason is not None:
                 raise Interrupted
             if isinstance(step, Wait):
                 break
@@ -109,10 +109,10 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                 yield _take_hint(run, context)
                 step = next_step(context)
             inner = _perform(agent, context, step)
-            stream = interruption.steps(inner)
+            stream = interruption.guard_steps(inner)
             try:
                 async for item in stream:
-                    if not stays:
+                    if not single_task:
                         interruption.task = None
                     if posted and not mailbox.is_read:  # if it is, this item came out of it
                         for event in mailbox.take():
@@ -123,7 +123,7 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                         if apply is not None and item.reply_id == reply_id:
                             apply(message, item)
                         run.last = item
-                        if not stays:
+                        if not single_task:
                             yield item
                         elif item.__class__ in PLAIN_OUTSIDE and not item.seq:  # nobody would see it leave
                             item.seq = run.sequence = run.sequence + 1
@@ -140,15 +140,15 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                             interruption.task = None  # what is being saved is not to be interrupted
                             if agent.state_store is not None:
                                 await agent.save()
-                            if interruption.has_missed():
-                                await interruption.raise_missed()
-                            if stays:
-                                interruption.task = worker()
+                            if interruption.has_pending_cancellation():
+                                await interruption.raise_pending_cancellation()
+                            if single_task:
+                                interruption.task = current_task()
                         yield item
-                    if interruption.why is not None:
+                    if interruption.reason is not None:
                         raise Interrupted
-                    if not stays:
-                        interruption.task = worker()
+                    if not single_task:
+                        interruption.task = current_task()
             except ContextOverflow:
                 if not (isinstance(step, Reason) and fill.overflow()):
                     raise
@@ -166,8 +166,8 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                 context.paused = run.last.finished_reason == "pause"
                 if run.last.finished_reason == "length":
                     run.cut_call = _cut_call(context)
-            if interruption.has_missed():
-                await interruption.raise_missed()
+            if interruption.has_pending_cancellation():
+                await interruption.raise_pending_cancellation()
             if run.attempt is not None:
                 context.written += run.attempt.written
                 run.attempt = None
@@ -180,12 +180,12 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
             yield event
         raise
     except BaseException as error:
-        if not interruption.is_own(error):
+        if not interruption.is_interruption(error):
             raise
-        reason = interruption.why or "interrupted"
+        reason = interruption.reason or "interrupted"
         await checkpoint_if_cancelled()  # the caller's scope may have been cancelled in the same moment
-        if interruption.has_missed():
-            await interruption.raise_missed()
+        if interruption.has_pending_cancellation():
+            await interruption.raise_pending_cancellation()
     interruption.end()
     if reason != "completed":
         for event in _cut_short(agent, run, reason):
@@ -196,11 +196,11 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     if reason == "completed" and isinstance(step, Wait):
         for event in await _park(agent, run, context, step):
             yield event
-        if interruption.why is None:
+        if interruption.reason is None:
             yield asking_of(context, step.calls)
             return
         context.parked = run.parked = run.end_is_saved = False  # asked to stop while the question was on its way
-        reason = interruption.why
+        reason = interruption.reason
         for event in _cut_short(agent, run, reason):
             yield event
     final = final_of(context, reason)
@@ -384,7 +384,7 @@ async def _park(agent: ReplyingConversation, run: Run, context: ReplyContext, st
     run.expect(len(events))
     context.ids = run.ids
     if events or run.last is not None:  # an answer that came before leaves everything as it was
-        context.worked += run.interruption.worked()
+        context.worked += run.interruption.elapsed()
     agent.state.sequence = run.last_number
     await agent.save()
     run.end_is_saved = True

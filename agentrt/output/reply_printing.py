@@ -104,15 +104,15 @@ async def _print(agent: Printing, message: Msg, last: bool) -> None:
     Whoever reads what is printed may have stopped reading, and a reply that waits for room can be interrupted too.
     """
     run = agent._run
-    if run is None or (run.interruption.why is None and not _can_be_stopped(agent, run)):
+    if run is None or (run.interruption.reason is None and not _can_be_stopped(agent, run)):
         await agent.print(message, last)
         return
-    if run.interruption.why is None:
-        with anyio.CancelScope() as run.interruption.showing:
+    if run.interruption.reason is None:
+        with anyio.CancelScope() as run.interruption.print_scope:
             try:
                 await agent.print(message, last)
             finally:
-                run.interruption.showing = None
+                run.interruption.print_scope = None
             return
     if last:
         with anyio.move_on_after(_LAST_SECONDS):
