@@ -131,7 +131,7 @@ TOOL_NAME: Final = "gen_ai.tool.name"
 TOOL_TYPE: Final = "gen_ai.tool.type"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
-TOOL_STATE: Final = "agentrt.tool.to_response.state"
+TOOL_STATE: Final = "agentrt.tool.result.state"
 
 # What follows holds what people, models and tools say: only set when it is to be captured.
 INPUT_MESSAGES: Final = "gen_ai.input.messages"

@@ -223,7 +223,7 @@ async def test_rounds_and_tools_are_side_by_side_under_the_reply_and_their_token
         "gen_ai.tool.call.id": "1",
         "gen_ai.tool.description": "Add two numbers.",
         "gen_ai.agent.name": "tester",
-        "agentrt.tool.to_response.state": "success",
+        "agentrt.tool.result.state": "success",
     }
     invoke = spans.one("invoke")
     assert (invoke.attributes["gen_ai.usage.input_tokens"], invoke.attributes["gen_ai.usage.output_tokens"]) == (12, 5)
@@ -323,9 +323,9 @@ async def test_a_reply_that_asks_says_what_waits_and_its_answer_is_traced_with_t
     assert second.attributes["agentrt.agent.reply_id"] == first.attributes["agentrt.agent.reply_id"] == parked.id
     assert "agentrt.agent.hitl_pending_tools" not in second.attributes
     states = {each.attributes["gen_ai.tool.call.id"]: each for each in spans.named("execute_tool")}
-    assert states["1"].attributes["agentrt.tool.to_response.state"] == "success"
+    assert states["1"].attributes["agentrt.tool.result.state"] == "success"
     assert states["1"].end_time > states["1"].start_time
-    assert states["2"].attributes["agentrt.tool.to_response.state"] == "denied"
+    assert states["2"].attributes["agentrt.tool.result.state"] == "denied"
     assert (states["2"].status.status_code, states["2"].status.description) == (StatusCode.ERROR, "denied")
     assert states["2"].end_time == states["2"].start_time
     spans.check_all_ended()
@@ -352,7 +352,7 @@ async def test_what_was_run_elsewhere_has_a_span_without_length_under_the_second
         "gen_ai.tool.description": "Deploy.",
         "gen_ai.agent.name": "tester",
         "agentrt.agent.is_external_execution": True,
-        "agentrt.tool.to_response.state": "success",
+        "agentrt.tool.result.state": "success",
     }
     assert good.start_time == good.end_time
     assert (good.status.status_code, bad.status.description) == (StatusCode.UNSET, "tool_error")
@@ -518,7 +518,7 @@ async def test_a_cancelled_reply_ends_all_its_spans_and_none_as_failed(spans: Sp
     spans.check_all_ended()
     assert {each.status.status_code for each in spans.ended} == {StatusCode.UNSET}
     assert spans.one("invoke").attributes["agentrt.agent.finished_reason"] == "cancelled"
-    states = [each.attributes["agentrt.tool.to_response.state"] for each in spans.named("execute_tool")]
+    states = [each.attributes["agentrt.tool.result.state"] for each in spans.named("execute_tool")]
     assert states == ["interrupted", "interrupted"]
 
 
