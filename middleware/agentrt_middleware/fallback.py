@@ -33,21 +33,21 @@ def _has_failed(error: Exception) -> bool:
 
 
 class ModelFallbackMiddleware(MiddlewareBase):
-    """Asks `models`, one after the other, when the agent's own model fails, with an error of `on` if that is given.
+    """Asks `models`, one after the other, when the agent's own model fails with an error of `fallback_on`.
 
-    That holds for a stream that breaks off as well: what it said is withdrawn, and the next model's answer goes on in
-    the same stream. Each change of model is announced by a `ModelCallRetryEvent`. If all fail, the last error leaves
-    with a note of the others. An answer that was refused, or is too long for the model, is no failure unless `on` says
-    so: another model might say what this one must not, and the runtime shortens what is too long. `on` may be a
-    function of the error.
+    `fallback_on` is one or several error classes, or a function of the error. By default every failure counts, except
+    a refused request and a request that is too long for the model: another model might say what this one must not, and
+    the runtime shortens what is too long. A stream that breaks off fails as well: its text is withdrawn, and the next
+    model's answer continues the same stream. A `ModelCallRetryEvent` announces each change of model. If all models
+    fail, the last error is raised with a note about the others.
 
-    With `sticky=True` a conversation stays with the model that answered, and with a number for so many seconds; the
-    others come after it. `needs` names what each model must be capable of; one that is known (by its `capabilities`) to
-    lack it raises `MiddlewareConfigError`. One that is known not to take a call's tools or images is passed over. The
-    answer of another model than the agent's own says in its `metadata` which "model" gave it.
+    With `sticky=True` a conversation stays with the model that answered; a number limits that to so many seconds. The
+    other models come after it. `needs` names what each model must be capable of; a model whose `capabilities` lack one
+    of them raises `MiddlewareConfigError`. A model whose `capabilities` lack the tools or images of a call is skipped.
+    An answer from another model than the agent's own names it in its `metadata` as "model".
 
-    The models belong to whoever made them, who closes them with `aclose()` if need be. `clock` is in seconds since the
-    epoch: a conversation may be saved and go on elsewhere.
+    The caller owns the models and closes them with `aclose()` if need be. `clock` is in seconds since the epoch, as a
+    conversation may be saved and resumed elsewhere.
     """
 
     emits = True
@@ -64,7 +64,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
         self,
         models: ChatModelBase | Sequence[ChatModelBase],
         *,
-        on: ErrorChoice = _has_failed,
+        fallback_on: ErrorChoice = _has_failed,
         sticky: bool | float = False,
         needs: Sequence[str] = (),
         clock: Callable[[], float] = time,
@@ -74,7 +74,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
         if not isinstance(sticky, bool):
             check_number("ModelFallbackMiddleware(sticky=...)", sticky)
         self.sticky = sticky
-        self._falls_back = choose_errors("ModelFallbackMiddleware(on=...)", on, our_own=True)
+        self._falls_back = choose_errors("ModelFallbackMiddleware(fallback_on=...)", fallback_on, our_own=True)
         self._clock = clock
 
     async def on_model_call(

@@ -21,17 +21,18 @@ _EACH_SECOND = 10.0 / 60.0  # retries, however few calls there are
 class RetryMiddleware(MiddlewareBase):
     """Calls the model again, up to `max_retries` times, when it fails with an error of `retry_on`.
 
-    That holds for a stream that breaks off as well: what it said is withdrawn, and the next attempt goes on in the same
-    stream. Each retry is announced by a `ModelCallRetryEvent`, before the wait for it. The refusals of our own layers,
-    `CircuitOpen` and `RateLimitTimeout`, are retried only if `retry_on` names them; it may be a function of the error.
+    `retry_on` is one or several error classes, or a function of the error. `CircuitOpen` and `RateLimitTimeout`, which
+    our own middlewares raise, are retried only if `retry_on` names them. A stream that breaks off is retried as well:
+    its text is withdrawn, and the next attempt continues the same stream. A `ModelCallRetryEvent` announces each retry
+    before the wait for it.
 
-    Waits, in seconds, are random up to `base`, twice that, four times that, up to `cap`; what the provider asks for
-    (`retry_after`) is always waited, a day at most. Where the waits of one call would add up to more than `max_wait`,
-    the error leaves at once. `budget` is the share of calls that may be retried in the long run, by all users of this
-    middleware together, so that retries do not keep a provider down that is struggling to its feet; ten, and ten more
-    per minute, are always granted. `None` leaves the waits or the retries unlimited.
+    A wait is a random number of seconds: up to `initial_delay` the first time, twice that the second time, and so on
+    up to `max_delay`. A provider's `retry_after` is always waited for, a day at most. If the waits of one call would
+    add up to more than `max_wait`, the error is raised at once. `budget` is the share of calls that all users of this
+    middleware together may retry in the long run, so that retries do not keep an overloaded provider down; ten retries,
+    and ten more per minute, are always granted. `None` removes the limit of the waits or of the retries.
 
-    The error of the last attempt leaves as it is, with a note of how many there were.
+    The error of the last attempt is raised unchanged, with a note that counts the attempts.
     """
 
     emits = True
@@ -42,8 +43,8 @@ class RetryMiddleware(MiddlewareBase):
         self,
         max_retries: int = 3,
         *,
-        base: float = 0.5,
-        cap: float = 30.0,
+        initial_delay: float = 0.5,
+        max_delay: float = 30.0,
         max_wait: float | None = 120.0,
         retry_on: ErrorChoice = (RateLimited, Timeout, Transient, OSError),
         budget: float | None = 0.2,
@@ -57,7 +58,7 @@ class RetryMiddleware(MiddlewareBase):
             check_number("RetryMiddleware(budget=...)", budget, least=0)
         self.max_retries = max_retries
         self.max_wait = max_wait
-        self._backoff = Backoff("RetryMiddleware", base, cap, random)
+        self._backoff = Backoff("RetryMiddleware", initial_delay, max_delay, random)
         self._is_retried = choose_errors("RetryMiddleware(retry_on=...)", retry_on, our_own=False)
         self._budget = None if budget is None else _Budget(budget, clock)
 

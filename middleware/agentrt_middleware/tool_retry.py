@@ -26,14 +26,14 @@ ToolChoiceForRetry = Sequence[str] | Callable[[ToolCallBlock], bool]
 class ToolRetryMiddleware(MiddlewareBase):
     """Runs a tool call again, up to `max_retries` times, when it ends in an error or exceeds its time.
 
-    Only tools that may be run twice: those of `agent.toolkit` that are `is_read_only`, or `tools`, which are names and
-    patterns (`*`, `?`) or a function of the call; for an agent without a `Toolkit` say `tools`. A call that was denied
-    or interrupted, or of which nobody knows how it ended (`unknown`), is never run again. Exceptions of a tool with
-    `raise_tool_errors` are treated like an error result.
+    Only tools that may safely run twice are run again: those of `agent.toolkit` that are `is_read_only`, or those that
+    `tools` chooses by names and patterns (`*`, `?`) or as a function of the call. An agent without a `Toolkit` needs
+    `tools`. A call that was denied or interrupted, or whose outcome is `unknown`, never runs again. With
+    `raise_tool_errors`, an exception of the tool counts as an error result.
 
-    Each retry is announced by a `CustomEvent` "tool_retry", before the wait for it, which is random up to `base`
-    seconds, twice that, up to `cap`. What a tool streams is shown at once; what a failed attempt streamed is taken back
-    by the end of the result, whose output is the last attempt's alone.
+    A `CustomEvent` "tool_retry" announces each retry before the wait for it. The wait is a random number of seconds: up
+    to `initial_delay` the first time, twice that the second time, up to `max_delay`. What a tool streams is shown at
+    once; the end of the result replaces what failed attempts streamed, as its output is the last attempt's alone.
     """
 
     emits = True
@@ -44,8 +44,8 @@ class ToolRetryMiddleware(MiddlewareBase):
         tools: ToolChoiceForRetry | None = None,
         *,
         max_retries: int = 2,
-        base: float = 0.5,
-        cap: float = 10.0,
+        initial_delay: float = 0.5,
+        max_delay: float = 10.0,
         random: Random | None = None,
     ) -> None:
         is_list = isinstance(tools, (list, tuple)) and all(isinstance(each, str) for each in tools)
@@ -56,7 +56,7 @@ class ToolRetryMiddleware(MiddlewareBase):
         check_number("ToolRetryMiddleware(max_retries=...)", max_retries, least=0, whole=True)
         self.max_retries = max_retries
         self._tools = tools
-        self._backoff = Backoff("ToolRetryMiddleware", base, cap, random)
+        self._backoff = Backoff("ToolRetryMiddleware", initial_delay, max_delay, random)
 
     async def on_acting(
         self, agent: Any, input_kwargs: ActingValues, next_handler: NextActing

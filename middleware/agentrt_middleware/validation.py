@@ -62,17 +62,17 @@ class Backoff:
     Spread over the whole time ("full jitter"), those who failed together do not come back together.
     """
 
-    __slots__ = ("_base", "_cap", "_random")
+    __slots__ = ("_initial_delay", "_max_delay", "_random")
 
-    def __init__(self, owner: str, base: float, cap: float, random: Random | None) -> None:
-        check_number(f"{owner}(base=...)", base, least=0)
-        check_number(f"{owner}(cap=...)", cap, least=0)
-        self._base = base
-        self._cap = cap
+    def __init__(self, owner: str, initial_delay: float, max_delay: float, random: Random | None) -> None:
+        check_number(f"{owner}(initial_delay=...)", initial_delay, least=0)
+        check_number(f"{owner}(max_delay=...)", max_delay, least=0)
+        self._initial_delay = initial_delay
+        self._max_delay = max_delay
         self._random = random or Random()
 
     def after(self, failures: int, told: float | None = None) -> float:
         """Return the wait after so many failures; never less than what the other side told us to wait."""
         if told is not None and told > 0:
-            return told + self._random.uniform(0.0, self._base)
-        return self._random.uniform(0.0, min(self._cap, self._base * 2.0 ** min(failures - 1, 64)))
+            return told + self._random.uniform(0.0, self._initial_delay)
+        return self._random.uniform(0.0, min(self._max_delay, self._initial_delay * 2.0 ** min(failures - 1, 64)))

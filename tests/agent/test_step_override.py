@@ -278,7 +278,7 @@ async def test_a_retried_stream_is_said_once_to_a_reasoning_of_ones_own():
             return msg
 
     broken = [ChatResponse([TextBlock("half")], is_last=False), ConnectionError("cut")]
-    agent = Listens(broken, "whole", middlewares=[RetryMiddleware(base=0)])
+    agent = Listens(broken, "whole", middlewares=[RetryMiddleware(initial_delay=0)])
     items = await items_of(agent)
     assert said == ["whole"]
     assert rebuilt(items).get_text_content() == items[-1].get_text_content() == "whole"

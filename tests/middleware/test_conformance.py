@@ -51,10 +51,10 @@ SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
     LoggingMiddleware: lambda: LoggingMiddleware(logging.getLogger("agentrt.tests"), content=True),
     ModelFallbackMiddleware: fallback,
     RateLimitMiddleware: rate_limit,
-    RetryMiddleware: lambda: RetryMiddleware(base=0),
+    RetryMiddleware: lambda: RetryMiddleware(initial_delay=0),
     TimeoutMiddleware: lambda: TimeoutMiddleware(first_chunk=30, between_chunks=30, total=60),
     TimingMiddleware: TimingMiddleware,
-    ToolRetryMiddleware: lambda: ToolRetryMiddleware(["*"], base=0),
+    ToolRetryMiddleware: lambda: ToolRetryMiddleware(["*"], initial_delay=0),
     TracingMiddleware: tracing,
     UsageMiddleware: lambda: UsageMiddleware({"stage": (1, 2)}),
 }

@@ -92,10 +92,10 @@ async def test_tool_calls_of_an_agent_without_a_toolkit_run(layer: type[Middlewa
 
 async def test_a_tool_call_of_an_agent_without_a_toolkit_is_retried_if_it_is_named():
     with pytest.raises(LookupError):
-        await Own(CALLS["dict"], 1, ToolRetryMiddleware(base=0.001))(UserMsg("user", "hi"))
+        await Own(CALLS["dict"], 1, ToolRetryMiddleware(initial_delay=0.001))(UserMsg("user", "hi"))
     for tools in (["sea*"], lambda call: call.name == "search"):
         for tool_call in (CALLS["block"], CALLS["dict"]):
-            agent = Own(tool_call, 2, ToolRetryMiddleware(tools, base=0.001))
+            agent = Own(tool_call, 2, ToolRetryMiddleware(tools, initial_delay=0.001))
             assert (await agent(UserMsg("user", "hi"))).get_text_content().startswith("ran ")
 
 

@@ -77,7 +77,7 @@ async def test_a_refusal_goes_to_no_other_model_unless_that_is_wanted(error: Exc
     assert not any("it is from model" in note for note in getattr(error, "__notes__", ()))
     for wanted in (type(error), lambda error: True):
         second = model_of("second", "I will say it")
-        agent = agent_of([error], middlewares=[ModelFallbackMiddleware(second, on=wanted)])
+        agent = agent_of([error], middlewares=[ModelFallbackMiddleware(second, fallback_on=wanted)])
         assert (await agent.reply("go")).get_text_content() == "I will say it"
 
 
@@ -195,7 +195,7 @@ TWICE = model_of("twice")
         ([model_of("blind", capabilities=["tools"])], {"needs": ["tools", "image"]}, "take image, which 'blind'"),
         ([model_of("mute", capabilities=[])], {"needs": "tools"}, "take tools, which 'mute'"),
         ([TWICE], {"sticky": -1}, "sticky"),
-        ([TWICE], {"on": ModelError("x")}, "on="),
+        ([TWICE], {"fallback_on": ModelError("x")}, "fallback_on="),
     ],
 )
 def test_models_that_could_not_stand_in_are_refused_at_construction(

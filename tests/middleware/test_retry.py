@@ -161,9 +161,9 @@ def test_the_wait_that_the_provider_asks_for_is_kept_and_is_seen_before_it_begin
 
 
 @on_both_loops
-def test_waits_double_up_to_the_cap(backend: str) -> None:
+def test_waits_double_up_to_the_limit(backend: str) -> None:
     async def main() -> list[Any]:
-        layer = RetryMiddleware(5, base=1, cap=5, random=Most())
+        layer = RetryMiddleware(5, initial_delay=1, max_delay=5, random=Most())
         return await items_of(agent_of([*[Transient("503")] * 5, "hello"], middlewares=[layer]))
 
     assert [wait for _, _, wait in retries(play(backend, main))] == [1, 2, 4, 5, 5]
@@ -391,8 +391,8 @@ async def test_tools_go_on_after_a_retried_round() -> None:
     [
         ({"max_retries": -1}, "max_retries"),
         ({"max_retries": 1.5}, "whole number"),
-        ({"base": -1}, "base"),
-        ({"cap": "long"}, "cap"),
+        ({"initial_delay": -1}, "initial_delay"),
+        ({"max_delay": "long"}, "max_delay"),
         ({"max_wait": float("nan")}, "max_wait"),
         ({"budget": -0.1}, "budget"),
         ({"retry_on": ()}, "retry_on"),
@@ -438,7 +438,7 @@ async def test_the_runtimes_own_calls_are_retried_too() -> None:
 @pytest.mark.parametrize("told", ["soon", nan, -1, True, [3]])
 async def test_a_retry_after_that_is_no_number_replaces_neither_error_nor_wait(told: Any) -> None:
     error = RateLimited(retry_after=told)
-    agent = agent_of([error, error], middlewares=[RetryMiddleware(1, base=0)])
+    agent = agent_of([error, error], middlewares=[RetryMiddleware(1, initial_delay=0)])
     with pytest.raises(RateLimited) as caught:
         await agent.reply("go")
     assert caught.value is error
@@ -449,7 +449,9 @@ async def test_a_retry_after_that_is_no_number_replaces_neither_error_nor_wait(t
 def test_a_provider_that_asks_for_more_than_a_day_is_waited_for_a_day(backend: str, told: float) -> None:
     async def main() -> list[Any]:
         return await items_of(
-            agent_of([RateLimited(retry_after=told), "hello"], middlewares=[RetryMiddleware(base=0, max_wait=None)])
+            agent_of(
+                [RateLimited(retry_after=told), "hello"], middlewares=[RetryMiddleware(initial_delay=0, max_wait=None)]
+            )
         )
 
     assert retries(play(backend, main)) == [("RateLimited", 1, 86_400)]

@@ -65,7 +65,7 @@ LAYERS = {
     "none": list,
     "tracing": lambda: [tracing()[0]],
     "usage": lambda: [UsageMiddleware({"pieces": (1, 2)})],
-    "retry": lambda: [RetryMiddleware(max_retries=1, base=0.001)],
+    "retry": lambda: [RetryMiddleware(max_retries=1, initial_delay=0.001)],
     "fallback": lambda: [ModelFallbackMiddleware(ScriptedChatModel(["other"]))],
     "rate limit": lambda: [RateLimitMiddleware(tokens_per_minute=1e9)],
     "timing": lambda: [TimingMiddleware(lambda timing: None)],

@@ -188,7 +188,7 @@ def test_leaving_ends_the_wait_and_runs_nothing_more(leave: str, backend: str) -
     tool = Flaky(ValueError("x"))
 
     async def main() -> None:
-        agent = agent_with(tool, ToolRetryMiddleware(base=1e6, cap=1e6))
+        agent = agent_with(tool, ToolRetryMiddleware(initial_delay=1e6, max_delay=1e6))
         if leave == "cancel":
             with anyio.move_on_after(1) as scope:
                 await agent.reply("go")
@@ -209,7 +209,7 @@ def test_leaving_ends_the_wait_and_runs_nothing_more(leave: str, backend: str) -
         lambda: ToolRetryMiddleware("search"),
         lambda: ToolRetryMiddleware([1]),  # type: ignore[list-item]  # on purpose
         lambda: ToolRetryMiddleware(max_retries=-1),
-        lambda: ToolRetryMiddleware(base=-1),
+        lambda: ToolRetryMiddleware(initial_delay=-1),
     ],
 )
 def test_options_that_make_no_sense_are_refused(make: Callable[[], Any]) -> None:

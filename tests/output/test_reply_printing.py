@@ -206,7 +206,7 @@ async def test_after_a_question_and_its_answer_the_message_goes_on():
 async def test_what_a_discarded_attempt_said_is_not_in_the_message():
     layer = Watching()
     script = [["one ", Transient("cut off")], "two three"]
-    agent = agent_of(script, middlewares=[layer, RetryMiddleware(base=0.001)])
+    agent = agent_of(script, middlewares=[layer, RetryMiddleware(initial_delay=0.001)])
     answer = await agent.reply("go")
     assert answer.get_text_content() == "two three"
     texts = [text for text, _ in layer.shown]
