@@ -15,9 +15,9 @@ from agentrt.agent.reply_override import check_parameters, core_of, entry_of, re
 from agentrt.agent.step_override import STEPS, core_of_step
 from agentrt.chain import Chains, HookSpec
 from agentrt.concurrency.event_loop import in_event_loop
-from agentrt.concurrency.interrupt import Asked
+from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.config import ContextConfig, ReActConfig
-from agentrt.conversation.context_usage import Fill
+from agentrt.conversation.context_usage import ContextUsage
 from agentrt.conversation.inputs import as_input, as_messages, has_content
 from agentrt.conversation.reply_stream import ReplyStream
 from agentrt.conversation.run import Run
@@ -32,7 +32,7 @@ from agentrt.loop.outcome import close_unfinished
 from agentrt.loop.reasoning import Prompts, call_model, reason, system_prompt
 from agentrt.loop.repeat import check_number, check_reply_id
 from agentrt.loop.reply import reply
-from agentrt.loop.structured_output import check_form
+from agentrt.loop.structured_output import validate_schema
 from agentrt.message import Msg, UserMsg
 from agentrt.model import ChatModelBase
 from agentrt.output.reply_printing import printed
@@ -117,7 +117,7 @@ class Agent(ReActAgentBase):
         self._begin_conversation()
 
     def _begin_conversation(self) -> None:
-        self._fill = Fill()
+        self._fill = ContextUsage()
         self._growing = None
         self._model_calls = 0
         self._round_toolkit: Toolkit | None = None
@@ -171,7 +171,7 @@ class Agent(ReActAgentBase):
             check_number(after)
         ticket = Claim(reply_id, after)
         inputs = as_input(inputs)
-        check_form(structured_schema)
+        validate_schema(structured_schema)
         items = run_reply(self, ticket, inputs, structured_schema, yield_final_msg)
         if self._compiled_for != class_hooks.version:
             self._fresh_chains()
@@ -199,7 +199,7 @@ class Agent(ReActAgentBase):
             await self._broadcast(answer)
         return answer
 
-    def interrupt(self, reason: str | Msg | None = None) -> Asked:
+    def interrupt(self, reason: str | Msg | None = None) -> InterruptResult:
         """End the reply of this conversation tidily: its open tool calls get results, its listener sees the end.
 
         Callable from any task or thread. A reply in progress stops where it is, and its message is what
@@ -210,10 +210,10 @@ class Agent(ReActAgentBase):
         if current is not None:
             told = reason.get_text_content() if isinstance(reason, Msg) else reason
             current.interruption.request("interrupted", told)
-            return Asked(True)
+            return InterruptResult(True)
         waiting = self.state.reply_context is not None
         close_unfinished(self)
-        return Asked(waiting)
+        return InterruptResult(waiting)
 
     async def handle_interrupt(self, inputs: ReplyInput = None, *, reason: str | None = None) -> Msg:
         """Return the message of an interrupted reply; made to be overridden. It does not join the conversation."""

@@ -27,8 +27,8 @@ from agentrt.agent.subscribers import broadcast
 from agentrt.chain import Chains, HookSpec, compile_chains, explain
 from agentrt.chain.check import overrides
 from agentrt.chain.explain import ExplainFormat
-from agentrt.concurrency.event_loop import checkpoint, soon
-from agentrt.concurrency.interrupt import Asked
+from agentrt.concurrency.event_loop import call_soon_function, checkpoint
+from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.concurrency.reaper import Reaper
 from agentrt.conversation.run import Run
@@ -152,7 +152,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         A reply that `interrupt()` has stopped is answered by `handle_interrupt`.
         """
         with anyio.CancelScope() as scope:
-            stop = partial(soon(), scope.cancel)
+            stop = partial(call_soon_function(), scope.cancel)
             self._stops.add(stop)
             try:
                 answer = await self.reply(*args, **kwargs)
@@ -163,7 +163,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         await self._broadcast(answer)
         return answer
 
-    def interrupt(self) -> Asked:
+    def interrupt(self) -> InterruptResult:
         """Stop the replies of `await agent(...)` that are in progress, from any task or thread; says if there were any.
 
         `await agent.reply(...)` is stopped by your own cancellation only.
@@ -172,7 +172,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         for stop in stops:
             with suppress(RuntimeError):  # the event loop of that reply has ended meanwhile
                 stop()
-        return Asked(bool(stops))
+        return InterruptResult(bool(stops))
 
     async def handle_interrupt(self, *args: Any, **kwargs: Any) -> Msg:
         """Return the message of an interrupted reply, which had these arguments; made to be overridden."""

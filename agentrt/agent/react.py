@@ -153,7 +153,7 @@ class ReActAgent(Agent):
         self.state.context = [msg for msg in self.state.context if msg.id not in gone]
         if whole:
             self.state.summary = ""
-        self._fill.forget()
+        self._fill.reset()
 
     async def _fill_memory(self) -> None:
         unseen = self.memory.revision != self._seen  # somebody else has changed it meanwhile

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from agentrt.concurrency.event_loop import shielded, spawn
+from agentrt.concurrency.event_loop import run_shielded, spawn
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.errors import AgentRTError
 
@@ -77,7 +77,7 @@ class BackgroundTask:
             return
         self._stopped = anyio.Event()
         self._scope.cancel()
-        if not await shielded(_STOP_SECONDS, self._stopped.wait):
+        if not await run_shielded(_STOP_SECONDS, self._stopped.wait):
             _logger.error("a tool or middleware did not stop within %s s of being cancelled", _STOP_SECONDS)
 
     async def running(self) -> bool:

@@ -8,7 +8,15 @@ from typing import Any
 
 import anyio
 
-__all__ = ["CrossThreadEvent", "checkpoint", "in_event_loop", "running_trio", "shielded", "soon", "spawn"]
+__all__ = [
+    "CrossThreadEvent",
+    "call_soon_function",
+    "checkpoint",
+    "in_event_loop",
+    "run_shielded",
+    "running_trio",
+    "spawn",
+]
 
 _tasks: set[asyncio.Task[None]] = set()
 
@@ -31,7 +39,7 @@ def in_event_loop() -> bool:
     return True
 
 
-def soon() -> Callable[[Callable[[], object]], object]:
+def call_soon_function() -> Callable[[Callable[[], object]], object]:
     """Return what has the running event loop call a function, from any thread or signal handler."""
     trio = running_trio()
     if trio is None:
@@ -55,10 +63,10 @@ def spawn(main: Callable[[], Any], end: Callable[[], None] | None = None) -> Non
 class CrossThreadEvent:
     """Waits in its event loop for something that another thread may grant."""
 
-    __slots__ = ("_event", "_soon", "result")
+    __slots__ = ("_call_soon", "_event", "result")
 
     def __init__(self) -> None:
-        self._soon = soon()
+        self._call_soon = call_soon_function()
         self._event = anyio.Event()
         self.result: str | BaseException | None = None
 
@@ -69,7 +77,7 @@ class CrossThreadEvent:
         """Let the wait end; `False` when its event loop is gone."""
         self.result = result  # before the wait can end
         try:
-            self._soon(self._event.set)
+            self._call_soon(self._event.set)
         except RuntimeError:
             self.result = None
             return False
@@ -82,7 +90,7 @@ async def checkpoint() -> None:
     await (asyncio.sleep(0) if trio is None else trio.lowlevel.checkpoint())
 
 
-async def shielded(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
+async def run_shielded(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
     """Await `work()` for at most so long, whatever is cancelled meanwhile, and say whether it was done.
 
     A `task.cancel()` of asyncio's own goes through every shield, and may come in every turn of the event loop. So there

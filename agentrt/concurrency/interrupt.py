@@ -19,19 +19,19 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from agentrt.concurrency.event_loop import running_trio
 from agentrt.types import FinishedReason
 
-__all__ = ["Asked", "Interrupted", "Interruption", "create_interruption"]
+__all__ = ["InterruptResult", "Interrupted", "Interruption", "create_interruption"]
 
 _T = TypeVar("_T")
 _TICK_SECONDS = 1.0
 _STUBBORN_SECONDS = 10.0
 
 
-class Asked(int):
+class InterruptResult(int):
     """Whether there was a reply to interrupt: true or false, and what comes of awaiting it, for those who do."""
 
     __slots__ = ()
 
-    def __await__(self) -> Generator[None, None, "Asked"]:
+    def __await__(self) -> Generator[None, None, "InterruptResult"]:
         return self
         yield  # which makes it a generator
 
@@ -98,9 +98,9 @@ class Interruption:
     def begin(self, seconds: float, *, single_task: bool = False) -> None:
         """Have the reply stopped when that many seconds of it have gone by."""
         self.single_task = single_task
-        watch = _here.watch
+        watch = _thread_watch.watch
         if watch is None or watch.loop is not self._loop:
-            watch = _here.watch = _Watch(self._loop)
+            watch = _thread_watch.watch = _Watch(self._loop)
         self._watch = watch
         watch.add(self, seconds)
 
@@ -216,7 +216,7 @@ class _Here(threading.local):
     watch: _Watch | None = None
 
 
-_here = _Here()
+_thread_watch = _Here()
 
 
 class _TrioInterruption(Interruption):

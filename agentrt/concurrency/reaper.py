@@ -19,12 +19,12 @@ _orphans: list[Any] = []  # generators that are kept until an ending event loop 
 class Reaper:
     """Closes a generator in a task of its own, on the event loop where the reaper was made; callable in any thread."""
 
-    __slots__ = ("_soon", "loop")
+    __slots__ = ("_call_soon", "loop")
 
     def __init__(self) -> None:
         trio = running_trio()
         self.loop = loop = asyncio.get_running_loop() if trio is None else None
-        self._soon = loop.call_soon_threadsafe if loop else trio.lowlevel.current_trio_token().run_sync_soon
+        self._call_soon = loop.call_soon_threadsafe if loop else trio.lowlevel.current_trio_token().run_sync_soon
 
     def reap(self, generator: AsyncGenerator[Any, None]) -> None:
         """Have the generator closed soon; nothing happens when the loop is gone, and its generators with it."""
@@ -49,4 +49,4 @@ class Reaper:
                 _orphans.append(generator)
 
         with suppress(RuntimeError):
-            self._soon(start)
+            self._call_soon(start)

@@ -8,7 +8,7 @@ from agentrt.model.estimate import characters_of
 from agentrt.state import AgentState, ReplyContext
 from agentrt.tool import Toolkit
 
-__all__ = ["CHARACTERS_PER_TOKEN", "Fill", "characters_in"]
+__all__ = ["CHARACTERS_PER_TOKEN", "ContextUsage", "characters_in"]
 
 CHARACTERS_PER_TOKEN = 4
 
@@ -19,18 +19,18 @@ def characters_in(message: Msg) -> int:
     return len(content) if isinstance(content, str) else sum(map(characters_of, content))
 
 
-class Fill:
+class ContextUsage:
     """What one conversation holds, in characters and in tokens.
 
     Each message is counted once, when it has joined the history, and the blocks of the reply in progress as they come.
     From the numbers of a provider that counts tokens on, only what came since is estimated.
 
-    `wanted` says that the next request is to be shortened whatever the numbers say, `tried` that it was.
+    `must_shorten` says that the next request is to be shortened whatever the numbers say, `was_shortened` that it was.
     """
 
     # Defaults of the class: most conversations are made long before they are counted, and many never are.
-    wanted = tried = False
-    _plenty = -1
+    must_shorten = was_shortened = False
+    _headroom = -1
     _reply_id = _newest = ""
     _messages = _characters = _blocks = _block_characters = _schema_characters = _known_at = 0
     _known: int | None = None
@@ -38,25 +38,25 @@ class Fill:
     _toolkit: Toolkit | None = None
     _groups: list[str] | None = None
 
-    def overflow(self) -> bool:
+    def record_overflow(self) -> bool:
         """Have the next request shortened, since this one was too long; says whether that was not tried yet."""
-        self.wanted = not self.tried
-        self._plenty = -1
-        return self.wanted
+        self.must_shorten = not self.was_shortened
+        self._headroom = -1
+        return self.must_shorten
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Count everything anew: the history has changed."""
         self._messages = self._characters = 0
-        self._plenty = -1
+        self._headroom = -1
         self._known = None
         self._reply_id = self._newest = ""
 
-    def has_plenty(self, state: AgentState, reply: ReplyContext, model: object) -> bool:
+    def has_headroom(self, state: AgentState, reply: ReplyContext, model: object) -> bool:
         """Say whether there is so much room, as far as the totals of the reply tell, that no closer look is needed."""
         context = state.context
         if len(context) != self._messages or (context and context[-1].id != self._newest):
             self._count_messages(context)
-        return self._characters + reply.written + reply.received <= self._plenty and model is self._model
+        return self._characters + reply.written + reply.received <= self._headroom and model is self._model
 
     def tokens(self, state: AgentState, toolkit: Toolkit, prompt: str) -> int:
         """Return about how many tokens the next request has."""
@@ -65,21 +65,21 @@ class Fill:
             return characters // CHARACTERS_PER_TOKEN
         return self._known + (characters - self._known_at) // CHARACTERS_PER_TOKEN
 
-    def shorten(self) -> None:
+    def record_shortening(self) -> None:
         """Note that the request of this round is being shortened."""
-        self.wanted, self.tried = False, True
-        self._plenty = -1
+        self.must_shorten, self.was_shortened = False, True
+        self._headroom = -1
 
-    def expect(self, model: object, tokens: int) -> None:
+    def set_headroom(self, model: object, tokens: int) -> None:
         """Note how many tokens may come before a closer look is needed."""
         self._model = model
-        self._plenty = self._characters + self._block_characters + tokens * CHARACTERS_PER_TOKEN
+        self._headroom = self._characters + self._block_characters + tokens * CHARACTERS_PER_TOKEN
 
-    def learn(self, event: ModelCallEndEvent, state: AgentState, toolkit: Toolkit, prompt: str) -> None:
+    def update(self, event: ModelCallEndEvent, state: AgentState, toolkit: Toolkit, prompt: str) -> None:
         """Take the provider's numbers of the request that was answered just now."""
         self._known_at = self._count_all(state, toolkit, prompt)
         self._known = (event.input_tokens or 0) + (event.output_tokens or 0)
-        self._plenty = -1
+        self._headroom = -1
 
     def _count_all(self, state: AgentState, toolkit: Toolkit, prompt: str) -> int:
         counted = self._count(state.context, state.reply_context)

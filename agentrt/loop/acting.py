@@ -21,7 +21,7 @@ from agentrt.event import (
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
 )
-from agentrt.loop.approval import Ready, decide_call, denial, make_ready, ready_at_once
+from agentrt.loop.approval import Prepared, decide_call, denial, prepare_call, prepare_without_asking
 from agentrt.loop.reasoning import Conversation
 from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultState, copy_block
 from agentrt.state import ReplyContext
@@ -106,7 +106,7 @@ async def run_calls(agent: Conversation, context: ReplyContext, step: Act) -> As
     too_many = _beyond_limit(agent, context)
     calls = [call for call in step.calls if call.id not in too_many] if too_many else step.calls
     for batch in [calls] if len(calls) == 1 else _batches(run.toolkit, calls):
-        ready = ready_at_once(agent, run, context, batch)
+        ready = prepare_without_asking(agent, run, context, batch)
         if ready is None:
             ready = []
             stream = _decide(agent, context, batch, ready)
@@ -168,13 +168,13 @@ def _denied(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> 
 
 
 async def _decide(
-    agent: Conversation, context: ReplyContext, batch: list[ToolCallBlock], ready: list[tuple[ToolCallBlock, Ready]]
+    agent: Conversation, context: ReplyContext, batch: list[ToolCallBlock], ready: list[tuple[ToolCallBlock, Prepared]]
 ) -> AsyncGenerator[AgentEvent, None]:
     """Decide on the calls, and add those that need not wait to `ready`; yields what layers emit meanwhile."""
 
     async def main() -> None:
         for call in batch:
-            prepared = await make_ready(agent, context, call)
+            prepared = await prepare_call(agent, context, call)
             if prepared is not None:
                 ready.append((call, prepared))
 
@@ -203,21 +203,21 @@ def _is_safe(toolkit: Toolkit, call: ToolCallBlock) -> bool:
     return tool is None or tool.is_concurrency_safe
 
 
-def _may_announce(agent: Conversation, prepared: Ready) -> bool:
+def _may_announce(agent: Conversation, prepared: Prepared) -> bool:
     if "on_acting" in agent._announcing:
         return True
     return isinstance(prepared, PreparedCall) and prepared.plan.context_name is not None
 
 
 async def _beside(
-    agent: Conversation, context: ReplyContext, batch: list[tuple[ToolCallBlock, Ready]]
+    agent: Conversation, context: ReplyContext, batch: list[tuple[ToolCallBlock, Prepared]]
 ) -> AsyncGenerator[AgentEvent, None]:
     """Run the calls in a host task, and yield their events as they come."""
     mailbox = agent.run.mailbox
     failures: dict[int, Exception] = {}
     finished: set[int] = set()
 
-    async def work(place: int, call: ToolCallBlock, prepared: Ready) -> None:
+    async def work(place: int, call: ToolCallBlock, prepared: Prepared) -> None:
         stream = _after_start(agent, context, call, prepared)
         try:
             async for event in stream:
@@ -264,7 +264,7 @@ def _start(run: Run, call: ToolCallBlock) -> ToolResultStartEvent:
     return ToolResultStartEvent(run.id, call.id, call.name)
 
 
-async def _begin(agent: Conversation, call: ToolCallBlock, prepared: Ready) -> ToolResponse | _Output:
+async def _begin(agent: Conversation, call: ToolCallBlock, prepared: Prepared) -> ToolResponse | _Output:
     """Return the result of a call, or the stream that ends with it; without layers no chain is entered."""
     if isinstance(prepared, ToolResponse):
         return prepared
@@ -276,7 +276,7 @@ async def _begin(agent: Conversation, call: ToolCallBlock, prepared: Ready) -> T
 
 
 async def _after_start(
-    agent: Conversation, context: ReplyContext, call: ToolCallBlock, prepared: Ready
+    agent: Conversation, context: ReplyContext, call: ToolCallBlock, prepared: Prepared
 ) -> AsyncGenerator[AgentEvent, None]:
     """Yield the events of one call after its start: pieces of output, then the end."""
     result = await _begin(agent, call, prepared)
@@ -326,7 +326,7 @@ def _lost() -> ToolResponse:
     return ToolResponse([TextBlock(_LOST)], ToolResultState.ERROR)
 
 
-async def _prepare(agent: Conversation, call: ToolCallBlock) -> Ready:
+async def _prepare(agent: Conversation, call: ToolCallBlock) -> Prepared:
     """Return what was checked and decided before the chain was entered, if the call is still that one.
 
     One that a layer put in its place is checked and decided on like any other, but nobody can be asked about it here.

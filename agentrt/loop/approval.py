@@ -13,9 +13,9 @@ from agentrt.tool.call import PreparedCall
 from agentrt.tool.to_response import failure
 from agentrt.types import PermissionBehavior, PermissionDecision, ToolResponse
 
-__all__ = ["Ready", "check_permission", "decide_call", "denial", "make_ready", "ready_at_once"]
+__all__ = ["Prepared", "check_permission", "decide_call", "denial", "prepare_call", "prepare_without_asking"]
 
-Ready = PreparedCall | ToolResponse
+Prepared = PreparedCall | ToolResponse
 """A call that may run, or the result of one that may not."""
 
 _ALLOW, _ASK, _DENY = PermissionBehavior.ALLOW, PermissionBehavior.ASK, PermissionBehavior.DENY
@@ -32,14 +32,14 @@ async def check_permission(
     return await decide(tool, tool_input, agent.state.permission_context)
 
 
-def ready_at_once(
+def prepare_without_asking(
     agent: Conversation, run: Run, context: ReplyContext, calls: list[ToolCallBlock]
-) -> list[tuple[ToolCallBlock, Ready]] | None:
+) -> list[tuple[ToolCallBlock, Prepared]] | None:
     """Check the calls and decide on them, if nothing has to be asked about any of them: what most come to."""
     if agent.chains.on_check_permission is not check_permission:
         return None
     permissions = agent.state.permission_context
-    ready: list[tuple[ToolCallBlock, Ready]] = []
+    ready: list[tuple[ToolCallBlock, Prepared]] = []
     allowed: dict[str, CallDecision] = {}
     for call in calls:
         prepared = _checked(agent, run, call)
@@ -53,7 +53,7 @@ def ready_at_once(
     return ready
 
 
-def _checked(agent: Conversation, run: Run, call: ToolCallBlock) -> Ready:
+def _checked(agent: Conversation, run: Run, call: ToolCallBlock) -> Prepared:
     if call.id == run.cut_call:
         # What is left of its arguments may well fit: nothing at all fits a tool that has a default for everything.
         return failure(
@@ -62,7 +62,7 @@ def _checked(agent: Conversation, run: Run, call: ToolCallBlock) -> Ready:
     return run.toolkit.prepare(call, agent.state.active_groups)
 
 
-async def make_ready(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> Ready | None:
+async def prepare_call(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> Prepared | None:
     """Check the call and decide on it; returns `None` for one that waits for somebody."""
     prepared = _checked(agent, agent.run, call)
     if isinstance(prepared, ToolResponse):

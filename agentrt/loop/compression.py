@@ -24,7 +24,7 @@ from agentrt.errors import ContextOverflow, Malformed
 from agentrt.event import AgentEvent, ModelCallEndEvent
 from agentrt.loop.outcome import ReplyingConversation
 from agentrt.loop.reasoning import system_prompt
-from agentrt.loop.structured_output import toolkit_for
+from agentrt.loop.structured_output import toolkit_for_reply
 from agentrt.message import (
     ContentBlock,
     DataBlock,
@@ -44,7 +44,7 @@ from agentrt.state import AgentState
 from agentrt.tool.offer import OfferedTools
 from agentrt.types import ChatResponse, ToolChoice
 
-__all__ = ["compress", "compress_now", "learn", "may_be_full", "reason_in_less"]
+__all__ = ["compress", "compress_now", "compress_then_reason", "near_context_limit", "update_from_usage"]
 
 _T = TypeVar("_T")
 _logger = logging.getLogger("agentrt")
@@ -67,17 +67,17 @@ _INSTRUCTIONS = (
 )
 
 
-def may_be_full(agent: ReplyingConversation) -> bool:
+def near_context_limit(agent: ReplyingConversation) -> bool:
     """Say whether the next request may be too long, as far as can be told without assembling its prompt."""
-    fill = agent._fill
-    if fill.wanted:
+    usage = agent._fill
+    if usage.must_shorten:
         return True
-    fill.tried = False
-    tokens = fill.tokens(agent.state, agent.run.toolkit, _last_prompt(agent))
+    usage.was_shortened = False
+    tokens = usage.tokens(agent.state, agent.run.toolkit, _last_prompt(agent))
     limit = agent.context_config.trigger_ratio * agent.model.context_size
     if tokens <= limit / 2:
         # Half of it is left for prompts and tools that grow meanwhile.
-        fill.expect(agent.model, int(limit / 2) - tokens)
+        usage.set_headroom(agent.model, int(limit / 2) - tokens)
         return False
     if agent.chains.on_system_prompt is system_prompt:
         return tokens > limit
@@ -85,14 +85,14 @@ def may_be_full(agent: ReplyingConversation) -> bool:
     return not agent._prompts.last or tokens > limit * _NEARLY
 
 
-def learn(agent: ReplyingConversation, event: ModelCallEndEvent) -> None:
+def update_from_usage(agent: ReplyingConversation, event: ModelCallEndEvent) -> None:
     """Take in how many tokens the request that was answered just now had; estimates teach nothing."""
     if event.estimated or not event.input_tokens:
         return
     if (
         event.input_tokens + (event.output_tokens or 0)
     ) * _FAR > agent.context_config.trigger_ratio * agent.model.context_size:
-        agent._fill.learn(event, agent.state, agent.run.toolkit, _last_prompt(agent))
+        agent._fill.update(event, agent.state, agent.run.toolkit, _last_prompt(agent))
 
 
 def _last_prompt(agent: ReplyingConversation) -> str:
@@ -101,7 +101,7 @@ def _last_prompt(agent: ReplyingConversation) -> str:
     return agent._prompts.last or agent.system_prompt
 
 
-async def reason_in_less(
+async def compress_then_reason(
     agent: ReplyingConversation, tool_choice: ToolChoice | None
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Shorten the conversation, if a closer look says so, and then ask the model."""
@@ -123,17 +123,17 @@ async def reason_in_less(
 
 
 async def _compress_if_full(agent: ReplyingConversation) -> None:
-    fill, config, size = agent._fill, agent.context_config, agent.model.context_size
+    usage, config, size = agent._fill, agent.context_config, agent.model.context_size
     prompt = agent.system_prompt
     if agent.chains.on_system_prompt is not system_prompt:
         prompt = await agent.chains.on_system_prompt(agent, current_prompt=prompt)
-    tokens = fill.tokens(agent.state, agent.run.toolkit, prompt)
-    if fill.wanted:
+    tokens = usage.tokens(agent.state, agent.run.toolkit, prompt)
+    if usage.must_shorten:
         # The model was asked for too much, so its context is no larger than that, whatever it is said to be.
         config = replace(config, reserve_ratio=config.reserve_ratio * min(1.0, tokens / size))
     elif tokens <= config.trigger_ratio * size:
         return
-    fill.shorten()
+    usage.record_shortening()
     await agent.chains.on_compress_context(agent, context_config=config, instructions=None)
 
 
@@ -168,7 +168,7 @@ def _begin(agent: ReplyingConversation, ticket: Claim) -> Run:
         run = Run(ticket, agent.state.sequence, agent.toolkit)
     else:
         ticket.reply_id = left.reply_id
-        run = Run(ticket, agent.state.sequence, toolkit_for(agent, left))
+        run = Run(ticket, agent.state.sequence, toolkit_for_reply(agent, left))
         run.go_on(left)
     agent._begin(run)
     return run
@@ -195,7 +195,7 @@ async def compress(agent: ReplyingConversation, context_config: ContextConfig, i
     state.context = [message for message in state.context if id(message) not in gone]
     if state.reply_context is not None:
         state.reply_context.summarised = summarised
-    agent._fill.forget()
+    agent._fill.reset()
     if agent.state_store is not None:
         await agent.save()
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from agentrt.concurrency.background_task import enclosing_replies
-from agentrt.concurrency.event_loop import shielded
+from agentrt.concurrency.event_loop import run_shielded
 from agentrt.conversation.inputs import ANSWERS
 from agentrt.conversation.run import PLAIN_BETWEEN_LAYERS, PLAIN_OUTSIDE, Run
 from agentrt.conversation.turns import Claim, CurrentReply, lock_of
@@ -43,7 +43,7 @@ from agentrt.loop.outcome import (
 from agentrt.loop.repeat import is_in_progress, repeat_reply
 from agentrt.loop.reply import reply
 from agentrt.loop.resume import answered_before, going_on
-from agentrt.loop.structured_output import toolkit_for
+from agentrt.loop.structured_output import toolkit_for_reply
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext
 from agentrt.state.state import drop_unsavable
@@ -207,7 +207,7 @@ def _begin(agent: ReplyingConversation, ticket: Claim, left: ReplyContext | None
     else:
         skip_unsaved(state)
         ticket.reply_id = left.reply_id
-        toolkit = toolkit_for(agent, left)
+        toolkit = toolkit_for_reply(agent, left)
     run = Run(ticket, max(state.sequence, ticket.after) if ticket.after else state.sequence, toolkit)
     if left is not None:
         run.go_on(left)
@@ -331,7 +331,7 @@ async def _make_good(agent: ReplyingConversation, run: Run) -> None:
             pass
         record(agent, run, end_event(agent, run, "interrupted"))
     agent.state.sequence = run.last_number
-    if not await shielded(_SAVE_SECONDS, partial(_save_or_log, agent, run)):
+    if not await run_shielded(_SAVE_SECONDS, partial(_save_or_log, agent, run)):
         _logger.error("the state of a reply that did not end could not be saved within %s seconds", _SAVE_SECONDS)
 
 

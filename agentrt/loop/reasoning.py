@@ -7,7 +7,7 @@ from agentrt.chain import Chains
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.event_loop import checkpoint
 from agentrt.conversation.config import ContextConfig, ReActConfig
-from agentrt.conversation.context_usage import Fill
+from agentrt.conversation.context_usage import ContextUsage
 from agentrt.conversation.run import Run
 from agentrt.conversation.step import hint
 from agentrt.decoding.decoder import Decoder
@@ -68,7 +68,7 @@ class Conversation(Protocol):
     name: str
     system_prompt: str
     _prompts: Prompts
-    _fill: Fill
+    _fill: ContextUsage
     _announcing: frozenset[str]
     _model_calls: int
     _round_toolkit: Toolkit | None

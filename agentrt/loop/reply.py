@@ -29,7 +29,7 @@ from agentrt.event import (
 from agentrt.hooks import ReplyInput
 from agentrt.loop.acting import calls_of_round, run_calls
 from agentrt.loop.answer import announce_round, answer_of_core
-from agentrt.loop.compression import learn, may_be_full, reason_in_less
+from agentrt.loop.compression import compress_then_reason, near_context_limit, update_from_usage
 from agentrt.loop.outcome import (
     ReplyingConversation,
     begin,
@@ -43,7 +43,7 @@ from agentrt.loop.outcome import (
 )
 from agentrt.loop.reasoning import forget_attempt
 from agentrt.loop.resume import apply_answer, going_on, named
-from agentrt.loop.structured_output import demand
+from agentrt.loop.structured_output import require_structured_output
 from agentrt.message import (
     APPLY,
     ContentBlock,
@@ -80,7 +80,7 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     The message is built from what leaves on_reasoning, and each result is saved before the event that tells of it.
     """
     run = agent.run
-    mailbox, interruption, fill = run.mailbox, run.interruption, agent._fill
+    mailbox, interruption, usage = run.mailbox, run.interruption, agent._fill
     # What is looked at for each event.
     reply_id, posted, current_task = run.id, mailbox.items, interruption.current_task
     context, opening = await _open(agent, run, inputs, structured_schema)
@@ -150,19 +150,19 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                     if not single_task:
                         interruption.task = current_task()
             except ContextOverflow:
-                if not (isinstance(step, Reason) and fill.overflow()):
+                if not (isinstance(step, Reason) and usage.record_overflow()):
                     raise
             finally:
                 interruption.task = None
                 if stream is not inner:
                     await stream.aclose()
                 await inner.aclose()
-            if fill.wanted:  # the same step once more, with less to send
+            if usage.must_shorten:  # the same step once more, with less to send
                 for event in _take_back(run):
                     yield event
                 continue
             if run.last.__class__ is ModelCallEndEvent:
-                learn(agent, run.last)
+                update_from_usage(agent, run.last)
                 context.paused = run.last.finished_reason == "pause"
                 if run.last.finished_reason == "length":
                     run.cut_call = _cut_call(context)
@@ -272,7 +272,7 @@ def _begin(
             f"send a message, or have it observe one first"
         )
     context = begin(agent, run)
-    demand(agent, context, structured_schema)
+    require_structured_output(agent, context, structured_schema)
     state.context += [message.copy() for message in messages]
     state.reply_context = context
     return context, [start(agent, run)] if run.start is None else []
@@ -331,8 +331,8 @@ def _perform(agent: ReplyingConversation, context: ReplyContext, step: Step) -> 
     assert isinstance(step, Reason)  # a hint makes another round, so the step after it is no end either
     context.round_start = len(context.blocks)
     context.paused = False
-    if not agent._fill.has_plenty(agent.state, context, agent.model) and may_be_full(agent):
-        return reason_in_less(agent, step.tool_choice)
+    if not agent._fill.has_headroom(agent.state, context, agent.model) and near_context_limit(agent):
+        return compress_then_reason(agent, step.tool_choice)
     stream: AsyncGenerator[AgentEvent | Msg, None] = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)
     return stream
 

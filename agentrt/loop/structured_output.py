@@ -15,18 +15,18 @@ from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.json_schema.compiler import CompiledSchema, SchemaError
 from agentrt.types import JSONSchema
 
-__all__ = ["check_form", "demand", "toolkit_for"]
+__all__ = ["require_structured_output", "toolkit_for_reply", "validate_schema"]
 
 _MOST_ERRORS = 5
 
 
-def check_form(structured_schema: Any) -> None:
+def validate_schema(structured_schema: Any) -> None:
     """Raise `InvalidInputError` for what describes no form."""
     if structured_schema is not None:
         _schema_of(structured_schema)
 
 
-def demand(agent: Conversation, context: ReplyContext, structured_schema: Any) -> None:
+def require_structured_output(agent: Conversation, context: ReplyContext, structured_schema: Any) -> None:
     """Have the reply end with an answer of that form, `None` for any."""
     if structured_schema is None:
         return
@@ -37,7 +37,7 @@ def demand(agent: Conversation, context: ReplyContext, structured_schema: Any) -
     )
 
 
-def toolkit_for(agent: Conversation, context: ReplyContext) -> Toolkit:
+def toolkit_for_reply(agent: Conversation, context: ReplyContext) -> Toolkit:
     """Return the tools of a reply that is taken up again; of the form, its JSON schema is what is left."""
     task = context.structured
     return agent.toolkit if task is None else _extended(agent.toolkit, _StructuredOutput(task, None))

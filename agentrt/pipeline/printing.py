@@ -13,7 +13,7 @@ import anyio
 
 from agentrt.agent import AgentBase
 from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies
-from agentrt.concurrency.event_loop import shielded
+from agentrt.concurrency.event_loop import run_shielded
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.concurrency.reaper import Reaper
 from agentrt.errors import AgentRTError, ConfigError, UsageError
@@ -263,7 +263,7 @@ class _Work:
 
     async def _stop(self, task: asyncio.Future[Any]) -> None:
         task.cancel()
-        if not await shielded(_STOP_SECONDS, partial(asyncio.wait, [task])):
+        if not await run_shielded(_STOP_SECONDS, partial(asyncio.wait, [task])):
             _logger.error("a task whose printing was read did not stop within %s s of being cancelled", _STOP_SECONDS)
 
 

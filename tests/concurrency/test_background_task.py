@@ -16,7 +16,7 @@ import trio
 from agentrt import AgentState, MiddlewareBase
 from agentrt.concurrency import background_task
 from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies
-from agentrt.concurrency.event_loop import in_event_loop, shielded
+from agentrt.concurrency.event_loop import in_event_loop, run_shielded
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.concurrency.reaper import Reaper
 from agentrt.errors import AgentRTError, UsageError
@@ -471,7 +471,7 @@ async def test_shielded_work_is_begun_once_however_often_it_is_cancelled(anyio_b
         try:
             await anyio.sleep_forever()
         finally:
-            assert await shielded(5, work)
+            assert await run_shielded(5, work)
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
@@ -490,7 +490,7 @@ async def test_shielded_work_is_begun_once_however_often_it_is_cancelled(anyio_b
 
 
 async def test_shielded_work_that_takes_too_long_is_given_up():
-    assert not await shielded(0.01, anyio.sleep_forever)
+    assert not await run_shielded(0.01, anyio.sleep_forever)
 
 
 async def test_what_shielded_work_raises_is_raised():
@@ -498,7 +498,7 @@ async def test_what_shielded_work_raises_is_raised():
         raise KeyError("broken")
 
     with pytest.raises(KeyError, match="broken"):
-        await shielded(5, fail)
+        await run_shielded(5, fail)
 
 
 async def test_the_end_is_saved_when_the_task_that_awaits_the_reader_is_cancelled(anyio_backend_name):

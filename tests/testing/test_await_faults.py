@@ -51,7 +51,7 @@ async def test_a_save_without_a_shield_is_found(monkeypatch):
         await work()
         return True
 
-    monkeypatch.setattr(driver, "shielded", without_a_shield)
+    monkeypatch.setattr(driver, "run_shielded", without_a_shield)
     words = f"cancel {AT_SUSPENSION}in what was saved, the reply '.*' is neither over nor does it wait"
     with pytest.raises(AssertionError, match=words):
         await check_every_suspension(agent, faults=["cancel"])
@@ -64,7 +64,7 @@ async def test_a_save_whose_shield_is_gone_at_a_second_cancellation_is_found(mon
             await work()
         return True
 
-    monkeypatch.setattr(driver, "shielded", shielded_once)
+    monkeypatch.setattr(driver, "run_shielded", shielded_once)
     await check_every_suspension(agent, faults=["cancel", "cancel_task"])
     with pytest.raises(AssertionError, match=f"cancel_task_twice {AT_SUSPENSION}in what was saved, the reply '.*' is"):
         await check_every_suspension(agent, faults=["cancel_task_twice"])
