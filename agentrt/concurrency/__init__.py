@@ -1,1 +1,3 @@
 """Background tasks, event loops and interrupts, for asyncio and trio alike."""
+
+__all__: list[str] = []

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit, UserMsg
-from agentrt.agent import ContextConfig, fill
+from agentrt.agent import ContextConfig
+from agentrt.conversation import context_usage
 from agentrt.errors import AgentBusyError, ChainError, ContextOverflow, Transient
 from agentrt.event import ConfirmResult, CustomEvent, TextBlockDeltaEvent, UserConfirmResultEvent
 from agentrt.message import (
@@ -620,14 +621,14 @@ async def test_hints_and_pictures_survive_the_telling():
 
 async def test_a_long_history_is_counted_once(monkeypatch):
     counted: list[int] = []
-    real = fill.characters_of
+    real = context_usage.characters_of
 
     def counting(block: Any) -> int:
         counted.append(1)
         return real(block)
 
     history = [AssistantMsg("tester", [TextBlock(f"m{n}")]) for n in range(5_000)]
-    monkeypatch.setattr(fill, "characters_of", counting)
+    monkeypatch.setattr(context_usage, "characters_of", counting)
     rounds = [[call(f"c{n}", "add", a=n, b=n)] for n in range(20)]
     agent = agent_with(Model([*rounds, "done", *rounds, "done"], size=10**6), add, context=history)
     await agent.reply("go")

@@ -23,8 +23,8 @@ from agentrt.testing import (
     ScriptedChatModel,
     check_middleware,
     check_middleware_on_both_loops,
-    growth,
 )
+from agentrt.testing.kit import growth
 from agentrt.tool import ToolResponse
 
 WHO: ContextVar[str] = ContextVar("who")
