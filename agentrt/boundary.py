@@ -32,8 +32,8 @@ __all__ = [
     "is_plain_text",
     "json_problem",
     "json_size",
-    "mended_block",
-    "mended_message",
+    "mend_block",
+    "mend_message",
     "whole_characters",
 ]
 
@@ -90,7 +90,7 @@ def _json_size(value: Any) -> tuple[int, str | None]:
     return len(text), None
 
 
-def mended_block(block: _T, *, empty: bool = False) -> _T:
+def mend_block(block: _T, *, empty: bool = False) -> _T:
     """Return a block whose fields are what they should be: the same one, or else a copy.
 
     Half surrogate pairs are replaced, an id that is a number becomes a `str`, and a missing id or type is filled in;
@@ -160,7 +160,7 @@ def _as_text(cls: type, name: str, value: Any, empty: bool) -> str:
     raise ValueError(f"a {cls.__name__} whose {name} is {repr_of(value, 100)}: it must be a str")
 
 
-def mended_message(message: Msg) -> Msg:
+def mend_message(message: Msg) -> Msg:
     """Return a message that can be kept: the same one, or else a copy. Raises `ValueError`, saying what is wrong."""
     if is_plain_message(message):
         return message
@@ -197,7 +197,7 @@ def is_plain_message(message: Msg) -> bool:
 
 def _mended_content(content: list[Any]) -> dict[str, Any]:
     try:
-        blocks = [mended_block(block) for block in content]
+        blocks = [mend_block(block) for block in content]
     except ValueError as error:
         raise ValueError(f"it holds {error}") from None
     return {"content": blocks} if any(new is not old for new, old in zip(blocks, content, strict=True)) else {}

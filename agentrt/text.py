@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-__all__ = ["escaped", "mask", "one_line", "repr_of", "shown", "user_frames_of", "whole_characters"]
+__all__ = ["escape_controls", "mask", "one_line", "repr_of", "short_repr", "user_frames_of", "whole_characters"]
 
 _KEPT = {ord("\n"), ord("\t")}
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _KEPT
@@ -26,7 +26,7 @@ class _Repr(reprlib.Repr):
 _repr = _Repr()
 _repr.maxstring = _repr.maxother = 60
 _repr.maxlevel = 2
-shown = _repr.repr  # a short `!r`: what the model wrote may be a megabyte
+short_repr = _repr.repr  # a short `!r`: what the model wrote may be a megabyte
 
 
 def repr_of(value: object, longest: int = 200) -> str:
@@ -37,7 +37,7 @@ def repr_of(value: object, longest: int = 200) -> str:
         return f"<{type(value).__name__} that has no repr>"
 
 
-def escaped(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return the text with everything spelt out that a terminal would obey, but for newlines and tabs."""
     return text.replace("\r\n", "\n").translate(_ESCAPES)
 

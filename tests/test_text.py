@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrt.text import escaped, mask, one_line
+from agentrt.text import escape_controls, mask, one_line
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ from agentrt.text import escaped, mask, one_line
     ],
 )
 def test_what_a_terminal_would_obey_is_spelt_out(text, shown):
-    assert escaped(text) == shown
+    assert escape_controls(text) == shown
 
 
 @given(st.text(st.characters(categories=None)))
 def test_nothing_else_that_controls_is_left(text):
-    left = {char for char in escaped(text) if unicodedata.category(char) in ("Cc", "Cs")}
+    left = {char for char in escape_controls(text) if unicodedata.category(char) in ("Cc", "Cs")}
     assert left <= {"\n", "\t"}
-    escaped(text).encode()
+    escape_controls(text).encode()
 
 
 def test_one_line_is_one_line_and_not_too_long():

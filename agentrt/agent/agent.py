@@ -102,7 +102,7 @@ class Agent(ReActAgentBase):
         self.model = cast(ChatModelBase, model)
         self._contributed = [_tools_of(each) for each in self._middlewares]
         own = toolkit if toolkit is not None else Toolkit()
-        self.toolkit = own.extended([tool for tools in self._contributed for tool in tools])
+        self.toolkit = own.with_tools([tool for tools in self._contributed for tool in tools])
         self.react_config = react_config or ReActConfig()
         self.context_config = context_config or ContextConfig()
         self.when_busy: WhenBusy = when_busy

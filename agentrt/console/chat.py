@@ -14,7 +14,7 @@ from agentrt.console.render.plain import PlainView
 from agentrt.console.render.show import show
 from agentrt.console.reply_runner import Turn
 from agentrt.state import AgentState
-from agentrt.text import escaped, one_line
+from agentrt.text import escape_controls, one_line
 
 __all__ = ["Chat"]
 
@@ -87,7 +87,7 @@ class Chat:
         _tell("new", "a new conversation begins")
 
     def _explain(self) -> None:
-        print(escaped(self._agent.explain()))
+        print(escape_controls(self._agent.explain()))
 
     def _input(self) -> None:
         question = question_of(self._agent.state)

@@ -15,7 +15,7 @@ from agentrt.console.chat import Chat
 from agentrt.console.session import SessionFile
 from agentrt.console.specs import load_model, load_toolkit
 from agentrt.errors import AgentRTError, UsageError
-from agentrt.text import escaped
+from agentrt.text import escape_controls
 
 __all__ = ["main"]
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _tell_error(text: str) -> None:
     with suppress(OSError):
-        print(escaped(f"agentrt: {text}"), file=sys.stderr)
+        print(escape_controls(f"agentrt: {text}"), file=sys.stderr)
 
 
 def _is_output_lost() -> bool:
@@ -90,7 +90,7 @@ def _chat(options: argparse.Namespace) -> int:
     _let_everything_be_read()
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if in_terminal:
-        print(escaped(_greeting(agent)))
+        print(escape_controls(_greeting(agent)))
     with start_blocking_portal(name="agentrt") as portal, portal.wrap_async_context_manager(agent):
         is_whole = Chat(agent, portal, color=not options.no_color).run()
     sys.stdout.flush()
@@ -136,4 +136,4 @@ def _let_everything_be_read() -> None:
 class _ToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):  # no reply fails because its log cannot be written
-            print(escaped(self.format(record)), file=sys.stderr)
+            print(escape_controls(self.format(record)), file=sys.stderr)

@@ -29,7 +29,7 @@ def load_toolkit(specs: Sequence[str]) -> Toolkit:
             tools.append(found)
     if len(toolkits) > 1:
         raise ConfigError(f"only one of {', '.join(specs)} can be a Toolkit: name lists of tools, or join them in one")
-    return (toolkits[0] if toolkits else Toolkit()).extended(tools)
+    return (toolkits[0] if toolkits else Toolkit()).with_tools(tools)
 
 
 def load_model(spec: str | None) -> ChatModelBase:

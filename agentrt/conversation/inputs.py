@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentrt.block import BLOCKS
-from agentrt.boundary import is_plain_message, mended_message, whole_characters
+from agentrt.boundary import is_plain_message, mend_message, whole_characters
 from agentrt.errors import InvalidInputError
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
@@ -47,7 +47,7 @@ def _mend(message: Any) -> Msg:
         return message
     _check(message)
     try:
-        return mended_message(message)
+        return mend_message(message)
     except ValueError as error:
         problem = str(error)
     raise InvalidInputError(f"the message from {message.name!r:.200} could not be saved: {problem}")

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from agentrt.boundary import mended_block, whole_characters
+from agentrt.boundary import mend_block, whole_characters
 from agentrt.decoding.base64_groups import DataPieces
 from agentrt.errors import ChainContractError
 from agentrt.event import (
@@ -207,7 +207,7 @@ class Decoder:
         if block.__class__ not in _WRITTEN_BY_MODELS:
             raise self._refused(f"answered with {repr_of(block)}: an answer holds text, thinking, data and tool calls")
         try:
-            return mended_block(block, empty=True)
+            return mend_block(block, empty=True)
         except ValueError as error:
             problem = str(error)
         raise self._refused(f"answered with {problem}")

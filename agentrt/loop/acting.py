@@ -8,7 +8,7 @@ from itertools import groupby
 
 import anyio
 
-from agentrt.boundary import is_plain_text, json_problem, mended_block, mended_message
+from agentrt.boundary import is_plain_text, json_problem, mend_block, mend_message
 from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies
 from agentrt.conversation.run import Run
 from agentrt.conversation.step import STRUCTURED_OUTPUT, Act
@@ -358,7 +358,7 @@ def _take_metadata(context: ReplyContext, response: ToolResponse) -> None:
         response.metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
         refused = next((block.type for block in answer.get_content_blocks() if block.type not in _ANSWERS), None)
         try:
-            answer = mended_message(answer)
+            answer = mend_message(answer)
         except ValueError as error:
             _fail(response, f"the tool's answer to the user could not be saved: {error}")
         else:
@@ -427,7 +427,7 @@ def _blocks(content: str | ToolOutput) -> ToolOutput:
 def _block(block: object) -> TextBlock | DataBlock:
     if not isinstance(block, (TextBlock, DataBlock)):
         raise ValueError(f"{block!r:.200}, which is neither a TextBlock nor a DataBlock")
-    return mended_block(block)
+    return mend_block(block)
 
 
 def _pieces(run: Run, call: ToolCallBlock, content: ToolOutput) -> list[AgentEvent]:

@@ -9,7 +9,7 @@ is kept becomes what the listener has.
 from copy import copy, deepcopy
 
 from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
-from agentrt.boundary import mended_message
+from agentrt.boundary import mend_message
 from agentrt.conversation.inputs import as_messages
 from agentrt.conversation.run import Answer, Run
 from agentrt.decoding.decoder import Decoder
@@ -51,7 +51,7 @@ def checked_answer(final: Msg) -> Msg:
     kept = AssistantMsg("", [], structured_output=final.structured_output)
     kept.content = final.content
     try:
-        mended = mended_message(kept)
+        mended = mend_message(kept)
     except ValueError as error:
         problem = str(error)
     else:

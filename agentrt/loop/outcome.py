@@ -34,7 +34,7 @@ from agentrt.hooks import ReplyInput
 from agentrt.loop.reasoning import Conversation, known_tools
 from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState, copy_block
 from agentrt.state import AgentState, ReplyContext, ReplyOutcome, StateStore
-from agentrt.tool.base import plan_of
+from agentrt.tool.base import call_plan_of
 from agentrt.types import FinishedReason, PermissionBehavior
 
 __all__ = [
@@ -275,7 +275,7 @@ def begun_calls(context: ReplyContext) -> set[str]:
 
 def _runs_in_a_thread(agent: Conversation, call: ToolCallBlock) -> bool:
     tool = known_tools(agent).get(call.name)
-    return tool is not None and plan_of(tool).in_thread
+    return tool is not None and call_plan_of(tool).in_thread
 
 
 class _InterruptHandler(Protocol):

@@ -295,7 +295,7 @@ def _settle_tools(agent: Conversation, tools: OfferedTools, tool_choice: ToolCho
     if not run.is_internal and (tools.added or agent._round_toolkit is not None):
         names = {schema["function"]["name"] for schema in shown}
         added = [tool for name, tool in (tools.added or {}).items() if name in names]
-        agent._round_toolkit = run.lasting_toolkit.extended(added, override=True) if added else None
+        agent._round_toolkit = run.lasting_toolkit.with_tools(added, override=True) if added else None
         run.toolkit = agent._round_toolkit or run.lasting_toolkit
     return shown
 

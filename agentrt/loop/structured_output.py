@@ -49,7 +49,7 @@ def _extended(toolkit: Toolkit, tool: ToolBase) -> Toolkit:
             f"structured_schema needs the name {STRUCTURED_OUTPUT!r} for a tool of its own, but the toolkit has a tool "
             f"of that name: give that one another name"
         )
-    return toolkit.extended([tool])
+    return toolkit.with_tools([tool])
 
 
 def _is_model(value: Any) -> bool:

@@ -22,7 +22,7 @@ from agentrt.message import (
     ToolResultState,
 )
 from agentrt.output.audio import AudioPlayer, PlayerFactory, Speech, sounds_in
-from agentrt.text import escaped, one_line
+from agentrt.text import escape_controls, one_line
 
 __all__ = ["AudioPlayer", "Printer"]
 
@@ -186,7 +186,7 @@ class _Mark:
             new = new[:-1]
         self.shown += len(new)
         self._tail = (self._tail + new[-_TAIL:])[-_TAIL:]
-        return escaped(new)
+        return escape_controls(new)
 
 
 class _Shown:
@@ -263,14 +263,14 @@ def _is_complete(blocks: list[ContentBlock], place: int) -> bool:
 
 
 def _named(name: str) -> str:
-    return one_line(escaped(name), _LONGEST_NAME)
+    return one_line(escape_controls(name), _LONGEST_NAME)
 
 
 def _as_line(block: ContentBlock) -> str:
     line = json.dumps({"type": block.type, **_fields(block)}, ensure_ascii=False)
     if isinstance(block, ToolCallBlock):  # as the model wrote it, be it JSON or not
         line = f'{line[:-1]}, "input": {block.input or "{}"}}}'
-    return one_line(escaped(line), _LONGEST_LINE)
+    return one_line(escape_controls(line), _LONGEST_LINE)
 
 
 def _fields(block: ContentBlock) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from agentrt.message import ContentBlock, TextBlock
 from agentrt.terminal.form import Form, check_form
 from agentrt.terminal.line_reader import Lines
 from agentrt.terminal.stdio import echo_off, stdin_lines, write_stdout
-from agentrt.text import escaped
+from agentrt.text import escape_controls
 
 __all__ = ["TerminalUserInput", "UserInputBase", "UserInputData"]
 
@@ -86,8 +86,8 @@ class TerminalUserInput(UserInputBase):
                 return UserInputData([TextBlock(text)])
             form = Form(
                 structured_model,
-                ask=lambda prompt, unseen: self._ask(lines, escaped(prompt), unseen),
-                tell=lambda told: self._write(f"{escaped(told)}\n"),
+                ask=lambda prompt, unseen: self._ask(lines, escape_controls(prompt), unseen),
+                tell=lambda told: self._write(f"{escape_controls(told)}\n"),
             )
             return UserInputData([TextBlock(text)], await form.fill())
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from agentrt.errors import ToolError
-from agentrt.text import shown
+from agentrt.text import short_repr
 from agentrt.tool.json_schema.compiler import CompiledSchema
 from agentrt.types import JSONSchema
 
@@ -75,7 +75,7 @@ def by_schema(schema: JSONSchema, hidden: frozenset[str], convert: Parse | None)
         except RecursionError:
             found = "its input is nested too deep to be checked"
         except Exception as error:  # noqa: BLE001  # whatever the schema makes of it, the tool must not run
-            found = f"its input cannot be checked: {shown(str(error))}"
+            found = f"its input cannot be checked: {short_repr(str(error))}"
         if found is not None:
             raise ArgumentsError(found)
         return convert(text) if convert else arguments
@@ -98,7 +98,7 @@ def parse_object(text: str) -> dict[str, Any]:
     except (ValueError, TypeError) as error:  # TypeError: text with half a surrogate pair
         return _blank_or_refused(text, error)
     if value.__class__ is not dict:
-        raise ArgumentsError(f"its input must be a JSON object, not {shown(value)}")
+        raise ArgumentsError(f"its input must be a JSON object, not {short_repr(value)}")
     # Every key is followed by a colon, so as many colons as keys leave no room for a duplicate or a nested object.
     if text.count(":") != len(value):
         _refuse_duplicates(text)
@@ -117,7 +117,9 @@ def _blank_or_refused(text: str, error: Exception) -> dict[str, Any]:
 def _refuse_infinite(value: Any, path: tuple[str | int, ...]) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         where = ".".join(map(str, path))
-        raise ArgumentsError(f"argument {shown(where)} should be a finite number, not {value}: send less than 1e308")
+        raise ArgumentsError(
+            f"argument {short_repr(where)} should be a finite number, not {value}: send less than 1e308"
+        )
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, part in parts:
         _refuse_infinite(part, (*path, name))
@@ -136,7 +138,7 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ArgumentsError(f"its input has the key {shown(twice)} twice in one object: give each key once")
+        raise ArgumentsError(f"its input has the key {short_repr(twice)} twice in one object: give each key once")
     return found
 
 
@@ -155,7 +157,7 @@ def _sentence(error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return f"argument {where!r} is missing"
     if error["type"] == "extra_forbidden":
-        return f"argument {shown(where)} is unknown"
+        return f"argument {short_repr(where)} is unknown"
     if error["msg"].startswith("Input should "):
-        return f"argument {where!r} {error['msg'].removeprefix('Input ')}, not {shown(error['input'])}"
+        return f"argument {where!r} {error['msg'].removeprefix('Input ')}, not {short_repr(error['input'])}"
     return f"argument {where!r} is refused: {error['msg']}"

@@ -9,11 +9,11 @@ from typing import Any, Literal, Self
 
 from agentrt.errors import ToolConfigError, ToolError, UsageError
 from agentrt.tool.docstring import parse_docstring
-from agentrt.tool.invocation import Plan, make_plan
-from agentrt.tool.signature import place
+from agentrt.tool.invocation import CallPlan, make_call_plan
+from agentrt.tool.signature import source_location
 from agentrt.types import JSONSchema, PermissionBehavior, PermissionContext, PermissionDecision
 
-__all__ = ["MAX_OUTPUT", "ToolBase", "check_name", "check_tool", "place_of", "plan_of"]
+__all__ = ["MAX_OUTPUT", "ToolBase", "call_plan_of", "check_name", "check_tool", "tool_location"]
 
 MAX_OUTPUT = 200_000
 """How many characters a tool's result may have, apart from data, unless the tool sets a limit: some 50,000 tokens."""
@@ -69,7 +69,7 @@ class ToolBase:
     secrets: Sequence[str] = ()
     """Texts, of 8 characters or more, that are masked in the message of an exception; so is what looks like a key."""
 
-    _plan: Plan | None = None
+    _plan: CallPlan | None = None
 
     # Typed so that a subclass may narrow it.
     def call(self, *args: Any, **arguments: Any) -> Any:
@@ -129,9 +129,9 @@ class ToolBase:
     @property
     def is_streaming(self) -> bool:
         """Whether the output comes in pieces; if `call` returns a generator, that is not known before it has run."""
-        return plan_of(self).is_streaming
+        return call_plan_of(self).is_streaming
 
-    def renamed(self, name: str) -> Self:
+    def with_name(self, name: str) -> Self:
         """Return a copy under another name."""
         new = copy.copy(self)
         new.name = name
@@ -142,32 +142,32 @@ class ToolBase:
     def __getattr__(self, name: str) -> Any:
         # Reached only for what neither the class nor the instance sets.
         if name == "input_schema":
-            return plan_of(self).schema
+            return call_plan_of(self).schema
         if name == "description":
             return parse_docstring(_docstring(self))[0]
         if name == "name":
             cls = type(self).__name__
-            raise ToolConfigError(f"{cls} has no name: write `name = ...` in the class ({place_of(self)})")
+            raise ToolConfigError(f"{cls} has no name: write `name = ...` in the class ({tool_location(self)})")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         # The plan holds closures, which no pickle takes; it is worked out again.
         return {name: value for name, value in self.__dict__.items() if name != "_plan"}
 
-    def _make_plan(self) -> Plan:
+    def _make_call_plan(self) -> CallPlan:
         schema = self.__dict__.get("input_schema", getattr(type(self), "input_schema", None))
         if schema is None and type(self).call is ToolBase.call:
             raise ToolConfigError(
                 f"{type(self).__name__} has neither `call` nor `input_schema`: define `async def call` with type hints"
             )
-        return make_plan(self.name, self.call, {}, schema)
+        return make_call_plan(self.name, self.call, {}, schema)
 
 
-def plan_of(tool: ToolBase) -> Plan:
+def call_plan_of(tool: ToolBase) -> CallPlan:
     """Return how to call the tool; worked out on first use."""
     plan = tool._plan
     if plan is None:
-        plan = tool._plan = tool._make_plan()
+        plan = tool._plan = tool._make_call_plan()
     return plan
 
 
@@ -193,11 +193,11 @@ def check_tool(tool: ToolBase) -> None:
         raise ToolConfigError(f"max_output of {name} must be more than 0 characters, not {tool.max_output!r}")
 
 
-def place_of(tool: ToolBase) -> str:
+def tool_location(tool: ToolBase) -> str:
     """Return "file:line" of what does the tool's work."""
     function = getattr(tool, "function", type(tool).call)
     cls = type(tool)
-    return f"{cls.__module__}.{cls.__qualname__}" if function is ToolBase.call else place(function)
+    return f"{cls.__module__}.{cls.__qualname__}" if function is ToolBase.call else source_location(function)
 
 
 def _docstring(tool: ToolBase) -> str | None:

@@ -16,9 +16,9 @@ from agentrt.errors import ToolError
 from agentrt.tool.arguments import parse_object
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
-from agentrt.tool.invocation import CLEANUP_SECONDS, Plan, step_in_thread
+from agentrt.tool.invocation import CLEANUP_SECONDS, CallPlan, step_in_thread
 from agentrt.tool.stream_output import Output
-from agentrt.tool.to_response import failed, failure, frames_for_log, to_response
+from agentrt.tool.to_response import failure, failure_text, frames_for_log, to_response
 from agentrt.types import ToolChunk, ToolResponse
 
 __all__ = ["PreparedCall", "respond", "run_call"]
@@ -45,7 +45,7 @@ class PreparedCall:
     """
 
     tool: ToolBase
-    plan: Plan
+    plan: CallPlan
     tool_call: ToolCallBlock
     name: str
     input: str
@@ -314,4 +314,4 @@ def _late(prepared: PreparedCall, in_thread: bool) -> _Ending:
 def _ending(tool: ToolBase, error: BaseException) -> _Ending:
     if tool.raise_tool_errors:
         raise error
-    return failed(tool, error), ToolResultState.ERROR
+    return failure_text(tool, error), ToolResultState.ERROR

@@ -8,8 +8,8 @@ from pydantic import SecretStr
 from agentrt.errors import ToolConfigError
 from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_tool
 from agentrt.tool.docstring import parse_docstring
-from agentrt.tool.invocation import Plan, make_plan
-from agentrt.tool.signature import bound_arguments, docstring_of, name_of, place
+from agentrt.tool.invocation import CallPlan, make_call_plan
+from agentrt.tool.signature import bound_arguments, docstring_of, function_name, source_location
 from agentrt.types import JSONSchema
 
 __all__ = ["FunctionTool"]
@@ -51,7 +51,7 @@ class FunctionTool(ToolBase):
             name, description, json_schema = _parts(json_schema, name, description)
         _check_function(function, name)
         self.function = function
-        self.name = name if name is not None else name_of(function)
+        self.name = name if name is not None else function_name(function)
         self.description = parse_docstring(docstring_of(function))[0] if description is None else description
         self.ask = ask
         self.timeout = timeout
@@ -64,7 +64,7 @@ class FunctionTool(ToolBase):
         self.secrets = list(_texts(hidden))
         self._json_schema = json_schema
         check_tool(self)
-        plan = self._plan = self._make_plan()
+        plan = self._plan = self._make_call_plan()
         self.input_schema = plan.schema
         self.is_concurrency_safe = not plan.in_thread if is_concurrency_safe is None else is_concurrency_safe
 
@@ -73,10 +73,10 @@ class FunctionTool(ToolBase):
         return self.function(*args, **arguments, **self._preset)
 
     def __repr__(self) -> str:
-        return f"<FunctionTool {self.name} ({place(self.function)})>"
+        return f"<FunctionTool {self.name} ({source_location(self.function)})>"
 
-    def _make_plan(self) -> Plan:
-        return make_plan(self.name, self.function, self._preset, self._json_schema)
+    def _make_call_plan(self) -> CallPlan:
+        return make_call_plan(self.name, self.function, self._preset, self._json_schema)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -112,8 +112,8 @@ def _check_function(function: Any, name: str | None) -> None:
         )
     if not callable(function):
         raise ToolConfigError(f"{function!r} cannot be a tool: pass a function with type hints, or a ToolBase")
-    if name is None and name_of(function) == "<lambda>":
+    if name is None and function_name(function) == "<lambda>":
         raise ToolConfigError(
             f"a lambda has no name that a model could call it by: write a function with `def`, or give name=... "
-            f"({place(function)})"
+            f"({source_location(function)})"
         )

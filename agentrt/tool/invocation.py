@@ -17,7 +17,7 @@ from agentrt.tool.json_schema.compiler import CompiledSchema, SchemaError
 from agentrt.tool.signature import Signature, context_parameter, defaults_of, read_signature, underlying
 from agentrt.types import JSONSchema
 
-__all__ = ["CLEANUP_SECONDS", "Plan", "make_plan", "step_in_thread"]
+__all__ = ["CLEANUP_SECONDS", "CallPlan", "make_call_plan", "step_in_thread"]
 
 CLEANUP_SECONDS = 5.0
 """How long a tool may clean up when it is stopped."""
@@ -29,7 +29,7 @@ _threads: RunVar[CapacityLimiter] = RunVar("agentrt_tool_threads")
 
 
 @dataclass(slots=True)
-class Plan:
+class CallPlan:
     """How to call a tool.
 
     `run(**arguments)` gives something to await, or, when `is_streaming`, an async generator. `in_thread` says that the
@@ -48,7 +48,9 @@ class Plan:
     can_wait: bool
 
 
-def make_plan(name: str, function: Callable[..., Any], preset: dict[str, Any], schema: JSONSchema | None) -> Plan:
+def make_call_plan(
+    name: str, function: Callable[..., Any], preset: dict[str, Any], schema: JSONSchema | None
+) -> CallPlan:
     """Work out how to call the `function` of the tool `name`; raises `ToolConfigError` for what cannot be a tool.
 
     A `schema` given by hand is what the model sees and what is checked; type hints, when all are there, then still
@@ -60,7 +62,7 @@ def make_plan(name: str, function: Callable[..., Any], preset: dict[str, Any], s
         _check_schema(name, schema)
         signature = _by_hand(name, function, preset, schema)
     run, is_streaming, in_thread = _runner(function)
-    return Plan(
+    return CallPlan(
         run=partial(run, **preset) if preset else run,
         schema=signature.schema,
         parse=signature.parse,

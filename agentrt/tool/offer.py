@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrt.tool.base import ToolBase, check_tool, plan_of
+from agentrt.tool.base import ToolBase, call_plan_of, check_tool
 from agentrt.types import JSONSchema
 
 __all__ = ["OfferedTools", "as_offered_tools", "schema_of"]
@@ -34,14 +34,14 @@ def as_offered_tools(value: Any, given: Any) -> Any:
     added = before.added = {} if before.added is None else before.added
     offered = OfferedTools()
     offered.runnable, offered.added = before.runnable, added
-    known = None if before.runnable is None else {_name_of(schema) for schema in before.runnable}
+    known = None if before.runnable is None else {_schema_name(schema) for schema in before.runnable}
     names: set[str] = set()
     for tool in value or ():
         if isinstance(tool, ToolBase):
             check_tool(tool)
             added[tool.name] = tool
         schema = schema_of(tool) if isinstance(tool, ToolBase) else tool
-        name = _name_of(schema)
+        name = _schema_name(schema)
         if name in names:
             raise ValueError(f"two of the tools are called {name!r}: leave one out, or rename it")
         if known is not None and name not in known and name not in added:
@@ -56,11 +56,11 @@ def as_offered_tools(value: Any, given: Any) -> Any:
 
 def schema_of(tool: ToolBase) -> JSONSchema:
     """Return the schema of a tool in OpenAI's form."""
-    function = {"name": tool.name, "description": tool.description, "parameters": plan_of(tool).schema}
+    function = {"name": tool.name, "description": tool.description, "parameters": call_plan_of(tool).schema}
     return {"type": "function", "function": function}
 
 
-def _name_of(schema: Any) -> str:
+def _schema_name(schema: Any) -> str:
     function = schema.get("function") if isinstance(schema, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):

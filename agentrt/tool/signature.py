@@ -35,9 +35,9 @@ __all__ = [
     "context_parameter",
     "defaults_of",
     "docstring_of",
-    "name_of",
-    "place",
+    "function_name",
     "read_signature",
+    "source_location",
     "underlying",
 ]
 
@@ -137,7 +137,7 @@ def underlying(function: Any) -> Any:
     return function
 
 
-def name_of(function: Any) -> str:
+def function_name(function: Any) -> str:
     """Return the name that the source gives to a callable; an object with `__call__` is named after its class."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -153,7 +153,7 @@ def docstring_of(function: Any) -> str | None:
     return function.__call__.__doc__ or type(function).__doc__
 
 
-def place(function: Any) -> str:
+def source_location(function: Any) -> str:
     """Return "file:line" of a callable, its module and name when there is no source."""
     plain = inspect.unwrap(underlying(function))
     code = getattr(plain, "__code__", None)
@@ -166,7 +166,7 @@ def place(function: Any) -> str:
 
 def _refuse(function: Any, why: str) -> NoReturn:
     owner = f"{type(function.__self__).__name__}." if inspect.ismethod(function) else ""
-    raise ToolConfigError(f"{owner}{name_of(function)}() cannot be a tool: {why} ({place(function)})")
+    raise ToolConfigError(f"{owner}{function_name(function)}() cannot be a tool: {why} ({source_location(function)})")
 
 
 def _parameters(function: Any) -> _Parameters:

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from agentrt.block import Base64Source, DataBlock, TextBlock, ToolResultState
-from agentrt.boundary import json_size, mended_block
+from agentrt.boundary import json_size, mend_block
 from agentrt.errors import ToolError
 from agentrt.message import Msg
 from agentrt.text import mask, user_frames_of
@@ -28,18 +28,18 @@ __all__ = [
     "MAX_METADATA",
     "Budget",
     "blocks_of",
+    "check_failure_text",
     "check_metadata",
     "content_of",
     "data_size",
-    "failed",
-    "failed_check",
     "failure",
+    "failure_text",
     "final",
     "frames_for_log",
-    "kind_of",
     "response_of",
     "state_of",
     "to_response",
+    "type_with_article",
 ]
 
 _logger = logging.getLogger("agentrt")
@@ -77,7 +77,7 @@ def _words(tool: ToolBase, error: BaseException) -> str:
     return told if len(text) <= _MAX_ERROR else f"{told[:_MAX_ERROR]}... [cut: {len(text):,} characters]"
 
 
-def failed_check(tool: ToolBase, error: BaseException) -> str:
+def check_failure_text(tool: ToolBase, error: BaseException) -> str:
     """Return the short form of what a validator of the tool raised; its traceback goes to the log only."""
     _logger.warning("checking the arguments of tool %r failed:\n%s", tool.name, frames_for_log(tool, error))
     words = _words(tool, error)
@@ -89,7 +89,7 @@ def _secrets_of_environment() -> list[str]:
     return [value for name, value in os.environ.items() if _SECRET_NAME.search(name.upper())]
 
 
-def failed(tool: ToolBase, error: BaseException) -> str:
+def failure_text(tool: ToolBase, error: BaseException) -> str:
     """Return the short form of an exception for the model; its traceback goes to the log only."""
     _logger.warning("tool %r failed:\n%s", tool.name, frames_for_log(tool, error))
     more = ""
@@ -200,15 +200,17 @@ def _json(tool: ToolBase, value: Any) -> str:
         if inspect.iscoroutine(value):
             value.close()  # the result says it, so Python need not warn as well
         raise ToolError(
-            f"the output of {tool.name} is {kind_of(value)} instead of a value: await it, or make it a generator or "
-            f"a list"
+            f"the output of {tool.name} is {type_with_article(value)} instead of a value: await it, or make it a "
+            f"generator or a list"
         )
     try:
         return to_json(value).decode()
     except (PydanticSerializationError, ValueError) as error:
         with suppress(ValueError, TypeError, RecursionError):  # a text in it may have half a surrogate pair
             return _printable(json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":")))
-        raise ToolError(f"the output of {tool.name} is {kind_of(value)}, which has no JSON form: {error}") from error
+        raise ToolError(
+            f"the output of {tool.name} is {type_with_article(value)}, which has no JSON form: {error}"
+        ) from error
 
 
 def blocks_of(tool: ToolBase, content: Any) -> ToolOutput:
@@ -217,10 +219,10 @@ def blocks_of(tool: ToolBase, content: Any) -> ToolOutput:
     for block in content if isinstance(content, list | tuple) else [content]:
         if not isinstance(block, TextBlock | DataBlock):
             raise ToolError(
-                f"the result of {tool.name} holds {kind_of(block)}: it is a list of TextBlock and DataBlock"
+                f"the result of {tool.name} holds {type_with_article(block)}: it is a list of TextBlock and DataBlock"
             )
     try:
-        return [mended_block(_printable_block(block)) for block in content]
+        return [mend_block(_printable_block(block)) for block in content]
     except ValueError as error:
         problem = str(error)
     raise ToolError(f"the result of {tool.name} holds {problem}")
@@ -242,7 +244,7 @@ def check_metadata(tool: ToolBase, metadata: Any, before: int = 0) -> int:
     if not metadata:
         return before
     if not isinstance(metadata, dict):
-        raise ToolError(f"the metadata of {tool.name}'s result is {kind_of(metadata)}: it must be a dict")
+        raise ToolError(f"the metadata of {tool.name}'s result is {type_with_article(metadata)}: it must be a dict")
     if not isinstance(metadata.get("response_msg"), Msg | None):
         raise ToolError(f"the metadata of {tool.name}'s result has a response_msg that is not a Msg: give one")
     try:
@@ -282,7 +284,7 @@ def _text_of(error: BaseException) -> str:
         return "(its text cannot be shown)"
 
 
-def kind_of(value: Any) -> str:
+def type_with_article(value: Any) -> str:
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 

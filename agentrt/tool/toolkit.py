@@ -8,17 +8,17 @@ from typing import Any, Literal
 from agentrt.block import TextBlock, ToolCallBlock, ToolResultState
 from agentrt.errors import ToolConfigError
 from agentrt.module import StateModule
-from agentrt.text import shown
+from agentrt.text import short_repr
 from agentrt.tool.arguments import ArgumentsError
-from agentrt.tool.base import ToolBase, check_name, check_tool, place_of, plan_of
+from agentrt.tool.base import ToolBase, call_plan_of, check_name, check_tool, tool_location
 from agentrt.tool.call import PreparedCall, run_call
 from agentrt.tool.context import ToolContext
 from agentrt.tool.function import FunctionTool
 from agentrt.tool.group import BASIC, META_TOOL, MetaTool, ToolGroup, describe
-from agentrt.tool.invocation import Plan
+from agentrt.tool.invocation import CallPlan
 from agentrt.tool.json_schema.compiler import summary
 from agentrt.tool.offer import schema_of
-from agentrt.tool.to_response import failed_check, failure
+from agentrt.tool.to_response import check_failure_text, failure
 from agentrt.types import JSONSchema, ToolChunk, ToolResponse
 
 __all__ = ["Toolkit"]
@@ -33,7 +33,7 @@ Namesake = Literal["raise", "override", "skip", "rename"]
 @dataclass(slots=True)
 class _Entry:
     tool: ToolBase
-    plan: Plan
+    plan: CallPlan
     group: str
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -41,7 +41,7 @@ class _Entry:
 
 
 def _enter(tool: ToolBase, group: str) -> _Entry:
-    return _Entry(tool, plan_of(tool), group)
+    return _Entry(tool, call_plan_of(tool), group)
 
 
 class Toolkit(StateModule):
@@ -97,7 +97,7 @@ class Toolkit(StateModule):
         tool = _as_tool(function, given, preset_kwargs, json_schema)
         chosen = self._settle(tool, namesake)
         if chosen is not None:
-            self._entries[chosen.name] = _Entry(chosen, plan_of(chosen), group_name)
+            self._entries[chosen.name] = _Entry(chosen, call_plan_of(chosen), group_name)
             self._schemas.clear()
 
     def create_tool_group(self, name: str, description: str, active: bool = False, notes: str | None = None) -> None:
@@ -121,13 +121,13 @@ class Toolkit(StateModule):
         self._set_active(name for name, active in groups.items() if active)
         return ToolResponse([TextBlock(describe([self._groups[name] for name in self._active]))])
 
-    def extended(self, tools: Sequence[Callable[..., Any] | ToolBase], *, override: bool = False) -> "Toolkit":
+    def with_tools(self, tools: Sequence[Callable[..., Any] | ToolBase], *, override: bool = False) -> "Toolkit":
         """Return a toolkit with the tools of this one, now and later, and further ones; this one if there are none.
 
         The further tools do not enter this toolkit, but whatever is registered or set in the new one later enters this
         one. With `override`, further tools hide tools of the same name.
         """
-        return _Extended(self, tools, override) if tools else self
+        return _ExtendedToolkit(self, tools, override) if tools else self
 
     @property
     def active_groups(self) -> list[str]:
@@ -183,7 +183,7 @@ class Toolkit(StateModule):
         try:
             arguments = entry.plan.parse(text)
         except ArgumentsError as error:
-            why = str(error) if error.__cause__ is None else failed_check(entry.tool, error.__cause__)
+            why = str(error) if error.__cause__ is None else check_failure_text(entry.tool, error.__cause__)
             return failure(f"{name} was not run: {why}. {summary(entry.plan.schema)}")
         return PreparedCall(entry.tool, entry.plan, tool_call, name, text, arguments)
 
@@ -213,10 +213,11 @@ class Toolkit(StateModule):
         found = self._entries.pop(META_TOOL, None)
         if found is not None and not isinstance(found.tool, MetaTool):
             raise ToolConfigError(
-                f"{META_TOOL!r} is the tool that switches groups, but {place_of(found.tool)} has that name: rename it"
+                f"{META_TOOL!r} is the tool that switches groups, but {tool_location(found.tool)} has that name: "
+                f"rename it"
             )
         tool = MetaTool(dict(self._groups), self._set_active)
-        self._entries[META_TOOL] = _Entry(tool, plan_of(tool), BASIC)
+        self._entries[META_TOOL] = _Entry(tool, call_plan_of(tool), BASIC)
         self._schemas.clear()
 
     def _settle(self, tool: ToolBase, namesake: Namesake) -> ToolBase | None:
@@ -227,7 +228,7 @@ class Toolkit(StateModule):
         if namesake == "skip":
             return None
         if namesake == "rename":
-            return tool.renamed(self._free_name(tool.name))
+            return tool.with_name(self._free_name(tool.name))
         raise _namesakes(tool.name, found.tool, tool)
 
     def _free_name(self, name: str) -> str:
@@ -261,10 +262,10 @@ class Toolkit(StateModule):
         near = get_close_matches(str(name)[:64], names, 1)
         hint = f" Did you mean {near[0]}?" if near else ""
         listed = ", ".join(names[:_MAX_LISTED]) + (", ..." if len(names) > _MAX_LISTED else "")
-        return failure(f"There is no tool {shown(name)}.{hint} The tools are: {listed or 'none'}.")
+        return failure(f"There is no tool {short_repr(name)}.{hint} The tools are: {listed or 'none'}.")
 
 
-class _Extended(Toolkit):
+class _ExtendedToolkit(Toolkit):
     """A toolkit with further tools of its own; all else is that of the toolkit which it extends, now and later."""
 
     def __init__(self, base: Toolkit, tools: Sequence[Callable[..., Any] | ToolBase], override: bool) -> None:
@@ -329,7 +330,7 @@ class _Extended(Toolkit):
 
 def _namesakes(name: str, first: ToolBase, second: ToolBase) -> ToolConfigError:
     return ToolConfigError(
-        f"two tools are called {name!r}: {place_of(first)} and {place_of(second)}; "
+        f"two tools are called {name!r}: {tool_location(first)} and {tool_location(second)}; "
         f'rename one with func_name=..., or say what to do with namesake="override", "skip" or "rename"'
     )
 

@@ -9,7 +9,7 @@ from agentrt.errors import ToolConfigError, ToolError
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.permission import PermissionBehavior, PermissionContext, PermissionDecision, decide
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, Toolkit, ToolResponse
-from agentrt.tool.base import MAX_OUTPUT, place_of
+from agentrt.tool.base import MAX_OUTPUT, tool_location
 
 
 async def said(tool: ToolBase, text: str) -> str:
@@ -137,7 +137,7 @@ def test_what_is_left_out_is_told_with_the_remedy() -> None:
 
     with pytest.raises(ToolConfigError) as caught:
         Toolkit([Nameless()])
-    assert str(caught.value) == f"Nameless has no name: write `name = ...` in the class ({place_of(Nameless())})"
+    assert str(caught.value) == f"Nameless has no name: write `name = ...` in the class ({tool_location(Nameless())})"
     with pytest.raises(ToolConfigError) as caught:
         Toolkit([Empty()])
     assert str(caught.value) == ("Empty has neither `call` nor `input_schema`: define `async def call` with type hints")
@@ -149,7 +149,7 @@ def test_what_is_left_out_is_told_with_the_remedy() -> None:
 
 async def test_a_renamed_tool_is_a_copy_that_works_on_its_own() -> None:
     tool = Search("one")
-    other = tool.renamed("other")
+    other = tool.with_name("other")
     other.prefix = "two"
     assert (tool.name, other.name) == ("search", "other")
     assert await said(tool, '{"query": "x"}') == "one x 3 True"
@@ -210,5 +210,5 @@ def test_an_argument_beside_the_only_one_does_not_change_what_the_call_is_about(
 
 def test_a_renamed_tool_asks_as_the_first_one_does() -> None:
     tool = FunctionTool(lambda: None, name="one", ask=True, json_schema={"type": "object"})
-    assert tool.renamed("two").ask
-    assert not tool.renamed("two").is_trusted
+    assert tool.with_name("two").ask
+    assert not tool.with_name("two").is_trusted

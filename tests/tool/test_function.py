@@ -18,7 +18,7 @@ from agentrt.errors import ToolConfigError
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.tool import FunctionTool, ToolContext, Toolkit, ToolResponse
 from agentrt.tool.call import PreparedCall
-from agentrt.tool.signature import place
+from agentrt.tool.signature import source_location
 
 
 async def get_weather(city: str, days: int = 3) -> str:
@@ -443,7 +443,7 @@ def test_options_are_attributes() -> None:
     )
     assert (tool.name, tool.description, tool.ask, tool.timeout) == ("w", "d", True, None)
     assert (tool.is_read_only, tool.raise_tool_errors, tool.is_external_tool) == (True, True, False)
-    assert repr(tool) == f"<FunctionTool w ({place(get_weather)})>"
+    assert repr(tool) == f"<FunctionTool w ({source_location(get_weather)})>"
 
 
 def test_missing_hint_is_refused_with_the_remedy() -> None:
@@ -452,9 +452,9 @@ def test_missing_hint_is_refused_with_the_remedy() -> None:
 
     assert error_of(lambda: FunctionTool(get_weather)) == (
         "get_weather() cannot be a tool: its parameter 'city' has no type hint, so a model cannot be told what to "
-        f"pass; write e.g. `city: str` ({place(get_weather)})"
+        f"pass; write e.g. `city: str` ({source_location(get_weather)})"
     )
-    assert place(get_weather).startswith(__file__)
+    assert source_location(get_weather).startswith(__file__)
 
 
 def test_other_signatures_that_no_model_can_fill_are_refused_with_the_remedy() -> None:
@@ -471,7 +471,7 @@ def test_other_signatures_that_no_model_can_fill_are_refused_with_the_remedy() -
 
     def said(function: Any) -> str:
         text = error_of(lambda: FunctionTool(function))
-        start, end = f"{function.__name__}() cannot be a tool: ", f" ({place(function)})"
+        start, end = f"{function.__name__}() cannot be a tool: ", f" ({source_location(function)})"
         assert text.startswith(start)
         assert text.endswith(end)
         return text.removeprefix(start).removesuffix(end)
@@ -510,7 +510,7 @@ def test_what_is_no_function_is_refused_with_the_remedy() -> None:
     nameless = lambda: 1  # noqa: E731
     assert error_of(lambda: FunctionTool(nameless)) == (
         "a lambda has no name that a model could call it by: write a function with `def`, or give name=... "
-        f"({place(nameless)})"
+        f"({source_location(nameless)})"
     )
     assert FunctionTool(nameless, name="one").name == "one"
     assert "cannot tell its parameters" in error_of(lambda: FunctionTool(min))

@@ -11,7 +11,7 @@ from agentrt.errors import ToolConfigError
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolGroup, Toolkit, ToolResponse
 from agentrt.tool.call import PreparedCall, respond
-from agentrt.tool.signature import place
+from agentrt.tool.signature import source_location as place
 
 
 async def get_weather(city: str) -> str:
@@ -149,18 +149,18 @@ async def test_a_namesake_may_override_or_be_skipped_or_renamed() -> None:
 
 def test_an_extended_toolkit_has_tools_that_the_first_has_not() -> None:
     kit = grouped()
-    assert kit.extended([]) is kit
-    more = kit.extended([FunctionTool(search, name="extra")])
+    assert kit.with_tools([]) is kit
+    more = kit.with_tools([FunctionTool(search, name="extra")])
     assert kit.names() == ["get_weather", "reset_equipped_tools", "read"]
     assert more.names() == ["get_weather", "reset_equipped_tools", "read", "extra"]
     assert (kit.get("extra"), more.get("extra") is not None) == (None, True)
-    assert "two tools are called 'get_weather'" in error_of(kit.extended, [get_weather])
+    assert "two tools are called 'get_weather'" in error_of(kit.with_tools, [get_weather])
 
 
 async def test_what_is_registered_later_is_in_an_extended_toolkit_too() -> None:
     kit = grouped()
-    more = kit.extended([FunctionTool(search, name="extra")])
-    most = more.extended([FunctionTool(search, name="another")])
+    more = kit.with_tools([FunctionTool(search, name="extra")])
+    most = more.with_tools([FunctionTool(search, name="another")])
     more.names(), most.names()
     kit.register_tool_function(read, func_name="late")
     kit.create_tool_group("late_group", "Come later.", active=True)
@@ -175,7 +175,7 @@ async def test_what_is_registered_later_is_in_an_extended_toolkit_too() -> None:
 
 def test_what_is_registered_in_an_extended_toolkit_is_in_the_first() -> None:
     kit = grouped()
-    more = kit.extended([FunctionTool(search, name="extra")])
+    more = kit.with_tools([FunctionTool(search, name="extra")])
     more.register_tool_function(read, func_name="late")
     assert kit.get("late") is more.get("late") is not None
     more.create_tool_group("more", "More tools.")
@@ -187,7 +187,7 @@ def test_what_is_registered_in_an_extended_toolkit_is_in_the_first() -> None:
 
 def test_a_later_tool_by_the_name_of_a_further_one_is_refused_when_the_tools_are_next_asked_for() -> None:
     kit = Toolkit([get_weather])
-    more = kit.extended([FunctionTool(search, name="extra")])
+    more = kit.with_tools([FunctionTool(search, name="extra")])
     kit.register_tool_function(read, func_name="extra")
     assert kit.names() == ["get_weather", "extra"]
     assert "two tools are called 'extra'" in error_of(more.names)
@@ -198,7 +198,7 @@ def test_a_toolkit_class_of_ones_own_keeps_what_it_overrides_when_it_is_extended
         def get_json_schemas(self, active_groups=None):
             return [each for each in super().get_json_schemas(active_groups) if each["function"]["name"] != "read"]
 
-    assert Hides([get_weather, read]).extended([search]).names() == ["get_weather", "search"]
+    assert Hides([get_weather, read]).with_tools([search]).names() == ["get_weather", "search"]
 
 
 # Preparing
@@ -409,7 +409,7 @@ def test_what_a_toolkit_of_ones_own_registers_is_saved_beside_it() -> None:
 
 def test_an_extended_toolkit_has_the_state_of_the_first() -> None:
     kit = grouped()
-    more = kit.extended([FunctionTool(search, name="extra")])
+    more = kit.with_tools([FunctionTool(search, name="extra")])
     more.load_state_dict({"active_groups": ["web"]})
     assert kit.state_dict() == more.state_dict() == {"active_groups": ["web"]}
 
@@ -417,7 +417,7 @@ def test_an_extended_toolkit_has_the_state_of_the_first() -> None:
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda kit: pickle.loads(pickle.dumps(kit))], ids=["copy", "pickle"])
 def test_a_copy_of_an_extended_toolkit_has_all_tools_and_is_apart(copied) -> None:
     kit = grouped()
-    other = copied(kit.extended([FunctionTool(search, name="extra")]))
+    other = copied(kit.with_tools([FunctionTool(search, name="extra")]))
     other.register_tool_function(read, func_name="late")
     assert other.names() == ["get_weather", "reset_equipped_tools", "read", "late", "extra"]
     assert kit.get("late") is None

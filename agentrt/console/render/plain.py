@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import TextIO
 
 from agentrt.console.render.view import Kind
-from agentrt.text import escaped
+from agentrt.text import escape_controls
 
 __all__ = ["PlainView"]
 
@@ -51,6 +51,6 @@ class PlainView:
     def _write(self, text: str) -> None:
         if text:
             encoding = getattr(self._file, "encoding", None) or "utf-8"
-            self._file.write(escaped(text).encode(encoding, "backslashreplace").decode(encoding))
+            self._file.write(escape_controls(text).encode(encoding, "backslashreplace").decode(encoding))
             self._file.flush()
             self._in_line = not text.endswith("\n")

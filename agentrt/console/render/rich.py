@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 from agentrt.console.render.paragraphs import Paragraphs
 from agentrt.console.render.view import Kind
-from agentrt.text import escaped
+from agentrt.text import escape_controls
 
 __all__ = ["RichView"]
 
@@ -54,7 +54,7 @@ class RichView:
         if self._open != kind:
             self.end()
             self._open = kind
-        for finished in self._paragraphs.feed(escaped(piece)):
+        for finished in self._paragraphs.feed(escape_controls(piece)):
             self._print(self._formatted(finished))
             self._print("")
 
@@ -71,14 +71,14 @@ class RichView:
 
         self.end()
         style = _STYLES.get(label, "dim")
-        self._print(Text.assemble((f"{label} ", style), (escaped(text), "" if label == "call" else style)))
+        self._print(Text.assemble((f"{label} ", style), (escape_controls(text), "" if label == "call" else style)))
 
     def wait(self, reason: str) -> None:
         """Show a spinner with the reason until something is printed or streamed."""
         from rich.spinner import Spinner
         from rich.text import Text
 
-        self._waiting = Spinner("dots", Text(escaped(reason), style="dim"), style="dim")
+        self._waiting = Spinner("dots", Text(escape_controls(reason), style="dim"), style="dim")
 
     def _print(self, renderable: Any) -> None:
         self._live.refresh()  # without what is about to be printed, which would be seen twice

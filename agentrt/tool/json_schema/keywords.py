@@ -11,7 +11,7 @@ from fractions import Fraction
 from operator import ge, gt, le, lt
 from typing import Any, Protocol
 
-from agentrt.text import shown
+from agentrt.text import short_repr
 from agentrt.tool.json_schema.formats import FORMATS, PatternError, compile_pattern
 from agentrt.types import JSONSchema
 
@@ -46,8 +46,8 @@ class Problem:
     def describe(self, before: tuple[str | int, ...] = (), depth: int = 3) -> str:
         """Return the problem in words for the model, with those that led to it down to some depth."""
         path = (*before, *reversed(self._path))
-        subject = f"argument {shown('.'.join(map(str, path)))}" if path else "its input"
-        value = "" if self._value is Problem._NOTHING else f", not {shown(self._value)}"
+        subject = f"argument {short_repr('.'.join(map(str, path)))}" if path else "its input"
+        value = "" if self._value is Problem._NOTHING else f", not {short_repr(self._value)}"
         others = "; or ".join(other.describe(path, depth - 1) for other in self._others) if depth else ""
         return f"{subject} {self._text}{value}{': ' if others else ''}{others}"
 
@@ -108,7 +108,7 @@ def key_of(value: Any) -> Any:
 
 
 def _malformed(keyword: str, place: str, wanted: str, value: Any) -> SchemaError:
-    return SchemaError(f"{keyword} at {place} must be {wanted}, not {shown(value)}")
+    return SchemaError(f"{keyword} at {place} must be {wanted}, not {short_repr(value)}")
 
 
 def _read_number(keyword: str, value: Any, place: str) -> Any:
@@ -233,7 +233,7 @@ def _limit(
 
     def build(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Check:
         limit = read(keyword, wanted, place)
-        text = f"should {words.format(shown(limit))}"
+        text = f"should {words.format(short_repr(limit))}"
 
         def check(value: Any, run: Run | None) -> Problem | None:
             if not isinstance(value, kind) or value.__class__ is bool:
@@ -249,7 +249,7 @@ def _multiple_of(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: st
     step = _fraction(_read_number("multipleOf", wanted, place))
     if step <= 0:
         raise _malformed("multipleOf", place, "more than 0", wanted)
-    text = f"should be a multiple of {shown(wanted)}"
+    text = f"should be a multiple of {short_repr(wanted)}"
 
     def check(value: Any, run: Run | None) -> Problem | None:
         if not _is_number(value):
@@ -394,7 +394,7 @@ def _dependent_required(compiler: _Compiler, wanted: Any, schema: JSONSchema, pl
             for name, others in dependent.items():
                 missing = next((other for other in others if other not in value), None) if name in value else None
                 if missing is not None:
-                    return Problem(f"is missing, which goes with {shown(name)}").add_part(missing)
+                    return Problem(f"is missing, which goes with {short_repr(name)}").add_part(missing)
         return None
 
     return check
@@ -542,7 +542,7 @@ def _one_of(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) ->
         if fitting == 1:
             return None
         if fitting:
-            return Problem(f"fits {fitting} of the forms that exclude each other: {shown(value)}")
+            return Problem(f"fits {fitting} of the forms that exclude each other: {short_repr(value)}")
         return Problem("fits none of what is allowed", others=[problem for problem in problems[:3] if problem])
 
     return check
@@ -566,7 +566,7 @@ def _not(compiler: _Compiler, wanted: Any, schema: JSONSchema, place: str) -> Ch
 
     def check(value: Any, run: Run | None) -> Problem | None:
         fits = known is None or known(value, run) is None
-        return Problem(f"is what it may not be: {shown(value)}") if fits else None
+        return Problem(f"is what it may not be: {short_repr(value)}") if fits else None
 
     return check
 
