@@ -58,12 +58,11 @@ def core_of(method: OverriddenMethod) -> Callable[..., AsyncGenerator[AgentEvent
         final: Any = None
         async with BackgroundTask(
             run.ticket, mailbox, partial(run.interruption.run_interruptible, partial(method, agent, values))
-        ) as host:
-            while await host.running():
-                for item in mailbox.take():
-                    yield item
+        ) as task:
+            async for item in task:
+                yield item
             with suppress(Interrupted):
-                final = await host.outcome()
+                final = await task.outcome()
         if final is None and run.interruption.reason is not None:
             if not run.ended:  # the loop may have ended by itself before
                 for event in leftovers(agent, run):

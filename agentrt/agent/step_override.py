@@ -57,11 +57,10 @@ def core_of_step(method: OverriddenMethod) -> Callable[..., AsyncGenerator[Any, 
         (given,) = values.values()
         step = _Step(agent, method.name, given, Mailbox())
         arguments = method.values(agent, (given,) if accepts_value else (), {})
-        async with BackgroundTask(agent.run.ticket, step.outlet, partial(_call, method, step, arguments)) as host:
-            while await host.running():
-                for item in step.outlet.take():
-                    yield item
-            result = await host.outcome()
+        async with BackgroundTask(agent.run.ticket, step.outlet, partial(_call, method, step, arguments)) as task:
+            async for item in task:
+                yield item
+            result = await task.outcome()
         for item in finish(step, method.title, result):
             yield item
 

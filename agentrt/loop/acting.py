@@ -181,12 +181,10 @@ async def _decide(
     if "on_check_permission" not in agent._announcing:
         await main()
         return
-    mailbox = agent.run.mailbox
-    async with BackgroundTask(agent.run.ticket, mailbox, main) as host:
-        while await host.running():
-            for event in mailbox.take():
-                yield event
-        await host.outcome()
+    async with BackgroundTask(agent.run.ticket, agent.run.mailbox, main) as task:
+        async for event in task:
+            yield event
+        await task.outcome()
 
 
 def _batches(toolkit: Toolkit, calls: list[ToolCallBlock]) -> Iterator[list[ToolCallBlock]]:
@@ -240,11 +238,10 @@ async def _beside(
         yield _start(agent.run, call)
     async with BackgroundTask(
         agent.run.ticket, mailbox, main if len(batch) > 1 else partial(work, 0, *batch[0])
-    ) as host:
-        while await host.running():
-            for event in mailbox.take():
-                yield event
-        await host.outcome()
+    ) as task:
+        async for event in task:
+            yield event
+        await task.outcome()
     for place in sorted({*range(len(batch))} - finished - failures.keys()):
         # A layer raised a cancellation that nobody asked for, and the task group took it for its own.
         for event in result_events(context, agent.run, batch[place][0], _lost(), []):

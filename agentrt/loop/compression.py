@@ -108,12 +108,10 @@ async def compress_then_reason(
     if agent._announcing.isdisjoint(_ANNOUNCED):
         await _compress_if_full(agent)
     else:
-        mailbox = agent.run.mailbox
-        async with BackgroundTask(agent.run.ticket, mailbox, lambda: _compress_if_full(agent)) as host:
-            while await host.running():
-                for event in mailbox.take():
-                    yield event
-            await host.outcome()
+        async with BackgroundTask(agent.run.ticket, agent.run.mailbox, lambda: _compress_if_full(agent)) as task:
+            async for event in task:
+                yield event
+            await task.outcome()
     stream = agent.chains.on_reasoning(agent, tool_choice=tool_choice)
     try:
         async for item in stream:

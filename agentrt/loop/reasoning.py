@@ -184,7 +184,7 @@ async def _beside(
     """Ask the model in a task beside the reader's, so that what a layer emits is seen while the layer waits."""
     mailbox, most = agent.run.mailbox, decoder.limit
 
-    async def ask() -> ModelResult | None:
+    async def ask() -> ChatResponse | None:
         result = await _request(agent, agent.run, tool_choice)
         if isinstance(result, ChatResponse):
             return result
@@ -197,15 +197,14 @@ async def _beside(
         return None
 
     try:
-        async with BackgroundTask(agent.run.ticket, mailbox, ask) as host:
-            while await host.running():
-                for item in mailbox.take():
-                    agent.run.discard_attempt(item)
-                    for event in [item] if isinstance(item, AgentEvent) else decoder.feed(item):
-                        yield event
-                    if decoder.written > most:
-                        agent.run.stop("exceed_max_output")
-            result = await host.outcome()
+        async with BackgroundTask(agent.run.ticket, mailbox, ask) as task:
+            async for item in task:
+                agent.run.discard_attempt(item)
+                for event in [item] if isinstance(item, AgentEvent) else decoder.feed(item):
+                    yield event
+                if decoder.written > most:
+                    agent.run.stop("exceed_max_output")
+            result = await task.outcome()
     finally:
         mailbox.keep(AgentEvent)
     for event in decoder.end() if result is None else decoder.answer(result):

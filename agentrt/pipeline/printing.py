@@ -127,12 +127,11 @@ class _Printing:
                 agent.set_msg_queue_enabled(True, self._outlet)
             work = partial(self._main, enclosing_replies.get())
             # A time limit on the first step is none on the work.
-            async with BackgroundTask("", self._mailbox, work, has_deadline=False) as host:
+            async with BackgroundTask("", self._mailbox, work, has_deadline=False) as task:
                 try:
-                    while await host.running():
-                        for item in self._mailbox.take():
-                            yield item[: self._size]
-                    await host.outcome()
+                    async for item in task:
+                        yield item[: self._size]
+                    await task.outcome()
                 finally:
                     self._refuse_more()
             self._work.check()
@@ -160,7 +159,7 @@ class _Printing:
             pass
 
     async def _main(self, replies: frozenset[Hashable]) -> None:
-        enclosing_replies.set(replies)  # the host stands for no reply
+        enclosing_replies.set(replies)  # this task works for no reply of its own
         if self._queue is None:
             await self._finish()
             return

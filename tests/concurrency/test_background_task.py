@@ -28,12 +28,9 @@ MOST = 10_000
 PATIENCE = 5
 
 
-async def read(host: BackgroundTask, mailbox: Mailbox) -> list[object]:
-    """Take everything until the host's task is over."""
-    taken: list[object] = []
-    while await host.running():
-        taken += mailbox.take()
-    return taken
+async def read(task: BackgroundTask) -> list[object]:
+    """Take everything until the task is over."""
+    return [item async for item in task]
 
 
 class Waiting:
@@ -143,7 +140,7 @@ def test_a_mailbox_that_nobody_reads_needs_no_event_loop():
     assert list(mailbox.take()) == ["a"]
 
 
-# The host
+# The background task
 
 
 async def test_what_the_task_returns_is_the_outcome():
@@ -151,9 +148,9 @@ async def test_what_the_task_returns_is_the_outcome():
         await anyio.lowlevel.checkpoint()
         return "done"
 
-    async with BackgroundTask("r", Mailbox(), main) as host:
-        assert await read(host, host._mailbox) == []
-        assert await host.outcome() == "done"
+    async with BackgroundTask("r", Mailbox(), main) as task:
+        assert await read(task) == []
+        assert await task.outcome() == "done"
 
 
 async def test_everything_that_was_put_is_taken_before_the_end_shows():
@@ -163,9 +160,9 @@ async def test_everything_that_was_put_is_taken_before_the_end_shows():
         for n in range(3 * ROOM):
             await mailbox.put(n)
 
-    async with BackgroundTask("r", mailbox, main) as host:
-        assert await read(host, mailbox) == list(range(3 * ROOM))
-        await host.outcome()
+    async with BackgroundTask("r", mailbox, main) as task:
+        assert await read(task) == list(range(3 * ROOM))
+        await task.outcome()
 
 
 async def test_what_the_task_raises_is_raised_where_it_is_waited_for():
@@ -176,10 +173,10 @@ async def test_what_the_task_raises_is_raised_where_it_is_waited_for():
         mailbox.post("first")
         raise error
 
-    async with BackgroundTask("r", mailbox, main) as host:
-        assert await read(host, mailbox) == ["first"]
+    async with BackgroundTask("r", mailbox, main) as task:
+        assert await read(task) == ["first"]
         with pytest.raises(ValueError, match="broken") as caught:
-            await host.outcome()
+            await task.outcome()
     assert caught.value is error
 
 
@@ -189,10 +186,10 @@ async def test_a_group_of_errors_is_raised_as_the_group_that_it_is():
     async def main() -> None:
         raise group
 
-    async with BackgroundTask("r", Mailbox(), main) as host:
-        await read(host, host._mailbox)
+    async with BackgroundTask("r", Mailbox(), main) as task:
+        await read(task)
         with pytest.raises(ExceptionGroup) as caught:
-            await host.outcome()
+            await task.outcome()
     assert caught.value is group
 
 
@@ -222,8 +219,8 @@ async def test_a_reader_that_is_cancelled_takes_the_task_along():
     main = Waiting()
 
     async def run() -> None:
-        async with BackgroundTask("r", Mailbox(), main) as host:
-            await host.running()
+        async with BackgroundTask("r", Mailbox(), main) as task:
+            await anext(task)
 
     async with anyio.create_task_group() as group:
         group.start_soon(run)
@@ -232,7 +229,7 @@ async def test_a_reader_that_is_cancelled_takes_the_task_along():
     assert main.log == ["stopped"]
 
 
-async def test_a_generator_that_reads_a_host_may_be_closed_at_a_yield():
+async def test_a_generator_that_reads_a_task_may_be_closed_at_a_yield():
     mailbox = Mailbox()
     main = Waiting()
 
@@ -241,10 +238,9 @@ async def test_a_generator_that_reads_a_host_may_be_closed_at_a_yield():
         await main()
 
     async def items() -> AsyncGenerator[object, None]:
-        async with BackgroundTask("r", mailbox, announce) as host:
-            while await host.running():
-                for item in mailbox.take():
-                    yield item
+        async with BackgroundTask("r", mailbox, announce) as task:
+            async for item in task:
+                yield item
 
     stream = items()
     assert await anext(stream) == "a"
@@ -278,8 +274,8 @@ async def test_the_task_has_its_readers_deadline():
         seen.append(anyio.current_effective_deadline())
 
     with anyio.fail_after(PATIENCE):
-        async with BackgroundTask("r", Mailbox(), main) as host:
-            await read(host, host._mailbox)
+        async with BackgroundTask("r", Mailbox(), main) as task:
+            await read(task)
         assert seen == [anyio.current_effective_deadline()]
 
 
@@ -288,9 +284,9 @@ async def test_a_deadline_stops_the_task_and_shows_as_the_readers_own(seconds):
     main = Waiting()
     with pytest.raises(TimeoutError):
         with anyio.fail_after(seconds):
-            async with BackgroundTask("r", Mailbox(), main) as host:
-                await read(host, host._mailbox)
-                await host.outcome()
+            async with BackgroundTask("r", Mailbox(), main) as task:
+                await read(task)
+                await task.outcome()
     assert main.log == ["stopped"]
 
 
@@ -304,12 +300,12 @@ async def test_the_task_knows_for_which_replies_it_works_and_its_reader_does_not
 
     async def nest() -> None:
         await main()
-        async with BackgroundTask("inner", Mailbox(), main) as host:
-            await read(host, host._mailbox)
+        async with BackgroundTask("inner", Mailbox(), main) as task:
+            await read(task)
 
-    async with BackgroundTask("outer", Mailbox(), nest) as host:
-        await read(host, host._mailbox)
-        await host.outcome()
+    async with BackgroundTask("outer", Mailbox(), nest) as task:
+        await read(task)
+        await task.outcome()
     assert seen == [({"outer"}, "set by the reader"), ({"outer", "inner"}, "set by the reader")]
     assert enclosing_replies.get() == frozenset()
 
@@ -321,13 +317,13 @@ only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_task_that_somebody_else_cancels_is_an_error_of_the_runtime(anyio_backend):
     main = Waiting()
     before = asyncio.all_tasks()
-    async with BackgroundTask("r", Mailbox(), main) as host:
+    async with BackgroundTask("r", Mailbox(), main) as task:
         await main.began.wait()
-        for task in asyncio.all_tasks() - before:
-            task.cancel()
-        assert await read(host, host._mailbox) == []
+        for started in asyncio.all_tasks() - before:
+            started.cancel()
+        assert await read(task) == []
         with pytest.raises(AgentRTError) as caught:
-            await host.outcome()
+            await task.outcome()
     assert str(caught.value) == "a task of the runtime was cancelled from outside"
     assert main.log == ["stopped"]
 
@@ -337,12 +333,12 @@ async def test_a_task_that_somebody_cancels_before_it_began_does_not_hang_its_re
     monkeypatch.setattr(background_task, "_STOP_SECONDS", 0.1)
     before = asyncio.all_tasks()
     with anyio.fail_after(0.2):
-        async with BackgroundTask("r", Mailbox(), Waiting()) as host:
-            for task in asyncio.all_tasks() - before:
-                task.cancel()
-            await read(host, host._mailbox)
+        async with BackgroundTask("r", Mailbox(), Waiting()) as task:
+            for started in asyncio.all_tasks() - before:
+                started.cancel()
+            await read(task)
             with pytest.raises(AgentRTError):
-                await host.outcome()
+                await task.outcome()
 
 
 class Stop(BaseException):
@@ -355,9 +351,9 @@ def test_what_is_no_exception_is_raised_where_it_is_waited_for_too(backend):
         raise Stop("now")
 
     async def run() -> None:
-        async with BackgroundTask("r", Mailbox(), main) as host:
-            await read(host, host._mailbox)
-            await host.outcome()
+        async with BackgroundTask("r", Mailbox(), main) as task:
+            await read(task)
+            await task.outcome()
 
     with pytest.raises(Stop):
         anyio.run(run, backend=backend)
