@@ -16,7 +16,7 @@ from agentrt.tool.context import ToolContext
 from agentrt.tool.function import FunctionTool
 from agentrt.tool.group import BASIC, META_TOOL, MetaTool, ToolGroup, describe
 from agentrt.tool.invocation import CallPlan
-from agentrt.tool.json_schema.compiler import summary
+from agentrt.tool.json_schema.compiler import describe_parameters
 from agentrt.tool.offer import schema_of
 from agentrt.tool.to_response import check_failure_text, failure
 from agentrt.types import JSONSchema, ToolChunk, ToolResponse
@@ -184,7 +184,7 @@ class Toolkit(StateModule):
             arguments = entry.plan.parse(text)
         except ArgumentsError as error:
             why = str(error) if error.__cause__ is None else check_failure_text(entry.tool, error.__cause__)
-            return failure(f"{name} was not run: {why}. {summary(entry.plan.schema)}")
+            return failure(f"{name} was not run: {why}. {describe_parameters(entry.plan.schema)}")
         return PreparedCall(entry.tool, entry.plan, tool_call, name, text, arguments)
 
     def call_tool_function(

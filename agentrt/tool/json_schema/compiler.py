@@ -1,31 +1,30 @@
-"""JSON schemas that somebody wrote: compiled once, when a tool is registered, and then asked about each value.
+"""JSON schemas that a user wrote: compiled once, when a tool is registered, and then asked about each value.
 
 Draft 2020-12 with local references, and what earlier drafts wrote differently (`definitions`, `dependencies`, `items`
 as a list). A keyword that cannot be checked is refused when the schema is compiled, and so is a malformed schema;
-keywords that no draft knows are ignored. What each keyword means is in `keywords.py`.
+keywords that no draft knows are ignored. What each keyword means is in `validation.py` and `applicators.py`.
 """
 
 import json
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
 from urllib.parse import unquote
 
-from agentrt.tool.json_schema.keywords import (
-    KEYWORDS,
-    UNSUPPORTED,
+from agentrt.tool.json_schema.check import (
     Check,
     Problem,
-    Run,
+    ReferenceCache,
     SchemaError,
     as_json,
+    combine_checks,
     escape_pointer,
 )
+from agentrt.tool.json_schema.keywords import KEYWORDS, UNSUPPORTED
 from agentrt.types import JSONSchema
 
-__all__ = ["CompiledSchema", "SchemaError", "summary"]
+__all__ = ["CompiledSchema", "SchemaError", "describe_parameters"]
 
-_MAX_LISTED = 20
+_MAX_DESCRIBED = 20
 
 
 class CompiledSchema:
@@ -45,56 +44,64 @@ class CompiledSchema:
             raise SchemaError("it is nested too deep") from None
         self._has_references = compiler.has_references
 
-    def problem(self, value: Any) -> str | None:
+    def problem(self, value: object) -> str | None:
         """Say what is wrong with a value, in words for the model; `None` when it fits the schema."""
-        run = Run() if self._has_references else None
-        found = self._check(value, run) if self._check else None
-        return None if found is None else found.describe()
+        cache = ReferenceCache() if self._has_references else None
+        problem = self._check(value, cache) if self._check else None
+        return None if problem is None else problem.describe()
 
 
 class Compiler:
-    """Turns each part of a schema into a check; a place is a JSON pointer such as "#/properties/city"."""
+    """Turns each part of a schema into a check; parts are named by JSON pointers such as "#/properties/city"."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: object) -> None:
         self.has_references = False
         self._root = root
         self._anchors: dict[str, str] = {}
         self._checks: dict[str, Check | None] = {}
         self._begun: set[str] = set()
-        # From each place to those that check the same value; a cycle of them would never end.
+        # From each part to those that check the same value; a cycle of them would never end.
         self._same_value: dict[str, set[str]] = {}
         self._collect_anchors(root, "#")
 
-    def subschema(self, schema: Any, place: str, *, same_value_as: str | None = None) -> Check | None:
+    def subschema(self, schema: object, pointer: str, *, same_value_as: str | None = None) -> Check | None:
         """Return the check of one part, `None` for one that everything fits."""
         if same_value_as is not None:
-            self._same_value.setdefault(same_value_as, set()).add(place)
-        if place not in self._begun:
-            self._begun.add(place)
-            self._checks[place] = self._compile(schema, place)
-        return self._checks.get(place)
+            self._same_value.setdefault(same_value_as, set()).add(pointer)
+        # Begun, and not only done: a part that refers to one around it would otherwise be compiled without end.
+        if pointer not in self._begun:
+            self._begun.add(pointer)
+            self._checks[pointer] = self._compile(schema, pointer)
+        return self._checks.get(pointer)
 
-    def reference(self, reference: str, place: str) -> Check:
+    def reference(self, reference: str, pointer: str) -> Check:
         """Return the check of the part that a `$ref` names; it may be the one that is being compiled."""
         self.has_references = True
         target = self._anchors.get(reference) or unquote(reference)
         if not target.startswith("#") or (target != "#" and not target.startswith("#/")):
             raise SchemaError(
-                f'$ref at {place} must name a part of this schema, such as "#/$defs/City", not {reference!r:.200}'
+                f'$ref at {pointer} must name a part of this schema, such as "#/$defs/City", not {reference!r:.200}'
             )
-        found = self._root
-        for part in target.split("/")[1:]:
-            found = _part_of(found, part.replace("~1", "/").replace("~0", "~"), reference, place)
-        self.subschema(found, target, same_value_as=place)
+        self.subschema(self._part_at(target, reference, pointer), target, same_value_as=pointer)
         checks = self._checks
 
-        def check(value: Any, run: Run | None) -> Problem | None:
-            known = checks[target]
-            if known is None:
+        def check(value: object, cache: ReferenceCache | None) -> Problem | None:
+            check_target = checks[target]  # looked up now, since it may not have been compiled before
+            if check_target is None:
                 return None
-            return known(value, run) if run is None else run.look_up(target, known, value)
+            return check_target(value, cache) if cache is None else cache.look_up(target, check_target, value)
 
         return check
+
+    def _part_at(self, target: str, reference: str, pointer: str) -> object:
+        part = self._root
+        for name in target.split("/")[1:]:
+            name = name.replace("~1", "/").replace("~0", "~")
+            try:
+                part = part[int(name)] if isinstance(part, list) else part[name]  # type: ignore[index]
+            except (LookupError, TypeError, ValueError):
+                raise SchemaError(f"$ref at {pointer} leads nowhere: {reference!r:.200}") from None
+        return part
 
     def refuse_cycles(self) -> None:
         """Raise `SchemaError` for references that lead back to where they began, for the same value."""
@@ -103,83 +110,64 @@ class Compiler:
         except CycleError as error:
             raise SchemaError(f"its references form a cycle: {' -> '.join(error.args[1])}") from None
 
-    def _compile(self, schema: Any, place: str) -> Check | None:
+    def _compile(self, schema: object, pointer: str) -> Check | None:
         if schema is True:
             return None
         if schema is False:
-            return lambda value, run: Problem("is not allowed")
+            return lambda value, cache: Problem("is not allowed")
         if not isinstance(schema, dict):
-            raise SchemaError(f"{place} must be a schema, which is an object, true or false, not {schema!r:.200}")
-        if place != "#" and isinstance(schema.get("$id"), str):
-            raise SchemaError(f"$id at {place} begins a schema of its own, which is not supported: put it into $defs")
-        checks = list(self._checks_of(schema, place))
-        return checks[0] if len(checks) == 1 else _run_all(checks) if checks else None
+            raise SchemaError(f"{pointer} must be a schema, which is an object, true or false, not {schema!r:.200}")
+        if pointer != "#" and isinstance(schema.get("$id"), str):
+            raise SchemaError(f"$id at {pointer} begins a schema of its own, which is not supported: put it into $defs")
+        return combine_checks(list(self._checks_of(schema, pointer)))
 
-    def _checks_of(self, schema: JSONSchema, place: str) -> Iterator[Check]:
+    def _checks_of(self, schema: JSONSchema, pointer: str) -> Iterator[Check]:
         for keyword in UNSUPPORTED:
             if schema.get(keyword, True) is not True:
-                raise SchemaError(f"{keyword} at {place} is not supported: leave it out")
+                raise SchemaError(f"{keyword} at {pointer} is not supported: leave it out")
         for keyword, build in KEYWORDS.items():
             if keyword in schema:
-                check = build(self, schema[keyword], schema, place)
+                check = build(self, schema[keyword], schema, pointer)
                 if check is not None:
                     yield check
 
-    def _collect_anchors(self, schema: Any, place: str) -> None:
+    def _collect_anchors(self, schema: object, pointer: str) -> None:
         if isinstance(schema, dict):
             if isinstance(schema.get("$anchor"), str):
-                self._anchors[f"#{schema['$anchor']}"] = place
+                self._anchors[f"#{schema['$anchor']}"] = pointer
             for name, part in schema.items():
-                if name not in ("enum", "const", "default", "examples"):
-                    self._collect_anchors(part, f"{place}/{escape_pointer(name)}")
+                if name not in ("enum", "const", "default", "examples"):  # what these hold is data, not schemas
+                    self._collect_anchors(part, f"{pointer}/{escape_pointer(name)}")
         elif isinstance(schema, list):
             for number, part in enumerate(schema):
-                self._collect_anchors(part, f"{place}/{number}")
+                self._collect_anchors(part, f"{pointer}/{number}")
 
 
-def _run_all(checks: list[Check]) -> Check:
-    def check(value: Any, run: Run | None) -> Problem | None:
-        for each in checks:
-            found = each(value, run)
-            if found is not None:
-                return found
-        return None
-
-    return check
-
-
-def _part_of(value: Any, name: str, reference: str, place: str) -> Any:
-    try:
-        return value[int(name)] if isinstance(value, list) else value[name]
-    except (LookupError, TypeError, ValueError):
-        raise SchemaError(f"$ref at {place} leads nowhere: {reference!r:.200}") from None
-
-
-def summary(schema: JSONSchema) -> str:
+def describe_parameters(schema: JSONSchema) -> str:
     """Return the parameters in one sentence: "It takes: city (string), days (integer, optional)."."""
     properties, required = schema.get("properties", {}), schema.get("required", ())
     if not properties:
         return "It takes no arguments."
-    told = [
-        f"{name} ({_kind(each)}{'' if name in required else ', optional'})"
-        for name, each in list(properties.items())[:_MAX_LISTED]
+    parameters = [
+        f"{name} ({_describe_type(part)}{'' if name in required else ', optional'})"
+        for name, part in list(properties.items())[:_MAX_DESCRIBED]
     ]
-    if len(properties) > _MAX_LISTED:
-        told.append(f"and {len(properties) - _MAX_LISTED} more")
-    return f"It takes: {', '.join(told)}."
+    if len(properties) > _MAX_DESCRIBED:
+        parameters.append(f"and {len(properties) - _MAX_DESCRIBED} more")
+    return f"It takes: {', '.join(parameters)}."
 
 
-def _kind(schema: Any) -> str:
+def _describe_type(schema: object) -> str:
     if not isinstance(schema, dict):
         return "anything"
     if "enum" in schema:
-        return f"one of {', '.join(map(as_json, schema['enum'][:_MAX_LISTED]))}"
+        return f"one of {', '.join(map(as_json, schema['enum'][:_MAX_DESCRIBED]))}"
     if "const" in schema:
         return as_json(schema["const"])
     if "$ref" in schema:
         return str(schema["$ref"]).rsplit("/", 1)[-1]
-    kinds = schema.get("anyOf") or schema.get("oneOf")
-    if kinds:
-        return " or ".join(_kind(each) for each in kinds)
-    wanted = schema.get("type", "anything")
-    return " or ".join(wanted) if isinstance(wanted, list) else str(wanted)
+    alternatives = schema.get("anyOf") or schema.get("oneOf")
+    if alternatives:
+        return " or ".join(_describe_type(alternative) for alternative in alternatives)
+    types = schema.get("type", "anything")
+    return " or ".join(types) if isinstance(types, list) else str(types)

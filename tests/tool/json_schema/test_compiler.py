@@ -10,8 +10,8 @@ import pytest
 from agentrt.errors import ToolConfigError
 from agentrt.message import ToolCallBlock
 from agentrt.tool import FunctionTool, ToolBase, Toolkit, ToolResponse
-from agentrt.tool.json_schema.compiler import CompiledSchema, SchemaError, summary
-from agentrt.tool.json_schema.keywords import key_of
+from agentrt.tool.json_schema.check import json_key
+from agentrt.tool.json_schema.compiler import CompiledSchema, SchemaError, describe_parameters
 
 
 def problem(value: Any, schema: dict[str, Any]) -> str | None:
@@ -100,10 +100,10 @@ def test_what_fits_has_no_problem(value: Any) -> None:
         ({"pair": [1]}, "argument 'pair.0' should be of type string, not 1"),
         (
             {"either": 1},
-            "argument 'either' fits none of what is allowed: argument 'either' should be of type string, not 1; "
+            "argument 'either' fits none of the allowed forms: argument 'either' should be of type string, not 1; "
             "or argument 'either' should be of type null, not 1",
         ),
-        ({"one": 6}, "argument 'one' fits 2 of the forms that exclude each other: 6"),
+        ({"one": 6}, "argument 'one' should fit exactly one of the allowed forms, but fits 2: 6"),
         ({"all": 4}, "argument 'all' should be at least 5, not 4"),
         ({"tree": {"leaf": 1, "child": {}}}, "argument 'tree.child.leaf' is missing"),
         ({"open": {"x": "1"}}, "argument 'open.x' should be of type integer, not '1'"),
@@ -128,7 +128,7 @@ def test_a_keyword_says_nothing_about_values_of_another_type() -> None:
 REFUSED: list[tuple[Any, str]] = [
     ({"properties": {"a": {"enum": None}}}, "enum at #/properties/a must be a list of values, not None"),
     ({"properties": {"a": {"minimum": "5"}}}, "minimum at #/properties/a must be a number, not '5'"),
-    ({"properties": {"a": {"$ref": 5}}}, "$ref at #/properties/a must be text, not 5"),
+    ({"properties": {"a": {"$ref": 5}}}, "$ref at #/properties/a must be a string, not 5"),
     ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "$ref at #/properties/a leads nowhere: '#/$defs/b'"),
     (
         {"properties": {"a": {"$ref": "https://x/y.json"}}},
@@ -233,7 +233,7 @@ async def test_a_value_that_is_nested_too_deep_to_be_checked_is_an_error_result(
 async def test_schema_that_refers_to_itself_twice_takes_time_in_proportion() -> None:
     twice = {"anyOf": [{"properties": {"a": {"$ref": "#/properties/value"}}}] * 2, "type": "object"}
     deep = '{"a":' * 40 + "5" + "}" * 40
-    assert "argument 'value' fits none of what is allowed" in await answer(twice, f'{{"value": {deep}}}')
+    assert "argument 'value' fits none of the allowed forms" in await answer(twice, f'{{"value": {deep}}}')
 
 
 async def test_refusal_of_nested_choices_stays_short() -> None:
@@ -269,7 +269,7 @@ def test_references_in_a_long_list_are_followed_for_each_item() -> None:
 def test_numbers_cannot_be_chosen_to_have_one_hash() -> None:
     numbers = [number * sys.hash_info.modulus for number in range(1, 1_001)]
     assert len(set(map(hash, numbers))) == 1
-    assert len({hash(key_of(number)) for number in numbers}) > 900
+    assert len({hash(json_key(number)) for number in numbers}) > 900
     schema = CompiledSchema({"uniqueItems": True})
     assert schema.problem([*numbers, 2**70, 2**70 + 1, -(2**70)]) is None
     assert schema.problem([*numbers, numbers[0]]) is not None
@@ -314,11 +314,11 @@ def test_a_lookahead_whose_meaning_would_change_is_refused() -> None:
         ({"pattern": "^a$"}, "b", "its input should match the pattern ^a$, not 'b'"),
         ({"format": "date"}, "x", "its input should have the format date, not 'x'"),
         ({"multipleOf": 0.1}, 0.35, "its input should be a multiple of 0.1, not 0.35"),
-        ({"uniqueItems": True}, [1, 1.0], "its input should hold each item once, not [1, 1.0]"),
-        ({"not": {"type": "null"}}, None, "its input is what it may not be: None"),
-        ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "argument 'b' is missing, which goes with 'a'"),
+        ({"uniqueItems": True}, [1, 1.0], "its input should have each item only once, not [1, 1.0]"),
+        ({"not": {"type": "null"}}, None, "its input has a form that is not allowed: None"),
+        ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "argument 'b' is missing, but 'a' requires it"),
         ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, "argument 'ab' has a name that does not fit: argument 'ab' "),
-        ({"contains": {"type": "null"}}, [1], "its input should hold at least 1 items of the kind that is asked for"),
+        ({"contains": {"type": "null"}}, [1], "its input should have at least 1 items of the required kind"),
         ({"maxProperties": 0}, {"a": 1}, "its input should have at most 0 properties, not {'a': 1}"),
         ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, {"a": 1}, "argument 'b' is missing"),
         ({"enum": [[True], {"a": 1}]}, [1], 'its input should be one of [true], {"a": 1}, not [1]'),
@@ -344,7 +344,7 @@ def test_keywords_that_are_not_known_are_remarks() -> None:
 
 
 def test_summary_tells_names_types_and_what_may_be_left_out() -> None:
-    assert summary({"type": "object"}) == "It takes no arguments."
+    assert describe_parameters({"type": "object"}) == "It takes no arguments."
     schema = {
         "properties": {
             "a": {"type": "string"},
@@ -357,11 +357,12 @@ def test_summary_tells_names_types_and_what_may_be_left_out() -> None:
         },
         "required": ["a"],
     }
-    assert summary(schema) == (
+    assert describe_parameters(schema) == (
         'It takes: a (string), b (integer or null, optional), c (one of "x", "y", optional), d (Address, optional), '
         "e (array or null, optional), f (1, optional), g (anything, optional)."
     )
 
 
 def test_summary_of_many_parameters_is_cut() -> None:
-    assert summary({"properties": {f"p{n}": {} for n in range(25)}}).endswith("p19 (anything, optional), and 5 more.")
+    many = {f"p{n}": {} for n in range(25)}
+    assert describe_parameters({"properties": many}).endswith("p19 (anything, optional), and 5 more.")
