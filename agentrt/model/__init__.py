@@ -5,7 +5,8 @@ from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.model.claude import ClaudeRules
 from agentrt.model.openai import OpenAIChatModel, Quirks
 from agentrt.model.presets import chat_model, default_model
-from agentrt.model.remote.client import RemoteChatModel, Timeouts
+from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.settings import ConnectionOptions, Timeouts
 from agentrt.model.rules import DEFAULT_RULES, Rule, RulesChatModel
 from agentrt.model.scripted import ScriptedCall, ScriptedChatModel, ScriptedResponse
 from agentrt.types import ChatResponse, ChatUsage
@@ -17,6 +18,7 @@ __all__ = [
     "ChatResponse",
     "ChatUsage",
     "ClaudeRules",
+    "ConnectionOptions",
     "ModelResult",
     "OpenAIChatModel",
     "Quirks",

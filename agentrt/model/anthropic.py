@@ -1,12 +1,9 @@
 """Anthropic's messages API, through the official SDK."""
 
 import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
-
-from pydantic import SecretStr
+from typing import Any, ClassVar, Unpack
 
 from agentrt.block import ContentBlock, ProviderBlock
 from agentrt.errors import ConfigError, Malformed, Refused, Transient
@@ -16,8 +13,10 @@ from agentrt.message import Msg
 from agentrt.model.claude import ClaudeRules, rules_of
 from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote.accumulator import StreamAccumulator
-from agentrt.model.remote.client import MAX_BYTES, AnswerReader, RemoteChatModel, Timeouts, check_option
+from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.settings import ConnectionOptions, check_option
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
+from agentrt.model.remote.stream import AnswerReader
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
 __all__ = ["AnthropicChatModel"]
@@ -62,6 +61,8 @@ class AnthropicChatModel(RemoteChatModel):
     _client_class = "AsyncAnthropic"
     _path = "/v1/messages"
     _default_url = "https://api.anthropic.com"
+    _url_variable = "ANTHROPIC_BASE_URL"
+    _key_variable = "ANTHROPIC_API_KEY"
     _client_options: ClassVar[Mapping[str, Any]] = {"open_telemetry": False}  # tracing is a middleware's affair
     capabilities: frozenset[str] | None = frozenset({"tools", "image", "application"})
 
@@ -69,9 +70,6 @@ class AnthropicChatModel(RemoteChatModel):
         self,
         model: str,
         *,
-        api_key: str | SecretStr | None = None,
-        key_variable: str | None = "ANTHROPIC_API_KEY",
-        base_url: str | None = None,
         stream: bool = True,
         context_size: int = 200_000,
         max_tokens: int | None = None,
@@ -83,25 +81,9 @@ class AnthropicChatModel(RemoteChatModel):
         server_tools: Sequence[Mapping[str, Any]] = (),
         rules: ClaudeRules | None = None,
         formatter: Formatter = format_anthropic,
-        timeouts: Timeouts | None = None,
-        extra_headers: Mapping[str, str] | None = None,
-        extra_body: Mapping[str, Any] | None = None,
-        max_bytes: float = MAX_BYTES,
-        http_client: Callable[[], Any] | None = None,
+        **connection: Unpack[ConnectionOptions],
     ) -> None:
-        super().__init__(
-            model,
-            api_key=api_key,
-            key_variable=key_variable,
-            base_url=base_url or os.environ.get("ANTHROPIC_BASE_URL"),
-            stream=stream,
-            context_size=context_size,
-            timeouts=timeouts,
-            extra_headers=extra_headers,
-            extra_body=extra_body,
-            max_bytes=max_bytes,
-            http_client=http_client,
-        )
+        super().__init__(model, stream=stream, context_size=context_size, **connection)
         check_option(rules, ClaudeRules, f"{type(self).__name__}(rules=...)", "rules=ClaudeRules(must_call=False)")
         self.rules = rules or rules_of(model)
         _check_sampling(model, self.rules, temperature=temperature, top_p=top_p)

@@ -1,11 +1,8 @@
 """OpenAI's chat completions API, and the many servers that speak it."""
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from pydantic import SecretStr
+from typing import Any, Unpack
 
 from agentrt.block import ContentBlock
 from agentrt.errors import Malformed, Refused, Transient
@@ -13,7 +10,8 @@ from agentrt.formatter import Formatter, format_openai
 from agentrt.message import Msg
 from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote.accumulator import StreamAccumulator
-from agentrt.model.remote.client import MAX_BYTES, RemoteChatModel, Timeouts, check_option
+from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.settings import ConnectionOptions, check_option
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
@@ -65,15 +63,14 @@ class OpenAIChatModel(RemoteChatModel):
     _client_class = "AsyncOpenAI"
     _path = "/chat/completions"
     _default_url = _URL
+    _url_variable = "OPENAI_BASE_URL"
+    _key_variable = "OPENAI_API_KEY"
     capabilities: frozenset[str] | None = frozenset({"tools", "image", "audio", "application"})
 
     def __init__(
         self,
         model: str,
         *,
-        api_key: str | SecretStr | None = None,
-        key_variable: str | None = "OPENAI_API_KEY",
-        base_url: str | None = None,
         stream: bool = True,
         context_size: int = 128_000,
         temperature: float | None = None,
@@ -85,25 +82,9 @@ class OpenAIChatModel(RemoteChatModel):
         parallel_tool_calls: bool | None = None,
         quirks: Quirks | None = None,
         formatter: Formatter | None = None,
-        timeouts: Timeouts | None = None,
-        extra_headers: Mapping[str, str] | None = None,
-        extra_body: Mapping[str, Any] | None = None,
-        max_bytes: float = MAX_BYTES,
-        http_client: Callable[[], Any] | None = None,
+        **connection: Unpack[ConnectionOptions],
     ) -> None:
-        super().__init__(
-            model,
-            api_key=api_key,
-            key_variable=key_variable,
-            base_url=base_url or os.environ.get("OPENAI_BASE_URL"),
-            stream=stream,
-            context_size=context_size,
-            timeouts=timeouts,
-            extra_headers=extra_headers,
-            extra_body=extra_body,
-            max_bytes=max_bytes,
-            http_client=http_client,
-        )
+        super().__init__(model, stream=stream, context_size=context_size, **connection)
         check_option(quirks, Quirks, f"{type(self).__name__}(quirks=...)", "quirks=Quirks(must_call=False)")
         self.quirks = quirks or (_OPENAI if self.base_url.rstrip("/") == _URL else Quirks())
         self._formatter = formatter

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +11,7 @@ from agentrt.errors import ConfigError
 from agentrt.model.anthropic import AnthropicChatModel
 from agentrt.model.base import ChatModelBase
 from agentrt.model.openai import OpenAIChatModel, Quirks
+from agentrt.model.remote.settings import option_names
 from agentrt.model.rules import RulesChatModel
 
 __all__ = ["PRESETS", "Preset", "chat_model", "default_model"]
@@ -129,7 +129,7 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
 
 
 def _check(settings: dict[str, Any], make: Callable[..., ChatModelBase]) -> None:
-    known = [name for name in signature(make).parameters if name != "model"]
+    known = option_names(make)
     for name in settings:
         if name not in known:
             raise ConfigError(f"{make.__name__} has no setting {name!r}: it takes {', '.join(known)}")

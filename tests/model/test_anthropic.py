@@ -30,7 +30,7 @@ from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent
 from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import AnthropicChatModel, ChatResponse, ClaudeRules
 from agentrt.model.claude import CLAUDE_RULES, rules_of
-from agentrt.model.remote.client import Timeouts
+from agentrt.model.remote import Timeouts
 from agentrt.state import AgentState
 from agentrt.types import ChatUsage, ToolChoice
 from tests.loop.helpers import add, items_of

@@ -10,7 +10,7 @@ from agentrt.event import AgentEvent
 from agentrt.hooks import NextActing, NextModelCall, NextReasoning, NextReply
 from agentrt.message import ContentBlock, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
 from agentrt.middleware import MiddlewareBase
-from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
+from agentrt.model import AnthropicChatModel, ChatModelBase, ChatResponse, OpenAIChatModel, ScriptedChatModel, Timeouts
 from agentrt.tool import ToolChoice, ToolChunk, ToolResponse
 
 MODEL = ScriptedChatModel(["Hello."])
@@ -214,6 +214,14 @@ async def use() -> None:
     assert_type(AGENT.model, ChatModelBase)
     await AGENT.reply(1)  # type: ignore[arg-type]
     AGENT.explain("yaml")  # type: ignore[arg-type]
+
+
+# Models, whose connection options are written once for all of them
+
+OpenAIChatModel("gpt-5-mini", api_key="sk-...", timeouts=Timeouts(total=60), seed=7)
+OpenAIChatModel("gpt-5-mini", api_kye="sk-...")  # type: ignore[call-arg]
+AnthropicChatModel("claude-sonnet-5", base_url="http://localhost:8000", max_bytes=1e6, effort="low")
+AnthropicChatModel("claude-sonnet-5", timeouts=60)  # type: ignore[arg-type]
 
 
 # Messages

@@ -1,4 +1,4 @@
-"""The SDK's client that conversations share, and what a server says along with a status that is no success."""
+"""The SDK's client that conversations share, and what a server says with a status that is not a success."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,8 +10,8 @@ import anyio
 __all__ = ["CLOSE", "SharedClient", "Unsuccessful", "raise_for_status"]
 
 CLOSE = 5.0  # seconds for closing a connection
-_MOST_BYTES = 65_536  # of the body of an error
-_MOST_SECONDS = 5.0  # for the body of an error
+_MAX_ERROR_BYTES = 65_536
+_MAX_ERROR_SECONDS = 5.0
 
 
 class SharedClient:
@@ -43,7 +43,7 @@ class SharedClient:
 
 
 class Unsuccessful(Exception):
-    """The server answered with a status that is no success; never leaves the package."""
+    """The server answered with a status that is not a success; never leaves the package."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         super().__init__(f"status {status}")  # the SDKs may log it
@@ -53,7 +53,7 @@ class Unsuccessful(Exception):
 
 
 async def raise_for_status(response: Any) -> None:
-    """Raise `Unsuccessful` for a status that is none; a hook for responses of httpx2's clients.
+    """Raise `Unsuccessful` for a status that is not a success; a hook for responses of httpx2's clients.
 
     The SDKs read such a body to its end, and when that fails, or there is no end, its status is lost.
     """
@@ -65,9 +65,9 @@ async def _beginning(response: Any) -> bytes:
     """Return what comes of the body within the limits; a body that cannot be read says nothing."""
     body = bytearray()
     left = anyio.current_effective_deadline() - anyio.current_time()
-    with anyio.move_on_after(min(_MOST_SECONDS, left / 2)) as scope, suppress(Exception):
+    with anyio.move_on_after(min(_MAX_ERROR_SECONDS, left / 2)) as scope, suppress(Exception):
         async for chunk in response.aiter_bytes():
             body += chunk
-            if len(body) >= _MOST_BYTES:
+            if len(body) >= _MAX_ERROR_BYTES:
                 scope.cancel()  # httpx2's generators are left suspended by a `break`
-    return bytes(body[:_MOST_BYTES])
+    return bytes(body[:_MAX_ERROR_BYTES])

@@ -1,20 +1,22 @@
-"""What went wrong at a provider, as an error of the tree: told by HTTP status and body, not by an SDK's classes."""
+"""What went wrong at a provider, as an error of the tree: by HTTP status and body, not by the classes of an SDK."""
 
 import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from html import escape, unescape
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from agentrt.errors import ContextOverflow, ModelError, RateLimited, Refused, Rejected, Transient
 
-__all__ = ["Provider"]
+__all__ = ["ProviderErrors", "json_or_text"]
 
+# Providers give one status to faults that need different remedies: a request that is too long is to be compressed, a
+# quota that is used up does not come back by waiting, a filter refuses the next attempt as well. Their codes tell the
+# faults apart, and where a server gives no code, the words of its message do.
 _OVERFLOW_CODES = {
     "context_length_exceeded",
     "exceed_context_size_error",
@@ -39,6 +41,7 @@ _FILTER_CODES = {
     "datainspectionfailed",
     "responsibleaipolicyviolation",
 }
+# An error in the middle of a stream has a code and no status.
 _STATUS_OF_CODE = {
     "api_error": 500,
     "authentication_error": 401,
@@ -57,45 +60,55 @@ _STATUS_OF_CODE = {
 }
 _PASSING = {408, 409, 425, 499}
 _USER_IN_URL = re.compile(r"://[^/@\s'\"]+@")
-_LONGEST_PAUSE = 86_400.0  # seconds; a server that asks for more means a day's quota, or is mistaken
+_MAX_RETRY_AFTER = 86_400.0  # seconds; a server that asks for more means a day's quota, or is mistaken
 _MAX_TEXT = 500  # characters of a provider's own words that a message repeats
-_MAX_PAGE = 2_000  # characters of a page that are looked through for what it says
+_MAX_PAGE = 2_000  # characters of a page that are searched for what it says
 _TAG = re.compile(r"<(?:([a-zA-Z][a-zA-Z0-9]*)|/[a-zA-Z]|[!?])")
 _ENDS = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("head", "script", "style")}  # of what is not shown
 _ESCAPED = re.compile(r"\\u(?![dD][89a-fA-F])([0-9a-fA-F]{4})")
 _GAP = r"[\s\xad\u200b-\u200d\u2060\ufeff]*"  # what a page may put between characters without being seen
-_BLOT = "***"
-_SHORTEST_SECRET = 8  # "EMPTY", "none" and "ollama" are keys as well, and words
+_MASK = "***"
+_MIN_SECRET_LENGTH = 8  # "EMPTY", "none" and "ollama" are keys as well, and words
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
-    """Whom a model's requests go to, as messages name it, and the secrets that no message may hold."""
+class ProviderErrors:
+    """Makes the errors of one model's provider; no message holds one of the `secrets`."""
 
     model: str
     url: str
     key_variable: str | None = None
     secrets: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        return f"model {self.model!r} at {self.host}"
-
     def __repr__(self) -> str:
-        return f"Provider({self})"
+        return f"ProviderErrors({self.source})"  # the one that dataclasses write would show the secrets
+
+    @property
+    def source(self) -> str:
+        """Which model failed, and where: every message begins with that."""
+        return f"model {self.model!r} at {self.host}"
 
     @property
     def host(self) -> str:
         """Host and port, without what a URL may hold besides."""
         return urlsplit(self.url).netloc.rpartition("@")[2] or self.url
 
-    def clean(self, text: str) -> str:
-        """Return the text with every secret blotted out; it must be whole, for half a secret is not found.
+    @property
+    def shown_url(self) -> str:
+        """The base URL without user, password and query."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{self.host}{parts.path}"
+
+    def redact(self, text: str) -> str:
+        """Return the text with every secret masked; the text must be whole, for half a secret is not found.
 
         A secret that is spelt in another way (as an entity, percent-encoded, with `\\u0041`), or has tags or space
         within it, is found too, and the text is then returned in plain characters.
         """
-        patterns = [_pattern(secret) for secret in self.secrets if len("".join(secret.split())) >= _SHORTEST_SECRET]
+        long_secrets = [secret for secret in self.secrets if len("".join(secret.split())) >= _MIN_SECRET_LENGTH]
+        patterns = [_secret_pattern(secret) for secret in long_secrets]
         text = _mask(text, patterns)
+        # One spelling may hide another (an entity within percent signs), so each step decodes what the last one left.
         decoded = text
         for mark, decode in _DECODERS.items():
             if mark in decoded:
@@ -103,39 +116,54 @@ class Provider:
                 masked = _mask(decoded, patterns)
                 if masked != decoded:
                     text = decoded = masked
-        return _USER_IN_URL.sub(f"://{_BLOT}@", text)
+        return _USER_IN_URL.sub(f"://{_MASK}@", text)
 
-    def told(self, text: str) -> str:
+    def excerpt(self, text: str) -> str:
         """Return the text without secrets and not too long for a message."""
-        text = self.clean(text)
+        text = self.redact(text)
+        # What is wrong often stands at the end, behind a long quotation.
         return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 150]} ... {text[-150:]}"
+
+    def describe(self, error: BaseException) -> str:
+        """Return class and text of an error of another library, without secrets."""
+        return self.redact(f"{type(error).__name__}: {error}")[:300]
 
     def safe_cause(self, error: BaseException) -> BaseException | None:
         """Return the error, or `None` when it or an error behind it holds a secret."""
-        told = " ".join(f"{each} {each!r}" for each in _behind(error))
-        return error if self.clean(told) == told else None
+        chain: list[BaseException] = []
+        link: BaseException | None = error
+        while link is not None and not any(link is earlier for earlier in chain):  # causes may form a circle
+            chain.append(link)
+            link = link.__cause__ or link.__context__
+        text = " ".join(f"{link} {link!r}" for link in chain)
+        return error if self.redact(text) == text else None
 
-    def failure(self, status: int, headers: Mapping[str, str], body: Any) -> ModelError:
+    def error_for_status(self, status: int, headers: Mapping[str, str], body: object) -> ModelError:
         """Return the error for an answer with this HTTP status; `body` is its JSON, or its text."""
-        code, text = _code_and_text(self.clean(body) if isinstance(body, str) else body)
-        remedy = self._remedy(status, headers)
-        text = self.clean(text)
-        error = _error(status, code, text)(self._message(status, code, text, remedy))
+        # A page is redacted whole, before tags are taken out of it and it is cut; the text of JSON only then.
+        codes, text = _codes_and_text(self.redact(body) if isinstance(body, str) else body)
+        text = self.redact(text)
+        shown_codes = self.redact(", ".join(sorted(codes)))[:100]
+        message = (
+            f"{self.source} answered {status}"
+            f"{f' ({shown_codes})' if shown_codes else ''}{f': {text[:_MAX_TEXT]}' if text else ''}"
+            f"{self._remedy(status, headers)}"
+        )
+        error = _error_class(status, codes, text)(message)
         error.status_code = status
         error.retry_after = _retry_after(headers)
         return error
 
-    def failure_in_stream(self, event: Mapping[str, Any]) -> ModelError:
+    def error_for_event(self, event: object) -> ModelError:
         """Return the error for an event that reports one after the answer has begun."""
-        code, _ = _code_and_text(event)
-        known = [_STATUS_OF_CODE[word] for word in code if word in _STATUS_OF_CODE]
-        numbers = [int(word) for word in code if word.isdecimal() and len(word) == 3 and word >= "400"]
-        return self.failure((numbers + known + [500])[0], {}, event)
+        codes, _ = _codes_and_text(event)
+        numbers = [int(code) for code in codes if code.isdecimal() and len(code) == 3 and code >= "400"]
+        known = [_STATUS_OF_CODE[code] for code in codes if code in _STATUS_OF_CODE]
+        return self.error_for_status((numbers + known + [500])[0], {}, event)
 
-    def _message(self, status: int, code: Iterable[str], text: str, remedy: str) -> str:
-        said = f": {text[:_MAX_TEXT]}" if text else ""
-        codes = self.clean(", ".join(sorted(code)))[:100]
-        return f"{self} answered {status}{f' ({codes})' if codes else ''}{said}{remedy}"
+    def how_to_give_a_key(self) -> str:
+        """Return the words that say how to give a key."""
+        return f"set {self.key_variable} or give api_key=..." if self.key_variable else "give api_key=..."
 
     def _remedy(self, status: int, headers: Mapping[str, str]) -> str:
         if status == 401:
@@ -145,85 +173,75 @@ class Provider:
         if status == 403:
             return f"; the key may not do this: check its rights, and that the account may use {self.model!r}"
         if status == 404:
-            return f"; check the model's name {self.model!r} and base_url={self.shown_url()!r}"
+            return f"; check the model's name {self.model!r} and base_url={self.shown_url!r}"
         if 300 <= status < 400:
-            there = self.clean(headers.get("location", "").partition("?")[0])[:200]
-            leads = f"it leads to {there!r}, where the key is not sent" if there else "it leads elsewhere"
-            return f"; {leads}: check base_url={self.shown_url()!r}"
-        return f"; check base_url={self.shown_url()!r}" if status == 405 else ""
-
-    def how_to_give_a_key(self) -> str:
-        """Return the words that tell how to give a key."""
-        return f"set {self.key_variable} or give api_key=..." if self.key_variable else "give api_key=..."
-
-    def shown_url(self) -> str:
-        """The base URL without user, password and query."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{self.host}{parts.path}"
+            target = self.redact(headers.get("location", "").partition("?")[0])[:200]
+            leads = f"it leads to {target!r}, where the key is not sent" if target else "it leads elsewhere"
+            return f"; {leads}: check base_url={self.shown_url!r}"
+        return f"; check base_url={self.shown_url!r}" if status == 405 else ""
 
 
-def _pattern(secret: str) -> re.Pattern[str]:
+def json_or_text(text: str) -> object:
+    """Return what the JSON says, or else the text: the body of an error may be either."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _secret_pattern(secret: str) -> re.Pattern[str]:
     spellings = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], escape(secret)}
+    # The longest first, or the rest of a longer spelling would remain behind the mask of a shorter one.
     longest_first = sorted(("".join(spelling.split()) for spelling in spellings), key=len, reverse=True)
     return re.compile("|".join(_GAP.join(map(re.escape, spelling)) for spelling in longest_first), re.IGNORECASE)
 
 
 def _mask(text: str, patterns: Iterable[re.Pattern[str]]) -> str:
     for pattern in patterns:
-        text = pattern.sub(_BLOT, text)
+        text = pattern.sub(_MASK, text)
     return text
 
 
-def _error(status: int, code: set[str], text: str) -> type[ModelError]:
-    if code & _FILTER_CODES:
+def _error_class(status: int, codes: set[str], text: str) -> type[ModelError]:
+    if codes & _FILTER_CODES:
         return Refused
-    if status in (400, 413, 422, 500) and (code & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(text)):
+    if status in (400, 413, 422, 500) and (codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(text)):
         return ContextOverflow
     if status == 413:
         return ContextOverflow
     if status == 429:
-        return Rejected if code & _QUOTA_CODES or _QUOTA_TEXT.search(text) else RateLimited
+        return Rejected if codes & _QUOTA_CODES or _QUOTA_TEXT.search(text) else RateLimited
     return Transient if status >= 500 or status in _PASSING else Rejected
 
 
-def _code_and_text(body: Any) -> tuple[set[str], str]:
+def _codes_and_text(body: object) -> tuple[set[str], str]:
     """Return what a body says for programs, in lower case, and for people.
 
     Bodies are `{"error": {"message", "type", "code"}}`, with or without a wrapper, `{"error": "..."}` and
-    `{"detail": ...}`, or no JSON at all.
+    `{"detail": ...}`, or not JSON at all.
     """
     if isinstance(body, str):
-        return set(), " ".join(_without_tags(body).split())
+        is_page = "<" in body[:_MAX_TEXT]
+        text = unescape(_visible_text(body)) if is_page else body
+        return set(), " ".join(text[:_MAX_PAGE].split())
     if not isinstance(body, Mapping):
         return set(), "" if body is None else str(body)
     error = body.get("error")
-    inner: Mapping[str, Any] = error if isinstance(error, Mapping) else body
-    words = [inner.get("code"), inner.get("type"), *_inner_codes(inner)]
-    code = {str(word).lower() for word in words if isinstance(word, (str, int)) and word != ""}
-    texts = (error, inner.get("message"), inner.get("detail"), inner.get("msg"))
-    text = next((each for each in texts if isinstance(each, str) and each), "")
-    return code, text or str(dict(body))
-
-
-def _inner_codes(error: Mapping[str, Any]) -> Iterator[Any]:
-    for name in ("innererror", "inner_error"):
-        inner = error.get(name)
-        if isinstance(inner, Mapping):
-            yield inner.get("code")
-
-
-def _without_tags(page: str) -> str:
-    if "<" not in page[:_MAX_TEXT]:
-        return page[:_MAX_PAGE]
-    return unescape(_visible_text(page))[:_MAX_PAGE]
+    fields = error if isinstance(error, Mapping) else body
+    # Azure names the filter that refused a request in an inner error.
+    inner = [fields.get(name) for name in ("innererror", "inner_error")]
+    values = [value.get("code") for value in inner if isinstance(value, Mapping)] + [fields.get("code")]
+    codes = {str(value).lower() for value in (*values, fields.get("type")) if isinstance(value, (str, int))} - {""}
+    texts = (error, fields.get("message"), fields.get("detail"), fields.get("msg"))
+    return codes, next((text for text in texts if isinstance(text, str) and text), "") or str(dict(body))
 
 
 def _visible_text(page: str) -> str:
-    return " ".join(" ".join(texts_between_tags(page)).split())
+    """Return what stands between the tags of a page and is shown.
 
-
-def texts_between_tags(page: str) -> list[str]:
-    """Return what stands between the tags of a page and is shown; each character is looked at a few times at most."""
+    It takes linear time, since any proxy may have written the page: each character is read a few times at most,
+    and the end of an element that is never closed is searched for once.
+    """
     texts: list[str] = []
     never_closed: set[str] = set()
     start = 0
@@ -238,7 +256,7 @@ def texts_between_tags(page: str) -> list[str]:
             else:
                 start = closed.start()
     texts.append(page[start:])
-    return texts
+    return " ".join(" ".join(texts).split())
 
 
 _DECODERS: dict[str, Callable[[str], str]] = {
@@ -250,34 +268,23 @@ _DECODERS: dict[str, Callable[[str], str]] = {
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    milliseconds = _seconds(headers.get("retry-after-ms"))
+    """Return the seconds for which the headers ask us to wait: they have milliseconds, seconds, or a date."""
+    milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
-        return min(milliseconds / 1000, _LONGEST_PAUSE)
-    said = headers.get("retry-after")
-    seconds = _seconds(said)
-    if seconds is None and said is not None:
-        seconds = _seconds_until(said)
-    return None if seconds is None else min(seconds, _LONGEST_PAUSE)
+        return min(milliseconds / 1000, _MAX_RETRY_AFTER)
+    text = headers.get("retry-after")
+    seconds = _number(text)
+    if seconds is None and text is not None:
+        try:
+            seconds = max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
+        except (ValueError, OverflowError, OSError):  # not a date, or of a year that the system cannot count from
+            return None
+    return None if seconds is None else min(seconds, _MAX_RETRY_AFTER)
 
 
-def _seconds(said: str | None) -> float | None:
+def _number(text: str | None) -> float | None:
     try:
-        seconds = float(said or "")
+        number = float(text or "")
     except ValueError:
         return None
-    return max(seconds, 0.0) if math.isfinite(seconds) else None
-
-
-def _seconds_until(said: str) -> float | None:
-    try:
-        return max(parsedate_to_datetime(said).timestamp() - time.time(), 0.0)
-    except (ValueError, OverflowError, OSError):  # of a year that the system cannot count from
-        return None
-
-
-def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
+    return max(number, 0.0) if math.isfinite(number) else None

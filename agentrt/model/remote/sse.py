@@ -72,7 +72,7 @@ class EventReader:
         return []
 
 
-def parse_object(data: bytes) -> dict[str, Any]:
+def parse_object(data: bytes) -> dict[str, object]:
     """Return the JSON object that the UTF-8 text holds; raises `Transient` for the beginning of one."""
     try:
         value = json.loads(data.decode("utf-8-sig"))
@@ -105,37 +105,37 @@ def _ends_early(text: str) -> bool:
     return True
 
 
-def text_in(fields: dict[str, Any], name: str) -> str:
+def text_in(fields: dict[str, object], name: str) -> str:
     """Return the text under `name`, "" when there is none."""
     value = fields.get(name)
-    return "" if value is None else _checked(value, str, name, "text")
+    return "" if value is None else _require(value, str, name, "text")
 
 
-def dict_in(fields: dict[str, Any], name: str) -> dict[str, Any]:
+def dict_in(fields: dict[str, object], name: str) -> dict[str, object]:
     """Return the object under `name`, an empty one when there is none."""
     value = fields.get(name)
-    return {} if value is None else _checked(value, dict, name, "an object")
+    return {} if value is None else _require(value, dict, name, "an object")
 
 
-def list_in(fields: dict[str, Any], name: str) -> list[dict[str, Any]]:
+def list_in(fields: dict[str, object], name: str) -> list[dict[str, object]]:
     """Return the list of objects under `name`, an empty one when there is none."""
     value = fields.get(name)
-    items: list[Any] = [] if value is None else _checked(value, list, name, "a list")
-    return [_checked(item, dict, f"{name}[]", "an object") for item in items]
+    items: list[Any] = [] if value is None else _require(value, list, name, "a list")
+    return [_require(item, dict, f"{name}[]", "an object") for item in items]
 
 
-def count_in(fields: dict[str, Any], name: str) -> int:
+def count_in(fields: dict[str, object], name: str) -> int:
     """Return the number under `name`, 0 when there is none."""
     value = fields.get(name)
     if value is None:
         return 0
     if isinstance(value, float) and math.isfinite(value):  # some languages know no other numbers
         value = int(value)
-    number: int = _checked(value, int, name, "a whole number")
+    number: int = _require(value, int, name, "a whole number")
     return max(number, 0)
 
 
-def _checked(value: Any, kind: type, name: str, wanted: str) -> Any:
+def _require(value: Any, kind: type, name: str, wanted: str) -> Any:
     if not isinstance(value, kind):
         raise Malformed(f"its {name!r} is {value!r}, not {wanted}")
     return value

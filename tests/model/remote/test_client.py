@@ -40,7 +40,7 @@ from agentrt.loop.reasoning import _check_stream
 from agentrt.message import UserMsg
 from agentrt.model import AnthropicChatModel, OpenAIChatModel, Timeouts
 from agentrt.model.remote.log_filter import keep_headers_out_of_logs
-from agentrt.model.remote.provider_errors import _TAG, Provider
+from agentrt.model.remote.provider_errors import _TAG, ProviderErrors
 from tests.model.wire_openai import (
     DONE,
     HANG,
@@ -674,7 +674,7 @@ async def test_the_key_gets_out_of_no_model(caplog: pytest.LogCaptureFixture) ->
     model, server = model_of(says("ok"), extra_headers={"x-secret": "another-canary-0123456789"})
     await answer_of(model)
 
-    told = f"{model!r} {model._provider!r} {model._key!r} {vars(model)} {caplog.text}"
+    told = f"{model!r} {model._errors!r} {model._key!r} {vars(model)} {caplog.text}"
     assert KEY not in told
     assert "another-canary" not in told
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
@@ -726,7 +726,7 @@ def test_a_key_that_can_be_none_is_refused_without_being_shown(given: str) -> No
 
 @pytest.mark.parametrize("given", [b"canary", 5, lambda: "canary"])
 def test_a_key_of_another_type_is_refused_without_being_shown(given: Any) -> None:
-    with pytest.raises(ConfigError, match="text or a SecretStr, not of type") as caught:
+    with pytest.raises(ConfigError, match="str or a SecretStr, not of type") as caught:
         OpenAIChatModel("gpt-test", api_key=given)
     assert "canary" not in str(caught.value)
 
@@ -898,8 +898,8 @@ async def test_a_key_that_is_split_by_tags_is_masked_whole(body: bytes, status: 
 
 
 def test_a_secret_is_masked_however_a_page_spells_it() -> None:
-    provider = Provider("m", URL, secrets=("pass<word>&more",))
-    failure = provider.failure(401, {}, "<html>not pass&lt;word&gt;&amp;more</html>")
+    errors = ProviderErrors("m", URL, secrets=("pass<word>&more",))
+    failure = errors.error_for_status(401, {}, "<html>not pass&lt;word&gt;&amp;more</html>")
     assert str(failure).startswith("model 'm' at test.invalid answered 401: not ***;")
 
 
@@ -915,18 +915,18 @@ def test_a_secret_is_masked_however_a_page_spells_it() -> None:
     ],
 )
 def test_a_key_is_masked_in_every_spelling(spelt: str) -> None:
-    provider = Provider("m", URL, secrets=("sk-canary-0123456789",))
+    errors = ProviderErrors("m", URL, secrets=("sk-canary-0123456789",))
     for body in (f"no key {spelt}", f"<p>no key {spelt}</p>", {"error": {"message": f"no key {spelt}"}}):
-        told = str(provider.failure(401, {}, body))
+        told = str(errors.error_for_status(401, {}, body))
         assert "no key ***" in told
         assert "0123" not in told
 
 
 @pytest.mark.time_limit(20)
 def test_a_secret_is_sought_in_linear_time() -> None:
-    provider = Provider("m", URL, secrets=("Bearer sk-canary-0123456789",))
-    assert provider.clean("Bearer \n sk-canary-0123456789") == "***"
-    provider.clean(f"Bearer{' ' * 100_000}" + "B e a r e r " * 10_000)
+    errors = ProviderErrors("m", URL, secrets=("Bearer sk-canary-0123456789",))
+    assert errors.redact("Bearer \n sk-canary-0123456789") == "***"
+    errors.redact(f"Bearer{' ' * 100_000}" + "B e a r e r " * 10_000)
 
 
 @pytest.mark.parametrize("page", ["<a" * 30_000, "<style>" * 9_000, "<a>" * 20_000, "<" * 60_000])
@@ -934,7 +934,7 @@ def test_a_page_is_stripped_in_linear_time_and_cut(page: str) -> None:
     searched = Counted(_TAG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentrt.model.remote.provider_errors._TAG", searched)
-        failure = Provider("m", URL).failure(502, {}, f"<p>Sorry.</p>{page}{'x' * 60_000}")
+        failure = ProviderErrors("m", URL).error_for_status(502, {}, f"<p>Sorry.</p>{page}{'x' * 60_000}")
     assert "502: Sorry." in str(failure)
     assert len(str(failure)) < 600
     assert searched.looked_at <= 3 * len(page) + 200_000

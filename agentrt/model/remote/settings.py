@@ -1,0 +1,185 @@
+"""How a model behind an HTTP API is reached and how long it may take; wrong options are refused when it is made."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import Parameter, signature
+from typing import Any, TypedDict
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from agentrt.errors import ConfigError
+
+__all__ = [
+    "MAX_BYTES",
+    "ConnectionOptions",
+    "Timeouts",
+    "check_connection",
+    "check_option",
+    "check_option_names",
+    "check_url",
+    "option_names",
+    "read_key",
+]
+
+MAX_BYTES = 64 * 2**20
+"""The most bytes of one answer: the longest ones are well below that, at some 300 bytes for each streamed token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """The longest that a model may take, in seconds; `math.inf` for no limit.
+
+    `connect` is for reaching the server. `idle` is for the wait for each next piece of a streamed answer, the first
+    included; what carries no content, such as a ping, does not count. `total` is for one whole call, without the time
+    in which its reader does something else: a slow reader does not use it up, and a server that never stops sending
+    does.
+    """
+
+    connect: float = 10
+    idle: float = 60
+    total: float = 600
+
+    def __post_init__(self) -> None:
+        for name in ("connect", "idle", "total"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not value > 0:  # which NaN is not either
+                raise ConfigError(f"Timeouts({name}=...) is a number of seconds above 0, not {value!r}")
+
+
+class ConnectionOptions(TypedDict, total=False):
+    """What every model behind an HTTP API takes besides its own options; each may be left out."""
+
+    api_key: str | SecretStr | None
+    """The key; any word will do for a server that asks for none. Left out, it comes from `key_variable`."""
+
+    key_variable: str | None
+    """The environment variable that holds the key, another than the provider's usual one."""
+
+    base_url: str | None
+    """Where the API is, as in "http://localhost:8000/v1", without a password and without a query.
+
+    Left out, it comes from the provider's usual environment variable, or else it is the provider's own.
+    """
+
+    timeouts: Timeouts | None
+    """The longest that a call may take."""
+
+    extra_headers: Mapping[str, str] | None
+    """Headers for every request, which replace those of the same name; treated as secrets."""
+
+    extra_body: Mapping[str, Any] | None
+    """Fields for the body of every request, which replace those of the same name."""
+
+    max_bytes: float
+    """The most bytes of one answer, uncompressed and with everything around its text; `math.inf` for no limit.
+
+    A longer one is `Malformed`; it is 64 MiB unless given.
+    """
+
+    http_client: Callable[[], Any] | None
+    """A function that makes the `httpx2.AsyncClient` to use.
+
+    It is called once in each event loop, and the model closes what it returns.
+    """
+
+
+def option_names(model: Callable[..., object]) -> list[str]:
+    """Return the keywords that a class of models takes, those of its connection last."""
+    names: dict[str, None] = {}
+    for cls in getattr(model, "__mro__", (model,)):
+        parameters = signature(cls).parameters.values()
+        names |= dict.fromkeys(parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY)
+        # What a class takes as `**options` it passes to the next one, up to `RemoteChatModel`, whose base takes none.
+        if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
+            break
+        names |= dict.fromkeys(ConnectionOptions.__annotations__)
+    names.pop("model", None)
+    own = [name for name in names if name not in ConnectionOptions.__annotations__]
+    return [*own, *(name for name in ConnectionOptions.__annotations__ if name in names)]
+
+
+def check_option_names(model: type, connection: Iterable[str]) -> None:
+    """Raise `TypeError` for a keyword that is not an option, as a plain signature would, with the nearest one."""
+    for name in connection:
+        if name not in ConnectionOptions.__annotations__:
+            known = option_names(model)
+            near = get_close_matches(name, known, 1)
+            remedy = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
+            raise TypeError(f"{model.__name__}() has no option {name!r}: {remedy}")
+
+
+def check_option(value: object, kind: type, place: str, example: str) -> None:
+    """Raise `ConfigError` for an option that is neither left out nor of the type that it has to be."""
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(f"{place} is a {kind.__name__}, as in {example}, not {value!r:.100}")
+
+
+def check_connection(model: object, connection: ConnectionOptions, cls: str) -> None:
+    """Raise `ConfigError` for a wrong model name or a wrong option; key and URL are checked where they are read.
+
+    `cls` is the class that the message names.
+    """
+    if not isinstance(model, str) or not model:
+        raise ConfigError(f"{cls}(model=...) is the name of a model, not {model!r:.100}")
+    check_option(connection.get("timeouts"), Timeouts, f"{cls}(timeouts=...)", "timeouts=Timeouts(total=120)")
+    for name, mapping, example in (
+        ("extra_headers", connection.get("extra_headers"), '{"x-team": "blue"}'),
+        ("extra_body", connection.get("extra_body"), '{"top_k": 40}'),
+    ):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            # It may hold secrets, so it is not shown.
+            raise ConfigError(
+                f"{cls}({name}=...) is a dict, as in {example}, and not of type {type(mapping).__name__!r}"
+            )
+    size: object = connection.get("max_bytes", MAX_BYTES)
+    if not isinstance(size, (int, float)) or not size > 0:
+        raise ConfigError(f"{cls}(max_bytes=...) is a number of bytes above 0, or math.inf, not {size!r:.100}")
+
+
+def check_url(url: str, cls: str) -> None:
+    """Raise `ConfigError` for a base URL that leads nowhere, or that holds a password or a query."""
+    try:
+        parts = urlsplit(url)
+        leads_somewhere = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        leads_somewhere = False
+    if not leads_somewhere:
+        raise ConfigError(
+            f"{cls}'s base_url is {_url_without_secrets(url)!r}: write it in full, as in 'http://localhost:8000/v1'"
+        )
+    # Query and fragment would be lost when the path is joined to the URL, and a password would be shown in messages.
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ConfigError(
+            f"{cls}'s base_url has more than a place, {_url_without_secrets(url)!r}, in it: give a key or a password "
+            f"as api_key=... or in extra_headers={{...}}, and parameters with "
+            f"http_client=lambda: httpx2.AsyncClient(params={{...}})"
+        )
+
+
+def _url_without_secrets(url: str) -> str:
+    place, *more = re.split("[?#]", url)
+    if any("@" in part for part in more):  # a password with such a character in it
+        return "..."
+    return re.sub(r"^([^/]*://)?.*@", r"\1", place, flags=re.DOTALL)
+
+
+def read_key(option: str | SecretStr | None, variable: str | None, cls: str) -> SecretStr:
+    """Return the key that was given, or else the environment's; raises `ConfigError` if there is none, or a wrong one.
+
+    No message shows the key, not even a wrong one, which may be the right one with a slip in it.
+    """
+    key = option if option is not None else os.environ.get(variable or "", "")
+    if not isinstance(key, (str, SecretStr)):
+        raise ConfigError(f"{cls}(api_key=...) is a str or a SecretStr, not of type {type(key).__name__!r}")
+    text = (key.get_secret_value() if isinstance(key, SecretStr) else key).strip()
+    remedy = f"set {variable} or give api_key=..." if variable else "give api_key=..."
+    if not text:
+        raise ConfigError(f"{cls} has no API key: {remedy} (any word will do for a server that asks for none)")
+    # A header cannot hold such characters, and the HTTP client would say so with the key in its message.
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        raise ConfigError(f"{cls}'s API key has characters that no key can have: {remedy} again")
+    return SecretStr(text)
