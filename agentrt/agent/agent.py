@@ -28,7 +28,7 @@ from agentrt.loop.acting import act
 from agentrt.loop.approval import check_permission
 from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import run_reply
-from agentrt.loop.outcome import close_unfinished
+from agentrt.loop.outcome import abandon_unfinished_reply
 from agentrt.loop.reasoning import Prompts, call_model, reason, system_prompt
 from agentrt.loop.repeat import check_number, check_reply_id
 from agentrt.loop.reply import reply
@@ -212,7 +212,7 @@ class Agent(ReActAgentBase):
             current.interruption.request("interrupted", told)
             return InterruptResult(True)
         waiting = self.state.reply_context is not None
-        close_unfinished(self)
+        abandon_unfinished_reply(self)
         return InterruptResult(waiting)
 
     async def handle_interrupt(self, inputs: ReplyInput = None, *, reason: str | None = None) -> Msg:
@@ -283,18 +283,18 @@ class Agent(ReActAgentBase):
         conversation is out of date: `agent.with_state(await store.load(session_id))` is the one to go on with.
         """
         run, store = self._run, self.state_store
-        if store is None or (run is not None and run.is_out_of_date):
+        if store is None or (run is not None and run.progress.is_out_of_date):
             return
         if run is not None:
-            self.state.sequence = run.last_number
+            self.state.sequence = run.progress.highest_seq
             if self.state.reply_context is not None:
-                self.state.reply_context.ids = run.ids
+                self.state.reply_context.ids = run.progress.ids
         with anyio.move_on_after(_SAVE_SECONDS) as scope:
             try:
                 await store.save(self.state)
             except SessionConflict:
                 if run is not None:
-                    run.is_out_of_date = True
+                    run.progress.is_out_of_date = True
                 raise
         if scope.cancelled_caught:
             raise SessionIOError(f"{type(store).__name__} took longer than {_SAVE_SECONDS:g} seconds to save the state")
@@ -302,8 +302,8 @@ class Agent(ReActAgentBase):
     def _begin(self, run: Run | None) -> None:
         """Note which reply is in progress; called by that reply alone."""
         self._run = run
-        if run is not None and run.ticket.turns is not None:
-            run.ticket.turns.run = run
+        if run is not None and run.claim.turns is not None:
+            run.claim.turns.run = run
 
     def _fresh_chains(self) -> Chains:
         if self._run is None and self._compiled_for != class_hooks.version:

@@ -16,7 +16,7 @@ from agentrt.concurrency.mailbox import Mailbox
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import ReplyingConversation, end, end_event, leftovers, said_when_interrupted
+from agentrt.loop.outcome import ReplyingConversation, drain_and_close, end, end_event, said_when_interrupted
 from agentrt.loop.reply import reply
 from agentrt.message import Msg
 
@@ -52,12 +52,12 @@ def core_of(method: OverriddenMethod) -> Callable[..., AsyncGenerator[AgentEvent
         agent: ReplyingConversation, inputs: ReplyInput, structured_schema: Any
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         run = agent.run
-        run.outlet = mailbox = Mailbox()
+        run.progress.passthrough = mailbox = Mailbox()
         given = (inputs,) if structured_schema is None else (inputs, structured_schema)
         values = method.values(agent, given, {})
         final: Any = None
         async with BackgroundTask(
-            run.ticket, mailbox, partial(run.interruption.run_interruptible, partial(method, agent, values))
+            run.claim, mailbox, partial(run.interruption.run_interruptible, partial(method, agent, values))
         ) as task:
             async for item in task:
                 yield item
@@ -65,7 +65,7 @@ def core_of(method: OverriddenMethod) -> Callable[..., AsyncGenerator[AgentEvent
                 final = await task.outcome()
         if final is None and run.interruption.reason is not None:
             if not run.ended:  # the loop may have ended by itself before
-                for event in leftovers(agent, run):
+                for event in drain_and_close(agent, run):
                     yield event
                 yield await end(agent, run, end_event(agent, run, run.interruption.reason))
             final = await said_when_interrupted(agent, inputs, run.interruption.message)
@@ -79,9 +79,9 @@ def core_of(method: OverriddenMethod) -> Callable[..., AsyncGenerator[AgentEvent
 async def reply_of_the_loop(agent: ReplyingConversation, inputs: ReplyInput, structured_schema: Any) -> Msg:
     """Reply by the runtime's own loop, inside of a class's own `reply`; its events go where that one's go."""
     run = agent._run
-    if run is None or run.outlet is None:
+    if run is None or run.progress.passthrough is None:
         raise UsageError(f"super().reply() of {agent.name!r} was called outside of its own reply(): call agent.reply()")
-    if run.ended or run.parked:
+    if run.ended or run.progress.is_parked:
         raise UsageError(
             f"super().reply() of {agent.name!r} was called again in one reply, after it had come to its end: to have "
             f"another round, call self.run.continue_with(hint) before that"
@@ -93,7 +93,7 @@ async def reply_of_the_loop(agent: ReplyingConversation, inputs: ReplyInput, str
             if isinstance(item, Msg):
                 final = item
             else:
-                await run.outlet.put(item)
+                await run.progress.passthrough.put(item)
     finally:
         try:
             await stream.aclose()

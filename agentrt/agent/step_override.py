@@ -57,7 +57,7 @@ def core_of_step(method: OverriddenMethod) -> Callable[..., AsyncGenerator[Any, 
         (given,) = values.values()
         step = _Step(agent, method.name, given, Mailbox())
         arguments = method.values(agent, (given,) if accepts_value else (), {})
-        async with BackgroundTask(agent.run.ticket, step.outlet, partial(_call, method, step, arguments)) as task:
+        async with BackgroundTask(agent.run.claim, step.outlet, partial(_call, method, step, arguments)) as task:
             async for item in task:
                 yield item
             result = await task.outcome()
@@ -136,7 +136,7 @@ def _end_round(step: _Step, title: str, result: Any) -> Sequence[Any]:
     if answer == step.before:
         return [] if step.passed_on is None else [step.passed_on]
     run = step.agent.run
-    return [*(forget_attempt(run.id, run.attempt) if run.attempt is not None else ()), answer]
+    return [*(forget_attempt(run.id, run.progress.attempt) if run.progress.attempt is not None else ()), answer]
 
 
 def _end_call(step: _Step, title: str, result: Any) -> Sequence[ToolResponse]:

@@ -58,7 +58,7 @@ async def _run_tool(agent: Conversation, prepared: PreparedCall) -> ToolResponse
     context = _context(agent, prepared)
     if prepared.is_streaming:
         return _mark_each_step(agent.run, run_call(prepared, context))
-    token = enclosing_replies.set(agent.run.inside)
+    token = enclosing_replies.set(agent.run.progress.enclosing_replies)
     try:
         result = await respond(prepared, context)
     finally:
@@ -71,7 +71,8 @@ async def _mark_each_step(run: Run, stream: _Output) -> _Output:
     try:
         item: ToolChunk | ToolResponse | None
         while True:
-            token = enclosing_replies.set(run.inside)  # for one step at a time, since our reader has the same context
+            # For one step at a time, since our reader has the same context.
+            token = enclosing_replies.set(run.progress.enclosing_replies)
             try:
                 item = await anext(stream, None)
             finally:
@@ -181,7 +182,7 @@ async def _decide(
     if "on_check_permission" not in agent._announcing:
         await main()
         return
-    async with BackgroundTask(agent.run.ticket, agent.run.mailbox, main) as task:
+    async with BackgroundTask(agent.run.claim, agent.run.mailbox, main) as task:
         async for event in task:
             yield event
         await task.outcome()
@@ -237,7 +238,7 @@ async def _beside(
     for call, _ in batch:
         yield _start(agent.run, call)
     async with BackgroundTask(
-        agent.run.ticket, mailbox, main if len(batch) > 1 else partial(work, 0, *batch[0])
+        agent.run.claim, mailbox, main if len(batch) > 1 else partial(work, 0, *batch[0])
     ) as task:
         async for event in task:
             yield event
@@ -267,7 +268,7 @@ async def _begin(agent: Conversation, call: ToolCallBlock, prepared: Prepared) -
         return prepared
     if agent.chains.on_acting is act:
         return await _run_tool(agent, prepared)
-    agent.run.prepared[call.id] = prepared
+    agent.run.progress.prepared[call.id] = prepared
     stream: _Output = agent.chains.on_acting(agent, tool_call=copy_block(call))
     return stream
 
@@ -328,7 +329,7 @@ async def _prepare(agent: Conversation, call: ToolCallBlock) -> Prepared:
 
     One that a layer put in its place is checked and decided on like any other, but nobody can be asked about it here.
     """
-    known = agent.run.prepared.get(call.id)
+    known = agent.run.progress.prepared.get(call.id)
     if known is not None and known.is_for(call):
         return known
     prepared = agent.run.toolkit.prepare(call, agent.state.active_groups)

@@ -11,7 +11,8 @@ from copy import copy, deepcopy
 from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.boundary import mend_message
 from agentrt.conversation.inputs import as_messages
-from agentrt.conversation.run import Answer, Run
+from agentrt.conversation.progress import CoreAnswer
+from agentrt.conversation.run import Run
 from agentrt.decoding.decoder import Decoder
 from agentrt.decoding.recorder import Recorder, have_same_content, is_same, spoken_blocks
 from agentrt.errors import ChainContractError
@@ -35,12 +36,12 @@ __all__ = [
 _KEPT_TO_ITSELF = (ThinkingBlock, ProviderBlock)
 
 
-def answer_of_core(context: ReplyContext, final: Msg) -> Answer:
+def answer_of_core(context: ReplyContext, final: Msg) -> CoreAnswer:
     """Return what the core answers, before a layer can change it."""
     ids = {block.id for block in final.get_content_blocks()}
     said = spoken_blocks(context.blocks[context.round_start :])
     stands_for_them = any(block.id in ids for block in said)
-    return Answer(final.copy(), frozenset(block.id for block in said if stands_for_them))
+    return CoreAnswer(final.copy(), frozenset(block.id for block in said if stands_for_them))
 
 
 def checked_answer(final: Msg) -> Msg:
@@ -66,22 +67,22 @@ def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, f
     """Make the reply say what the last message of on_reply says; returns the events that announce what is new in it.
 
     If the layers kept the core from beginning, the reply begins here, and its input joins the conversation. If the
-    reply had ended with another answer, `run.end_is_saved` is reset. What `handle_interrupt` gave is for the caller and
-    never joins the conversation, whatever a layer makes of it.
+    reply had ended with another answer, its end is to be saved again. What `handle_interrupt` gave is for the caller
+    and never joins the conversation, whatever a layer makes of it.
     """
-    if run.end is not None and run.end.finished_reason == "interrupted":
+    if run.progress.end_event is not None and run.progress.end_event.finished_reason == "interrupted":
         return withdraw_unkept(run)
-    state, recorder = agent.state, run.recorder
-    if run.end is not None and run.answer is not None and recorder is not None:
+    state, recorder = agent.state, run.progress.recorder
+    if run.progress.end_event is not None and run.progress.core_answer is not None and recorder is not None:
         # Most replies: one round, and nothing changed.
-        is_same_answer = final.content == run.answer.message.content == recorder.blocks
-        if is_same_answer and final.structured_output == run.end.structured_output:
+        is_same_answer = final.content == run.progress.core_answer.message.content == recorder.blocks
+        if is_same_answer and final.structured_output == run.progress.end_event.structured_output:
             return []
-    if state.reply_context is None and run.end is None:
+    if state.reply_context is None and run.progress.end_event is None:
         context = begin(agent, run)
         state.context += [message.copy() for message in as_messages(inputs)]
         state.reply_context = context
-    message = run.message
+    message = run.progress.message
     assert message is not None
     assert recorder is not None
     blocks = message.get_content_blocks()
@@ -91,16 +92,18 @@ def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, f
     wanted = _blocks_to_say(run, final)
     hidden = _hidden_ids(blocks, replaced - {block.id for block in told}, wanted)
     events, told = _changes(run, told, [block for block in wanted if block.id not in hidden], final.name)
-    is_taken = run.end is not None and run.sequence >= run.last_number  # the number of the end, by an event after it
-    run.expect(len(events) + is_taken)
+    is_taken = (
+        run.progress.end_event is not None and run.progress.sequence >= run.progress.highest_seq
+    )  # the number of the end, by an event after it
+    run.progress.expect(len(events) + is_taken)
     has_changed = _update(message, replaced - hidden, told) | keep_as_told(run)
     start = _start_of_answer(message, {block.id for block in told} | hidden)
-    if run.end is None:
+    if run.progress.end_event is None:
         if state.reply_context is not None and not state.reply_context.parked:
             state.reply_context.round_start = start
     elif _take_output(run, message, final) or has_changed or events:
         _update_history(state, message, start)
-        run.end_is_saved = False
+        run.progress.mark_changed()
     return events
 
 
@@ -109,7 +112,7 @@ def keep_as_told(run: Run) -> bool:
 
     What a layer held back stays, and so do signed thoughts, which a provider takes back in its own words alone.
     """
-    message, recorder = run.message, run.recorder
+    message, recorder = run.progress.message, run.progress.recorder
     if message is None or recorder is None:
         return False
     blocks = {block.id: block for block in message.get_content_blocks()}
@@ -120,16 +123,18 @@ def keep_as_told(run: Run) -> bool:
 
 def withdraw_unkept(run: Run) -> list[AgentEvent]:
     """Return the events that withdraw what a reply without an answer has said and does not keep."""
-    if run.recorder is None:
+    if run.progress.recorder is None:
         return []
     has_changed = keep_as_told(run)
-    kept = set() if run.message is None else {block.id for block in run.message.get_content_blocks()}
-    surplus = [block.id for block in run.recorder.blocks if block.id not in kept]
+    kept = set() if run.progress.message is None else {block.id for block in run.progress.message.get_content_blocks()}
+    surplus = [block.id for block in run.progress.recorder.blocks if block.id not in kept]
     events: list[AgentEvent] = [BlocksWithdrawnEvent(run.id, surplus)] if surplus else []
     if has_changed or surplus:
-        run.expect(len(events) + (run.end is not None))  # a number is taken, so the state is saved once more
-    if has_changed and run.end is None:
-        run.end_is_saved = False  # of a reply that waits
+        run.progress.expect(
+            len(events) + (run.progress.end_event is not None)
+        )  # a number is taken, so the state is saved once more
+    if has_changed and run.progress.end_event is None:
+        run.progress.mark_changed()  # of a reply that waits
     return events
 
 
@@ -141,15 +146,15 @@ async def announce_notice(agent: ReplyingConversation, run: Run, inputs: ReplyIn
     events = announce_answer(agent, run, inputs, final)
     context = agent.state.reply_context
     if events and context is not None:
-        context.ids, agent.state.sequence = run.ids, run.last_number
+        context.ids, agent.state.sequence = run.progress.ids, run.progress.highest_seq
         await agent.save()
     return events
 
 
 def _replaced_ids(run: Run, context: ReplyContext | None) -> frozenset[str]:
     """Return the ids of the blocks that the last message stands for."""
-    if run.end is not None:
-        return run.answer.block_ids if run.answer is not None else frozenset()
+    if run.progress.end_event is not None:
+        return run.progress.core_answer.block_ids if run.progress.core_answer is not None else frozenset()
     blocks = context.blocks[context.round_start :] if context is not None else []
     if any(isinstance(block, ToolCallBlock) for block in blocks):
         return frozenset()  # what was said before a call is not an answer
@@ -158,7 +163,7 @@ def _replaced_ids(run: Run, context: ReplyContext | None) -> frozenset[str]:
 
 def _blocks_to_say(run: Run, final: Msg) -> list[ContentBlock]:
     blocks = final.get_content_blocks()
-    answer = run.answer if run.end is not None else None
+    answer = run.progress.core_answer if run.progress.end_event is not None else None
     if answer is not None and not answer.block_ids and have_same_content(blocks, answer.message.get_content_blocks()):
         return []  # it is about the end of the reply, and the end says so
     return spoken_blocks(blocks)
@@ -192,7 +197,7 @@ def _changes(
         events.append(BlocksWithdrawnEvent(run.id, [block.id for block in told[common:]]))
     recorder = Recorder(run.id, name)
     for block in wanted[common:]:  # one by one, so that they keep their order, and those with one id apart
-        said = Decoder(run.id, run.new_id, run.call_ids, name, hook="on_reply").said([block])
+        said = Decoder(run.id, run.new_id, run.progress.call_ids, name, hook="on_reply").said([block])
         events += said
         for event in said:
             recorder.record(event)
@@ -221,10 +226,10 @@ def _update(message: Msg, replaced: frozenset[str], told: list[ContentBlock]) ->
 def _take_output(run: Run, message: Msg, final: Msg) -> bool:
     """Take over the structured output of the last message; returns whether it differs from the core's."""
     output = final.structured_output
-    if run.end is None or output == run.end.structured_output:
+    if run.progress.end_event is None or output == run.progress.end_event.structured_output:
         return False
     message.structured_output = deepcopy(output)
-    run.end.structured_output = deepcopy(output)
+    run.progress.end_event.structured_output = deepcopy(output)
     return True
 
 
@@ -247,7 +252,7 @@ def _update_history(state: AgentState, message: Msg, start: int) -> None:
 
 def message_to_return(run: Run, final: Msg) -> Msg:
     """Return the last message, with the id, name, role and end of the reply: a layer decides on the content alone."""
-    message, end = run.message, run.end
+    message, end = run.progress.message, run.progress.end_event
     if message is None or (end is not None and end.finished_reason == "interrupted"):
         return final
     reason, error = (final.finished_reason, final.error) if end is None else (end.finished_reason, end.error)
@@ -265,13 +270,15 @@ def announce_round(run: Run, context: ReplyContext, message: Msg) -> list[AgentE
     """
     blocks = message.get_content_blocks()
     said = context.blocks[context.round_start :]
-    attempt = run.attempt
+    attempt = run.progress.attempt
     entered = None if attempt is None else attempt.message_blocks
     is_as_it_was = entered is not None and have_same_content(blocks, entered)
     if said and (is_as_it_was or have_same_content(said, blocks)):
         return []
     events: list[AgentEvent] = [BlocksWithdrawnEvent(run.id, [block.id for block in said])] if said else []
     if attempt is None:
-        return events + Decoder(run.id, run.new_id, run.call_ids, message.name, hook="on_reasoning").said(blocks)
+        return events + Decoder(run.id, run.new_id, run.progress.call_ids, message.name, hook="on_reasoning").said(
+            blocks
+        )
     attempt.discard()  # if the round is started again, what is said now is what must be forgotten
     return events + attempt.said(blocks)

@@ -26,7 +26,7 @@ async def check_permission(
     agent: Conversation, tool_call: ToolCallBlock, tool: ToolBase, tool_input: dict[str, Any]
 ) -> PermissionDecision:
     """The core of on_check_permission: what the rules, the mode and the tool itself say."""
-    known = agent.run.checked
+    known = agent.run.progress.checked
     if known is not None and known[0] is tool and known[1] == tool_input:
         return known[2]
     return await decide(tool, tool_input, agent.state.permission_context)
@@ -54,7 +54,7 @@ def prepare_without_asking(
 
 
 def _checked(agent: Conversation, run: Run, call: ToolCallBlock) -> Prepared:
-    if call.id == run.cut_call:
+    if call.id == run.progress.cut_call:
         # What is left of its arguments may well fit: nothing at all fits a tool that has a default for everything.
         return failure(
             f"{call.name} was not run: the answer was cut off before its arguments were complete. Call it again."
@@ -127,7 +127,7 @@ async def _effective(agent: Conversation, prepared: PreparedCall) -> PermissionD
     engine = await decide(tool, tool_input, agent.state.permission_context, prepared.effective_input)
     if chain is check_permission:
         return engine
-    run.checked = tool, tool_input, engine
+    run.progress.checked = tool, tool_input, engine
     call = copy_block(prepared.tool_call)
     said = await chain(agent, tool_call=call, tool=tool, tool_input=parse_object(prepared.input))
     return combine(engine, said, agent.state.permission_context.mode)

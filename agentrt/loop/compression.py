@@ -108,7 +108,7 @@ async def compress_then_reason(
     if agent._announcing.isdisjoint(_ANNOUNCED):
         await _compress_if_full(agent)
     else:
-        async with BackgroundTask(agent.run.ticket, agent.run.mailbox, lambda: _compress_if_full(agent)) as task:
+        async with BackgroundTask(agent.run.claim, agent.run.mailbox, lambda: _compress_if_full(agent)) as task:
             async for event in task:
                 yield event
             await task.outcome()
@@ -167,7 +167,7 @@ def _begin(agent: ReplyingConversation, ticket: Claim) -> Run:
     else:
         ticket.reply_id = left.reply_id
         run = Run(ticket, agent.state.sequence, toolkit_for_reply(agent, left))
-        run.go_on(left)
+        run.progress.restore(left)
     agent._begin(run)
     return run
 

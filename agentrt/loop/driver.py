@@ -14,7 +14,8 @@ from typing import Any
 from agentrt.concurrency.background_task import enclosing_replies
 from agentrt.concurrency.event_loop import run_shielded
 from agentrt.conversation.inputs import ANSWERS
-from agentrt.conversation.run import PLAIN_BETWEEN_LAYERS, PLAIN_OUTSIDE, Run
+from agentrt.conversation.progress import PLAIN_BETWEEN_LAYERS, PLAIN_OUTSIDE, Origin, Phase
+from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim, CurrentReply, lock_of
 from agentrt.decoding.recorder import DELTAS, Recorder
 from agentrt.errors import ChainContractError, ChainError, SessionUnserializable, UsageError
@@ -31,18 +32,18 @@ from agentrt.loop.answer import (
 from agentrt.loop.outcome import (
     UNSAVED,
     ReplyingConversation,
-    close_unfinished,
+    abandon_unfinished_reply,
+    close_open_calls,
+    drain_and_close,
     end,
     end_event,
-    leftovers,
     record,
-    settle,
     skip_unsaved,
     start,
 )
 from agentrt.loop.repeat import is_in_progress, repeat_reply
 from agentrt.loop.reply import reply
-from agentrt.loop.resume import answered_before, going_on
+from agentrt.loop.resume import already_answered, reply_to_resume
 from agentrt.loop.structured_output import toolkit_for_reply
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext
@@ -97,51 +98,55 @@ async def run_reply(  # noqa: C901  # in one piece, since another generator woul
     failure: Exception | None = None
     plain, record_delta = PLAIN_OUTSIDE, None
     if on_reply is not reply:
-        run.recorder = Recorder(run.id, agent.name)
-        plain, record_delta = PLAIN_BETWEEN_LAYERS, run.recorder.record
-    is_told = left is None or run.is_resumed  # that it begins, or goes on
+        run.progress.recorder = Recorder(run.id, agent.name)
+        plain, record_delta = PLAIN_BETWEEN_LAYERS, run.progress.recorder.record
+    is_told = run.progress.origin is not Origin.PARKED  # that it begins, or goes on
     started = ended = False
     try:
         try:
             async for item in stream:
-                if item.__class__ in plain and run.is_flowing and not item.seq:
-                    item.seq = run.sequence = run.sequence + 1  # what `let_out` comes to, without the call
+                if item.__class__ in plain and run.progress.is_flowing and not item.seq:
+                    item.seq = run.progress.sequence = (
+                        run.progress.sequence + 1
+                    )  # what `assign_seq` comes to, without the call
                     yield item
                     continue
-                if record_delta is not None and item.__class__ in DELTAS and run.is_flowing and not item.seq:
+                if record_delta is not None and item.__class__ in DELTAS and run.progress.is_flowing and not item.seq:
                     record_delta(item)
-                    item.seq = run.sequence = run.sequence + 1
+                    item.seq = run.progress.sequence = run.progress.sequence + 1
                     yield item
                     continue
                 if not started:
-                    started = run.is_flowing = True
-                    if not run.opened:
+                    started = run.progress.is_flowing = True
+                    if run.progress.phase is Phase.NEW:
                         await _reserve_numbers(agent, run)
                     if is_told and item.__class__ not in _OPENINGS:
-                        yield run.let_out(start(agent, run))
+                        yield run.progress.assign_seq(start(agent, run))
                     elif item.__class__ is ReplyStartEvent and item.reply_id == run.id:
-                        run.start = item  # a layer may have made it up
+                        run.progress.start_event = item  # a layer may have made it up
                 if isinstance(item, Msg):
                     final = item
                     continue
                 if item.__class__ is ReplyEndEvent and item.reply_id == run.id:
                     last = last or item
                     if not run.ended:  # a layer made it up
-                        for event in run.completed(leftovers(agent, run)):
-                            yield run.let_out(event)
+                        for event in run.progress.fill_missing_starts(drain_and_close(agent, run)):
+                            yield run.progress.assign_seq(event)
                         run.ended = True
                     if record_delta is None:
                         ended = True
-                        yield run.let_out(item)
+                        yield run.progress.assign_seq(item)
                     continue
-                if run.end_is_saved and run.sequence >= agent.state.sequence:  # a layer adds it to what was saved
+                if (
+                    run.progress.is_saved and run.progress.sequence >= agent.state.sequence
+                ):  # a layer adds it to what was saved
                     await _reserve_numbers(agent, run)
-                yield run.let_out(item)
+                yield run.progress.assign_seq(item)
             if (
                 run.interruption.has_pending_cancellation()
             ):  # a layer of on_reply has swallowed the caller's cancellation
                 await run.interruption.raise_pending_cancellation()
-            if final is not None and run.recorder is not None:
+            if final is not None and run.progress.recorder is not None:
                 final = checked_answer(final)
         except Exception as raised:  # noqa: BLE001  # raised again below, once the listener has seen the end
             failure = raised
@@ -151,37 +156,42 @@ async def run_reply(  # noqa: C901  # in one piece, since another generator woul
             if is_told and not started:
                 with suppress(Exception):  # what failed before is what the caller is to know of
                     await _reserve_numbers(agent, run)
-                yield run.let_out(start(agent, run))
-            for event in run.completed(leftovers(agent, run)):
-                yield run.let_out(event)
+                yield run.progress.assign_seq(start(agent, run))
+            for event in run.progress.fill_missing_starts(drain_and_close(agent, run)):
+                yield run.progress.assign_seq(event)
             changes: list[AgentEvent] = []
-            if run.recorder is not None:
+            if run.progress.recorder is not None:
                 if failure is not None or final is None:
                     changes = withdraw_unkept(run)
                 else:
                     changes = announce_answer(agent, run, inputs, final)
-            if failure is None and run.end is not None and not run.end_is_saved:
+            if failure is None and run.progress.end_event is not None and not run.progress.is_saved:
                 failure = await _save_end(agent, run)  # before what it replaces is withdrawn, since a process may die
-            elif changes and run.end is not None:  # on record, with fewer numbers than are sent now
+            elif changes and run.progress.end_event is not None:  # on record, with fewer numbers than are sent now
                 await _reserve_numbers(agent, run)
             for event in changes:
-                yield run.let_out(event)
-            yield run.let_out(await _missing_end(agent, run, last, final, failure))
-        elif not (ended or failure or run.opened) and final is not None and run.recorder is not None:
+                yield run.progress.assign_seq(event)
+            yield run.progress.assign_seq(await _missing_end(agent, run, last, final, failure))
+        elif (
+            not (ended or failure)
+            and run.progress.phase is Phase.NEW
+            and final is not None
+            and run.progress.recorder is not None
+        ):
             for event in await announce_notice(agent, run, inputs, final):
-                yield run.let_out(event)
-        elif run.parked and run.recorder is not None:
+                yield run.progress.assign_seq(event)
+        elif run.progress.is_parked and run.progress.recorder is not None:
             withdrawn = withdraw_unkept(run)
             if withdrawn:
                 await _reserve_numbers(agent, run)
             for event in withdrawn:
-                yield run.let_out(event)
+                yield run.progress.assign_seq(event)
         if failure is not None:
             raise failure
         if final is None:
             raise ChainContractError("on_reply ended without the final Msg")
         if yield_final_msg:
-            yield final if run.recorder is None else message_to_return(run, final)
+            yield final if run.progress.recorder is None else message_to_return(run, final)
     finally:
         await _leave(agent, run, ticket, stream)
 
@@ -202,7 +212,7 @@ def _check_depth(agent: ReplyingConversation) -> None:
 def _begin(agent: ReplyingConversation, ticket: Claim, left: ReplyContext | None) -> Run:
     state = agent.state
     if left is None:
-        close_unfinished(agent)
+        abandon_unfinished_reply(agent)
         toolkit = agent.toolkit
     else:
         skip_unsaved(state)
@@ -210,7 +220,7 @@ def _begin(agent: ReplyingConversation, ticket: Claim, left: ReplyContext | None
         toolkit = toolkit_for_reply(agent, left)
     run = Run(ticket, max(state.sequence, ticket.after) if ticket.after else state.sequence, toolkit)
     if left is not None:
-        run.go_on(left)
+        run.progress.restore(left)
         run.toolkit = agent._round_toolkit or toolkit
     agent._begin(run)
     return run
@@ -228,22 +238,22 @@ def _take_up(
                 return None, None, message
             inputs = None if goes_on else inputs
     message = _nothing_to_do(agent, inputs)
-    return inputs, None if message is not None else going_on(agent, inputs), message
+    return inputs, None if message is not None else reply_to_resume(agent, inputs), message
 
 
 async def _reserve_numbers(agent: ReplyingConversation, run: Run) -> None:
     """Save that numbers are in use, for events of a layer that come before the first save or after the last one."""
     if agent.state_store is not None:
-        run.sequence += UNSAVED
+        run.progress.sequence += UNSAVED
         try:
             await agent.save()
         finally:
-            run.sequence -= UNSAVED
+            run.progress.sequence -= UNSAVED
 
 
 def _nothing_to_do(agent: ReplyingConversation, inputs: ReplyInput) -> Msg | None:
     """Return the message that answers an input which changes nothing any more."""
-    if isinstance(inputs, ANSWERS) and answered_before(agent, inputs):
+    if isinstance(inputs, ANSWERS) and already_answered(agent, inputs):
         return repeat_reply(agent, inputs.reply_id)
     if isinstance(inputs, UserInterruptEvent) and agent.state.reply_context is None:
         return AssistantMsg(agent.name, [], finished_reason="interrupted")
@@ -269,7 +279,7 @@ async def _save_end(agent: ReplyingConversation, run: Run) -> Exception | None:
         await agent.save()
     except Exception as error:  # noqa: BLE001  # raised once the listener has seen the end
         return error
-    run.end_is_saved = True
+    run.progress.mark_saved()
     return None
 
 
@@ -278,15 +288,15 @@ async def _missing_end(
 ) -> ReplyEndEvent:
     """Return the end that was not let out yet: the one on record, the one that a layer made, or a new one."""
     outcome = agent.state.last_reply
-    if run.end is not None and outcome is not None:
-        if failure is not None and not run.end_is_saved:  # it could not be saved, and nobody was told of it
+    if run.progress.end_event is not None and outcome is not None:
+        if failure is not None and not run.progress.is_saved:  # it could not be saved, and nobody was told of it
             outcome.finished_reason, outcome.error = "error", _told(failure)
             event = end_event(agent, run, "error", outcome.error)
-            if run.message is not None:
-                run.message.append_event(event)
+            if run.progress.message is not None:
+                run.progress.message.append_event(event)
             return event
-        event = last or run.end
-        event.structured_output = run.end.structured_output
+        event = last or run.progress.end_event
+        event.structured_output = run.progress.end_event.structured_output
         return event
     if failure is None:
         event = last or end_event(agent, run, "completed")
@@ -309,9 +319,11 @@ async def _leave(agent: ReplyingConversation, run: Run, ticket: Claim, stream: A
     finally:
         try:
             run.interruption.end()
-            if run.recorder is not None and run.end is None and keep_as_told(run):  # it waits, or was left
-                run.end_is_saved = False
-            if not run.end_is_saved or run.parked or run.last_number != agent.state.sequence:
+            if (
+                run.progress.recorder is not None and run.progress.end_event is None and keep_as_told(run)
+            ):  # it waits, or was left
+                run.progress.mark_changed()
+            if run.progress.phase is not Phase.SAVED or run.progress.highest_seq != agent.state.sequence:
                 await _make_good(agent, run)
         finally:
             agent._begin(None)
@@ -321,16 +333,17 @@ async def _leave(agent: ReplyingConversation, run: Run, ticket: Claim, stream: A
 async def _make_good(agent: ReplyingConversation, run: Run) -> None:
     """Record that the reply was cancelled or left, if it did not end, and save what is not saved yet."""
     context = agent.state.reply_context
-    if context is not None and run.parked and run.interruption.reason is not None:
-        context.parked = run.end_is_saved = False  # asked to stop while it was being parked
-    is_untouched = _is_still_waiting(agent, run) and not run.parked
-    if run.last_number == agent.state.sequence and (run.end_is_saved or is_untouched):
+    if context is not None and run.progress.is_parked and run.interruption.reason is not None:
+        context.parked = False  # asked to stop while it was being parked
+        run.progress.phase = Phase.OPEN
+    is_untouched = _is_still_waiting(agent, run) and not run.progress.is_parked
+    if run.progress.highest_seq == agent.state.sequence and (run.progress.is_saved or is_untouched):
         return
-    if run.end is None and not _is_still_waiting(agent, run):
-        for _ in settle(agent, run):  # nobody is listening, so no event is sent
+    if run.progress.end_event is None and not _is_still_waiting(agent, run):
+        for _ in close_open_calls(agent, run):  # nobody is listening, so no event is sent
             pass
         record(agent, run, end_event(agent, run, "interrupted"))
-    agent.state.sequence = run.last_number
+    agent.state.sequence = run.progress.highest_seq
     if not await run_shielded(_SAVE_SECONDS, partial(_save_or_log, agent, run)):
         _logger.error("the state of a reply that did not end could not be saved within %s seconds", _SAVE_SECONDS)
 
@@ -341,7 +354,7 @@ async def _save_or_log(agent: ReplyingConversation, run: Run) -> None:
             await agent.save()
         except SessionUnserializable:
             # A layer's events may have put it there; the conversation goes on without it.
-            left_out = drop_unsavable(run.message) if run.message is not None else []
+            left_out = drop_unsavable(run.progress.message) if run.progress.message is not None else []
             if not left_out:
                 raise
             _logger.error("what cannot be saved is left out of reply %s: %s", run.id, ", ".join(left_out))

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from agentrt.block import new_id
 from agentrt.chain import Chains
+from agentrt.conversation.progress import Origin, Phase
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import WhenBusy
 from agentrt.errors import ChainContractError
@@ -40,17 +41,17 @@ from agentrt.types import FinishedReason, PermissionBehavior
 __all__ = [
     "UNSAVED",
     "ReplyingConversation",
+    "abandon_unfinished_reply",
     "begin",
     "begun_calls",
-    "close_unfinished",
-    "cut_off",
+    "close_calls_in_doubt",
+    "close_open_calls",
+    "drain_and_close",
     "end",
     "end_event",
-    "leftovers",
+    "end_partial_message",
     "record",
     "said_when_interrupted",
-    "settle",
-    "settle_doubtful",
     "skip_unsaved",
     "start",
 ]
@@ -92,27 +93,27 @@ class ReplyingConversation(Conversation, Protocol):
 
 def begin(agent: Conversation, run: Run) -> ReplyContext:
     """Begin the message of a reply, which is in progress once the state holds what is returned."""
-    run.opened = True
-    run.message = message = Msg(agent.name, [], "assistant", id=run.id)
-    if run.start is not None:  # it is out already, since a layer spoke before us
-        message.append_event(run.start)
+    run.progress.phase = Phase.OPEN
+    run.progress.message = message = Msg(agent.name, [], "assistant", id=run.id)
+    if run.progress.start_event is not None:  # it is out already, since a layer spoke before us
+        message.append_event(run.progress.start_event)
     return ReplyContext(run.id, message, agent.react_config.max_iters)
 
 
 def start(agent: Conversation, run: Run) -> ReplyStartEvent | ReplyResumedEvent:
     """Return the event that a reply begins with, admitted, or that it goes on with after its process died."""
-    if run.start is None:
+    if run.progress.start_event is None:
         session_id = agent.state.session_id
-        if run.is_resumed and run.message is not None:
-            message = run.message
+        if run.progress.origin is Origin.LEFT and run.progress.message is not None:
+            message = run.progress.message
             blocks = [copy_block(block) for block in message.get_content_blocks()]
-            run.start = ReplyResumedEvent(
+            run.progress.start_event = ReplyResumedEvent(
                 run.id, blocks, session_id, message.name, message.role, message.usage, message.created_at
             )
         else:
-            run.start = ReplyStartEvent(run.id, session_id, agent.name)
-        run.admit(run.start)
-    return run.start
+            run.progress.start_event = ReplyStartEvent(run.id, session_id, agent.name)
+        run.progress.record_event(run.progress.start_event)
+    return run.progress.start_event
 
 
 def skip_unsaved(state: AgentState) -> None:
@@ -135,18 +136,17 @@ async def end(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> Re
     record(agent, run, event)
     if agent.state_store is not None:
         await agent.save()
-    run.end_is_saved = True
+    run.progress.mark_saved()
     return event
 
 
 def record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
-    run.admit(event)
-    run.expect(1)
+    run.progress.record_event(event)
+    run.progress.expect(1)
+    run.progress.end(event)
     run.ended = True
-    run.is_flowing = False
-    run.end = event
     state = agent.state
-    state.sequence = run.last_number
+    state.sequence = run.progress.highest_seq
     context = state.reply_context
     if context is None:
         state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error)
@@ -167,7 +167,7 @@ def _keep(agent: ReplyingConversation, context: ReplyContext) -> None:
     state.reply_context = None
 
 
-def close_unfinished(agent: ReplyingConversation) -> None:
+def abandon_unfinished_reply(agent: ReplyingConversation) -> None:
     """Put a reply to rest that nobody goes on with: a process before this one left it, or it was told to stop."""
     left = agent.state.reply_context
     if left is None:
@@ -180,7 +180,7 @@ def close_unfinished(agent: ReplyingConversation) -> None:
     _keep(agent, left)
 
 
-def settle_doubtful(agent: Conversation, run: Run, context: ReplyContext) -> Iterator[AgentEvent]:
+def close_calls_in_doubt(agent: Conversation, run: Run, context: ReplyContext) -> Iterator[AgentEvent]:
     """Yield results for the calls that may have been running when a process before this one ended."""
     if context.parked:
         return
@@ -190,7 +190,7 @@ def settle_doubtful(agent: Conversation, run: Run, context: ReplyContext) -> Ite
         yield from _result(context, call, run.new_id, _if_left(agent, context, call, begun), begun)
 
 
-def cut_off(context: ReplyContext, last: AgentEvent | None, why: str) -> Iterator[AgentEvent]:
+def end_partial_message(context: ReplyContext, last: AgentEvent | None, why: str) -> Iterator[AgentEvent]:
     """Yield the events that end a model's answer which was stopped after `last`."""
     reply_id = context.reply_id
     if isinstance(last, (TextBlockStartEvent, TextBlockDeltaEvent)):
@@ -204,19 +204,19 @@ def cut_off(context: ReplyContext, last: AgentEvent | None, why: str) -> Iterato
         yield ModelCallEndEvent(reply_id, finished_reason=why)
 
 
-def leftovers(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
+def drain_and_close(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
     """Yield what was emitted and not seen yet, and the events that give each open call its result."""
     for event in run.mailbox.take():
-        yield run.admit(event)
-    yield from settle(agent, run)
+        yield run.progress.record_event(event)
+    yield from close_open_calls(agent, run)
 
 
-def settle(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
+def close_open_calls(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
     """Yield the events that give each open call its result."""
     context = agent.state.reply_context
     if context is not None:
         for event in _results(agent, context, run.new_id, _if_stopped):
-            yield run.admit(event)
+            yield run.progress.record_event(event)
 
 
 def _results(

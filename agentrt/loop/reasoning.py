@@ -117,12 +117,12 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
     Without layers, which alone would see that message, there is none.
     """
     run = agent.run
-    run.toolkit, agent._round_toolkit = run.lasting_toolkit, None
-    if run.attempt is not None:
-        for event in forget_attempt(run.id, run.attempt):
+    run.toolkit, agent._round_toolkit = run.progress.lasting_toolkit, None
+    if run.progress.attempt is not None:
+        for event in forget_attempt(run.id, run.progress.attempt):
             yield event
     most, model = _most_to_write(agent), agent.model.model
-    run.attempt = decoder = Decoder(run.id, run.new_id, run.call_ids, model, limit=most)
+    run.progress.attempt = decoder = Decoder(run.id, run.new_id, run.progress.call_ids, model, limit=most)
     recorder = None if agent.chains.on_reasoning is reason else Recorder(run.id, agent.name)
     pieces = [] if recorder is None else recorder.pieces
     yield ModelCallStartEvent(run.id, model)
@@ -197,9 +197,9 @@ async def _beside(
         return None
 
     try:
-        async with BackgroundTask(agent.run.ticket, mailbox, ask) as task:
+        async with BackgroundTask(agent.run.claim, mailbox, ask) as task:
             async for item in task:
-                agent.run.discard_attempt(item)
+                agent.run.progress.discard_attempt(item)
                 for event in [item] if isinstance(item, AgentEvent) else decoder.feed(item):
                     yield event
                 if decoder.written > most:
@@ -294,8 +294,8 @@ def _settle_tools(agent: Conversation, tools: OfferedTools, tool_choice: ToolCho
     if not run.is_internal and (tools.added or agent._round_toolkit is not None):
         names = {schema["function"]["name"] for schema in shown}
         added = [tool for name, tool in (tools.added or {}).items() if name in names]
-        agent._round_toolkit = run.lasting_toolkit.with_tools(added, override=True) if added else None
-        run.toolkit = agent._round_toolkit or run.lasting_toolkit
+        agent._round_toolkit = run.progress.lasting_toolkit.with_tools(added, override=True) if added else None
+        run.toolkit = agent._round_toolkit or run.progress.lasting_toolkit
     return shown
 
 

@@ -10,7 +10,8 @@ from pydantic_core import to_json
 
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.conversation.inputs import ANSWERS, as_messages, check_content
-from agentrt.conversation.run import PLAIN_INSIDE, PLAIN_OUTSIDE, Run
+from agentrt.conversation.progress import PLAIN_INSIDE, PLAIN_OUTSIDE, Origin, Phase
+from agentrt.conversation.run import Run
 from agentrt.conversation.step import Act, Finish, Reason, Step, Wait, next_step, step_between_rounds, step_of_calls
 from agentrt.errors import ChainContractError, ChainError, ContextOverflow, InvalidInputError, Malformed
 from agentrt.event import (
@@ -33,16 +34,16 @@ from agentrt.loop.compression import compress_then_reason, near_context_limit, u
 from agentrt.loop.outcome import (
     ReplyingConversation,
     begin,
-    cut_off,
+    close_calls_in_doubt,
+    drain_and_close,
     end,
     end_event,
-    leftovers,
+    end_partial_message,
     said_when_interrupted,
-    settle_doubtful,
     start,
 )
 from agentrt.loop.reasoning import forget_attempt
-from agentrt.loop.resume import apply_answer, going_on, named
+from agentrt.loop.resume import apply_answer, named, reply_to_resume
 from agentrt.loop.structured_output import require_structured_output
 from agentrt.message import (
     APPLY,
@@ -91,7 +92,7 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     if interruption.has_pending_cancellation():  # a layer of on_reply has swallowed it before this
         await interruption.raise_pending_cancellation()
     # Where one task reads to the end and no layer is in between, nobody waits while the reader has the word.
-    single_task = run.drained and agent.chains.on_reply is reply
+    single_task = run.claim.drained and not run.claim.printed and agent.chains.on_reply is reply
     interruption.begin(agent.react_config.max_seconds - context.worked, single_task=single_task)
     try:
         step = next_step(context)
@@ -103,7 +104,7 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
             if isinstance(step, Wait):
                 break
             if isinstance(step, Finish):
-                if context.cur_iter > context.max_iters or not run.hinted(step):
+                if context.cur_iter > context.max_iters or not _has_continuation(run, step):
                     reason = step.reason
                     break
                 yield _take_hint(run, context)
@@ -116,26 +117,26 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                         interruption.task = None
                     if posted and not mailbox.is_read:  # if it is, this item came out of it
                         for event in mailbox.take():
-                            yield run.admit(event)
+                            yield run.progress.record_event(event)
                     if item.__class__ in PLAIN_INSIDE:  # what `admit` comes to, without the call
-                        run.admitted += 1
+                        run.progress.events_recorded += 1
                         apply = APPLY.get(item.__class__)
                         if apply is not None and item.reply_id == reply_id:
                             apply(message, item)
-                        run.last = item
+                        run.progress.last_event = item
                         if not single_task:
                             yield item
                         elif item.__class__ in PLAIN_OUTSIDE and not item.seq:  # nobody would see it leave
-                            item.seq = run.sequence = run.sequence + 1
+                            item.seq = run.progress.sequence = run.progress.sequence + 1
                         else:
-                            run.let_out(item)
+                            run.progress.assign_seq(item)
                     elif isinstance(item, Msg):
                         for event in announce_round(run, context, item):
-                            yield run.admit(event)
+                            yield run.progress.record_event(event)
                     else:
                         if isinstance(item, ReplyEndEvent) and item.reply_id == run.id:
                             raise ChainContractError("REPLY_END came from inside the reply: only on_reply may end it")
-                        run.last = run.admit(item)
+                        run.progress.last_event = run.progress.record_event(item)
                         if isinstance(item, ToolResultEndEvent):
                             interruption.task = None  # what is being saved is not to be interrupted
                             if agent.state_store is not None:
@@ -161,22 +162,22 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
                 for event in _take_back(run):
                     yield event
                 continue
-            if run.last.__class__ is ModelCallEndEvent:
-                update_from_usage(agent, run.last)
-                context.paused = run.last.finished_reason == "pause"
-                if run.last.finished_reason == "length":
-                    run.cut_call = _cut_call(context)
+            if run.progress.last_event.__class__ is ModelCallEndEvent:
+                update_from_usage(agent, run.progress.last_event)
+                context.paused = run.progress.last_event.finished_reason == "pause"
+                if run.progress.last_event.finished_reason == "length":
+                    run.progress.cut_call = _cut_call(context)
             if interruption.has_pending_cancellation():
                 await interruption.raise_pending_cancellation()
-            if run.attempt is not None:
-                context.written += run.attempt.written
-                run.attempt = None
+            if run.progress.attempt is not None:
+                context.written += run.progress.attempt.written
+                run.progress.attempt = None
             step = step_of_calls(context) or _after_round(agent, context)
             if agent.state_store is not None and isinstance(step, Act):
                 await agent.save()
     except Exception:
         interruption.end()
-        for event in leftovers(agent, run):
+        for event in drain_and_close(agent, run):
             yield event
         raise
     except BaseException as error:
@@ -192,20 +193,21 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
             yield event
     if mailbox.items:
         for event in mailbox.take():
-            yield run.admit(event)
+            yield run.progress.record_event(event)
     if reason == "completed" and isinstance(step, Wait):
         for event in await _park(agent, run, context, step):
             yield event
         if interruption.reason is None:
             yield asking_of(context, step.calls)
             return
-        context.parked = run.parked = run.end_is_saved = False  # asked to stop while the question was on its way
+        context.parked = False
+        run.progress.phase = Phase.OPEN  # asked to stop while the question was on its way
         reason = interruption.reason
         for event in _cut_short(agent, run, reason):
             yield event
     final = final_of(context, reason)
-    if run.recorder is not None:
-        run.answer = answer_of_core(context, final)
+    if run.progress.recorder is not None:
+        run.progress.core_answer = answer_of_core(context, final)
     yield await end(agent, run, end_event(agent, run, reason))
     if reason == "interrupted":
         final = await said_when_interrupted(agent, inputs, interruption.message)
@@ -215,13 +217,13 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
 def _cut_short(agent: ReplyingConversation, run: Run, reason: FinishedReason) -> Iterator[AgentEvent]:
     """Yield what ends everything that is still open when a reply is stopped."""
     if reason == "exceed_max_iters":
-        yield run.admit(ExceedMaxItersEvent(run.id, agent.name))
+        yield run.progress.record_event(ExceedMaxItersEvent(run.id, agent.name))
         return
     context = agent.state.reply_context
-    if context is not None and run.attempt is not None:
-        for event in cut_off(context, run.last, reason):
-            yield run.admit(event)
-    yield from leftovers(agent, run)
+    if context is not None and run.progress.attempt is not None:
+        for event in end_partial_message(context, run.progress.last_event, reason):
+            yield run.progress.record_event(event)
+    yield from drain_and_close(agent, run)
 
 
 def _cut_call(context: ReplyContext) -> str | None:
@@ -248,10 +250,10 @@ async def _open(
         if agent.state_store is not None:
             await _save_input(agent, run, len(as_messages(inputs)))
         return context, opening
-    if run.goes_on:
+    if run.progress.phase is not Phase.NEW and run.progress.origin is not Origin.INPUT:
         return context, []  # what a person answered stands, and so does what was done about it
-    if run.opened:
-        return context, [run.admit(_begin_again(run, context))]
+    if run.progress.phase is not Phase.NEW:
+        return context, [run.progress.record_event(_begin_again(run, context))]
     if structured_schema is not None:
         _logger.warning("structured_schema is ignored: the reply %r goes on, with the form it began with", run.id)
     return context, await _go_on(agent, run, context, inputs)
@@ -275,7 +277,7 @@ def _begin(
     require_structured_output(agent, context, structured_schema)
     state.context += [message.copy() for message in messages]
     state.reply_context = context
-    return context, [start(agent, run)] if run.start is None else []
+    return context, [start(agent, run)] if run.progress.start_event is None else []
 
 
 async def _save_input(agent: ReplyingConversation, run: Run, messages: int) -> None:
@@ -284,19 +286,21 @@ async def _save_input(agent: ReplyingConversation, run: Run, messages: int) -> N
         await agent.save()
     except Exception:  # raised again: the input is not taken, so that it can be given again
         del state.context[len(state.context) - messages :]
-        state.reply_context = run.message = None
+        state.reply_context = run.progress.message = None
         raise
 
 
 async def _go_on(agent: ReplyingConversation, run: Run, context: ReplyContext, inputs: ReplyInput) -> list[AgentEvent]:
-    going_on(agent, inputs)  # a layer may have put something else in the place of the answer
+    reply_to_resume(agent, inputs)  # a layer may have put something else in the place of the answer
     permissions = agent.state.permission_context
     before = deepcopy((context, permissions.rules)) if agent.state_store is not None else None
-    opening: list[AgentEvent] = [start(agent, run)] if run.is_resumed and run.start is None else []
-    opening += [run.admit(event) for event in settle_doubtful(agent, run, context)]
+    opening: list[AgentEvent] = (
+        [start(agent, run)] if run.progress.origin is Origin.LEFT and run.progress.start_event is None else []
+    )
+    opening += [run.progress.record_event(event) for event in close_calls_in_doubt(agent, run, context)]
     if isinstance(inputs, ANSWERS):
-        opening += [run.admit(event) for event in apply_answer(agent, context, inputs)]
-    run.opened = run.goes_on = True
+        opening += [run.progress.record_event(event) for event in apply_answer(agent, context, inputs)]
+    run.progress.phase = Phase.OPEN
     context.parked = False
     if isinstance(inputs, UserInterruptEvent):
         run.interruption.request("interrupted")
@@ -314,8 +318,8 @@ def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
     for event in list(run.mailbox.take()):  # what tools had said that ran side by side, and nobody has seen
         if event.reply_id != run.id or event.__class__ not in APPLY:
             run.mailbox.post(event)
-    run.call_ids.clear()
-    run.attempt = None
+    run.progress.call_ids.clear()
+    run.progress.attempt = None
     context.cur_iter = context.round_start = context.empty_rounds = context.summarised = 0
     context.response = None
     context.decisions.clear()
@@ -339,9 +343,9 @@ def _perform(agent: ReplyingConversation, context: ReplyContext, step: Step) -> 
 
 def _take_back(run: Run) -> Iterator[AgentEvent]:
     """Yield what announces that what the model has said in this round does not count."""
-    if run.attempt is not None:
-        for event in forget_attempt(run.id, run.attempt):
-            run.last = run.admit(event)
+    if run.progress.attempt is not None:
+        for event in forget_attempt(run.id, run.progress.attempt):
+            run.progress.last_event = run.progress.record_event(event)
             yield event
 
 
@@ -367,8 +371,14 @@ def _after_round(agent: ReplyingConversation, context: ReplyContext) -> Step:
     return step
 
 
+def _has_continuation(run: Run, step: Finish) -> bool:
+    return bool(run.progress.continuations) and step.reason == "completed"
+
+
 def _take_hint(run: Run, context: ReplyContext) -> AgentEvent:
-    event = run.admit(HintBlockEvent(run.id, run.new_id(), run.take_hint(), "continue_with"))
+    event = run.progress.record_event(
+        HintBlockEvent(run.id, run.new_id(), run.progress.continuations.pop(0), "continue_with")
+    )
     context.round_start = len(context.blocks)
     context.response = None
     if context.structured is not None:
@@ -378,16 +388,16 @@ def _take_hint(run: Run, context: ReplyContext) -> AgentEvent:
 
 async def _park(agent: ReplyingConversation, run: Run, context: ReplyContext, step: Wait) -> list[AgentEvent]:
     """Leave the reply as it is, saved, for somebody's answer; returns the events that ask for what is not asked yet."""
-    events = [run.admit(event) for event in _requests(context, step)]
-    context.parked = run.parked = True
-    run.is_flowing = False
-    run.expect(len(events))
-    context.ids = run.ids
-    if events or run.last is not None:  # an answer that came before leaves everything as it was
+    events = [run.progress.record_event(event) for event in _requests(context, step)]
+    context.parked = True
+    run.progress.park()
+    run.progress.expect(len(events))
+    context.ids = run.progress.ids
+    if events or run.progress.last_event is not None:  # an answer that came before leaves everything as it was
         context.worked += run.interruption.elapsed()
-    agent.state.sequence = run.last_number
+    agent.state.sequence = run.progress.highest_seq
     await agent.save()
-    run.end_is_saved = True
+    run.progress.mark_saved()
     return events
 
 

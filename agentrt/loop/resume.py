@@ -45,7 +45,7 @@ from agentrt.tool.call import PreparedCall
 from agentrt.tool.to_response import MAX_DATA, data_size
 from agentrt.types import PermissionBehavior, PermissionRule, ToolOutput, ToolResponse
 
-__all__ = ["answered_before", "apply_answer", "check_answer", "going_on", "waiting_calls"]
+__all__ = ["already_answered", "apply_answer", "check_answer", "reply_to_resume", "waiting_calls"]
 
 _SHOWN = 200
 _ALLOW, _DENY = PermissionBehavior.ALLOW, PermissionBehavior.DENY
@@ -57,7 +57,7 @@ _MOST_FEEDBACK = 10_000
 _MOST_METADATA = 1_000_000
 
 
-def going_on(agent: ReplyingConversation, inputs: ReplyInput) -> ReplyContext | None:
+def reply_to_resume(agent: ReplyingConversation, inputs: ReplyInput) -> ReplyContext | None:
     """Return the reply that the input goes on with, `None` when the input begins a new one; changes nothing.
 
     Raises `ResumeError` for an answer that does not fit, and for anything else while the reply waits for an answer.
@@ -80,7 +80,7 @@ def going_on(agent: ReplyingConversation, inputs: ReplyInput) -> ReplyContext | 
     return left if inputs is None else None
 
 
-def answered_before(agent: ReplyingConversation, inputs: ReplyInput) -> bool:
+def already_answered(agent: ReplyingConversation, inputs: ReplyInput) -> bool:
     """Say whether the answer has nothing left to do: it came before, and the reply is over.
 
     Raises `ResumeError` for one that says otherwise than what was answered before.

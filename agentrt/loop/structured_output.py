@@ -32,7 +32,7 @@ def require_structured_output(agent: Conversation, context: ReplyContext, struct
         return
     context.structured = StructuredTask(_schema_of(structured_schema))
     form = structured_schema if _is_model(structured_schema) else None
-    agent.run.toolkit = agent.run.lasting_toolkit = _extended(
+    agent.run.toolkit = agent.run.progress.lasting_toolkit = _extended(
         agent.toolkit, _StructuredOutput(context.structured, form)
     )
 

@@ -1,0 +1,219 @@
+"""How far a reply has come: what the loop notes about it between the first event and the last save.
+
+A reply in progress is in one phase. What must be saved when its stream is left, for whatever reason, follows from that.
+
+    phase     what holds                                        what may come next
+    NEW       nothing of this run is in the state               OPEN; ENDED, if it fails before its input is taken
+    OPEN      the state holds the reply as it stands            PARKED, ENDED
+    PARKED    a question is put; saving it is due               WAITING; OPEN, if it is stopped or started again
+    WAITING   the same, saved                                   PARKED, if layers changed it; OPEN, as before
+    ENDED     one end is on record; saving it is due            SAVED
+    SAVED     the same, saved                                   ENDED, if layers changed the answer
+
+    left in             what is done before the conversation is given back
+    NEW, OPEN           open calls get results, the end "interrupted" goes on record, all is saved
+    NEW, still asking   nothing, except that numbers which layers used are saved: the question of an earlier run stands
+    PARKED, ENDED       saved
+    WAITING, SAVED      nothing, except that numbers which layers used after the save are saved
+
+Three things are independent of the phase. `Run.ended`: nothing can be emitted any more; it is set with ENDED, or before
+that by an end which a layer of on_reply made up. `origin`: whether the reply began in this run. `is_flowing`: its
+listener knows that it has begun, and it neither ended nor asked, so that most events leave without a second look.
+"""
+
+from collections.abc import Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar, get_args
+
+from agentrt.concurrency.background_task import enclosing_replies
+from agentrt.concurrency.mailbox import Mailbox
+from agentrt.conversation.turns import Claim
+from agentrt.decoding.decoder import Decoder
+from agentrt.decoding.recorder import RECORDED, Recorder
+from agentrt.event import (
+    AgentEvent,
+    AnyEvent,
+    ModelCallRetryEvent,
+    ReplyEndEvent,
+    ReplyResumedEvent,
+    ReplyStartEvent,
+    ToolCallStartEvent,
+    ToolResultEndEvent,
+    ToolResultStartEvent,
+    ToolResultTextDeltaEvent,
+)
+from agentrt.message import APPLY, Msg, ToolCallBlock, ToolResultBlock
+from agentrt.state import ReplyContext
+from agentrt.tool import ToolBase, Toolkit
+from agentrt.tool.call import PreparedCall
+from agentrt.types import PermissionDecision
+
+__all__ = ["PLAIN_BETWEEN_LAYERS", "PLAIN_INSIDE", "PLAIN_OUTSIDE", "CoreAnswer", "Origin", "Phase", "ReplyProgress"]
+
+_CALL_STARTS = {ToolCallStartEvent, ToolResultStartEvent}
+_EVENTS: frozenset[type[AgentEvent]] = frozenset(get_args(get_args(AnyEvent)[0]))
+PLAIN_INSIDE = _EVENTS - {ReplyEndEvent, ToolResultEndEvent}
+"""The events of which nothing but their content has to be noted as they enter the stream of a reply: nearly all."""
+PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent, *_CALL_STARTS}
+"""The events of which nothing has to be noted as they leave it."""
+PLAIN_BETWEEN_LAYERS = PLAIN_OUTSIDE - RECORDED
+"""The same where layers may change what is said."""
+_START_OF: dict[type, type] = {ToolCallBlock: ToolCallStartEvent, ToolResultBlock: ToolResultStartEvent}
+_OF_A_RESULT = (ToolResultStartEvent, ToolResultTextDeltaEvent, ToolResultEndEvent)
+_Event = TypeVar("_Event", bound=AgentEvent)
+
+
+class Phase(Enum):
+    """How far a reply has come; see the table above."""
+
+    NEW = "new"
+    OPEN = "open"
+    PARKED = "parked"
+    WAITING = "waiting"
+    ENDED = "ended"
+    SAVED = "saved"
+
+
+class Origin(Enum):
+    """Where a reply comes from."""
+
+    INPUT = "an input began it in this run"
+    PARKED = "it was parked, and its listener has seen it begin"
+    LEFT = "a process left it unfinished, so its listener is told once more what it holds"
+
+
+@dataclass(frozen=True, slots=True)
+class CoreAnswer:
+    """What the core answered, as it was then, and the ids of the blocks of the reply's message that it stands for.
+
+    It stands for none where the core says something about the end of the reply that no event told, such as that its
+    rounds are used up.
+    """
+
+    message: Msg
+    block_ids: frozenset[str]
+
+
+class ReplyProgress:
+    """The loop's notes about one reply, behind `Run.progress`."""
+
+    # Defaults of the class, since most of these are never set in a short reply.
+    phase = Phase.NEW
+    origin = Origin.INPUT
+    is_flowing = is_out_of_date = False
+    ids = events_recorded = _expected = 0
+    message: Msg | None = None
+    start_event: ReplyStartEvent | ReplyResumedEvent | None = None
+    end_event: ReplyEndEvent | None = None
+    last_event: AgentEvent | None = None
+    attempt: Decoder | None = None  # of asking the model in this round
+    recorder: Recorder | None = None  # of what leaves on_reply, where that has layers
+    core_answer: CoreAnswer | None = None
+    cut_call: str | None = None  # the id of the call in which the model came to its limit
+    passthrough: Mailbox | None = None  # to which the loop's events go inside a class's own `reply`
+    checked: tuple[ToolBase, dict[str, Any], PermissionDecision] | None = None
+
+    def __init__(self, claim: Claim, sequence: int, toolkit: Toolkit) -> None:
+        self.reply_id = claim.reply_id
+        self.sequence = self._first_seq = sequence
+        self.lasting_toolkit = toolkit
+        self.enclosing_replies = enclosing_replies.get() | {claim}
+        self.call_ids: set[str] = set()
+        self.prepared: dict[str, PreparedCall] = {}
+        self.continuations: list[str] = []
+        self._starts_sent: set[tuple[type, str]] = set()
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether this run has put a question."""
+        return self.phase is Phase.PARKED or self.phase is Phase.WAITING
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the question or the end is saved as it stands."""
+        return self.phase is Phase.SAVED or self.phase is Phase.WAITING
+
+    def restore(self, context: ReplyContext) -> None:
+        """Take up a reply where it was left."""
+        self.message = context.message
+        self.origin = Origin.PARKED if context.parked else Origin.LEFT
+        self.ids = context.ids
+        calls = [block for block in context.blocks if isinstance(block, (ToolCallBlock, ToolResultBlock))]
+        self.call_ids = {call.id for call in calls}
+        self._starts_sent = {(_START_OF[call.__class__], call.id) for call in calls}
+
+    def park(self) -> None:
+        """Note that a question is put."""
+        self.phase = Phase.PARKED
+        self.is_flowing = False
+
+    def end(self, event: ReplyEndEvent) -> None:
+        """Note that this is the one end on record."""
+        self.phase = Phase.ENDED
+        self.is_flowing = False
+        self.end_event = event
+
+    def mark_saved(self) -> None:
+        """Note that the question or the end is saved."""
+        self.phase = Phase.SAVED if self.end_event is not None else Phase.WAITING
+
+    def mark_changed(self) -> None:
+        """Note that a saved question or end is not what was saved any more."""
+        if self.is_saved:
+            self.phase = Phase.ENDED if self.end_event is not None else Phase.PARKED
+
+    def record_event(self, event: _Event) -> _Event:
+        """Apply an event to the reply's message, as it enters the stream."""
+        self.events_recorded += 1
+        if event.reply_id == self.reply_id and self.message is not None:
+            apply = APPLY.get(event.__class__)  # what `append_event` does, which is a call more for each event
+            if apply is not None:
+                apply(self.message, event)
+        return event
+
+    def assign_seq(self, event: _Event) -> _Event:
+        """Number an event as it leaves the stream; of one that has a number, of another reply say, a copy leaves."""
+        if event.seq:
+            event = copy(event)
+        self.sequence += 1
+        event.seq = self.sequence
+        if self.recorder is not None:
+            self.recorder.record(event)
+        if event.__class__ in _CALL_STARTS:
+            self._starts_sent.add((event.__class__, event.tool_call_id))  # type: ignore[attr-defined]  # these have it
+        return event
+
+    def fill_missing_starts(self, events: Iterable[AgentEvent]) -> Iterator[AgentEvent]:
+        """Make the events that close open calls fit what the listener has seen of these calls."""
+        names: dict[str, str] | None = None
+        for event in events:
+            if isinstance(event, _OF_A_RESULT):
+                if (ToolCallStartEvent, event.tool_call_id) not in self._starts_sent:
+                    continue
+                has_started = (ToolResultStartEvent, event.tool_call_id) in self._starts_sent
+                if not has_started and not isinstance(event, ToolResultStartEvent):
+                    names = self.call_names() if names is None else names
+                    name = names.get(event.tool_call_id, "")
+                    yield ToolResultStartEvent(event.reply_id, event.tool_call_id, name)
+            yield event
+
+    def call_names(self) -> dict[str, str]:
+        """Return the names of the tools that the reply's calls are for, by the id of the call."""
+        calls = self.message.get_content_blocks("tool_call") if self.message else []
+        return {call.id: call.name for call in calls}
+
+    def discard_attempt(self, event: object) -> None:
+        """Forget what the model said so far, if the event says so, and note in it which blocks that were."""
+        if isinstance(event, ModelCallRetryEvent) and event.reply_id == self.reply_id and self.attempt is not None:
+            event.block_ids = self.attempt.discard()
+
+    def expect(self, events: int) -> None:
+        """Count further events, which are on their way out, among those whose numbers are saved as used."""
+        self._expected = max(self._expected, self.sequence) + events
+
+    @property
+    def highest_seq(self) -> int:
+        """The highest number that an event of this reply has, or will have once it is out."""
+        return max(self.sequence, self._expected, self._first_seq + self.events_recorded)
