@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from functools import partial
+from typing import Unpack
 
 from agentrt.block import ContentBlock
 from agentrt.errors import Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_openai
+from agentrt.formatter.base import JSONObject
 from agentrt.message import Msg
 from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote.accumulator import StreamAccumulator
@@ -19,7 +21,7 @@ __all__ = ["OpenAIChatModel", "Quirks"]
 
 _URL = "https://api.openai.com/v1"
 # By the format that a request asks for; `pcm16` is not a file, but 24,000 samples a second of 16 bits each.
-_SOUNDS = {
+_AUDIO_TYPES = {
     "wav": "audio/wav",
     "mp3": "audio/mpeg",
     "flac": "audio/flac",
@@ -53,10 +55,11 @@ _OPENAI = Quirks("max_completion_tokens", says_reason=True)
 
 
 class OpenAIChatModel(RemoteChatModel):
-    """A model of OpenAI, or of any server that speaks its chat completions API, given as `base_url`.
+    """A model of OpenAI, or of any server that speaks its chat completions API, whose place is given as `base_url`.
 
     The key comes from OPENAI_API_KEY unless `api_key` or another `key_variable` is given, the URL from OPENAI_BASE_URL
-    unless it is given. A setting that is not given is not sent. `formatter` makes the messages of a request.
+    unless it is given; `connection` takes these and the other `ConnectionOptions`. A setting that is not given is not
+    sent. `formatter` makes the messages of a request.
     """
 
     _sdk = "openai"
@@ -101,22 +104,20 @@ class OpenAIChatModel(RemoteChatModel):
         }
         self.settings = {name: value for name, value in settings.items() if value is not None}
 
-    def _format(self, messages: Sequence[Msg]) -> list[dict[str, Any]]:
-        return format_openai(messages, reasoning=self.quirks.reasoning_back)
-
     def _body(
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
-    ) -> dict[str, Any]:
-        formatter = self._formatter or self._format
+    ) -> JSONObject:
+        # Looked up now, since a program may set `model.quirks` when it has learned more about its server.
+        formatter = self._formatter or partial(format_openai, reasoning=self.quirks.reasoning_back)
         body = {"model": self.model, "messages": formatter(messages), "stream": self.stream, **self.settings}
         if self.stream and self.quirks.stream_usage:
             body["stream_options"] = {"include_usage": True}
         if tools:
-            body |= self._tools(tools, None if tool_choice is None else tool_choice.mode)
+            body |= self._tool_fields(tools, None if tool_choice is None else tool_choice.mode)
         return body
 
-    def _tools(self, tools: list[JSONSchema], mode: str | None) -> dict[str, Any]:
-        body: dict[str, Any] = {"tools": tools}
+    def _tool_fields(self, tools: list[JSONSchema], mode: str | None) -> JSONObject:
+        body: JSONObject = {"tools": tools}
         if self._parallel_tool_calls is not None:
             body["parallel_tool_calls"] = self._parallel_tool_calls
         if mode is None:
@@ -130,20 +131,20 @@ class OpenAIChatModel(RemoteChatModel):
         named = [tool for tool in tools if tool["function"]["name"] == mode]
         return {**body, "tools": named or tools, "tool_choice": "required"}
 
-    def _reader(self, messages: Sequence[Msg]) -> "_Reader":
+    def _reader(self, messages: Sequence[Msg]) -> "_OpenAIReader":
         audio = self._extra_body.get("audio")
         audio_format = str(audio.get("format")) if isinstance(audio, Mapping) else ""
-        return _Reader(messages, is_cut_without_reason=self.quirks.says_reason, audio_format=audio_format)
+        return _OpenAIReader(messages, is_cut_without_reason=self.quirks.says_reason, audio_format=audio_format)
 
 
-class _Reader:
+class _OpenAIReader:
     """Reads a chat completion, whole or in chunks."""
 
     def __init__(self, messages: Sequence[Msg], *, is_cut_without_reason: bool, audio_format: str) -> None:
         self._messages = messages
-        self._sound = _SOUNDS.get(audio_format, "audio/wav")
+        self._audio_type = _AUDIO_TYPES.get(audio_format, "audio/wav")
         self._is_cut_without_reason = is_cut_without_reason
-        self._assembly = StreamAccumulator()
+        self._accumulator = StreamAccumulator()
         self._refusal: list[str] = []
         self._reason: str | None = None
         self._usage: ChatUsage | None = None
@@ -162,15 +163,15 @@ class _Reader:
     def has_progressed(self) -> bool:
         return False  # whatever comes is a piece
 
-    def feed(self, event: dict[str, Any]) -> list[ContentBlock]:
-        self._take(event, "delta", are_whole=False)
-        return self._assembly.take()
+    def feed(self, event: dict[str, object]) -> list[ContentBlock]:
+        self._take_fields(event, "delta", are_whole=False)
+        return self._accumulator.take_pieces()
 
-    def read(self, body: dict[str, Any]) -> None:
+    def read(self, body: dict[str, object]) -> None:
         if not list_in(body, "choices"):
             raise Malformed("it answered without 'choices': does base_url end in the API's path, often /v1?")
         self._is_cut_without_reason = False  # since it came to its end
-        self._take(body, "message", are_whole=True)
+        self._take_fields(body, "message", are_whole=True)
 
     def answer(self) -> ChatResponse:
         if self._refusal:
@@ -183,7 +184,7 @@ class _Reader:
             raise Malformed("its answer has no choices")
         if self._reason is None and self._is_cut_without_reason:
             raise Transient("its answer ended without a finish_reason, so it was cut")
-        content = self._assembly.content()
+        content = self._accumulator.content()
         return ChatResponse(
             content,
             True,
@@ -193,64 +194,57 @@ class _Reader:
         )
 
     def _finished_reason(self) -> str | None:
-        if self._reason is None and self._assembly.ends_in_half_a_call:
-            return "length"  # nobody says so, but more was to come
-        return "tool_calls" if self._reason == "stop" and self._assembly.has_calls else self._reason
+        if self._reason is None and self._accumulator.ends_in_half_a_call:
+            return "length"  # the server does not say so, but more was to come
+        return "tool_calls" if self._reason == "stop" and self._accumulator.has_calls else self._reason
 
-    def _take(self, fields: dict[str, Any], name: str, *, are_whole: bool) -> None:
+    def _take_fields(self, fields: dict[str, object], name: str, *, are_whole: bool) -> None:
         self._id = self._id or text_in(fields, "id") or None
         usage = dict_in(fields, "usage")
         if usage:
-            self._usage = _usage(usage)
+            cached = count_in(dict_in(usage, "prompt_tokens_details"), "cached_tokens")
+            self._usage = ChatUsage(
+                count_in(usage, "prompt_tokens"),
+                count_in(usage, "completion_tokens"),
+                cached or count_in(usage, "prompt_cache_hit_tokens"),  # DeepSeek's
+            )
+        # Only one choice is asked for; a server that gives more numbers them.
         for choice in list_in(fields, "choices"):
             if count_in(choice, "index") == 0:
                 self._has_answered = True
-                self._message(dict_in(choice, name), are_whole=are_whole)
+                self._take_message(dict_in(choice, name), are_whole=are_whole)
                 self._reason = text_in(choice, "finish_reason") or self._reason
 
-    def _message(self, message: dict[str, Any], *, are_whole: bool) -> None:
-        self._assembly.thinking(text_in(message, "reasoning_content") or text_in(message, "reasoning"))
+    def _take_message(self, message: dict[str, object], *, are_whole: bool) -> None:
+        self._accumulator.add_thinking(text_in(message, "reasoning_content") or text_in(message, "reasoning"))
         if isinstance(message.get("content"), list):
-            self._parts(list_in(message, "content"))
+            self._take_parts(list_in(message, "content"))
         else:
-            self._assembly.text(text_in(message, "content"))
+            self._accumulator.add_text(text_in(message, "content"))
         if message.get("audio") is not None:
             audio = dict_in(message, "audio")
-            self._assembly.text(text_in(audio, "transcript"))
-            self._assembly.data(text_in(audio, "data"), self._sound)
+            self._accumulator.add_text(text_in(audio, "transcript"))
+            self._accumulator.add_data(text_in(audio, "data"), self._audio_type)
         refusal = text_in(message, "refusal")
         if refusal:
             self._refusal.append(refusal)
         for position, call in enumerate(list_in(message, "tool_calls")):
             function = dict_in(call, "function")
-            index = position if are_whole else _index(call)
-            self._assembly.call(index, text_in(call, "id"), text_in(function, "name"), _arguments(function))
+            index: int | None = position
+            if not are_whole:
+                index = None if call.get("index") is None else count_in(call, "index")
+            arguments = function.get("arguments")
+            if not isinstance(arguments, dict):  # some servers send the object itself and not its text
+                arguments = text_in(function, "arguments")
+            self._accumulator.add_call(index, text_in(call, "id"), text_in(function, "name"), arguments)
 
-    def _parts(self, parts: list[dict[str, Any]]) -> None:
+    def _take_parts(self, parts: list[dict[str, object]]) -> None:
         """Take an answer in parts; some servers answer so, as they are asked."""
         for part in parts:
             inner = part.get("thinking")
             if part.get("type") != "thinking":
-                self._assembly.text(text_in(part, "text"))
+                self._accumulator.add_text(text_in(part, "text"))
             elif isinstance(inner, list):  # Mistral's
-                self._assembly.thinking("".join(text_in(each, "text") for each in list_in(part, "thinking")))
+                self._accumulator.add_thinking("".join(text_in(text, "text") for text in list_in(part, "thinking")))
             else:
-                self._assembly.thinking(text_in(part, "thinking"))
-
-
-def _index(call: dict[str, Any]) -> int | None:
-    return None if call.get("index") is None else count_in(call, "index")
-
-
-def _arguments(function: dict[str, Any]) -> str | dict[str, Any]:
-    arguments = function.get("arguments")
-    return arguments if isinstance(arguments, dict) else text_in(function, "arguments")
-
-
-def _usage(fields: dict[str, Any]) -> ChatUsage:
-    cached = count_in(dict_in(fields, "prompt_tokens_details"), "cached_tokens")
-    return ChatUsage(
-        count_in(fields, "prompt_tokens"),
-        count_in(fields, "completion_tokens"),
-        cached or count_in(fields, "prompt_cache_hit_tokens"),
-    )
+                self._accumulator.add_thinking(text_in(part, "thinking"))

@@ -4,7 +4,6 @@ import json
 import re
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
-from typing import Any
 
 from agentrt.block import (
     Base64Source,
@@ -24,12 +23,12 @@ _JSON_TOKEN = re.compile(r'\\.|["{}\[\]]|\\\Z', re.DOTALL)
 
 
 @dataclass(slots=True)
-class _Text:
+class _TextPieces:
     kind: type[TextBlock | ThinkingBlock]
     id: str = field(default_factory=new_id)
     parts: list[str] = field(default_factory=list)
     signature: str | None = None
-    half: str = ""
+    half_character: str = ""
 
     def block(self) -> ContentBlock:
         text = "".join(self.parts)
@@ -37,8 +36,11 @@ class _Text:
 
 
 @dataclass(slots=True)
-class _Extent:
-    """Follows the brackets of JSON text that comes in pieces; each piece is read once, and not before it is needed."""
+class _BracketCount:
+    """Follows the brackets of JSON text that comes in pieces, to know where an object ends.
+
+    Each piece is read once, and not before the end is asked for, which few servers make necessary.
+    """
 
     unread: list[str] = field(default_factory=list)
     depth: int = 0
@@ -49,6 +51,7 @@ class _Extent:
     def is_complete(self) -> bool:
         """Say whether there were brackets, and all of them are closed."""
         text, self.unread = "".join(self.unread), []
+        # A backslash that ended the last piece belongs to the first character of this one.
         self._read(f"\\{text}" if self.ends_escaping and text else text)
         return self.has_begun and not self.in_string and self.depth <= 0
 
@@ -67,26 +70,29 @@ class _Extent:
 
 
 @dataclass(slots=True)
-class _Call:
+class _CallPieces:
     id: str = ""
+    """The id that its pieces have: settled with the first of them, and never changed afterwards."""
     given_id: str = ""
     name: str = ""
     parts: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
-    half: str = ""
-    extent: _Extent = field(default_factory=_Extent)
+    """Arguments that came before the name was known."""
+    half_character: str = ""
+    brackets: _BracketCount = field(default_factory=_BracketCount)
 
     def block(self) -> ContentBlock:
         return ToolCallBlock(self.id, self.name, "".join(self.parts))
 
 
 @dataclass(slots=True)
-class _Data:
+class _DataPieces:
     media_type: str
     id: str = field(default_factory=new_id)
     parts: list[str] = field(default_factory=list)
 
     def block(self) -> ContentBlock:
+        # Each piece is base64 by itself, with padding that may not stand in the middle: joined as bytes, not as text.
         try:
             data = [b64decode(part, validate=True) for part in self.parts]
         except ValueError as error:
@@ -95,44 +101,43 @@ class _Data:
 
 
 @dataclass(slots=True)
-class _Whole:
-    given: DataBlock | ProviderBlock
+class _WholeBlock:
+    whole: DataBlock | ProviderBlock
 
     def block(self) -> ContentBlock:
-        return self.given
+        return self.whole
 
 
 class StreamAccumulator:
     """Makes blocks of the fragments of one answer.
 
-    `text`, `thinking`, `call` and `data` take the fragments in the order in which they came, and `add` what comes as a
-    whole; `take` gives the pieces that they make, and `content` the whole blocks, in the order of their first fragments
-    and with the ids of their pieces. A tool call is first handed on with the first fragment of its arguments, when its
-    id and its whole name are known.
+    The `add_...` methods take the fragments in the order in which they came; `take_pieces` gives the pieces that they
+    make, and `content` the whole blocks, in the order of their first fragments and with the ids of their pieces. A tool
+    call first becomes a piece with the first fragment of its arguments, when its id and its whole name are known.
     """
 
     def __init__(self) -> None:
-        self._blocks: list[_Text | _Call | _Data | _Whole] = []
-        self._data: _Data | None = None
-        self._open: _Text | None = None
-        self._calls: dict[Any, _Call] = {}
-        self._last_call: _Call | None = None
+        self._blocks: list[_TextPieces | _CallPieces | _DataPieces | _WholeBlock] = []
+        self._data: _DataPieces | None = None
+        self._open: _TextPieces | None = None
+        self._calls: dict[int | tuple[str, str], _CallPieces] = {}  # by index, and by ("id", id)
+        self._last_call: _CallPieces | None = None
         self._ids: set[str] = set()
         self._pieces: list[ContentBlock] = []
 
-    def text(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         """Take more of the answer's text."""
-        block = self._opened(TextBlock) if text else None
-        if block and (text := _with_whole_characters(block, text)):
+        block = self._open_block(TextBlock) if text else None
+        if block and (text := _complete_characters(block, text)):
             block.parts.append(text)
             self._pieces.append(TextBlock(text, block.id))
 
-    def thinking(self, text: str, signature: str | None = None) -> None:
+    def add_thinking(self, text: str, signature: str | None = None) -> None:
         """Take more of the thinking; its signature ends it."""
         if not text and not signature:
             return
-        block = self._opened(ThinkingBlock)
-        text = _with_whole_characters(block, text)
+        block = self._open_block(ThinkingBlock)
+        text = _complete_characters(block, text)
         block.parts.append(text)
         block.signature = signature or block.signature
         self._pieces.append(ThinkingBlock(text, block.id, signature))
@@ -143,23 +148,23 @@ class StreamAccumulator:
         """Begin a new block with the next text or thinking, even if it is of the same kind."""
         self._open = None
 
-    def add(self, block: DataBlock | ProviderBlock) -> None:
+    def add_block(self, block: DataBlock | ProviderBlock) -> None:
         """Take a block that comes as a whole."""
-        self._blocks.append(_Whole(block))
+        self._blocks.append(_WholeBlock(block))
         self._open = None
         self._pieces.append(block)
 
-    def data(self, data: str, media_type: str) -> None:
+    def add_data(self, data: str, media_type: str) -> None:
         """Take a piece of the answer's one sound or picture, which is base64 by itself; text may come in between."""
         if not data:
             return
         if self._data is None:
-            self._data = _Data(media_type)
+            self._data = _DataPieces(media_type)
             self._blocks.append(self._data)
         self._data.parts.append(data)
         self._pieces.append(DataBlock(Base64Source(data, media_type), id=self._data.id))
 
-    def call(self, index: int | None, id: str, name: str, arguments: str | dict[str, Any]) -> None:
+    def add_call(self, index: int | None, id: str, name: str, arguments: str | dict[str, object]) -> None:
         """Take a fragment of a tool call, of which any part may be empty.
 
         It continues the call with this `index`, else with this `id`, else the last one. It begins a call when there is
@@ -167,22 +172,33 @@ class StreamAccumulator:
         fragment has another name or begins a second object. Without an index, a name begins a call too, unless it
         repeats that of a call that is not complete.
         """
-        call = self._continued(index, id, name, arguments) or self._begun(index)
+        call = self._call_to_continue(index, id, name, arguments)
+        if call is None:
+            call = _CallPieces()
+            self._blocks.append(call)
+            self._open = None  # text after a call is a block of its own
+            if index is not None:
+                self._calls[index] = call
         self._last_call = call
         if id:
             self._calls["id", id] = call
             call.given_id = id
+        # A name may come in fragments, or whole with each fragment of the arguments; the first piece settles it.
         if name and not call.parts and name != call.name:
             call.name += name
         if isinstance(arguments, dict):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        if arguments := _with_whole_characters(call, arguments):
+        if arguments := _complete_characters(call, arguments):
             call.waiting.append(arguments)
-            call.extent.unread.append(arguments)
+            call.brackets.unread.append(arguments)
         if call.waiting and call.name:
-            self._hand_on(call)
+            self._settle_id(call)
+            text = "".join(call.waiting)
+            call.waiting.clear()
+            call.parts.append(text)
+            self._pieces.append(ToolCallBlock(call.id, call.name, text))
 
-    def take(self) -> list[ContentBlock]:
+    def take_pieces(self) -> list[ContentBlock]:
         """Return the pieces since the last time."""
         pieces, self._pieces = self._pieces, []
         return pieces
@@ -190,7 +206,7 @@ class StreamAccumulator:
     def content(self) -> list[ContentBlock]:
         """Return the whole blocks; raises `Malformed` for a tool call without a name."""
         for call in self._blocks:
-            if isinstance(call, _Call):
+            if isinstance(call, _CallPieces):
                 if not call.name:
                     raise Malformed("it called a tool without saying which")
                 self._settle_id(call)
@@ -212,50 +228,42 @@ class StreamAccumulator:
         """Whether there is a block already."""
         return bool(self._blocks)
 
-    def _opened(self, kind: type[TextBlock | ThinkingBlock]) -> _Text:
+    def _open_block(self, kind: type[TextBlock | ThinkingBlock]) -> _TextPieces:
         if self._open is None or self._open.kind is not kind:
-            self._open = _Text(kind)
+            self._open = _TextPieces(kind)
             self._blocks.append(self._open)
         return self._open
 
-    def _continued(self, index: int | None, id: str, name: str, arguments: str | dict[str, Any]) -> _Call | None:
+    def _call_to_continue(
+        self, index: int | None, id: str, name: str, arguments: str | dict[str, object]
+    ) -> _CallPieces | None:
         key = index if index is not None else ("id", id)
         call = self._last_call if key == ("id", "") else self._calls.get(key)
-        if call is None or _is_second(call, id, name, arguments):
+        if call is None or (id and call.given_id and id != call.given_id):
             return None
-        if index is None and not id and name and (name != call.name or call.extent.is_complete()):
+        # Some servers give every call the index 0. Nowhere in JSON does an object begin right where another ends, and
+        # only a fragment with a name begins a call.
+        begins_object = isinstance(arguments, dict) or arguments.lstrip().startswith("{")
+        if name and (begins_object or call.name not in ("", name)) and call.brackets.is_complete():
+            return None
+        if index is None and not id and name and (name != call.name or call.brackets.is_complete()):
             return None
         return call
 
-    def _begun(self, index: int | None) -> _Call:
-        call = _Call()
-        self._blocks.append(call)
-        self._open = None
-        if index is not None:
-            self._calls[index] = call
-        return call
-
-    def _hand_on(self, call: _Call) -> None:
-        self._settle_id(call)
-        text = "".join(call.waiting)
-        call.waiting.clear()
-        call.parts.append(text)
-        self._pieces.append(ToolCallBlock(call.id, call.name, text))
-
-    def _settle_id(self, call: _Call) -> None:
+    def _settle_id(self, call: _CallPieces) -> None:
         # Some servers give no id, or the same to every call of an answer.
         if not call.id:
             call.id = call.given_id if call.given_id and call.given_id not in self._ids else f"call_{new_id()}"
             self._ids.add(call.id)
 
 
-def _with_whole_characters(block: _Text | _Call, text: str) -> str:
+def _complete_characters(block: _TextPieces | _CallPieces, text: str) -> str:
     # Servers that count in UTF-16, as those in JavaScript do, may cut a character in two: the first half waits.
-    if block.half and text:
-        text = (block.half + text).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    if block.half_character and text:
+        text = (block.half_character + text).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     if text:
-        block.half = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
-    return text.removesuffix(block.half)
+        block.half_character = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
+    return text.removesuffix(block.half_character)
 
 
 def _is_object(text: str) -> bool:
@@ -263,11 +271,3 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _is_second(call: _Call, id: str, name: str, arguments: str | dict[str, Any]) -> bool:
-    if id and call.given_id and id != call.given_id:
-        return True
-    # Nowhere in JSON does an object begin right where another ends, and only a fragment with a name begins a call.
-    begins = isinstance(arguments, dict) or arguments.lstrip().startswith("{")
-    return bool(name) and (begins or call.name not in ("", name)) and call.extent.is_complete()

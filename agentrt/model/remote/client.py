@@ -14,6 +14,7 @@ from anyio.lowlevel import current_token
 from pydantic import SecretStr
 
 from agentrt.errors import ConfigError, Malformed, ModelError, Rejected, Timeout, Transient, UsageError
+from agentrt.formatter.base import JSONObject
 from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.model.remote.connection import SharedClient, Unsuccessful, raise_for_status
@@ -60,7 +61,7 @@ class RemoteChatModel(ChatModelBase):
     """The environment variable that holds the base URL when none is given."""
     _key_variable: ClassVar[str | None] = None
     """The environment variable that holds the key when neither a key nor another variable is given."""
-    _client_options: ClassVar[Mapping[str, Any]] = {}
+    _client_options: ClassVar[Mapping[str, object]] = {}
     """What the SDK's client is given besides."""
 
     def __init__(
@@ -97,7 +98,7 @@ class RemoteChatModel(ChatModelBase):
         copied.__dict__ = {**self.__dict__, "_clients": WeakKeyDictionary()}
         return copied
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self.__copy__()  # all but the clients is settings, which nobody changes
 
     def __reduce__(self) -> NoReturn:
@@ -117,7 +118,7 @@ class RemoteChatModel(ChatModelBase):
 
     def _body(
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         """Return the body of a request, with everything that makes the answer stream if `self.stream` is true."""
         raise NotImplementedError
 
@@ -146,7 +147,7 @@ class RemoteChatModel(ChatModelBase):
         stream = AnswerStream(response, reader, timer, self._errors, self.max_bytes, partial(client.leave, timer))
         return stream if self.stream else await stream.read_whole()  # type: ignore[return-value]  # as good as a generator
 
-    async def _send(self, sdk: Any, body: dict[str, Any], timer: CallTimer) -> Any:
+    async def _send(self, sdk: Any, body: JSONObject, timer: CallTimer) -> Any:
         """Return the response as soon as its head is there; whatever fails before that is a `ModelError`."""
         try:
             return await timer.wait(self._post(sdk, body))
@@ -159,7 +160,7 @@ class RemoteChatModel(ChatModelBase):
         # Outside of the `except`: the error would else hang on to the SDK's as its context, and that may hold a key.
         raise failure
 
-    async def _post(self, sdk: Any, body: dict[str, Any]) -> Any:
+    async def _post(self, sdk: Any, body: JSONObject) -> Any:
         import httpx2  # comes with the SDK, which is an extra
 
         # The other limits are ours: httpx2 would take a ping for an answer.
@@ -191,7 +192,7 @@ class RemoteChatModel(ChatModelBase):
     def _new_client(self) -> Any:
         keep_headers_out_of_logs()
         sdk = self._import_sdk()
-        http = (self._http_client or sdk.DefaultAsyncHttpxClient)()
+        http: Any = (self._http_client or sdk.DefaultAsyncHttpxClient)()
         if http.auth is None:  # which may want to see a 401 first
             http.event_hooks["response"].append(raise_for_status)
         client = getattr(sdk, self._client_class)(

@@ -3,11 +3,10 @@
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any
 
 __all__ = ["keep_headers_out_of_logs"]
 
-_LEFT_OUT = "(headers left out)"
+_HEADERS_MASK = "(headers left out)"
 _LOGGERS = (
     "anthropic._base_client",
     "openai._base_client",
@@ -15,7 +14,7 @@ _LOGGERS = (
     *(f"{core}.{part}" for core in ("httpcore", "httpcore2") for part in ("connection", "http11", "http2", "proxy")),
 )
 _HEADERS_OF_TRACE = re.compile(r"(_headers\.(?:complete|failed)) .*", re.DOTALL)
-_LOGGERS_OF_NOTHING_ELSE = ("hpack.hpack", "hpack.table", "hpack.huffman")  # of HTTP/2
+_LOGGERS_OF_HEADERS_ALONE = ("hpack.hpack", "hpack.table", "hpack.huffman")  # of HTTP/2
 
 
 class _HeaderFilter(logging.Filter):
@@ -25,17 +24,17 @@ class _HeaderFilter(logging.Filter):
         if isinstance(record.args, tuple):
             record.args = tuple(map(_without_headers, record.args))
         elif _are_headers(record.args):
-            record.args = (_LEFT_OUT,)
+            record.args = (_HEADERS_MASK,)
         elif isinstance(record.args, Mapping):
             # The SDKs log the options of a request, with headers of its own among them.
             record.args = {
-                name: _LEFT_OUT if "headers" in name.lower() else _without_headers(value)
+                name: _HEADERS_MASK if "headers" in name.lower() else _without_headers(value)
                 for name, value in record.args.items()
             }
         if isinstance(record.msg, str):
             record.msg = _HEADERS_OF_TRACE.sub(r"\1", record.msg)
         if record.exc_info:
-            # What is wrong with a header is told with the header; whoever called the model gets the error itself.
+            # An error about a header quotes the header. Nothing is lost: the caller of the model gets the error itself.
             kind = record.exc_info[0]
             record.msg, record.args = f"{record.getMessage()} ({kind.__name__ if kind else None})", ()
             record.exc_info = record.exc_text = None
@@ -54,16 +53,16 @@ def keep_headers_out_of_logs() -> None:
 
     The filters stand on the loggers, for the whole process, since handlers belong to the program.
     """
-    for names, kind in ((_LOGGERS, _HeaderFilter), (_LOGGERS_OF_NOTHING_ELSE, _DropFilter)):
+    for names, kind in ((_LOGGERS, _HeaderFilter), (_LOGGERS_OF_HEADERS_ALONE, _DropFilter)):
         for name in names:
             logger = logging.getLogger(name)
-            if not any(isinstance(each, kind) for each in logger.filters):
+            if not any(isinstance(present, kind) for present in logger.filters):
                 logger.addFilter(kind())
 
 
-def _are_headers(value: Any) -> bool:
+def _are_headers(value: object) -> bool:
     return isinstance(value, Mapping) and hasattr(value, "multi_items")
 
 
-def _without_headers(value: Any) -> Any:
-    return _LEFT_OUT if _are_headers(value) else value
+def _without_headers(value: object) -> object:
+    return _HEADERS_MASK if _are_headers(value) else value

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import Parameter, signature
-from typing import Any, TypedDict
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -71,7 +71,7 @@ class ConnectionOptions(TypedDict, total=False):
     extra_headers: Mapping[str, str] | None
     """Headers for every request, which replace those of the same name; treated as secrets."""
 
-    extra_body: Mapping[str, Any] | None
+    extra_body: Mapping[str, object] | None
     """Fields for the body of every request, which replace those of the same name."""
 
     max_bytes: float
@@ -80,7 +80,7 @@ class ConnectionOptions(TypedDict, total=False):
     A longer one is `Malformed`; it is 64 MiB unless given.
     """
 
-    http_client: Callable[[], Any] | None
+    http_client: Callable[[], object] | None
     """A function that makes the `httpx2.AsyncClient` to use.
 
     It is called once in each event loop, and the model closes what it returns.

@@ -8,8 +8,9 @@ import json
 import math
 import re
 from codecs import getincrementaldecoder
+from collections.abc import Mapping
 from json import JSONDecoder
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pydantic_core import from_json
 
@@ -17,7 +18,9 @@ from agentrt.errors import Malformed, Transient
 
 __all__ = ["EventReader", "ServerSentEvent", "count_in", "dict_in", "list_in", "parse_object", "text_in"]
 
-_LINE_END = re.compile(rb"\r\n|\n|\r")
+_T = TypeVar("_T")
+
+_END_OF_LINE = re.compile(rb"\r\n|\n|\r")
 _FIELDS = {b"data", b"event", b"id", b"retry"}
 
 
@@ -44,6 +47,7 @@ class EventReader:
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """Return each event that is complete by now; comments and events without data are passed over."""
+        # A long line may come in many chunks: they are joined once, at its end.
         self._rest.append(chunk)
         if b"\n" not in chunk and b"\r" not in chunk:
             return []
@@ -51,7 +55,7 @@ class EventReader:
         # A carriage return at the very end may be the first half of a line's end.
         cut = max(text.rfind(b"\n"), text.rfind(b"\r", 0, len(text) - 1)) + 1
         self._rest = [text[cut:]]
-        return [event for line in _LINE_END.split(text[:cut])[:-1] for event in self._line(line)]
+        return [event for line in _END_OF_LINE.split(text[:cut])[:-1] for event in self._line(line)]
 
     def end(self) -> None:
         """Note that no more bytes come: a line that was begun belongs to no event."""
@@ -62,6 +66,7 @@ class EventReader:
             event = ServerSentEvent(self._name, b"\n".join(self._data))
             self._name, self._data = "", []
             return [event] if event.data.strip() else []
+        # The byte order mark may stand at the very beginning only, but no field begins like it either.
         field, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
         if field == b"data":
             self._data.append(value.removeprefix(b" "))
@@ -94,48 +99,48 @@ def _is_beginning(data: bytes) -> bool:
         from_json(text, allow_partial=True)
     except ValueError:
         return False
-    return text.startswith("{") and not _ends_early(text)
-
-
-def _ends_early(text: str) -> bool:
+    if not text.startswith("{"):
+        return False
     try:
         JSONDecoder().raw_decode(text)
     except ValueError:
-        return False
-    return True
+        return True
+    return False  # a whole object, with something else behind it
 
 
-def text_in(fields: dict[str, object], name: str) -> str:
+# What a server leaves out and what it sends as `null` is the same; some servers do the one and some the other.
+
+
+def text_in(fields: Mapping[str, object], name: str) -> str:
     """Return the text under `name`, "" when there is none."""
     value = fields.get(name)
     return "" if value is None else _require(value, str, name, "text")
 
 
-def dict_in(fields: dict[str, object], name: str) -> dict[str, object]:
+def dict_in(fields: Mapping[str, object], name: str) -> dict[str, object]:
     """Return the object under `name`, an empty one when there is none."""
     value = fields.get(name)
     return {} if value is None else _require(value, dict, name, "an object")
 
 
-def list_in(fields: dict[str, object], name: str) -> list[dict[str, object]]:
+def list_in(fields: Mapping[str, object], name: str) -> list[dict[str, object]]:
     """Return the list of objects under `name`, an empty one when there is none."""
     value = fields.get(name)
-    items: list[Any] = [] if value is None else _require(value, list, name, "a list")
+    items: list[object] = [] if value is None else _require(value, list, name, "a list")
     return [_require(item, dict, f"{name}[]", "an object") for item in items]
 
 
-def count_in(fields: dict[str, object], name: str) -> int:
+def count_in(fields: Mapping[str, object], name: str) -> int:
     """Return the number under `name`, 0 when there is none."""
     value = fields.get(name)
     if value is None:
         return 0
     if isinstance(value, float) and math.isfinite(value):  # some languages know no other numbers
         value = int(value)
-    number: int = _require(value, int, name, "a whole number")
-    return max(number, 0)
+    return max(_require(value, int, name, "a whole number"), 0)
 
 
-def _require(value: Any, kind: type, name: str, wanted: str) -> Any:
+def _require(value: object, kind: type[_T], name: str, description: str) -> _T:
     if not isinstance(value, kind):
-        raise Malformed(f"its {name!r} is {value!r}, not {wanted}")
+        raise Malformed(f"its {name!r} is {value!r}, not {description}")
     return value

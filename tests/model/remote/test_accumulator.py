@@ -28,114 +28,114 @@ def text_of(block: ContentBlock) -> str:
 
 
 def test_pieces_share_the_id_of_their_block() -> None:
-    assembly = StreamAccumulator()
-    assembly.text("Hel")
-    assembly.text("lo")
+    accumulator = StreamAccumulator()
+    accumulator.add_text("Hel")
+    accumulator.add_text("lo")
 
-    (whole,) = assembly.content()
-    assert assembly.take() == [TextBlock("Hel", whole.id), TextBlock("lo", whole.id)]
+    (whole,) = accumulator.content()
+    assert accumulator.take_pieces() == [TextBlock("Hel", whole.id), TextBlock("lo", whole.id)]
     assert whole == TextBlock("Hello", whole.id)
-    assert assembly.take() == []
+    assert accumulator.take_pieces() == []
 
 
 def test_text_after_something_else_is_a_block_of_its_own() -> None:
-    assembly = StreamAccumulator()
-    assembly.text("a")
-    assembly.thinking("b")
-    assembly.text("c")
-    assembly.call(0, "c1", "add", "{}")
-    assembly.text("d")
+    accumulator = StreamAccumulator()
+    accumulator.add_text("a")
+    accumulator.add_thinking("b")
+    accumulator.add_text("c")
+    accumulator.add_call(0, "c1", "add", "{}")
+    accumulator.add_text("d")
 
-    assert [text_of(block) for block in assembly.content()] == ["a", "b", "c", "{}", "d"]
+    assert [text_of(block) for block in accumulator.content()] == ["a", "b", "c", "{}", "d"]
 
 
 def test_nothing_makes_no_piece() -> None:
-    assembly = StreamAccumulator()
-    assembly.text("")
-    assembly.thinking("")
+    accumulator = StreamAccumulator()
+    accumulator.add_text("")
+    accumulator.add_thinking("")
 
-    assert assembly.take() == assembly.content() == []
+    assert accumulator.take_pieces() == accumulator.content() == []
 
 
 def test_a_signature_ends_the_thinking_that_it_signs() -> None:
-    assembly = StreamAccumulator()
-    assembly.thinking("a")
-    assembly.thinking("", "signed")
-    assembly.thinking("b")
+    accumulator = StreamAccumulator()
+    accumulator.add_thinking("a")
+    accumulator.add_thinking("", "signed")
+    accumulator.add_thinking("b")
 
-    first, second = assembly.content()
+    first, second = accumulator.content()
     assert (first.thinking, first.signature) == ("a", "signed")  # type: ignore[union-attr]  # thinking
     assert (second.thinking, second.signature) == ("b", None)  # type: ignore[union-attr]  # thinking
 
 
 def test_a_block_can_be_ended_by_hand() -> None:
-    assembly = StreamAccumulator()
-    assembly.text("a")
-    assembly.end_block()
-    assembly.text("b")
+    accumulator = StreamAccumulator()
+    accumulator.add_text("a")
+    accumulator.end_block()
+    accumulator.add_text("b")
 
-    assert [text_of(block) for block in assembly.content()] == ["a", "b"]
+    assert [text_of(block) for block in accumulator.content()] == ["a", "b"]
 
 
-def test_a_call_is_handed_on_when_its_name_is_whole() -> None:
-    assembly = StreamAccumulator()
-    assembly.call(0, "", "get_", "")
-    assembly.call(0, "c1", "weather", "")
-    assert assembly.take() == []
+def test_a_call_becomes_a_piece_when_its_name_is_whole() -> None:
+    accumulator = StreamAccumulator()
+    accumulator.add_call(0, "", "get_", "")
+    accumulator.add_call(0, "c1", "weather", "")
+    assert accumulator.take_pieces() == []
 
-    assembly.call(0, "", "", '{"city"')
-    assert assembly.take() == [ToolCallBlock("c1", "get_weather", '{"city"')]
+    accumulator.add_call(0, "", "", '{"city"')
+    assert accumulator.take_pieces() == [ToolCallBlock("c1", "get_weather", '{"city"')]
 
 
 def test_arguments_wait_for_a_name_that_comes_late() -> None:
-    assembly = StreamAccumulator()
-    assembly.call(0, "c1", "", '{"a":')
-    assembly.call(0, "", "add", " 1}")
+    accumulator = StreamAccumulator()
+    accumulator.add_call(0, "c1", "", '{"a":')
+    accumulator.add_call(0, "", "add", " 1}")
 
-    assert joined(assembly.take()) == {"c1": '{"a": 1}'}
+    assert joined(accumulator.take_pieces()) == {"c1": '{"a": 1}'}
 
 
 def test_another_name_begins_a_call_after_one_that_is_complete() -> None:
-    assembly = StreamAccumulator()
+    accumulator = StreamAccumulator()
     for name, arguments in (("add", ""), ("", '{"a": 1}'), ("sub", ""), ("", '{"b": 2}')):
-        assembly.call(0, "", name, arguments)
+        accumulator.add_call(0, "", name, arguments)
 
-    calls = [block for block in assembly.content() if isinstance(block, ToolCallBlock)]
+    calls = [block for block in accumulator.content() if isinstance(block, ToolCallBlock)]
     assert [(call.name, call.input) for call in calls] == [("add", '{"a": 1}'), ("sub", '{"b": 2}')]
 
 
-def test_an_id_that_comes_after_the_arguments_began_changes_nothing() -> None:
-    assembly = StreamAccumulator()
-    assembly.call(0, "", "add", '{"a":')
-    assembly.call(0, "late", "", " 1}")
+def test_an_id_that_comes_after_the_arguments_changes_nothing() -> None:
+    accumulator = StreamAccumulator()
+    accumulator.add_call(0, "", "add", '{"a":')
+    accumulator.add_call(0, "late", "", " 1}")
 
-    (call,) = assembly.content()
-    assert joined(assembly.take()) == {call.id: '{"a": 1}'}
+    (call,) = accumulator.content()
+    assert joined(accumulator.take_pieces()) == {call.id: '{"a": 1}'}
 
 
 def test_a_call_that_has_no_arguments_is_in_the_whole() -> None:
-    assembly = StreamAccumulator()
-    assembly.call(0, "c1", "now", "")
+    accumulator = StreamAccumulator()
+    accumulator.add_call(0, "c1", "now", "")
 
-    assert assembly.take() == []
-    assert assembly.content() == [ToolCallBlock("c1", "now")]
+    assert accumulator.take_pieces() == []
+    assert accumulator.content() == [ToolCallBlock("c1", "now")]
 
 
-def test_a_second_whole_call_with_the_same_id_and_index_is_a_call_of_its_own() -> None:
-    assembly = StreamAccumulator()
-    assembly.call(0, "c", "add", '{"a": 1}')
-    assembly.call(0, "c", "add", '{"a": 2}')
+def test_a_second_whole_call_of_one_id_and_index_is_a_call_itself() -> None:
+    accumulator = StreamAccumulator()
+    accumulator.add_call(0, "c", "add", '{"a": 1}')
+    accumulator.add_call(0, "c", "add", '{"a": 2}')
 
-    assert [text_of(block) for block in assembly.content()] == ['{"a": 1}', '{"a": 2}']
-    assert len({block.id for block in assembly.content()}) == 2
+    assert [text_of(block) for block in accumulator.content()] == ['{"a": 1}', '{"a": 2}']
+    assert len({block.id for block in accumulator.content()}) == 2
 
 
 def test_without_an_index_a_name_begins_a_call() -> None:
-    assembly = StreamAccumulator()
+    accumulator = StreamAccumulator()
     for fragment in [("", "add", "{}"), ("", "add", '{"a":'), ("", "add", "1}"), ("", "", " "), ("", "sub", "")]:
-        assembly.call(None, *fragment)
+        accumulator.add_call(None, *fragment)
 
-    assert [(block.name, block.input) for block in assembly.content() if isinstance(block, ToolCallBlock)] == [
+    assert [(block.name, block.input) for block in accumulator.content() if isinstance(block, ToolCallBlock)] == [
         ("add", "{}"),
         ("add", '{"a":1} '),
         ("sub", ""),
@@ -143,11 +143,11 @@ def test_without_an_index_a_name_begins_a_call() -> None:
 
 
 def test_a_call_without_a_name_is_refused() -> None:
-    assembly = StreamAccumulator()
-    assembly.call(0, "c1", "", "{}")
+    accumulator = StreamAccumulator()
+    accumulator.add_call(0, "c1", "", "{}")
 
     with pytest.raises(Malformed, match="which"):
-        assembly.content()
+        accumulator.content()
 
 
 fragments = st.one_of(
@@ -165,14 +165,14 @@ fragments = st.one_of(
 
 @given(st.lists(fragments, max_size=20))
 def test_the_pieces_always_add_up_to_the_whole(given: list[Any]) -> None:
-    assembly = StreamAccumulator()
+    accumulator = StreamAccumulator()
     for kind, *rest in given:
-        getattr(assembly, kind)(*rest)
+        getattr(accumulator, f"add_{kind}")(*rest)
     try:
-        content = assembly.content()
+        content = accumulator.content()
     except Malformed:
         return
-    streamed = joined(assembly.take())
+    streamed = joined(accumulator.take_pieces())
     ids = [block.id for block in content]
 
     assert len(set(ids)) == len(ids)
@@ -191,20 +191,20 @@ def split(text: str, cuts: list[int]) -> list[str]:
 @given(st.sampled_from(HARD), st.text(max_size=3), st.lists(st.integers(0, 60)), st.sampled_from([0, None]))
 def test_a_name_in_every_fragment_tears_no_call_apart(hard: str, more: str, cuts: list[int], index: int | None) -> None:
     arguments = json.dumps({"code": hard + more, "list": [{"b": hard}]})
-    assembly = StreamAccumulator()
+    accumulator = StreamAccumulator()
     for fragment in split(arguments, cuts):
-        assembly.call(index, "", "run", fragment)
-    assembly.call(index, "", "run", arguments)
+        accumulator.add_call(index, "", "run", fragment)
+    accumulator.add_call(index, "", "run", arguments)
 
-    assert [text_of(block) for block in assembly.content()] == [arguments, arguments]
+    assert [text_of(block) for block in accumulator.content()] == [arguments, arguments]
 
 
-def test_each_fragment_is_read_once_to_find_out_where_a_call_ends() -> None:
+def test_each_fragment_is_read_once_to_find_the_end_of_a_call() -> None:
     read = 0
-    assembly = StreamAccumulator()
-    assembly.call(0, "", "run", '{"a": "')
-    extent = assembly._last_call.extent  # type: ignore[union-attr]  # a call has begun
-    original = type(extent)._read
+    accumulator = StreamAccumulator()
+    accumulator.add_call(0, "", "run", '{"a": "')
+    brackets = accumulator._last_call.brackets  # type: ignore[union-attr]  # a call has begun
+    original = type(brackets)._read
 
     def count(self: Any, text: str) -> None:
         nonlocal read
@@ -212,9 +212,9 @@ def test_each_fragment_is_read_once_to_find_out_where_a_call_ends() -> None:
         original(self, text)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(extent), "_read", count)
+        patch.setattr(type(brackets), "_read", count)
         for _ in range(1000):
-            assembly.call(0, "", "run", "{}x")
+            accumulator.add_call(0, "", "run", "{}x")
 
-    assert len(assembly.content()) == 1
+    assert len(accumulator.content()) == 1
     assert read <= 3_007
