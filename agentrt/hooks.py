@@ -285,11 +285,11 @@ class MiddlewareBase:
     position: str | None = None
     """"outermost" or "innermost": checked, never used to reorder."""
 
-    emits: bool | None = None
-    """Whether its hooks emit events and then wait; they run in a task beside the reader's if so.
+    emits: bool = False
+    """Whether its hooks call `agent.run.emit`: they then run in a task of their own, so events are seen at once.
 
-    `None` leaves it to the runtime, which looks whether the class speaks of `emit`. Set it to `True` when only a helper
-    outside the class does; otherwise what that emits is seen when the waiting is over.
+    The events of a class that does not say so are seen when its hook returns control, and the runtime warns of them.
+    `on_reply` and `on_reasoning` need not say so: their events flow in any case.
     """
 
     wraps: ClassVar[Sequence[type | str]] = ()

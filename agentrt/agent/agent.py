@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Self, cast
 
 import anyio
 
-from agentrt.agent.announce import hooks_that_emit
 from agentrt.agent.base import AgentBase, ReActAgentBase, interrupted
 from agentrt.agent.hook_registry import class_hooks
 from agentrt.agent.overrides import OverriddenMethod, made_by_init
@@ -18,6 +17,7 @@ from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.config import ContextConfig, ReActConfig
 from agentrt.conversation.context_usage import ContextUsage
+from agentrt.conversation.emission import emitting_hooks
 from agentrt.conversation.inputs import as_input, as_messages, has_content
 from agentrt.conversation.reply_stream import ReplyStream
 from agentrt.conversation.run import Run
@@ -44,7 +44,7 @@ __all__ = ["Agent"]
 _SAVE_SECONDS = 15.0  # the file store gives up by itself before that
 
 
-@made_by_init("_announcing", "_contributed", "_fill", "_model_calls", "_prompts", "_round_toolkit", "_run")
+@made_by_init("_emitting_hooks", "_contributed", "_fill", "_model_calls", "_prompts", "_round_toolkit", "_run")
 @made_by_init("context_config", "model", "react_config", "state_store", "system_prompt", "toolkit", "when_busy")
 class Agent(ReActAgentBase):
     """An agent: asks its model, runs the tools that the model calls, until there is an answer.
@@ -312,7 +312,7 @@ class Agent(ReActAgentBase):
 
     def _compile_chains(self) -> None:
         super()._compile_chains()
-        self._announcing = hooks_that_emit(self.chains)
+        self._emitting_hooks = emitting_hooks(self.chains)
         self._is_seen_printing = self.chains.on_print is not self._cores["on_print"]
 
     def _spec_around(self, spec: HookSpec, method: OverriddenMethod) -> HookSpec:
@@ -348,7 +348,7 @@ Agent._inherited = {
     "print": (AgentBase.print, ("msg", "last", "speech")),
 }
 # What belongs to replies in progress.
-_NOT_COPIED = {"_announcing", "_fill", "_prompts", "_round_toolkit", "_run"}
+_NOT_COPIED = {"_emitting_hooks", "_fill", "_prompts", "_round_toolkit", "_run"}
 
 
 def _heard(msg: Any) -> Any:

@@ -174,7 +174,6 @@ class ReasoningHookMiddleware(HookMiddleware):
     """Hooks of one round of asking the model; its result is the message of that round."""
 
     core = "reasoning"
-    emits = False  # nothing that is waited for meanwhile
 
     def result_of(self, agent: Any) -> type | None:
         """Return `Msg` for an `Agent`; the rounds of others may result in anything."""

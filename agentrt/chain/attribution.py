@@ -1,14 +1,16 @@
 """Which layer raised an error: found by walking its traceback."""
 
-from collections.abc import Mapping, Sequence
-from types import FrameType, TracebackType
+from collections.abc import Iterable, Mapping, Sequence
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+from agentrt.chain.chains import Layer
+from agentrt.chain.owner import Owner
 from agentrt.chain.spec import HookSpec
 from agentrt.chain.violations import misuse
 from agentrt.errors import ChainContractError
 
-__all__ = ["name_the_layer"]
+__all__ = ["maker_of_stream", "name_the_layer"]
 
 _NOTE = "agentrt: raised by "
 
@@ -56,3 +58,15 @@ def _of_instance(frame: FrameType, layer: Any, layers: Sequence[Any]) -> Any:
     if not selves:
         return layer
     return next((each for each in layers if each.middleware is selves[0]), None)
+
+
+def maker_of_stream(reader: FrameType, codes: Iterable[CodeType]) -> Layer | None:
+    """Return the layer that returned the stream which runs now, where the frame that reads it is a chain's.
+
+    `codes` are those of the frames inside of the reader's, innermost first.
+    """
+    owner = reader.f_locals.get("owner")
+    if not isinstance(owner, Owner):
+        return None
+    makers: list[Layer | None] = [owner.makers[code] for code in codes if code in owner.makers]
+    return makers[0] if makers else None

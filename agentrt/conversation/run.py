@@ -1,5 +1,6 @@
 """The reply in progress, as middlewares and tools see it."""
 
+from inspect import currentframe
 from threading import get_ident
 from time import time_ns
 from typing import Any, NoReturn
@@ -10,6 +11,7 @@ import anyio.from_thread
 from agentrt.boundary import whole_characters
 from agentrt.concurrency.interrupt import Interrupted, create_interruption
 from agentrt.concurrency.mailbox import Mailbox
+from agentrt.conversation.emission import warn_of_late_event
 from agentrt.conversation.progress import ReplyProgress
 from agentrt.conversation.turns import Claim
 from agentrt.errors import UsageError
@@ -87,6 +89,8 @@ class Run:
         if not self.mailbox.is_read:  # else whoever reads it does so, in the order of what it holds
             self.progress.discard_attempt(event)
         self.mailbox.post(event)
+        if not self.mailbox.is_read:
+            warn_of_late_event(currentframe())
 
     def continue_with(self, hint: str) -> None:
         """Ask for another round, with `hint` for the model, where the reply would otherwise be complete.

@@ -179,7 +179,7 @@ async def _decide(
             if prepared is not None:
                 ready.append((call, prepared))
 
-    if "on_check_permission" not in agent._announcing:
+    if "on_check_permission" not in agent._emitting_hooks:
         await main()
         return
     async with BackgroundTask(agent.run.claim, agent.run.mailbox, main) as task:
@@ -203,7 +203,7 @@ def _is_safe(toolkit: Toolkit, call: ToolCallBlock) -> bool:
 
 
 def _may_announce(agent: Conversation, prepared: Prepared) -> bool:
-    if "on_acting" in agent._announcing:
+    if "on_acting" in agent._emitting_hooks:
         return True
     return isinstance(prepared, PreparedCall) and prepared.plan.context_name is not None
 

@@ -105,7 +105,7 @@ async def compress_then_reason(
     agent: ReplyingConversation, tool_choice: ToolChoice | None
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Shorten the conversation, if a closer look says so, and then ask the model."""
-    if agent._announcing.isdisjoint(_ANNOUNCED):
+    if agent._emitting_hooks.isdisjoint(_ANNOUNCED):
         await _compress_if_full(agent)
     else:
         async with BackgroundTask(agent.run.claim, agent.run.mailbox, lambda: _compress_if_full(agent)) as task:

@@ -69,7 +69,7 @@ class Conversation(Protocol):
     system_prompt: str
     _prompts: Prompts
     _fill: ContextUsage
-    _announcing: frozenset[str]
+    _emitting_hooks: frozenset[str]
     _model_calls: int
     _round_toolkit: Toolkit | None
     model: ChatModelBase
@@ -126,7 +126,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
     recorder = None if agent.chains.on_reasoning is reason else Recorder(run.id, agent.name)
     pieces = [] if recorder is None else recorder.pieces
     yield ModelCallStartEvent(run.id, model)
-    if agent._announcing and not agent._announcing.isdisjoint(_CALLED_FOR_AN_ANSWER):
+    if agent._emitting_hooks and not agent._emitting_hooks.isdisjoint(_CALLED_FOR_AN_ANSWER):
         beside = _beside(agent, tool_choice, decoder)
         try:
             async for event in beside:

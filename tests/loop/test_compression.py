@@ -511,6 +511,8 @@ async def test_the_prompt_is_assembled_once_more_near_the_limit():
 
 
 class Announcing(MiddlewareBase):
+    emits = True
+
     async def on_model_call(self, agent, input_kwargs, next_handler):
         if agent.run.is_internal:
             agent.run.emit(CustomEvent("summarising", None))

@@ -143,6 +143,8 @@ async def test_a_layer_may_start_the_round_again_and_no_text_is_shown_twice():
 
 async def test_a_discarded_attempt_in_mid_stream_is_announced_with_its_blocks():
     class Retry(MiddlewareBase):
+        emits = True
+
         async def on_model_call(self, agent, input_kwargs, next_handler):
             async def stream():
                 try:
@@ -257,20 +259,23 @@ async def test_an_emitted_event_is_seen_while_its_emitter_waits(hook):
         emit(CustomEvent("waiting"))
         await seen.wait()
 
-    class Wait(MiddlewareBase):
-        pass
-
     class OnModelCall(MiddlewareBase):
+        emits = True
+
         async def on_model_call(self, agent, input_kwargs, next_handler):
             await announce_and_wait(agent.run.emit)
             return await next_handler()
 
     class OnSystemPrompt(MiddlewareBase):
+        emits = True
+
         async def on_system_prompt(self, agent, current_prompt):
             await announce_and_wait(agent.run.emit)
             return current_prompt
 
     class OnActing(MiddlewareBase):
+        emits = True
+
         async def on_acting(self, agent, input_kwargs, next_handler):
             await announce_and_wait(agent.run.emit)
             async for item in next_handler():

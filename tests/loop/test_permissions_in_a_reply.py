@@ -334,6 +334,8 @@ async def test_an_event_of_a_layer_that_waits_is_seen_while_it_waits():
     seen = anyio.Event()
 
     class AskElsewhere(MiddlewareBase):
+        emits = True
+
         async def on_check_permission(self, agent, input_kwargs, next_handler):
             agent.run.emit(CustomEvent("asked elsewhere", input_kwargs["tool_input"]))
             await seen.wait()

@@ -265,6 +265,8 @@ class Hint(MiddlewareBase):
 class Tell(MiddlewareBase):
     """Emits events where it may, from every hook, and notes them."""
 
+    emits = True
+
     def _tell(self, agent, name):
         agent.run.emit(CustomEvent(name, "told"))
         agent.run.scratch(self).setdefault("told", []).append(name)
@@ -295,6 +297,8 @@ class Tell(MiddlewareBase):
 
 class Retry(MiddlewareBase):
     """Asks the model again when its stream is cut."""
+
+    emits = True
 
     async def on_model_call(self, agent, input_kwargs, next_handler):
         async def stream(result):
@@ -860,6 +864,8 @@ async def test_metadata_of_a_layer_that_has_no_json_form_does_not_end_the_conver
 
 class Upstream(MiddlewareBase):
     """Does something after the first response of the model's stream."""
+
+    emits = True
 
     def __init__(self, play: Any) -> None:
         self.play = play

@@ -69,6 +69,8 @@ async def test_a_reply_is_told_line_by_line(records: list[logging.LogRecord]) ->
 class Talkative(MiddlewareBase):
     """Gives a provider's words as the reason of a retry, as a user's own layer might."""
 
+    emits = True
+
     async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
         agent.run.emit(ModelCallRetryEvent(f"503 {CANARY}"))
         return await next_handler()

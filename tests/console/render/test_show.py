@@ -121,6 +121,8 @@ async def test_a_result_that_a_layer_replaced_is_shown_instead(capsys):
 
 async def test_a_discarded_attempt_is_declared_void(capsys):
     class Retry(MiddlewareBase):
+        emits = True
+
         async def on_model_call(self, agent, input_kwargs, next_handler):
             async def twice():
                 try:

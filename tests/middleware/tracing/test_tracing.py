@@ -535,6 +535,8 @@ async def test_wherever_a_reply_is_disturbed_every_span_ends_and_nothing_stays_c
 class Retry(MiddlewareBase):
     """Tries again, twice, and announces it."""
 
+    emits = True
+
     async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
         for attempt in (1, 2):
             try:
