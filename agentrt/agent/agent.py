@@ -8,15 +8,13 @@ from typing import Any, ClassVar, Self, cast
 import anyio
 
 from agentrt.agent.base import AgentBase, ReActAgentBase, interrupted
-from agentrt.agent.hook_registry import class_hooks
-from agentrt.agent.overrides import OverriddenMethod, made_by_init
+from agentrt.agent.overrides import OverriddenMethod, refuse_before_init
 from agentrt.agent.reply_override import check_parameters, core_of, entry_of, reply_of_the_loop
 from agentrt.agent.step_override import STEPS, core_of_step
 from agentrt.chain import Chains, HookSpec
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.config import ContextConfig, ReActConfig
-from agentrt.conversation.context_usage import ContextUsage
 from agentrt.conversation.emission import emitting_hooks
 from agentrt.conversation.inputs import as_input, as_messages, has_content
 from agentrt.conversation.reply_stream import ReplyStream
@@ -29,7 +27,7 @@ from agentrt.loop.approval import check_permission
 from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import run_reply
 from agentrt.loop.outcome import abandon_unfinished_reply
-from agentrt.loop.reasoning import Prompts, call_model, reason, system_prompt
+from agentrt.loop.reasoning import call_model, reason, system_prompt
 from agentrt.loop.repeat import check_number, check_reply_id
 from agentrt.loop.reply import reply
 from agentrt.loop.structured_output import validate_schema
@@ -44,8 +42,7 @@ __all__ = ["Agent"]
 _SAVE_SECONDS = 15.0  # the file store gives up by itself before that
 
 
-@made_by_init("_emitting_hooks", "_contributed", "_fill", "_model_calls", "_prompts", "_round_toolkit", "_run")
-@made_by_init("context_config", "model", "react_config", "state_store", "system_prompt", "toolkit", "when_busy")
+@refuse_before_init
 class Agent(ReActAgentBase):
     """An agent: asks its model, runs the tools that the model calls, until there is an answer.
 
@@ -77,6 +74,15 @@ class Agent(ReActAgentBase):
         else spec
         for spec in HOOKS
     )
+
+    system_prompt: str
+    model: ChatModelBase
+    toolkit: Toolkit
+    react_config: ReActConfig
+    context_config: ContextConfig
+    when_busy: WhenBusy
+    state_store: StateStore | None
+
     # Attributes are set in each turn, which the look for modules that are assigned too early would cost a fifth more.
     __setattr__ = object.__setattr__  # type: ignore[assignment]  # which takes any object for a name
 
@@ -100,40 +106,30 @@ class Agent(ReActAgentBase):
         super().__init__(name=name, middlewares=middlewares)
         self.system_prompt = system_prompt
         self.model = cast(ChatModelBase, model)
-        self._contributed = [_tools_of(each) for each in self._middlewares]
+        contributed = tuple(_tools_of(each) for each in middlewares)
+        self._compiled = replace(self._compiled, tools=contributed)
         own = toolkit if toolkit is not None else Toolkit()
-        self.toolkit = own.with_tools([tool for tools in self._contributed for tool in tools])
+        self.toolkit = own.with_tools([tool for tools in contributed for tool in tools])
         self.react_config = react_config or ReActConfig()
         self.context_config = context_config or ContextConfig()
-        self.when_busy: WhenBusy = when_busy
+        self.when_busy = when_busy
         self.state_store = state_store
         if state is not None:
             self.state = state
         self.register_state("state", _state_to_json, _state_from_json)
 
-    def _begin_afresh(self) -> None:
-        super()._begin_afresh()
-        self._prompts = Prompts()
-        self._begin_conversation()
-
-    def _begin_conversation(self) -> None:
-        self._fill = ContextUsage()
-        self._growing = None
-        self._model_calls = 0
-        self._round_toolkit: Toolkit | None = None
-        self._run: Run | None = None
-
     @property
     def run(self) -> Run:
         """The reply in progress, for middlewares and tools; raises `UsageError` between replies."""
-        if self._run is None:
+        run = self.conversation.run
+        if run is None:
             raise UsageError(f"agent {self.name!r} has no reply in progress: agent.run is there for hooks and tools")
-        return self._run
+        return run
 
     @property
     def reply_id(self) -> str | None:
         """The id of the reply in progress, of the one that waits, or else of the last one; `None` before the first."""
-        current = self._run
+        current = self.conversation.run
         if current is not None:
             return current.id
         waiting, last = self.state.reply_context, self.state.last_reply
@@ -173,9 +169,8 @@ class Agent(ReActAgentBase):
         inputs = as_input(inputs)
         validate_schema(structured_schema)
         items = run_reply(self, ticket, inputs, structured_schema, yield_final_msg)
-        if self._compiled_for != class_hooks.version:
-            self._fresh_chains()
-        if self._shows or self._queues or self._is_seen_printing:
+        audience, chains = self.conversation.audience, self.current_chains()
+        if audience.shows or audience.queue is not None or chains.on_print is not self._cores["on_print"]:
             ticket.printed = True
             items = printed(self, items)
         return ReplyStream(items, ticket)
@@ -195,7 +190,7 @@ class Agent(ReActAgentBase):
         The message of a reply that waits for an answer is for whoever answers, and nobody else observes it.
         """
         answer = await self.reply(*args, **kwargs)
-        if self._subscribers and self.state.reply_context is None:
+        if self.conversation.audience.subscribers and self.state.reply_context is None:
             await self._broadcast(answer)
         return answer
 
@@ -249,7 +244,7 @@ class Agent(ReActAgentBase):
         left out.
         """
         if type(self).observe is Agent.observe:
-            await self._fresh_chains().on_observe(self, msg=msg)
+            await self.current_chains().on_observe(self, msg=msg)
         else:  # reached by `super()`
             await _take_in(self, msg)
 
@@ -271,8 +266,7 @@ class Agent(ReActAgentBase):
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.state = state
-        other._subscribers = {}
-        other._begin_conversation()
+        other.conversation = self.conversation.another()
         other._install()
         return other
 
@@ -282,7 +276,7 @@ class Agent(ReActAgentBase):
         Raises `StateError`: `SessionConflict` when another process has saved this session meanwhile, and then this
         conversation is out of date: `agent.with_state(await store.load(session_id))` is the one to go on with.
         """
-        run, store = self._run, self.state_store
+        run, store = self.conversation.run, self.state_store
         if store is None or (run is not None and run.progress.is_out_of_date):
             return
         if run is not None:
@@ -299,21 +293,15 @@ class Agent(ReActAgentBase):
         if scope.cancelled_caught:
             raise SessionIOError(f"{type(store).__name__} took longer than {_SAVE_SECONDS:g} seconds to save the state")
 
-    def _begin(self, run: Run | None) -> None:
-        """Note which reply is in progress; called by that reply alone."""
-        self._run = run
-        if run is not None and run.claim.turns is not None:
-            run.claim.turns.run = run
-
-    def _fresh_chains(self) -> Chains:
-        if self._run is None and self._compiled_for != class_hooks.version:
-            self._compile_chains()
+    def current_chains(self) -> Chains:
+        """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
+        if self.conversation.run is None:
+            self._compile_if_stale()
         return self.chains
 
     def _compile_chains(self) -> None:
         super()._compile_chains()
-        self._emitting_hooks = emitting_hooks(self.chains)
-        self._is_seen_printing = self.chains.on_print is not self._cores["on_print"]
+        self.conversation.emitting_hooks = emitting_hooks(self.chains)
 
     def _spec_around(self, spec: HookSpec, method: OverriddenMethod) -> HookSpec:
         return spec if method.name in ("reply", *STEPS) else super()._spec_around(spec, method)
@@ -332,14 +320,11 @@ class Agent(ReActAgentBase):
         return entry_of(method) if method.name == "reply" else super()._entry_of(method)
 
     def _tools_of_middlewares(self) -> dict[int, list[str]]:
-        contributed = zip(self._middlewares, self._contributed, strict=True)
+        contributed = zip(self._compiled.middlewares, self._compiled.tools, strict=True)
         return {id(each): [_tool_name(tool) for tool in tools] for each, tools in contributed}
 
     def __copy__(self) -> Self:
         return self.with_state(self.state)  # it is the same conversation
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name not in _NOT_COPIED}
 
 
 Agent._inherited = {
@@ -347,8 +332,6 @@ Agent._inherited = {
     "observe": (Agent.observe, ("msg",)),
     "print": (AgentBase.print, ("msg", "last", "speech")),
 }
-# What belongs to replies in progress.
-_NOT_COPIED = {"_emitting_hooks", "_fill", "_prompts", "_round_toolkit", "_run"}
 
 
 def _heard(msg: Any) -> Any:

@@ -1,10 +1,9 @@
 """AgentBase: what every agent is, whether its replies come from the runtime's loop or from code of its own."""
 
-import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
 from types import MethodType
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, NoReturn
 import anyio
 import shortuuid
 
+from agentrt.agent.audience import AgentConversation, Audience, AudienceMethods, Speech, console_is_disabled
 from agentrt.agent.hook_middleware import layers_for
 from agentrt.agent.hook_registry import (
     REACT_HOOK_TYPES,
@@ -22,38 +22,28 @@ from agentrt.agent.hook_registry import (
     class_hooks,
     hooks_of,
 )
-from agentrt.agent.overrides import OverriddenMethod, SetUp, made_by_init, own_methods, own_spec
-from agentrt.agent.subscribers import broadcast
+from agentrt.agent.overrides import OverriddenMethod, SetUp, own_methods, own_spec, refuse_before_init
 from agentrt.chain import Chains, HookSpec, compile_chains, explain
 from agentrt.chain.check import overrides
 from agentrt.chain.explain import ExplainFormat
-from agentrt.concurrency.event_loop import call_soon_function, checkpoint
+from agentrt.concurrency.event_loop import call_soon_function
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.concurrency.reaper import Reaper
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim
-from agentrt.errors import ChainContractError, ConfigError, InvalidInputError, MiddlewareConfigError, UsageError
+from agentrt.errors import ChainContractError, ConfigError, MiddlewareConfigError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.hooks import HOOKS, MiddlewareBase
-from agentrt.message import DataBlock, Msg
+from agentrt.message import Msg
 from agentrt.module import StateModule
-from agentrt.output.audio import AudioPlayer
-from agentrt.output.printer import Printer
-from agentrt.output.queue import MessageQueue
 from agentrt.state import AgentState
 from agentrt.text import repr_of, whole_characters
 from agentrt.tool import Toolkit
 
 __all__ = ["AgentBase", "ReActAgentBase", "interrupted"]
 
-_logger = logging.getLogger("agentrt")
-
-Speech = DataBlock | list[DataBlock] | None
 _NO_TOOLS = Toolkit()
-# What a copy does not take over: it is in no hub, shows nothing to anybody and has no reply in progress.
-_NOT_COPIED = {"_compiled", "_compiled_for", "_growing", "_own_methods", "_printer", "_queues", "_stops"}
-_NOT_COPIED |= {"_subscribers", "chains", "msg_queue"}
 
 
 class _Nowhere(Mailbox):
@@ -83,9 +73,24 @@ _replies: ContextVar[Mapping[int, OwnRun]] = ContextVar("agentrt_replies")
 """The replies that the current task is working for, by the `id()` of the agent; the mappings never change."""
 
 
-@made_by_init("_compiled_for", "_own_methods", "_printer", "_queues", "_stops", "_subscribers")
-@made_by_init("chains", "id", "name", "state")
-class AgentBase(HookRegistration, SetUp, StateModule):
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """What an agent's chains were compiled from.
+
+    `tools` are those that each of the middlewares contributes, `overrides` the methods that the class writes itself.
+    `version` is that of the class hooks; chains of another version may lack hooks, and are compiled anew.
+    """
+
+    middlewares: tuple[MiddlewareBase, ...]
+    tools: tuple[tuple[object, ...], ...] = ()
+    overrides: tuple[OverriddenMethod, ...] = ()
+    hooks: HookTable | None = None
+    instance_hooks: HookTable | None = None
+    version: int | None = None
+
+
+@refuse_before_init
+class AgentBase(AudienceMethods, HookRegistration, SetUp, StateModule):
     """Base of agents that write their own `async def reply(self, ...)`, and of `Agent`.
 
     The class's own `reply`, `observe` and `print` become the cores of chains when an agent is built: the middlewares'
@@ -100,29 +105,21 @@ class AgentBase(HookRegistration, SetUp, StateModule):
     """Whether replies are those of the runtime's loop, as an `Agent`'s are."""
     _table: ClassVar[tuple[HookSpec, ...]] = HOOKS
 
+    id: str
+    name: str
+    state: AgentState
+    chains: Chains
+    conversation: AgentConversation
+    _compiled: _Compiled
+
     def __init__(self, *, name: str | None = None, middlewares: Sequence[MiddlewareBase] = ()) -> None:
         super().__init__()
         _check_parts(type(self).__name__, name, middlewares)
         self.id = shortuuid.uuid()
         self.name = name or type(self).__name__
         self.state = AgentState()
-        self._middlewares = tuple(middlewares)
-        self._shows = self._shows_by_itself and not _console_is_disabled()
-        self._reply_id: str | None = None
-        self._begin_afresh()
-
-    def _begin_afresh(self) -> None:
-        """Set up what is not copied."""
-        self.msg_queue: Any = None
-        self._queues = False
-        self._printer = Printer()
-        self._growing: Msg | None = None
-        self._subscribers: dict[str, list[AgentBase]] = {}
-        self._stops: set[Callable[[], object]] = set()
-        self._compiled: HookTable | None = None
-        self._own_methods = own_methods(type(self), self._inherited)
-        self._compile_chains()
-        self._install()
+        self.conversation = AgentConversation(Audience(self._shows_by_itself and not console_is_disabled()))
+        self._compile_first(tuple(middlewares), ())
 
     async def reply(self, *args: Any, **kwargs: Any) -> Msg:
         """Answer; every class of agents writes its own."""
@@ -131,7 +128,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
     async def observe(self, msg: Any) -> None:
         """Take in messages without answering them; a class whose agents listen writes its own."""
         if type(self).observe is AgentBase.observe:
-            await self._fresh_chains().on_observe(self, msg=msg)
+            await self.current_chains().on_observe(self, msg=msg)
         else:  # reached by `super()`
             await _take_nothing_in(self, msg)
 
@@ -142,9 +139,9 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         it is complete. `speech` is audio: the whole of it so far, of which what is new goes to the player.
         """
         if type(self).print is AgentBase.print:
-            await self._fresh_chains().on_print(self, msg=msg, last=last, speech=speech)
+            await self.current_chains().on_print(self, msg=msg, last=last, speech=speech)
         else:  # reached by `super()`
-            await _show(self, msg, last, speech)
+            await self._show(msg, last, speech)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Msg:
         """Answer, and let those who subscribed to this agent observe the answer.
@@ -153,11 +150,11 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         """
         with anyio.CancelScope() as scope:
             stop = partial(call_soon_function(), scope.cancel)
-            self._stops.add(stop)
+            self.conversation.stops.add(stop)
             try:
                 answer = await self.reply(*args, **kwargs)
             finally:
-                self._stops.discard(stop)
+                self.conversation.stops.discard(stop)
         if scope.cancelled_caught:
             answer = await _said_when_interrupted(self, args, kwargs)
         await self._broadcast(answer)
@@ -168,7 +165,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
 
         `await agent.reply(...)` is stopped by your own cancellation only.
         """
-        stops = list(self._stops)
+        stops = list(self.conversation.stops)
         for stop in stops:
             with suppress(RuntimeError):  # the event loop of that reply has ended meanwhile
                 stop()
@@ -190,7 +187,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
     def reply_id(self) -> str | None:
         """The id of the reply in progress, else of the last one; `None` before the first."""
         run = self._reply_here()
-        return self._reply_id if run is None else run.id
+        return self.conversation.last_reply_id if run is None else run.id
 
     def state_of(self, middleware: MiddlewareBase) -> dict[str, Any]:
         """Return the middleware's own data of this conversation; it is part of `state`, as JSON."""
@@ -198,68 +195,46 @@ class AgentBase(HookRegistration, SetUp, StateModule):
 
     def explain(self, format: ExplainFormat = "text") -> str:
         """Return the compiled chains, outermost layer first, as "text", "json" or "mermaid"."""
-        self._fresh_chains()
+        self.current_chains()
         return explain(self.chains, self.name, self._explained(), self._tools_of_middlewares(), format)
 
-    def reset_subscribers(self, msghub_name: str, subscribers: Sequence["AgentBase"]) -> None:
-        """Let these agents, but not this one, observe what `await agent(...)` answers, and no others of that hub."""
-        for each in subscribers:
-            if not isinstance(each, AgentBase):
-                raise UsageError(f"the subscribers of {self.name!r} must be agents, not {each!r:.200}")
-        self._subscribers[msghub_name] = [each for each in subscribers if each is not self]
-
-    def remove_subscribers(self, msghub_name: str) -> None:
-        """Forget the subscribers of a hub; warns when there is no such hub."""
-        if self._subscribers.pop(msghub_name, None) is None:
-            _logger.warning("agent %r has no subscribers of a hub named %r", self.name, msghub_name)
-
-    def set_msg_queue_enabled(self, enabled: bool, queue: Any = None) -> None:
-        """Have what is printed put into `msg_queue` as well, or no longer.
-
-        The queue holds `(msg, last, speech)` and needs an async `put`; without one there is a `MessageQueue` for a
-        hundred items, and a reply waits while it is full. The message of an `Agent` that is not complete goes on
-        growing in the queue: `msg.copy()` keeps it as it is.
-        """
-        if queue is not None and not callable(getattr(queue, "put", None)):
-            raise UsageError(f"set_msg_queue_enabled() needs a queue with an async `put`, not {queue!r:.200}")
-        if enabled and queue is None:
-            queue = MessageQueue() if self.msg_queue is None else self.msg_queue
-        self._queues = enabled
-        self.msg_queue = queue if enabled else None
-
-    def set_console_output_enabled(self, enabled: bool) -> None:
-        """Have messages shown on standard output, or not."""
-        self._shows = enabled
-
-    def disable_console_output(self) -> None:
-        """Show nothing on standard output any more."""
-        self._shows = False
-
-    def set_audio_player(self, player: Callable[[], AudioPlayer] | None) -> None:
-        """Play speech with a player for each message, made by calling `player`."""
-        if player is not None and not callable(player):
-            raise UsageError(f"set_audio_player() needs a class or function that makes a player, not {player!r:.200}")
-        self._printer.close()
-        self._printer = Printer(player=player)
+    def current_chains(self) -> Chains:
+        """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
+        run = self._reply_here()
+        if run is not None:
+            return run.chains
+        self._compile_if_stale()
+        return self.chains
 
     # What follows is for the runtime.
 
+    def _compile_first(self, middlewares: tuple[MiddlewareBase, ...], tools: tuple[tuple[object, ...], ...]) -> None:
+        self._compiled = _Compiled(middlewares, tools, own_methods(type(self), self._inherited))
+        self._compile_chains()
+        self._install()
+
+    def _compile_if_stale(self) -> None:
+        compiled = self._compiled
+        if compiled.version != class_hooks.version or compiled.instance_hooks is not self._instance_hooks:
+            self._compile_chains()
+
     def _compile_chains(self) -> None:
         """Compile the chains, if they are not compiled for the hooks that there are now."""
-        self._compiled_for = class_hooks.version
+        compiled = self._compiled
+        version = class_hooks.version  # read before the hooks, which may be changed in another thread
         hooks = hooks_of(self)
-        if self._compiled is not None and are_same(hooks, self._compiled):
+        self._compiled = replace(compiled, hooks=hooks, instance_hooks=self._instance_hooks, version=version)
+        if compiled.hooks is not None and are_same(hooks, compiled.hooks):
             return
-        own = {method.hook: method for method in self._own_methods}
+        own = {method.hook: method for method in compiled.overrides}
         table = [self._spec_around(spec, own[spec.name]) if spec.name in own else spec for spec in self._table]
         cores = self._cores | {hook: self._core_around(method) for hook, method in own.items()}
-        _check_use(type(self).__name__, self._middlewares, cores)
-        self.chains = compile_chains(MiddlewareBase, table, cores, [*self._middlewares, *layers_for(hooks)])
-        self._compiled = hooks
+        _check_use(type(self).__name__, compiled.middlewares, cores)
+        self.chains = compile_chains(MiddlewareBase, table, cores, [*compiled.middlewares, *layers_for(hooks)])
 
     def _install(self) -> None:
         """Put the entries of the class's own methods on this agent, where they hide the methods themselves."""
-        for method in self._own_methods:
+        for method in self._compiled.overrides:
             self.__dict__[method.name] = MethodType(self._entry_of(method), self)
 
     def _entry_of(self, method: OverriddenMethod) -> Callable[..., Any]:
@@ -272,7 +247,7 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         return method.core
 
     def _explained(self) -> dict[str, Any]:
-        return self._cores | {method.hook: method.function for method in self._own_methods}
+        return self._cores | {method.hook: method.function for method in self._compiled.overrides}
 
     def _tools_of_middlewares(self) -> dict[int, list[str]]:
         return {}
@@ -282,20 +257,11 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         # A task that outlives the reply which it was started in still knows of that one.
         return None if run is None or run.is_over else run
 
-    def _fresh_chains(self) -> Chains:
-        """Return the chains: during a reply those that it began with."""
-        run = self._reply_here()
-        if run is not None:
-            return run.chains
-        if self._compiled_for != class_hooks.version:
-            self._compile_chains()
-        return self.chains
-
     async def _enter_chain(self, method: OverriddenMethod, values: dict[str, Any]) -> Any:
         """Enter the chain around one of the agent's own methods."""
         if method.hook == "on_reply":
             return await self._reply_through_chain(values)
-        entered = getattr(self._fresh_chains(), method.hook)(self, **values)
+        entered = getattr(self.current_chains(), method.hook)(self, **values)
         if method.hook in ("on_observe", "on_print"):
             return await entered
         return await _last_of(entered)
@@ -304,10 +270,10 @@ class AgentBase(HookRegistration, SetUp, StateModule):
         ticket = Claim()
         ticket.reaper = Reaper()
         run = OwnRun(ticket, 0, _NO_TOOLS)
-        run.chains = self._fresh_chains()
+        run.chains = self.current_chains()
         if not run.chains.layers["on_reply"]:
             run.mailbox = _NOWHERE
-        self._reply_id = run.id
+        self.conversation.last_reply_id = run.id
         # Without those that are over: tasks that replies leave behind, and that reply in turn, would pass on ever more.
         others = {agent: each for agent, each in _replies.get({}).items() if not each.is_over}
         token = _replies.set({**others, id(self): run})
@@ -323,17 +289,19 @@ class AgentBase(HookRegistration, SetUp, StateModule):
             raise ChainContractError("on_reply ended without the final Msg")
         return None
 
-    async def _broadcast(self, answer: Msg | None) -> None:
-        if answer and self._subscribers:
-            await broadcast(answer, [each for hub in self._subscribers.values() for each in hub])
-
     def __getstate__(self) -> dict[str, Any]:
-        entries = {method.name for method in self._own_methods}
-        return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED | entries}
+        # A copy is in no hub, has no queue and no reply in progress, and compiles its own chains.
+        compiled, conversation = self._compiled, self.conversation
+        left_out = {"chains", "conversation", "_compiled", *(method.name for method in compiled.overrides)}
+        kept = {name: value for name, value in self.__dict__.items() if name not in left_out}
+        kept["_made_of"] = compiled.middlewares, compiled.tools, conversation.audience.shows, conversation.last_reply_id
+        return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._begin_afresh()
+        middlewares, tools, shows, last_reply_id = self.__dict__.pop("_made_of")
+        self.conversation = AgentConversation(Audience(shows), last_reply_id=last_reply_id)
+        self._compile_first(middlewares, tools)
 
 
 def _check_parts(cls: str, name: object, middlewares: object) -> None:
@@ -359,10 +327,6 @@ def _check_use(cls: str, middlewares: Sequence[MiddlewareBase], cores: Mapping[s
 def _has(middleware: object, hook: str) -> bool:
     # What is no middleware at all is found by the compiler.
     return isinstance(middleware, MiddlewareBase) and overrides(middleware, MiddlewareBase, hook)
-
-
-def _console_is_disabled() -> bool:
-    return os.environ.get("AGENTRT_DISABLE_CONSOLE_OUTPUT", "").lower() in ("1", "true", "yes", "on")
 
 
 async def _last_of(stream: Any) -> Any:
@@ -393,17 +357,7 @@ async def _take_nothing_in(agent: AgentBase, msg: Any) -> None:
     raise NotImplementedError(f"{cls} takes in no messages: write `async def observe(self, msg)`")
 
 
-async def _show(agent: AgentBase, msg: Msg, last: bool, speech: Speech) -> None:
-    if not isinstance(msg, Msg):
-        raise InvalidInputError(f"print() shows a Msg, not {msg!r:.200}")
-    if agent._queues:
-        await agent.msg_queue.put((msg if msg is agent._growing else msg.copy(), last, speech))
-        await checkpoint()
-    if agent._shows:
-        agent._printer.show(msg, last, speech)
-
-
-AgentBase._cores = {"on_reply": AgentBase.reply, "on_observe": _take_nothing_in, "on_print": _show}
+AgentBase._cores = {"on_reply": AgentBase.reply, "on_observe": _take_nothing_in, "on_print": AudienceMethods._show}
 AgentBase._inherited = {
     "reply": (AgentBase.reply, ()),
     "observe": (AgentBase.observe, ("msg",)),

@@ -67,25 +67,23 @@ class HookRegistration:
     supported_hook_types: ClassVar[list[str]] = list(HOOK_TYPES)
     _class_hooks: ClassVar[HookTable] = _NO_HOOKS
     _instance_hooks: HookTable = _NO_HOOKS
-    _compiled_for: int | None
-    """The version of the class hooks that the chains were compiled for; `None` has them compiled anew."""
 
     def register_instance_hook(self, hook_type: ReActAgentHookTypes, hook_name: str, hook: Callable[..., Any]) -> None:
         """Register a hook for this agent alone; raises `HookError` for an unknown type or a hook that cannot be one."""
         _check_instance(self)
         _check(type(self), hook_type, hook_name, hook)
-        self._set_hooks(_with(self._instance_hooks, hook_type, hook_name, hook))
+        self._instance_hooks = _with(self._instance_hooks, hook_type, hook_name, hook)
 
     def remove_instance_hook(self, hook_type: ReActAgentHookTypes, hook_name: str) -> None:
         """Remove a hook of this agent; raises `ValueError` when there is none by that name."""
         _check_instance(self)
         _check_type(type(self), hook_type)
-        self._set_hooks(_without(self._instance_hooks, hook_type, hook_name, f"this {type(self).__name__}"))
+        self._instance_hooks = _without(self._instance_hooks, hook_type, hook_name, f"this {type(self).__name__}")
 
     def clear_instance_hooks(self, hook_type: ReActAgentHookTypes | None = None) -> None:
         """Remove the hooks of one type, or all of them, of this agent."""
         _check_instance(self)
-        self._set_hooks(_cleared(type(self), self._instance_hooks, hook_type))
+        self._instance_hooks = _cleared(type(self), self._instance_hooks, hook_type)
 
     @classmethod
     def register_class_hook(cls, hook_type: ReActAgentHookTypes, hook_name: str, hook: Callable[..., Any]) -> None:
@@ -103,10 +101,6 @@ class HookRegistration:
     def clear_class_hooks(cls, hook_type: ReActAgentHookTypes | None = None) -> None:
         """Remove the hooks of one type, or all of them, that were registered on this very class."""
         class_hooks.change(cls, lambda hooks: _cleared(cls, hooks, hook_type))
-
-    def _set_hooks(self, hooks: HookTable) -> None:
-        self._instance_hooks = hooks
-        self._compiled_for = None
 
 
 def hooks_of(agent: HookRegistration) -> HookTable:

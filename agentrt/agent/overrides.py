@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from types import MethodType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeVar, get_origin
 
 from agentrt.chain import HookSpec
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.message import Msg
 
-__all__ = ["OverriddenMethod", "SetUp", "made_by_init", "own_methods", "own_spec"]
+__all__ = ["OverriddenMethod", "SetUp", "own_methods", "own_spec", "refuse_before_init"]
 
 _T = TypeVar("_T")
 _HOOK_OF = {
@@ -123,15 +123,13 @@ async def _refuse(agent: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise _not_set_up(type(agent))
 
 
-def made_by_init(*names: str) -> Callable[[type[_T]], type[_T]]:
-    """Return a decorator of a class of agents: without `super().__init__()`, its agents say so where these are read."""
-
-    def decorate(cls: type[_T]) -> type[_T]:
-        for name in names:
+def refuse_before_init(cls: type[_T]) -> type[_T]:
+    """Have agents that did not call `super().__init__()` say so where an attribute that the class annotates is read."""
+    for name, annotation in inspect.get_annotations(cls).items():
+        origin: object = get_origin(annotation)
+        if origin is not ClassVar and not hasattr(cls, name):
             setattr(cls, name, _MadeByInit(name))
-        return cls
-
-    return decorate
+    return cls
 
 
 class _MadeByInit:
@@ -217,11 +215,11 @@ def _own_method(cls: type, name: str, known: tuple[str, ...]) -> OverriddenMetho
 
 def own_methods(
     cls: type, inherited: Mapping[str, tuple[Callable[..., Any], tuple[str, ...]]]
-) -> list[OverriddenMethod]:
+) -> tuple[OverriddenMethod, ...]:
     """Return the methods that the class writes itself.
 
     `inherited` has by name what the class would inherit from us, and the names that the parameters then go by.
     """
-    return [
+    return tuple(
         _own_method(cls, name, known) for name, (ours, known) in inherited.items() if getattr(cls, name) is not ours
-    ]
+    )

@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Any, NoReturn, Self
 
 from agentrt.agent.agent import Agent
-from agentrt.agent.overrides import made_by_init
+from agentrt.agent.overrides import refuse_before_init
 from agentrt.agent.step_override import AS_GIVEN, act_plainly, reason_plainly
 from agentrt.conversation.config import ReActConfig
 from agentrt.errors import ConfigError, UsageError
@@ -43,7 +43,7 @@ _NEVER_CALLED = {
 }
 
 
-@made_by_init("memory")
+@refuse_before_init
 class ReActAgent(Agent):
     """An `Agent` with a `memory` that holds what its conversation holds, and that shows its replies by itself.
 
@@ -58,6 +58,8 @@ class ReActAgent(Agent):
 
     _shows_by_itself = True
     _later_state = frozenset({"name", "system_prompt"})
+
+    memory: MemoryBase
 
     def __init__(
         self,
@@ -153,7 +155,7 @@ class ReActAgent(Agent):
         self.state.context = [msg for msg in self.state.context if msg.id not in gone]
         if whole:
             self.state.summary = ""
-        self._fill.reset()
+        self.conversation.context_usage.reset()
 
     async def _fill_memory(self) -> None:
         unseen = self.memory.revision != self._seen  # somebody else has changed it meanwhile

@@ -13,10 +13,11 @@ from agentrt.agent.overrides import OverriddenMethod
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.concurrency.mailbox import Mailbox
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import ReplyingConversation, drain_and_close, end, end_event, said_when_interrupted
+from agentrt.loop.outcome import drain_and_close, end, end_event, said_when_interrupted
 from agentrt.loop.reply import reply
 from agentrt.message import Msg
 
@@ -49,7 +50,7 @@ def core_of(method: OverriddenMethod) -> Callable[..., AsyncGenerator[AgentEvent
     """Return the core of on_reply for agents of a class that writes this `reply`."""
 
     async def core(
-        agent: ReplyingConversation, inputs: ReplyInput, structured_schema: Any
+        agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         run = agent.run
         run.progress.passthrough = mailbox = Mailbox()
@@ -76,9 +77,9 @@ def core_of(method: OverriddenMethod) -> Callable[..., AsyncGenerator[AgentEvent
     return core
 
 
-async def reply_of_the_loop(agent: ReplyingConversation, inputs: ReplyInput, structured_schema: Any) -> Msg:
+async def reply_of_the_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any) -> Msg:
     """Reply by the runtime's own loop, inside of a class's own `reply`; its events go where that one's go."""
-    run = agent._run
+    run = agent.conversation.run
     if run is None or run.progress.passthrough is None:
         raise UsageError(f"super().reply() of {agent.name!r} was called outside of its own reply(): call agent.reply()")
     if run.ended or run.progress.is_parked:

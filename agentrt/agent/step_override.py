@@ -13,9 +13,10 @@ from typing import Any
 from agentrt.agent.overrides import OverriddenMethod
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.mailbox import Mailbox
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.loop.acting import act
-from agentrt.loop.reasoning import Conversation, forget_attempt, reason
+from agentrt.loop.reasoning import forget_attempt, reason
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.types import ToolChoice, ToolResponse
 
@@ -53,7 +54,7 @@ def core_of_step(method: OverriddenMethod) -> Callable[..., AsyncGenerator[Any, 
         raise ConfigError(f"{method.title} takes {method.signature}: write `async def {method.name}(self, {wanted})`")
     finish = _end_round if method.name == "_reasoning" else _end_call
 
-    async def core(agent: Conversation, **values: Any) -> AsyncGenerator[Any, None]:
+    async def core(agent: ReplyingAgent, **values: Any) -> AsyncGenerator[Any, None]:
         (given,) = values.values()
         step = _Step(agent, method.name, given, Mailbox())
         arguments = method.values(agent, (given,) if accepts_value else (), {})
@@ -80,7 +81,7 @@ async def _call(method: OverriddenMethod, step: _Step, arguments: dict[str, Any]
     return await method(step.agent, arguments)
 
 
-def _step_in_progress(agent: Conversation, name: str) -> _Step:
+def _step_in_progress(agent: ReplyingAgent, name: str) -> _Step:
     step = _step.get()
     if step is None or step.agent is not agent or step.name != name:
         raise UsageError(
@@ -90,7 +91,7 @@ def _step_in_progress(agent: Conversation, name: str) -> _Step:
     return step
 
 
-async def reason_plainly(agent: Conversation, tool_choice: Any) -> Msg:
+async def reason_plainly(agent: ReplyingAgent, tool_choice: Any) -> Msg:
     """Ask the model, inside of a class's own `_reasoning`; returns its answer, whose events are on their way."""
     step = _step_in_progress(agent, "_reasoning")
     choice = step.given if tool_choice is AS_GIVEN else tool_choice
@@ -109,7 +110,7 @@ async def reason_plainly(agent: Conversation, tool_choice: Any) -> Msg:
     return said
 
 
-async def act_plainly(agent: Conversation, tool_call: ToolCallBlock) -> ToolResponse:
+async def act_plainly(agent: ReplyingAgent, tool_call: ToolCallBlock) -> ToolResponse:
     """Run the call, inside of a class's own `_acting`; returns its result, whose pieces are on their way."""
     step = _step_in_progress(agent, "_acting")
     response = ToolResponse()

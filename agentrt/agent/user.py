@@ -7,7 +7,7 @@ from typing import Any, ClassVar, get_args
 from pydantic import BaseModel
 
 from agentrt.agent.base import AgentBase
-from agentrt.agent.overrides import made_by_init
+from agentrt.agent.overrides import refuse_before_init
 from agentrt.block import ContentBlock, TextBlock
 from agentrt.errors import InvalidInputError
 from agentrt.hooks import MiddlewareBase
@@ -20,7 +20,7 @@ __all__ = ["UserAgent"]
 _BLOCKS = get_args(get_args(ContentBlock)[0])
 
 
-@made_by_init("memory")
+@refuse_before_init
 class UserAgent(AgentBase):
     """An agent whose reply is what a person answers: in the terminal, unless another way of asking is set.
 
@@ -29,9 +29,11 @@ class UserAgent(AgentBase):
 
     _input_method: ClassVar[UserInputBase] = TerminalUserInput()
 
+    memory: MemoryBase
+
     def __init__(self, name: str, *, middlewares: Sequence[MiddlewareBase] = ()) -> None:
         super().__init__(name=name, middlewares=middlewares)
-        self.memory: MemoryBase = InMemoryMemory()
+        self.memory = InMemoryMemory()
         self._own_input_method: UserInputBase | None = None
 
     async def reply(self, msg: Msg | list[Msg] | None = None, structured_model: type[BaseModel] | None = None) -> Msg:

@@ -10,6 +10,7 @@ import anyio
 
 from agentrt.boundary import is_plain_text, json_problem, mend_block, mend_message
 from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.run import Run
 from agentrt.conversation.step import STRUCTURED_OUTPUT, Act
 from agentrt.decoding.base64_groups import DataPieces
@@ -22,7 +23,6 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
 )
 from agentrt.loop.approval import Prepared, decide_call, denial, prepare_call, prepare_without_asking
-from agentrt.loop.reasoning import Conversation
 from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultState, copy_block
 from agentrt.state import ReplyContext
 from agentrt.tool import ToolContext, Toolkit
@@ -39,7 +39,7 @@ _DENIED = ToolResultState.DENIED
 _LOST = "Failed: the result of this call was lost on its way. It may have taken effect."
 
 
-async def act(agent: Conversation, tool_call: ToolCallBlock) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+async def act(agent: ReplyingAgent, tool_call: ToolCallBlock) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
     """The core of on_acting: runs the call. One that a layer put in its place is checked like any other first."""
     prepared = await _prepare(agent, tool_call)
     result = prepared if isinstance(prepared, ToolResponse) else await _run_tool(agent, prepared)
@@ -53,7 +53,7 @@ async def act(agent: Conversation, tool_call: ToolCallBlock) -> AsyncGenerator[T
         await result.aclose()
 
 
-async def _run_tool(agent: Conversation, prepared: PreparedCall) -> ToolResponse | _Output:
+async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolResponse | _Output:
     """Run a checked call; returns its result, or, if the tool streams, its output."""
     context = _context(agent, prepared)
     if prepared.is_streaming:
@@ -84,7 +84,7 @@ async def _mark_each_step(run: Run, stream: _Output) -> _Output:
         await stream.aclose()
 
 
-def _context(agent: Conversation, prepared: PreparedCall) -> ToolContext | None:
+def _context(agent: ReplyingAgent, prepared: PreparedCall) -> ToolContext | None:
     if prepared.plan.context_name is None:
         return None
     state = agent.state
@@ -97,7 +97,7 @@ def _context(agent: Conversation, prepared: PreparedCall) -> ToolContext | None:
     )
 
 
-async def run_calls(agent: Conversation, context: ReplyContext, step: Act) -> AsyncGenerator[AgentEvent | Msg, None]:
+async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Decide on the calls of one answer and run those that may, in order; neighbours that may run side by side do.
 
     Yields the events of the calls and, when a tool ends the reply with an answer of its own, that message. Stops after
@@ -155,21 +155,21 @@ def calls_of_round(context: ReplyContext) -> list[ToolCallBlock]:
     return calls if context.structured is None else [call for call in calls if call.name != STRUCTURED_OUTPUT]
 
 
-def _beyond_limit(agent: Conversation, context: ReplyContext) -> set[str]:
+def _beyond_limit(agent: ReplyingAgent, context: ReplyContext) -> set[str]:
     room = agent.react_config.max_tool_calls - context.tool_calls
     if len(context.blocks) - context.round_start <= room:
         return set()
     return {call.id for call in calls_of_round(context)[max(room, 0) :]}
 
 
-def _denied(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> list[AgentEvent]:
+def _denied(agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock) -> list[AgentEvent]:
     most = agent.react_config.max_tool_calls
     response = failure(f"Not run: {most} tool calls are the most for one reply, and they are used up.", _DENIED)
     return [_start(agent.run, call), *result_events(context, agent.run, call, response, [])]
 
 
 async def _decide(
-    agent: Conversation, context: ReplyContext, batch: list[ToolCallBlock], ready: list[tuple[ToolCallBlock, Prepared]]
+    agent: ReplyingAgent, context: ReplyContext, batch: list[ToolCallBlock], ready: list[tuple[ToolCallBlock, Prepared]]
 ) -> AsyncGenerator[AgentEvent, None]:
     """Decide on the calls, and add those that need not wait to `ready`; yields what layers emit meanwhile."""
 
@@ -179,7 +179,7 @@ async def _decide(
             if prepared is not None:
                 ready.append((call, prepared))
 
-    if "on_check_permission" not in agent._emitting_hooks:
+    if "on_check_permission" not in agent.conversation.emitting_hooks:
         await main()
         return
     async with BackgroundTask(agent.run.claim, agent.run.mailbox, main) as task:
@@ -202,14 +202,14 @@ def _is_safe(toolkit: Toolkit, call: ToolCallBlock) -> bool:
     return tool is None or tool.is_concurrency_safe
 
 
-def _may_announce(agent: Conversation, prepared: Prepared) -> bool:
-    if "on_acting" in agent._emitting_hooks:
+def _may_announce(agent: ReplyingAgent, prepared: Prepared) -> bool:
+    if "on_acting" in agent.conversation.emitting_hooks:
         return True
     return isinstance(prepared, PreparedCall) and prepared.plan.context_name is not None
 
 
 async def _beside(
-    agent: Conversation, context: ReplyContext, batch: list[tuple[ToolCallBlock, Prepared]]
+    agent: ReplyingAgent, context: ReplyContext, batch: list[tuple[ToolCallBlock, Prepared]]
 ) -> AsyncGenerator[AgentEvent, None]:
     """Run the calls in a host task, and yield their events as they come."""
     mailbox = agent.run.mailbox
@@ -262,7 +262,7 @@ def _start(run: Run, call: ToolCallBlock) -> ToolResultStartEvent:
     return ToolResultStartEvent(run.id, call.id, call.name)
 
 
-async def _begin(agent: Conversation, call: ToolCallBlock, prepared: Prepared) -> ToolResponse | _Output:
+async def _begin(agent: ReplyingAgent, call: ToolCallBlock, prepared: Prepared) -> ToolResponse | _Output:
     """Return the result of a call, or the stream that ends with it; without layers no chain is entered."""
     if isinstance(prepared, ToolResponse):
         return prepared
@@ -274,7 +274,7 @@ async def _begin(agent: Conversation, call: ToolCallBlock, prepared: Prepared) -
 
 
 async def _after_start(
-    agent: Conversation, context: ReplyContext, call: ToolCallBlock, prepared: Prepared
+    agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, prepared: Prepared
 ) -> AsyncGenerator[AgentEvent, None]:
     """Yield the events of one call after its start: pieces of output, then the end."""
     result = await _begin(agent, call, prepared)
@@ -291,7 +291,7 @@ async def _after_start(
 
 
 async def _output_events(
-    agent: Conversation, context: ReplyContext, call: ToolCallBlock, stream: _Output
+    agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, stream: _Output
 ) -> AsyncGenerator[AgentEvent, None]:
     response: ToolResponse | None = None
     streamed: ToolOutput = []
@@ -324,7 +324,7 @@ def _lost() -> ToolResponse:
     return ToolResponse([TextBlock(_LOST)], ToolResultState.ERROR)
 
 
-async def _prepare(agent: Conversation, call: ToolCallBlock) -> Prepared:
+async def _prepare(agent: ReplyingAgent, call: ToolCallBlock) -> Prepared:
     """Return what was checked and decided before the chain was entered, if the call is still that one.
 
     One that a layer put in its place is checked and decided on like any other, but nobody can be asked about it here.

@@ -10,6 +10,7 @@ from copy import copy, deepcopy
 
 from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.boundary import mend_message
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import as_messages
 from agentrt.conversation.progress import CoreAnswer
 from agentrt.conversation.run import Run
@@ -18,7 +19,7 @@ from agentrt.decoding.recorder import Recorder, have_same_content, is_same, spok
 from agentrt.errors import ChainContractError
 from agentrt.event import AgentEvent, BlocksWithdrawnEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import ReplyingConversation, begin
+from agentrt.loop.outcome import begin
 from agentrt.message import AssistantMsg, Msg, copy_block
 from agentrt.state import AgentState, ReplyContext
 
@@ -63,7 +64,7 @@ def checked_answer(final: Msg) -> Msg:
     raise ChainContractError(f"on_reply: its last message cannot be kept: {problem}")
 
 
-def announce_answer(agent: ReplyingConversation, run: Run, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
+def announce_answer(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
     """Make the reply say what the last message of on_reply says; returns the events that announce what is new in it.
 
     If the layers kept the core from beginning, the reply begins here, and its input joins the conversation. If the
@@ -138,7 +139,7 @@ def withdraw_unkept(run: Run) -> list[AgentEvent]:
     return events
 
 
-async def announce_notice(agent: ReplyingConversation, run: Run, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
+async def announce_notice(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
     """Add to a reply that waits what a layer says instead of taking the answer; the question stands.
 
     Returns the events that announce it, once the state is saved.

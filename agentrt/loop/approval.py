@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.run import Run
-from agentrt.loop.reasoning import Conversation
 from agentrt.message import ToolCallBlock, ToolResultState, copy_block
 from agentrt.permission import combine, covers, decide, digest, needs_no_decision
 from agentrt.state import CallDecision, ReplyContext
@@ -23,7 +23,7 @@ _ALLOWED = CallDecision(_ALLOW)  # what is decided on nearly every call; it is n
 
 
 async def check_permission(
-    agent: Conversation, tool_call: ToolCallBlock, tool: ToolBase, tool_input: dict[str, Any]
+    agent: ReplyingAgent, tool_call: ToolCallBlock, tool: ToolBase, tool_input: dict[str, Any]
 ) -> PermissionDecision:
     """The core of on_check_permission: what the rules, the mode and the tool itself say."""
     known = agent.run.progress.checked
@@ -33,7 +33,7 @@ async def check_permission(
 
 
 def prepare_without_asking(
-    agent: Conversation, run: Run, context: ReplyContext, calls: list[ToolCallBlock]
+    agent: ReplyingAgent, run: Run, context: ReplyContext, calls: list[ToolCallBlock]
 ) -> list[tuple[ToolCallBlock, Prepared]] | None:
     """Check the calls and decide on them, if nothing has to be asked about any of them: what most come to."""
     if agent.chains.on_check_permission is not check_permission:
@@ -53,7 +53,7 @@ def prepare_without_asking(
     return ready
 
 
-def _checked(agent: Conversation, run: Run, call: ToolCallBlock) -> Prepared:
+def _checked(agent: ReplyingAgent, run: Run, call: ToolCallBlock) -> Prepared:
     if call.id == run.progress.cut_call:
         # What is left of its arguments may well fit: nothing at all fits a tool that has a default for everything.
         return failure(
@@ -62,7 +62,7 @@ def _checked(agent: Conversation, run: Run, call: ToolCallBlock) -> Prepared:
     return run.toolkit.prepare(call, agent.state.active_groups)
 
 
-async def prepare_call(agent: Conversation, context: ReplyContext, call: ToolCallBlock) -> Prepared | None:
+async def prepare_call(agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock) -> Prepared | None:
     """Check the call and decide on it; returns `None` for one that waits for somebody."""
     prepared = _checked(agent, agent.run, call)
     if isinstance(prepared, ToolResponse):
@@ -78,7 +78,7 @@ async def prepare_call(agent: Conversation, context: ReplyContext, call: ToolCal
 
 
 def _is_asked_already(
-    agent: Conversation, context: ReplyContext, prepared: PreparedCall, decision: CallDecision
+    agent: ReplyingAgent, context: ReplyContext, prepared: PreparedCall, decision: CallDecision
 ) -> bool:
     """Say whether a rule that goes with an open question would answer this one as well."""
     if not (decision.suggested_rules and agent.state.permission_context.allow_new_rules):
@@ -88,7 +88,7 @@ def _is_asked_already(
     return covers(rules, prepared.tool, parse_object(prepared.input), prepared.effective_input)
 
 
-async def decide_call(agent: Conversation, prepared: PreparedCall, earlier: CallDecision | None) -> CallDecision:
+async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: CallDecision | None) -> CallDecision:
     """Decide on a checked call; `earlier` is what was decided on it before, by a person perhaps.
 
     A person's no stands. A person's yes answers whatever would ask about the same call again, and overrules no denial.
@@ -120,7 +120,7 @@ async def decide_call(agent: Conversation, prepared: PreparedCall, earlier: Call
     return decision
 
 
-async def _effective(agent: Conversation, prepared: PreparedCall) -> PermissionDecision:
+async def _effective(agent: ReplyingAgent, prepared: PreparedCall) -> PermissionDecision:
     """Return the stricter of what the engine says and what the layers make of it."""
     run, chain, tool = agent.run, agent.chains.on_check_permission, prepared.tool
     tool_input = parse_object(prepared.input)

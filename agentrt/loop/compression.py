@@ -18,11 +18,11 @@ from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.event_loop import checkpoint
 from agentrt.conversation.config import ContextConfig
 from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN, characters_in
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim, lock_of
 from agentrt.errors import ContextOverflow, Malformed
 from agentrt.event import AgentEvent, ModelCallEndEvent
-from agentrt.loop.outcome import ReplyingConversation
 from agentrt.loop.reasoning import system_prompt
 from agentrt.loop.structured_output import toolkit_for_reply
 from agentrt.message import (
@@ -67,9 +67,9 @@ _INSTRUCTIONS = (
 )
 
 
-def near_context_limit(agent: ReplyingConversation) -> bool:
+def near_context_limit(agent: ReplyingAgent) -> bool:
     """Say whether the next request may be too long, as far as can be told without assembling its prompt."""
-    usage = agent._fill
+    usage = agent.conversation.context_usage
     if usage.must_shorten:
         return True
     usage.was_shortened = False
@@ -82,30 +82,30 @@ def near_context_limit(agent: ReplyingConversation) -> bool:
     if agent.chains.on_system_prompt is system_prompt:
         return tokens > limit
     # What the layers make of the prompt may differ from the last time; before the first nothing is known of it.
-    return not agent._prompts.last or tokens > limit * _NEARLY
+    return not agent.conversation.prompt_message.last or tokens > limit * _NEARLY
 
 
-def update_from_usage(agent: ReplyingConversation, event: ModelCallEndEvent) -> None:
+def update_from_usage(agent: ReplyingAgent, event: ModelCallEndEvent) -> None:
     """Take in how many tokens the request that was answered just now had; estimates teach nothing."""
     if event.estimated or not event.input_tokens:
         return
     if (
         event.input_tokens + (event.output_tokens or 0)
     ) * _FAR > agent.context_config.trigger_ratio * agent.model.context_size:
-        agent._fill.update(event, agent.state, agent.run.toolkit, _last_prompt(agent))
+        agent.conversation.context_usage.update(event, agent.state, agent.run.toolkit, _last_prompt(agent))
 
 
-def _last_prompt(agent: ReplyingConversation) -> str:
+def _last_prompt(agent: ReplyingAgent) -> str:
     if agent.chains.on_system_prompt is system_prompt:
         return agent.system_prompt
-    return agent._prompts.last or agent.system_prompt
+    return agent.conversation.prompt_message.last or agent.system_prompt
 
 
 async def compress_then_reason(
-    agent: ReplyingConversation, tool_choice: ToolChoice | None
+    agent: ReplyingAgent, tool_choice: ToolChoice | None
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Shorten the conversation, if a closer look says so, and then ask the model."""
-    if agent._emitting_hooks.isdisjoint(_ANNOUNCED):
+    if agent.conversation.emitting_hooks.isdisjoint(_ANNOUNCED):
         await _compress_if_full(agent)
     else:
         async with BackgroundTask(agent.run.claim, agent.run.mailbox, lambda: _compress_if_full(agent)) as task:
@@ -120,8 +120,8 @@ async def compress_then_reason(
         await stream.aclose()
 
 
-async def _compress_if_full(agent: ReplyingConversation) -> None:
-    usage, config, size = agent._fill, agent.context_config, agent.model.context_size
+async def _compress_if_full(agent: ReplyingAgent) -> None:
+    usage, config, size = agent.conversation.context_usage, agent.context_config, agent.model.context_size
     prompt = agent.system_prompt
     if agent.chains.on_system_prompt is not system_prompt:
         prompt = await agent.chains.on_system_prompt(agent, current_prompt=prompt)
@@ -135,7 +135,7 @@ async def _compress_if_full(agent: ReplyingConversation) -> None:
     await agent.chains.on_compress_context(agent, context_config=config, instructions=None)
 
 
-async def compress_now(agent: ReplyingConversation, instructions: str | None) -> None:
+async def compress_now(agent: ReplyingAgent, instructions: str | None) -> None:
     """Enter on_compress_context between two replies, in the conversation's turn."""
     ticket = Claim()
     turns = lock_of(agent.state)
@@ -156,11 +156,11 @@ async def compress_now(agent: ReplyingConversation, instructions: str | None) ->
             run.interruption.end()
             await steps.aclose()
     finally:
-        agent._begin(None)
+        agent.conversation.end()
         ticket.give_back()
 
 
-def _begin(agent: ReplyingConversation, ticket: Claim) -> Run:
+def _begin(agent: ReplyingAgent, ticket: Claim) -> Run:
     left = agent.state.reply_context
     if left is None:
         run = Run(ticket, agent.state.sequence, agent.toolkit)
@@ -168,17 +168,17 @@ def _begin(agent: ReplyingConversation, ticket: Claim) -> Run:
         ticket.reply_id = left.reply_id
         run = Run(ticket, agent.state.sequence, toolkit_for_reply(agent, left))
         run.progress.restore(left)
-    agent._begin(run)
+    agent.conversation.begin(run)
     return run
 
 
-async def _enter(agent: ReplyingConversation, instructions: str | None) -> AsyncGenerator[None, None]:
+async def _enter(agent: ReplyingAgent, instructions: str | None) -> AsyncGenerator[None, None]:
     config = agent.context_config
     await agent.chains.on_compress_context(agent, context_config=config, instructions=instructions)
     yield
 
 
-async def compress(agent: ReplyingConversation, context_config: ContextConfig, instructions: str | None) -> None:
+async def compress(agent: ReplyingAgent, context_config: ContextConfig, instructions: str | None) -> None:
     """The core of on_compress_context: puts a summary in the place of what does not fit into the reserve."""
     state, size = agent.state, agent.model.context_size * CHARACTERS_PER_TOKEN
     older, summarised = _split(state, int(context_config.reserve_ratio * size))
@@ -193,7 +193,7 @@ async def compress(agent: ReplyingConversation, context_config: ContextConfig, i
     state.context = [message for message in state.context if id(message) not in gone]
     if state.reply_context is not None:
         state.reply_context.summarised = summarised
-    agent._fill.reset()
+    agent.conversation.context_usage.reset()
     if agent.state_store is not None:
         await agent.save()
 
@@ -278,7 +278,7 @@ def _is_from_a_user(message: Msg) -> bool:
     return message.role == "user" and not message.has_content_blocks("tool_result")
 
 
-async def _summarise(agent: ReplyingConversation, older: list[Msg], instructions: str) -> str:
+async def _summarise(agent: ReplyingAgent, older: list[Msg], instructions: str) -> str:
     """Return the new summary; where there is none to be had, the one before, saying that something is missing."""
     before, run = agent.state.summary, agent.run
     run.is_internal = True
@@ -292,7 +292,7 @@ async def _summarise(agent: ReplyingConversation, older: list[Msg], instructions
         run.is_internal = False
 
 
-async def _ask(agent: ReplyingConversation, before: str, older: list[Msg], instructions: str) -> str:
+async def _ask(agent: ReplyingAgent, before: str, older: list[Msg], instructions: str) -> str:
     size = int(agent.model.context_size * CHARACTERS_PER_TOKEN * _SHARE)
     room = max(size - len(instructions), size // 2)
     for _ in range(_MOST_TRIES - 1):
@@ -303,7 +303,7 @@ async def _ask(agent: ReplyingConversation, before: str, older: list[Msg], instr
     return await _answer(agent, instructions, _material(before, older, room))
 
 
-async def _answer(agent: ReplyingConversation, instructions: str, material: str) -> str:
+async def _answer(agent: ReplyingAgent, instructions: str, material: str) -> str:
     await checkpoint()
     result = await agent.chains.on_model_call(
         agent,

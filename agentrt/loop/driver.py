@@ -13,6 +13,7 @@ from typing import Any
 
 from agentrt.concurrency.background_task import enclosing_replies
 from agentrt.concurrency.event_loop import run_shielded
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS
 from agentrt.conversation.progress import PLAIN_BETWEEN_LAYERS, PLAIN_OUTSIDE, Origin, Phase
 from agentrt.conversation.run import Run
@@ -31,7 +32,6 @@ from agentrt.loop.answer import (
 )
 from agentrt.loop.outcome import (
     UNSAVED,
-    ReplyingConversation,
     abandon_unfinished_reply,
     close_open_calls,
     drain_and_close,
@@ -57,7 +57,7 @@ _SAVE_SECONDS = 15.0
 
 
 async def run_reply(  # noqa: C901  # in one piece, since another generator would cost every event another frame
-    agent: ReplyingConversation, ticket: Claim, inputs: ReplyInput, structured_schema: Any, yield_final_msg: bool
+    agent: ReplyingAgent, ticket: Claim, inputs: ReplyInput, structured_schema: Any, yield_final_msg: bool
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Run one reply through on_reply and yield its events, then its final message when asked for.
 
@@ -79,7 +79,7 @@ async def run_reply(  # noqa: C901  # in one piece, since another generator woul
         left = nothing_to_do = None
         if state.reply_context is not None or ticket.is_named or isinstance(inputs, ANSWERS):
             inputs, left, nothing_to_do = _take_up(agent, ticket, inputs)
-        agent._fresh_chains()
+        agent.current_chains()
         if nothing_to_do is None:
             run = _begin(agent, ticket, left)
     except BaseException:
@@ -196,11 +196,11 @@ async def run_reply(  # noqa: C901  # in one piece, since another generator woul
         await _leave(agent, run, ticket, stream)
 
 
-def _is_about(agent: ReplyingConversation, run: CurrentReply, event: UserInterruptEvent) -> bool:
+def _is_about(agent: ReplyingAgent, run: CurrentReply, event: UserInterruptEvent) -> bool:
     return event.reply_id == run.id and event.session_id in (None, agent.state.session_id)
 
 
-def _check_depth(agent: ReplyingConversation) -> None:
+def _check_depth(agent: ReplyingAgent) -> None:
     depth, most = len(enclosing_replies.get()), agent.react_config.max_depth
     if depth >= most:
         raise UsageError(
@@ -209,7 +209,7 @@ def _check_depth(agent: ReplyingConversation) -> None:
         )
 
 
-def _begin(agent: ReplyingConversation, ticket: Claim, left: ReplyContext | None) -> Run:
+def _begin(agent: ReplyingAgent, ticket: Claim, left: ReplyContext | None) -> Run:
     state = agent.state
     if left is None:
         abandon_unfinished_reply(agent)
@@ -221,13 +221,13 @@ def _begin(agent: ReplyingConversation, ticket: Claim, left: ReplyContext | None
     run = Run(ticket, max(state.sequence, ticket.after) if ticket.after else state.sequence, toolkit)
     if left is not None:
         run.progress.restore(left)
-        run.toolkit = agent._round_toolkit or toolkit
-    agent._begin(run)
+        run.toolkit = agent.conversation.round_toolkit or toolkit
+    agent.conversation.begin(run)
     return run
 
 
 def _take_up(
-    agent: ReplyingConversation, ticket: Claim, inputs: ReplyInput
+    agent: ReplyingAgent, ticket: Claim, inputs: ReplyInput
 ) -> tuple[ReplyInput, ReplyContext | None, Msg | None]:
     """Return the input, the reply in progress that it goes on with, and the message where nothing is left to do."""
     if ticket.is_named:
@@ -241,7 +241,7 @@ def _take_up(
     return inputs, None if message is not None else reply_to_resume(agent, inputs), message
 
 
-async def _reserve_numbers(agent: ReplyingConversation, run: Run) -> None:
+async def _reserve_numbers(agent: ReplyingAgent, run: Run) -> None:
     """Save that numbers are in use, for events of a layer that come before the first save or after the last one."""
     if agent.state_store is not None:
         run.progress.sequence += UNSAVED
@@ -251,7 +251,7 @@ async def _reserve_numbers(agent: ReplyingConversation, run: Run) -> None:
             run.progress.sequence -= UNSAVED
 
 
-def _nothing_to_do(agent: ReplyingConversation, inputs: ReplyInput) -> Msg | None:
+def _nothing_to_do(agent: ReplyingAgent, inputs: ReplyInput) -> Msg | None:
     """Return the message that answers an input which changes nothing any more."""
     if isinstance(inputs, ANSWERS) and already_answered(agent, inputs):
         return repeat_reply(agent, inputs.reply_id)
@@ -260,7 +260,7 @@ def _nothing_to_do(agent: ReplyingConversation, inputs: ReplyInput) -> Msg | Non
     return None
 
 
-def _is_still_waiting(agent: ReplyingConversation, run: Run) -> bool:
+def _is_still_waiting(agent: ReplyingAgent, run: Run) -> bool:
     """Say whether the reply waits for an answer: it was parked just now, or before, and is still."""
     context = agent.state.reply_context
     return context is not None and context.parked and context.reply_id == run.id
@@ -273,7 +273,7 @@ def _told(failure: Exception) -> str:
     return f"{name}: {failure}" if isinstance(failure, (UsageError, ChainError)) else name
 
 
-async def _save_end(agent: ReplyingConversation, run: Run) -> Exception | None:
+async def _save_end(agent: ReplyingAgent, run: Run) -> Exception | None:
     """Save the end on record; returns the failure if that cannot be saved."""
     try:
         await agent.save()
@@ -284,7 +284,7 @@ async def _save_end(agent: ReplyingConversation, run: Run) -> Exception | None:
 
 
 async def _missing_end(
-    agent: ReplyingConversation, run: Run, last: ReplyEndEvent | None, final: Msg | None, failure: Exception | None
+    agent: ReplyingAgent, run: Run, last: ReplyEndEvent | None, final: Msg | None, failure: Exception | None
 ) -> ReplyEndEvent:
     """Return the end that was not let out yet: the one on record, the one that a layer made, or a new one."""
     outcome = agent.state.last_reply
@@ -312,7 +312,7 @@ async def _missing_end(
         return event
 
 
-async def _leave(agent: ReplyingConversation, run: Run, ticket: Claim, stream: AsyncGenerator[Any, None]) -> None:
+async def _leave(agent: ReplyingAgent, run: Run, ticket: Claim, stream: AsyncGenerator[Any, None]) -> None:
     """Close everything and put the state in order, whatever the reason for leaving."""
     try:
         await stream.aclose()
@@ -326,11 +326,11 @@ async def _leave(agent: ReplyingConversation, run: Run, ticket: Claim, stream: A
             if run.progress.phase is not Phase.SAVED or run.progress.highest_seq != agent.state.sequence:
                 await _make_good(agent, run)
         finally:
-            agent._begin(None)
+            agent.conversation.end()
             ticket.give_back()
 
 
-async def _make_good(agent: ReplyingConversation, run: Run) -> None:
+async def _make_good(agent: ReplyingAgent, run: Run) -> None:
     """Record that the reply was cancelled or left, if it did not end, and save what is not saved yet."""
     context = agent.state.reply_context
     if context is not None and run.progress.is_parked and run.interruption.reason is not None:
@@ -348,7 +348,7 @@ async def _make_good(agent: ReplyingConversation, run: Run) -> None:
         _logger.error("the state of a reply that did not end could not be saved within %s seconds", _SAVE_SECONDS)
 
 
-async def _save_or_log(agent: ReplyingConversation, run: Run) -> None:
+async def _save_or_log(agent: ReplyingAgent, run: Run) -> None:
     try:
         try:
             await agent.save()

@@ -1,16 +1,15 @@
 """How a reply begins and ends on record: exactly one end, and every tool call with its result."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Protocol
+from typing import Any
 
 from agentrt.block import new_id
-from agentrt.chain import Chains
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.progress import Origin, Phase
 from agentrt.conversation.run import Run
-from agentrt.conversation.turns import WhenBusy
 from agentrt.errors import ChainContractError
 from agentrt.event import (
     AgentEvent,
@@ -32,15 +31,14 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
 )
 from agentrt.hooks import ReplyInput
-from agentrt.loop.reasoning import Conversation, known_tools
+from agentrt.loop.reasoning import known_tools
 from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState, copy_block
-from agentrt.state import AgentState, ReplyContext, ReplyOutcome, StateStore
+from agentrt.state import AgentState, ReplyContext, ReplyOutcome
 from agentrt.tool.base import call_plan_of
 from agentrt.types import FinishedReason, PermissionBehavior
 
 __all__ = [
     "UNSAVED",
-    "ReplyingConversation",
     "abandon_unfinished_reply",
     "begin",
     "begun_calls",
@@ -77,21 +75,7 @@ _UNKNOWN: _Told = (
 )
 
 
-class ReplyingConversation(Conversation, Protocol):
-    """What a reply needs of an agent."""
-
-    _run: Run | None
-    _compiled_for: int | None
-    when_busy: WhenBusy
-    state_store: StateStore | None
-
-    def _begin(self, run: Run | None) -> None: ...
-    def _fresh_chains(self) -> Chains: ...
-    async def save(self) -> None: ...
-    async def handle_interrupt(self, inputs: ReplyInput, *, reason: str | None) -> Msg: ...
-
-
-def begin(agent: Conversation, run: Run) -> ReplyContext:
+def begin(agent: ReplyingAgent, run: Run) -> ReplyContext:
     """Begin the message of a reply, which is in progress once the state holds what is returned."""
     run.progress.phase = Phase.OPEN
     run.progress.message = message = Msg(agent.name, [], "assistant", id=run.id)
@@ -100,7 +84,7 @@ def begin(agent: Conversation, run: Run) -> ReplyContext:
     return ReplyContext(run.id, message, agent.react_config.max_iters)
 
 
-def start(agent: Conversation, run: Run) -> ReplyStartEvent | ReplyResumedEvent:
+def start(agent: ReplyingAgent, run: Run) -> ReplyStartEvent | ReplyResumedEvent:
     """Return the event that a reply begins with, admitted, or that it goes on with after its process died."""
     if run.progress.start_event is None:
         session_id = agent.state.session_id
@@ -124,14 +108,14 @@ def skip_unsaved(state: AgentState) -> None:
         left.ids += UNSAVED
 
 
-def end_event(agent: Conversation, run: Run, reason: FinishedReason, error: str | None = None) -> ReplyEndEvent:
+def end_event(agent: ReplyingAgent, run: Run, reason: FinishedReason, error: str | None = None) -> ReplyEndEvent:
     context = agent.state.reply_context
     task = context.structured if context is not None else None
     output = task.output if task is not None and reason == "completed" else None
     return ReplyEndEvent(run.id, agent.state.session_id, reason, error, output)
 
 
-async def end(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> ReplyEndEvent:
+async def end(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> ReplyEndEvent:
     """Put the end on record, save it, and return the event that tells of it."""
     record(agent, run, event)
     if agent.state_store is not None:
@@ -140,7 +124,7 @@ async def end(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> Re
     return event
 
 
-def record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
+def record(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> None:
     run.progress.record_event(event)
     run.progress.expect(1)
     run.progress.end(event)
@@ -156,7 +140,7 @@ def record(agent: ReplyingConversation, run: Run, event: ReplyEndEvent) -> None:
     _keep(agent, context)
 
 
-def _keep(agent: ReplyingConversation, context: ReplyContext) -> None:
+def _keep(agent: ReplyingAgent, context: ReplyContext) -> None:
     """Put the message of a reply that is over into the history; an empty one would be refused from then on."""
     if context.summarised:
         context.message.content = context.blocks[context.summarised :]
@@ -167,7 +151,7 @@ def _keep(agent: ReplyingConversation, context: ReplyContext) -> None:
     state.reply_context = None
 
 
-def abandon_unfinished_reply(agent: ReplyingConversation) -> None:
+def abandon_unfinished_reply(agent: ReplyingAgent) -> None:
     """Put a reply to rest that nobody goes on with: a process before this one left it, or it was told to stop."""
     left = agent.state.reply_context
     if left is None:
@@ -180,7 +164,7 @@ def abandon_unfinished_reply(agent: ReplyingConversation) -> None:
     _keep(agent, left)
 
 
-def close_calls_in_doubt(agent: Conversation, run: Run, context: ReplyContext) -> Iterator[AgentEvent]:
+def close_calls_in_doubt(agent: ReplyingAgent, run: Run, context: ReplyContext) -> Iterator[AgentEvent]:
     """Yield results for the calls that may have been running when a process before this one ended."""
     if context.parked:
         return
@@ -204,14 +188,14 @@ def end_partial_message(context: ReplyContext, last: AgentEvent | None, why: str
         yield ModelCallEndEvent(reply_id, finished_reason=why)
 
 
-def drain_and_close(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
+def drain_and_close(agent: ReplyingAgent, run: Run) -> Iterator[AgentEvent]:
     """Yield what was emitted and not seen yet, and the events that give each open call its result."""
     for event in run.mailbox.take():
         yield run.progress.record_event(event)
     yield from close_open_calls(agent, run)
 
 
-def close_open_calls(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
+def close_open_calls(agent: ReplyingAgent, run: Run) -> Iterator[AgentEvent]:
     """Yield the events that give each open call its result."""
     context = agent.state.reply_context
     if context is not None:
@@ -220,7 +204,7 @@ def close_open_calls(agent: Conversation, run: Run) -> Iterator[AgentEvent]:
 
 
 def _results(
-    agent: Conversation, context: ReplyContext, new_id: Callable[[], str], told: Callable[..., _Told]
+    agent: ReplyingAgent, context: ReplyContext, new_id: Callable[[], str], told: Callable[..., _Told]
 ) -> Iterator[AgentEvent]:
     calls = sorted(_open_calls(context), key=partial(_waits, context))  # those that ran, then those that waited
     begun = begun_calls(context)
@@ -238,7 +222,7 @@ def _result(
     yield ToolResultEndEvent(context.reply_id, call.id, state)
 
 
-def _if_stopped(agent: Conversation, context: ReplyContext, call: ToolCallBlock, begun: set[str]) -> _Told:
+def _if_stopped(agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, begun: set[str]) -> _Told:
     """What is said of a call that this process has stopped."""
     if _waits(context, call):
         return _NOT_RUN
@@ -246,7 +230,7 @@ def _if_stopped(agent: Conversation, context: ReplyContext, call: ToolCallBlock,
     return _ABANDONED if runs and _runs_in_a_thread(agent, call) else _INTERRUPTED
 
 
-def _if_left(agent: Conversation, context: ReplyContext, call: ToolCallBlock, begun: set[str]) -> _Told:
+def _if_left(agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, begun: set[str]) -> _Told:
     """What is said of a call of a reply that this process has found."""
     if context.parked or _waits(context, call):
         return _NOT_RUN
@@ -273,16 +257,12 @@ def begun_calls(context: ReplyContext) -> set[str]:
     return {block.id for block in context.blocks if isinstance(block, ToolResultBlock)}
 
 
-def _runs_in_a_thread(agent: Conversation, call: ToolCallBlock) -> bool:
+def _runs_in_a_thread(agent: ReplyingAgent, call: ToolCallBlock) -> bool:
     tool = known_tools(agent).get(call.name)
     return tool is not None and call_plan_of(tool).in_thread
 
 
-class _InterruptHandler(Protocol):
-    def handle_interrupt(self, inputs: ReplyInput, *, reason: str | None) -> Awaitable[Msg]: ...
-
-
-async def said_when_interrupted(agent: _InterruptHandler, inputs: ReplyInput, reason: str | None) -> Msg:
+async def said_when_interrupted(agent: ReplyingAgent, inputs: ReplyInput, reason: str | None) -> Msg:
     """Return the message of an interrupted reply; raises `ChainContractError` where a subclass gives none."""
     answer: Any = agent.handle_interrupt(inputs, reason=reason)
     name = f"{type(agent).__name__}.handle_interrupt()"

@@ -1,13 +1,11 @@
 """One round of asking the model: the cores of on_reasoning, on_system_prompt and on_model_call."""
 
 from collections.abc import AsyncGenerator
-from typing import Any, Protocol
+from typing import Any
 
-from agentrt.chain import Chains
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.event_loop import checkpoint
-from agentrt.conversation.config import ContextConfig, ReActConfig
-from agentrt.conversation.context_usage import ContextUsage
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.run import Run
 from agentrt.conversation.step import hint
 from agentrt.decoding.decoder import Decoder
@@ -20,14 +18,13 @@ from agentrt.event import (
     TextBlockDeltaEvent,
     ThinkingBlockDeltaEvent,
 )
-from agentrt.message import HintBlock, Msg, SystemMsg, UserMsg
+from agentrt.message import HintBlock, Msg, UserMsg
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
-from agentrt.state import AgentState
 from agentrt.tool import Toolkit
 from agentrt.tool.offer import OfferedTools
 from agentrt.types import JSONSchema, ToolChoice
 
-__all__ = ["Conversation", "Prompts", "call_model", "forget_attempt", "known_tools", "reason", "system_prompt"]
+__all__ = ["call_model", "forget_attempt", "known_tools", "reason", "system_prompt"]
 
 _CALLED_FOR_AN_ANSWER = ("on_system_prompt", "on_model_call")
 
@@ -42,63 +39,20 @@ _CALLS_PER_CHECKPOINT = 8
 _RESPONSES_PER_CHECKPOINT = 256
 
 
-class Prompts:
-    """The last system prompt as a message, since it seldom changes from one call to the next."""
-
-    __slots__ = ("_message",)
-
-    def __init__(self) -> None:
-        self._message = SystemMsg("system", "")
-
-    @property
-    def last(self) -> str:
-        """The prompt that was sent last; empty before the first."""
-        return self._message.content  # type: ignore[return-value]  # always a text
-
-    def message(self, prompt: str) -> Msg:
-        """Return the message with this prompt."""
-        if self._message.content != prompt:
-            self._message = SystemMsg("system", prompt)
-        return self._message
-
-
-class Conversation(Protocol):
-    """What the cores need of an agent."""
-
-    name: str
-    system_prompt: str
-    _prompts: Prompts
-    _fill: ContextUsage
-    _emitting_hooks: frozenset[str]
-    _model_calls: int
-    _round_toolkit: Toolkit | None
-    model: ChatModelBase
-    react_config: ReActConfig
-    context_config: ContextConfig
-    state: AgentState
-
-    @property
-    def run(self) -> Run: ...
-    @property
-    def chains(self) -> Chains: ...
-    @property
-    def toolkit(self) -> Toolkit: ...
-
-
-async def system_prompt(agent: Conversation, current_prompt: str) -> str:
+async def system_prompt(agent: ReplyingAgent, current_prompt: str) -> str:
     """The core of on_system_prompt: the prompt that the agent was given."""
     return current_prompt
 
 
 async def call_model(
-    agent: Conversation,
+    agent: ReplyingAgent,
     messages: list[Msg],
     tools: list[JSONSchema],
     tool_choice: ToolChoice | None,
     current_model: ChatModelBase,
 ) -> ModelResult:
     """The core of on_model_call: one call of the model."""
-    if tools.__class__ is OfferedTools and (tool_choice or tools.added or agent._round_toolkit):
+    if tools.__class__ is OfferedTools and (tool_choice or tools.added or agent.conversation.round_toolkit):
         tools = _settle_tools(agent, tools, tool_choice)
     answer = current_model(messages, tools, tool_choice)
     if not hasattr(answer, "__await__"):
@@ -110,14 +64,15 @@ async def call_model(
 
 
 async def reason(  # noqa: C901  # in one piece, since another generator would cost every event another frame
-    agent: Conversation, tool_choice: ToolChoice | None
+    agent: ReplyingAgent, tool_choice: ToolChoice | None
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """The core of on_reasoning: asks the model and yields its answer as events, and as a message if it calls no tools.
 
     Without layers, which alone would see that message, there is none.
     """
     run = agent.run
-    run.toolkit, agent._round_toolkit = run.progress.lasting_toolkit, None
+    conversation = agent.conversation
+    run.toolkit, conversation.round_toolkit = run.progress.lasting_toolkit, None
     if run.progress.attempt is not None:
         for event in forget_attempt(run.id, run.progress.attempt):
             yield event
@@ -126,7 +81,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
     recorder = None if agent.chains.on_reasoning is reason else Recorder(run.id, agent.name)
     pieces = [] if recorder is None else recorder.pieces
     yield ModelCallStartEvent(run.id, model)
-    if agent._emitting_hooks and not agent._emitting_hooks.isdisjoint(_CALLED_FOR_AN_ANSWER):
+    if conversation.emitting_hooks and not conversation.emitting_hooks.isdisjoint(_CALLED_FOR_AN_ANSWER):
         beside = _beside(agent, tool_choice, decoder)
         try:
             async for event in beside:
@@ -134,8 +89,8 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
         finally:
             await beside.aclose()
     else:
-        calls = agent._model_calls
-        agent._model_calls = calls + 1
+        calls = conversation.model_calls
+        conversation.model_calls = calls + 1
         if not calls % _CALLS_PER_CHECKPOINT:
             await checkpoint()
         result = await _request(agent, run, tool_choice)
@@ -179,7 +134,7 @@ def _record_all(recorder: Recorder | None, events: list[AgentEvent]) -> list[Age
 
 
 async def _beside(
-    agent: Conversation, tool_choice: ToolChoice | None, decoder: Decoder
+    agent: ReplyingAgent, tool_choice: ToolChoice | None, decoder: Decoder
 ) -> AsyncGenerator[AgentEvent, None]:
     """Ask the model in a task beside the reader's, so that what a layer emits is seen while the layer waits."""
     mailbox, most = agent.run.mailbox, decoder.limit
@@ -227,7 +182,7 @@ def forget_attempt(reply_id: str, attempt: Decoder) -> list[AgentEvent]:
     return [ModelCallRetryEvent("the round was started again", block_ids=dropped, reply_id=reply_id)] if dropped else []
 
 
-async def _request(agent: Conversation, run: Run, tool_choice: ToolChoice | None) -> ModelResult:
+async def _request(agent: ReplyingAgent, run: Run, tool_choice: ToolChoice | None) -> ModelResult:
     prompt, chains = agent.system_prompt, agent.chains
     if chains.on_system_prompt is not system_prompt:  # whose core gives back what it gets
         prompt = await chains.on_system_prompt(agent, current_prompt=prompt)
@@ -241,12 +196,12 @@ async def _request(agent: Conversation, run: Run, tool_choice: ToolChoice | None
     return result
 
 
-def _messages(agent: Conversation, prompt: str) -> list[Msg]:
+def _messages(agent: ReplyingAgent, prompt: str) -> list[Msg]:
     state = agent.state
     reply = state.reply_context
     assert reply is not None
     # Providers remember what a request begins with: from one compression to the next it only grows, at its end.
-    messages = [agent._prompts.message(prompt)] if prompt else []
+    messages = [agent.conversation.prompt_message.message(prompt)] if prompt else []
     if state.summary:
         messages.append(_summary_message(state.summary))
     messages += state.context
@@ -267,12 +222,12 @@ def _summary_message(summary: str) -> Msg:
     return UserMsg("runtime", [HintBlock(f"{_ABOUT_SUMMARY}\n\n{summary}", "summary")])
 
 
-def _most_to_write(agent: Conversation) -> int:
+def _most_to_write(agent: ReplyingAgent) -> int:
     context = agent.state.reply_context
     return agent.react_config.max_output - (0 if context is None else context.written)
 
 
-def _schemas(agent: Conversation, run: Run, tool_choice: ToolChoice | None) -> list[JSONSchema]:
+def _schemas(agent: ReplyingAgent, run: Run, tool_choice: ToolChoice | None) -> list[JSONSchema]:
     runnable = run.toolkit.get_json_schemas(agent.state.active_groups)
     schemas = runnable if tool_choice is None else _narrow(runnable, tool_choice)
     if agent.chains.on_model_call is call_model:
@@ -288,20 +243,20 @@ def _narrow(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[J
     return [schema for schema in schemas if schema["function"]["name"] in tool_choice.tools]
 
 
-def _settle_tools(agent: Conversation, tools: OfferedTools, tool_choice: ToolChoice | None) -> list[JSONSchema]:
+def _settle_tools(agent: ReplyingAgent, tools: OfferedTools, tool_choice: ToolChoice | None) -> list[JSONSchema]:
     """Return the tools that the model is shown, and make those that layers have added callable in this round."""
-    run, shown = agent.run, _narrow(tools, tool_choice)
-    if not run.is_internal and (tools.added or agent._round_toolkit is not None):
+    run, conversation, shown = agent.run, agent.conversation, _narrow(tools, tool_choice)
+    if not run.is_internal and (tools.added or conversation.round_toolkit is not None):
         names = {schema["function"]["name"] for schema in shown}
         added = [tool for name, tool in (tools.added or {}).items() if name in names]
-        agent._round_toolkit = run.progress.lasting_toolkit.with_tools(added, override=True) if added else None
-        run.toolkit = agent._round_toolkit or run.progress.lasting_toolkit
+        conversation.round_toolkit = run.progress.lasting_toolkit.with_tools(added, override=True) if added else None
+        run.toolkit = conversation.round_toolkit or run.progress.lasting_toolkit
     return shown
 
 
-def known_tools(agent: Conversation) -> Toolkit:
+def known_tools(agent: ReplyingAgent) -> Toolkit:
     """Return the agent's tools and those that layers added to the last round, also while its reply waits."""
-    return agent._round_toolkit or agent.toolkit
+    return agent.conversation.round_toolkit or agent.toolkit
 
 
 def _check_stream(result: Any, model: str) -> None:

@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS
 from agentrt.errors import InvalidInputError, ResumeError
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import ReplyingConversation
 from agentrt.loop.reply import asking_of, final_of
 from agentrt.loop.resume import waiting_calls
 from agentrt.message import AssistantMsg, Msg
@@ -33,7 +33,7 @@ def check_number(after: Any) -> None:
         raise InvalidInputError(f"after must be the number of an event, an int from 0 to 2**53 - 1, not {after!r:.200}")
 
 
-def is_in_progress(agent: ReplyingConversation, reply_id: str, inputs: ReplyInput) -> bool:
+def is_in_progress(agent: ReplyingAgent, reply_id: str, inputs: ReplyInput) -> bool:
     """Say whether that reply is the one in progress, which resumes whatever the input says.
 
     Raises `ResumeError` for an input that resumes another reply.
@@ -53,7 +53,7 @@ def is_in_progress(agent: ReplyingConversation, reply_id: str, inputs: ReplyInpu
     return left is not None and left.reply_id == reply_id
 
 
-def repeat_reply(agent: ReplyingConversation, reply_id: str) -> Msg | None:
+def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
     """Return the message of that reply if there is nothing to run, because it is over or waits for an answer.
 
     Raises `ResumeError` for one that is over and has others after it.
@@ -80,6 +80,6 @@ def repeat_reply(agent: ReplyingConversation, reply_id: str) -> Msg | None:
     return final
 
 
-def _is_of(agent: ReplyingConversation, message: Msg, reply_id: str) -> bool:
+def _is_of(agent: ReplyingAgent, message: Msg, reply_id: str) -> bool:
     # An observed message may have the same id, if another agent was given it as well.
     return message.id == reply_id and message.name == agent.name and message.finished_reason is not None

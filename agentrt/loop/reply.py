@@ -9,6 +9,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from pydantic_core import to_json
 
 from agentrt.concurrency.interrupt import Interrupted
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS, as_messages, check_content
 from agentrt.conversation.progress import PLAIN_INSIDE, PLAIN_OUTSIDE, Origin, Phase
 from agentrt.conversation.run import Run
@@ -32,7 +33,6 @@ from agentrt.loop.acting import calls_of_round, run_calls
 from agentrt.loop.answer import announce_round, answer_of_core
 from agentrt.loop.compression import compress_then_reason, near_context_limit, update_from_usage
 from agentrt.loop.outcome import (
-    ReplyingConversation,
     begin,
     close_calls_in_doubt,
     drain_and_close,
@@ -74,14 +74,14 @@ _LAST_WORDS: dict[FinishedReason, str] = {
 
 
 async def reply(  # noqa: C901  # in one piece, since another generator would cost every event another frame
-    agent: ReplyingConversation, inputs: ReplyInput, structured_schema: Any
+    agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """The core of on_reply: rounds of asking the model and running its tools, until there is an answer.
 
     The message is built from what leaves on_reasoning, and each result is saved before the event that tells of it.
     """
     run = agent.run
-    mailbox, interruption, usage = run.mailbox, run.interruption, agent._fill
+    mailbox, interruption, usage = run.mailbox, run.interruption, agent.conversation.context_usage
     # What is looked at for each event.
     reply_id, posted, current_task = run.id, mailbox.items, interruption.current_task
     context, opening = await _open(agent, run, inputs, structured_schema)
@@ -214,7 +214,7 @@ async def reply(  # noqa: C901  # in one piece, since another generator would co
     yield final
 
 
-def _cut_short(agent: ReplyingConversation, run: Run, reason: FinishedReason) -> Iterator[AgentEvent]:
+def _cut_short(agent: ReplyingAgent, run: Run, reason: FinishedReason) -> Iterator[AgentEvent]:
     """Yield what ends everything that is still open when a reply is stopped."""
     if reason == "exceed_max_iters":
         yield run.progress.record_event(ExceedMaxItersEvent(run.id, agent.name))
@@ -233,7 +233,7 @@ def _cut_call(context: ReplyContext) -> str | None:
 
 
 async def _open(
-    agent: ReplyingConversation, run: Run, inputs: ReplyInput, structured_schema: Any
+    agent: ReplyingAgent, run: Run, inputs: ReplyInput, structured_schema: Any
 ) -> tuple[ReplyContext, list[AgentEvent]]:
     """Take in the input and begin the reply, go on with it, or begin it again when a layer of on_reply does so.
 
@@ -260,7 +260,7 @@ async def _open(
 
 
 def _begin(
-    agent: ReplyingConversation, run: Run, inputs: ReplyInput, structured_schema: Any
+    agent: ReplyingAgent, run: Run, inputs: ReplyInput, structured_schema: Any
 ) -> tuple[ReplyContext, list[AgentEvent]]:
     state = agent.state
     if isinstance(inputs, Msg) and agent.chains.on_reply is reply:  # checked as it came in, and not replaced since
@@ -280,7 +280,7 @@ def _begin(
     return context, [start(agent, run)] if run.progress.start_event is None else []
 
 
-async def _save_input(agent: ReplyingConversation, run: Run, messages: int) -> None:
+async def _save_input(agent: ReplyingAgent, run: Run, messages: int) -> None:
     state = agent.state
     try:
         await agent.save()
@@ -290,7 +290,7 @@ async def _save_input(agent: ReplyingConversation, run: Run, messages: int) -> N
         raise
 
 
-async def _go_on(agent: ReplyingConversation, run: Run, context: ReplyContext, inputs: ReplyInput) -> list[AgentEvent]:
+async def _go_on(agent: ReplyingAgent, run: Run, context: ReplyContext, inputs: ReplyInput) -> list[AgentEvent]:
     reply_to_resume(agent, inputs)  # a layer may have put something else in the place of the answer
     permissions = agent.state.permission_context
     before = deepcopy((context, permissions.rules)) if agent.state_store is not None else None
@@ -328,14 +328,15 @@ def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
     return ModelCallRetryEvent("the reply was started again", block_ids=dropped, reply_id=run.id)
 
 
-def _perform(agent: ReplyingConversation, context: ReplyContext, step: Step) -> AsyncGenerator[AgentEvent | Msg, None]:
+def _perform(agent: ReplyingAgent, context: ReplyContext, step: Step) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Return the stream of the step: one round of asking the model, or running its calls."""
     if isinstance(step, Act):
         return run_calls(agent, context, step)
     assert isinstance(step, Reason)  # a hint makes another round, so the step after it is no end either
     context.round_start = len(context.blocks)
     context.paused = False
-    if not agent._fill.has_headroom(agent.state, context, agent.model) and near_context_limit(agent):
+    usage = agent.conversation.context_usage
+    if not usage.has_headroom(agent.state, context, agent.model) and near_context_limit(agent):
         return compress_then_reason(agent, step.tool_choice)
     stream: AsyncGenerator[AgentEvent | Msg, None] = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)
     return stream
@@ -349,7 +350,7 @@ def _take_back(run: Run) -> Iterator[AgentEvent]:
             yield event
 
 
-def _after_round(agent: ReplyingConversation, context: ReplyContext) -> Step:
+def _after_round(agent: ReplyingAgent, context: ReplyContext) -> Step:
     """Count a round whose calls, if it has any, all have results, and return what comes after it.
 
     Raises `Malformed` for a model that says nothing.
@@ -386,7 +387,7 @@ def _take_hint(run: Run, context: ReplyContext) -> AgentEvent:
     return event
 
 
-async def _park(agent: ReplyingConversation, run: Run, context: ReplyContext, step: Wait) -> list[AgentEvent]:
+async def _park(agent: ReplyingAgent, run: Run, context: ReplyContext, step: Wait) -> list[AgentEvent]:
     """Leave the reply as it is, saved, for somebody's answer; returns the events that ask for what is not asked yet."""
     events = [run.progress.record_event(event) for event in _requests(context, step)]
     context.parked = True

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import CoreConfig, SchemaSerializer, from_json, to_json
 
 from agentrt.boundary import is_base64
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS, Answer
 from agentrt.conversation.run import Run
 from agentrt.errors import ResumeError
@@ -25,7 +26,7 @@ from agentrt.event import (
 )
 from agentrt.hooks import ReplyInput
 from agentrt.loop.acting import note_of, result_events
-from agentrt.loop.outcome import ReplyingConversation, begun_calls
+from agentrt.loop.outcome import begun_calls
 from agentrt.loop.reasoning import known_tools
 from agentrt.message import (
     Base64Source,
@@ -57,7 +58,7 @@ _MOST_FEEDBACK = 10_000
 _MOST_METADATA = 1_000_000
 
 
-def reply_to_resume(agent: ReplyingConversation, inputs: ReplyInput) -> ReplyContext | None:
+def reply_to_resume(agent: ReplyingAgent, inputs: ReplyInput) -> ReplyContext | None:
     """Return the reply that the input goes on with, `None` when the input begins a new one; changes nothing.
 
     Raises `ResumeError` for an answer that does not fit, and for anything else while the reply waits for an answer.
@@ -80,7 +81,7 @@ def reply_to_resume(agent: ReplyingConversation, inputs: ReplyInput) -> ReplyCon
     return left if inputs is None else None
 
 
-def already_answered(agent: ReplyingConversation, inputs: ReplyInput) -> bool:
+def already_answered(agent: ReplyingAgent, inputs: ReplyInput) -> bool:
     """Say whether the answer has nothing left to do: it came before, and the reply is over.
 
     Raises `ResumeError` for one that says otherwise than what was answered before.
@@ -111,7 +112,7 @@ def named(calls: list[ToolCallBlock]) -> str:
     return ", ".join(f"{call.name!r} ({call.id})" for call in calls)
 
 
-def check_answer(agent: ReplyingConversation, context: ReplyContext, answer: Answer) -> Answer:
+def check_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) -> Answer:
     """Return a copy of the answer; raises `ResumeError` unless every part of it fits what the reply asked."""
     answer = _as_sent(answer)
     if answer.reply_id != context.reply_id:
@@ -134,7 +135,7 @@ def check_answer(agent: ReplyingConversation, context: ReplyContext, answer: Ans
     return answer
 
 
-def apply_answer(agent: ReplyingConversation, context: ReplyContext, answer: Answer) -> Iterator[AgentEvent]:
+def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) -> Iterator[AgentEvent]:
     """Take the answer in; yields the events of the results that came with it."""
     answer = check_answer(agent, context, answer)
     if isinstance(answer, UserConfirmResultEvent):
@@ -205,7 +206,7 @@ def _call(context: ReplyContext, call_id: str) -> ToolCallBlock:
     raise ResumeError(f"the reply {context.reply_id!r} has no call {call_id!r:.{_SHOWN}}", code="unknown_call")
 
 
-def _check_confirmation(agent: ReplyingConversation, context: ReplyContext, result: ConfirmResult) -> None:
+def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
     given = result.tool_call
     call = _call(context, given.id)
     decision = context.decisions.get(call.id)
@@ -241,7 +242,7 @@ def _said(decision: CallDecision) -> bool | None:
     return True if decision.behavior is PermissionBehavior.DENY and decision.digest else None
 
 
-def _check_in_time(agent: ReplyingConversation, call: ToolCallBlock, decision: CallDecision) -> None:
+def _check_in_time(agent: ReplyingAgent, call: ToolCallBlock, decision: CallDecision) -> None:
     seconds = agent.react_config.answer_within
     if Run.now() - decision.asked_at > seconds * 1e9:
         raise ResumeError(
@@ -251,7 +252,7 @@ def _check_in_time(agent: ReplyingConversation, call: ToolCallBlock, decision: C
         )
 
 
-def _check_edited(agent: ReplyingConversation, call: ToolCallBlock, given: ToolCallBlock) -> None:
+def _check_edited(agent: ReplyingAgent, call: ToolCallBlock, given: ToolCallBlock) -> None:
     if not agent.state.permission_context.allow_edited_input:
         raise ResumeError(
             f"the answer gives the call {call.id!r} of {call.name!r} another input, which is not permitted: send it "
@@ -264,7 +265,7 @@ def _check_edited(agent: ReplyingConversation, call: ToolCallBlock, given: ToolC
         raise ResumeError(f"the edited input cannot be used: {why:.{_SHOWN}}", code="invalid")
 
 
-def _confirm(agent: ReplyingConversation, context: ReplyContext, result: ConfirmResult) -> None:
+def _confirm(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
     given = result.tool_call
     call = _call(context, given.id)
     if context.decisions[call.id].waits_for != "user":
@@ -280,7 +281,7 @@ def _confirm(agent: ReplyingConversation, context: ReplyContext, result: Confirm
     permissions.rules.extend(accept_rules(permissions, result.rules, call.name))
 
 
-def _reconsider(agent: ReplyingConversation, context: ReplyContext, rules: list[PermissionRule]) -> None:
+def _reconsider(agent: ReplyingAgent, context: ReplyContext, rules: list[PermissionRule]) -> None:
     """Decide the open questions that the new rules cover anew, so that nobody is asked about them again."""
     for call in waiting_calls(context) if rules else ():
         decision = context.decisions[call.id]
@@ -292,7 +293,7 @@ def _reconsider(agent: ReplyingConversation, context: ReplyContext, rules: list[
             decision.waits_for = None
 
 
-def _check_execution(agent: ReplyingConversation, context: ReplyContext, execution: ToolResultBlock) -> None:
+def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: ToolResultBlock) -> None:
     call = _call(context, execution.id)
     decision = context.decisions.get(call.id)
     if call.state is ToolCallState.FINISHED:

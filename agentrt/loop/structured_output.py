@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import BaseModel, PydanticUserError, ValidationError
 from pydantic_core import from_json, to_json
 
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.step import STRUCTURED_OUTPUT
 from agentrt.errors import InvalidInputError, ToolError, UsageError
-from agentrt.loop.reasoning import Conversation
 from agentrt.state import ReplyContext, StructuredTask
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.json_schema.compiler import CompiledSchema, SchemaError
@@ -26,7 +26,7 @@ def validate_schema(structured_schema: Any) -> None:
         _schema_of(structured_schema)
 
 
-def require_structured_output(agent: Conversation, context: ReplyContext, structured_schema: Any) -> None:
+def require_structured_output(agent: ReplyingAgent, context: ReplyContext, structured_schema: Any) -> None:
     """Have the reply end with an answer of that form, `None` for any."""
     if structured_schema is None:
         return
@@ -37,7 +37,7 @@ def require_structured_output(agent: Conversation, context: ReplyContext, struct
     )
 
 
-def toolkit_for_reply(agent: Conversation, context: ReplyContext) -> Toolkit:
+def toolkit_for_reply(agent: ReplyingAgent, context: ReplyContext) -> Toolkit:
     """Return the tools of a reply that is taken up again; of the form, its JSON schema is what is left."""
     task = context.structured
     return agent.toolkit if task is None else _extended(agent.toolkit, _StructuredOutput(task, None))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import anyio
 from pydantic_core import to_json
 
+from agentrt.conversation.conversation import Conversation
 from agentrt.conversation.run import Run
 from agentrt.conversation.step import STRUCTURED_OUTPUT
 from agentrt.event import (
@@ -49,20 +50,21 @@ _LAST_SECONDS = 5.0  # for the end of a reply that was interrupted
 _STOPS = {ReplyEndEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent}
 
 
-class Printing(Protocol):
+class PrintingAgent(Protocol):
     """An agent that can print, and its conversation."""
 
     name: str
     state: AgentState
-    msg_queue: Any
-    _growing: Msg | None
-    _run: Run | None
 
+    @property
+    def msg_queue(self) -> Any: ...
+    @property
+    def conversation(self) -> Conversation: ...
     async def print(self, msg: Msg, last: bool = True) -> None: ...
 
 
 async def printed(
-    agent: Printing, items: AsyncGenerator[AgentEvent | Msg, None]
+    agent: PrintingAgent, items: AsyncGenerator[AgentEvent | Msg, None]
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Yield the items of a reply, and print its message as it grows, each time before the item that makes it grow.
 
@@ -70,6 +72,7 @@ async def printed(
     and what comes after the answer is a message with the calls that were waiting and what follows. The tool through
     which a model gives an answer of a certain form is not shown; the answer is, where no text stands for it.
     """
+    conversation = agent.conversation
     waiting = _waiting(agent)
     message: Msg | None = None
     form_calls: set[str] = set()
@@ -78,7 +81,7 @@ async def printed(
         async for item in items:
             if isinstance(item, AgentEvent):
                 if message is None:
-                    message = agent._growing = _begun(agent, item, waiting)
+                    message = conversation.printed_message = _begun(agent, item, waiting)
                 if item.reply_id == message.id and not _is_about_form(item, form_calls):
                     with suppress(ValueError):  # a layer has made up events that do not fit together
                         message.append_event(item)
@@ -93,17 +96,18 @@ async def printed(
                         round_start = len(message.content)
             yield item
     finally:
-        if agent._growing is message:  # rather than that of the reply which was in progress when this one was refused
-            agent._growing = None
+        # It may be that of the reply which was in progress when this one was refused.
+        if conversation.printed_message is message:
+            conversation.printed_message = None
         await items.aclose()
 
 
-async def _print(agent: Printing, message: Msg, last: bool) -> None:
+async def _print(agent: PrintingAgent, message: Msg, last: bool) -> None:
     """Print the message, unless the reply is asked to stop: then only its end, and not waiting for long.
 
     Whoever reads what is printed may have stopped reading, and a reply that waits for room can be interrupted too.
     """
-    run = agent._run
+    run = agent.conversation.run
     if run is None or (run.interruption.reason is None and not _can_be_stopped(agent, run)):
         await agent.print(message, last)
         return
@@ -119,7 +123,7 @@ async def _print(agent: Printing, message: Msg, last: bool) -> None:
             await agent.print(message, True)
 
 
-def _can_be_stopped(agent: Printing, run: Run) -> bool:
+def _can_be_stopped(agent: PrintingAgent, run: Run) -> bool:
     # Of a reply that has ended, nothing can be stopped but the wait for room.
     return not run.ended or (hasattr(agent.msg_queue, "full") and bool(agent.msg_queue.full()))
 
@@ -143,7 +147,7 @@ def _say_form(message: Msg, round_start: int) -> None:
         message.content = [*blocks, TextBlock(to_json(output).decode())]
 
 
-def _waiting(agent: Printing) -> Msg | None:
+def _waiting(agent: PrintingAgent) -> Msg | None:
     """Return a message with what the events after an answer speak of, of a reply that waits for one."""
     context = agent.state.reply_context
     if context is None:
@@ -158,6 +162,6 @@ def _waiting(agent: Printing) -> Msg | None:
     return headed_like(context.message, content)
 
 
-def _begun(agent: Printing, first: AgentEvent, waiting: Msg | None) -> Msg:
+def _begun(agent: PrintingAgent, first: AgentEvent, waiting: Msg | None) -> Msg:
     goes_on = waiting is not None and waiting.id == first.reply_id and not isinstance(first, ReplyStartEvent)
     return waiting if goes_on and waiting is not None else Msg(agent.name, [], "assistant", id=first.reply_id)

@@ -110,7 +110,7 @@ class MsgHub:
     def _check_free(self, agents: list[AgentBase]) -> None:
         # The name is the key of the subscriptions: two hubs of one name would undo each other's.
         for agent in agents:
-            if self.name in agent._subscribers:
+            if self.name in agent.conversation.audience.subscribers:
                 raise UsageError(
                     f"agent {agent.name!r} is in another hub named {self.name!r}: "
                     f"give this one another name, or none for a name of its own"

@@ -448,7 +448,7 @@ def test_the_entries_look_like_the_methods_that_they_stand_for():
 
 async def test_without_layers_and_hooks_the_entries_are_the_cores():
     agent = Echo()
-    [reply] = [each for each in agent._own_methods if each.name == "reply"]
+    [reply] = [each for each in agent._compiled.overrides if each.name == "reply"]
     assert agent.chains.on_reply is reply.core
     assert agent.chains.on_print is AgentBase._cores["on_print"]
 
@@ -763,7 +763,7 @@ async def test_a_reply_whose_event_loop_has_ended_keeps_no_other_from_being_inte
         raise RuntimeError("Event loop is closed")
 
     for _ in range(8):  # they have no order
-        agent._stops.add(partial(of_a_loop_that_has_ended))
+        agent.conversation.stops.add(partial(of_a_loop_that_has_ended))
     answers = []
 
     async def call():

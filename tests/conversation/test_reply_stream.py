@@ -284,6 +284,16 @@ def test_a_missing_super_init_is_told_at_first_use():
     assert str(caught.value) == "Mine.__init__() did not call super().__init__(): call it there, first of all"
 
 
+@pytest.mark.parametrize("name", ["chains", "conversation", "model", "msg_queue", "name", "reply_id", "run", "state"])
+def test_every_attribute_tells_of_a_missing_super_init(name):
+    class Mine(Agent):
+        def __init__(self) -> None:
+            self.colour = "red"
+
+    with pytest.raises(UsageError, match=r"Mine\.__init__\(\) did not call super\(\)\.__init__\(\)"):
+        getattr(Mine(), name)
+
+
 @pytest.mark.parametrize(
     ("inputs", "error", "words"),
     [

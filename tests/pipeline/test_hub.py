@@ -22,7 +22,10 @@ def three() -> list[Speaker]:
 
 
 def subscriptions(agents: list[Speaker]) -> list[dict[str, list[str]]]:
-    return [{hub: [each.name for each in heard_by] for hub, heard_by in agent._subscribers.items()} for agent in agents]
+    return [
+        {hub: [each.name for each in heard_by] for hub, heard_by in agent.conversation.audience.subscribers.items()}
+        for agent in agents
+    ]
 
 
 async def test_participants_hear_each_other_and_never_themselves(three):

@@ -1,0 +1,142 @@
+"""Who sees and hears what an agent says: the console, a queue, an audio player, other agents.
+
+Programs for 1.x set these one by one, with the methods here.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agentrt.agent.subscribers import Observer, broadcast
+from agentrt.concurrency.event_loop import checkpoint
+from agentrt.conversation.conversation import Conversation, SystemPromptMessage
+from agentrt.errors import InvalidInputError, UsageError
+from agentrt.message import DataBlock, Msg
+from agentrt.output.audio import AudioPlayer
+from agentrt.output.printer import Printer
+from agentrt.output.queue import MessageQueue
+
+__all__ = ["AgentConversation", "Audience", "AudienceMethods", "Speech", "console_is_disabled"]
+
+_logger = logging.getLogger("agentrt")
+
+Speech = DataBlock | list[DataBlock] | None
+
+
+class Audience:
+    """Who sees and hears what one agent says; `subscribers` are other agents, by the name of their hub."""
+
+    __slots__ = ("printer", "queue", "shows", "subscribers")
+
+    def __init__(self, shows: bool, queue: Any = None, printer: Printer | None = None) -> None:
+        self.shows = shows
+        self.queue = queue
+        self.printer = Printer() if printer is None else printer
+        self.subscribers: dict[str, list[Observer]] = {}
+
+
+class AgentConversation(Conversation):
+    """The conversation of an agent of any kind.
+
+    `stops` end the replies of `await agent(...)` that are in progress, and `last_reply_id` is the id of the last reply,
+    of agents that write their own `reply`.
+    """
+
+    __slots__ = ("audience", "last_reply_id", "stops")
+
+    def __init__(
+        self,
+        audience: Audience,
+        *,
+        last_reply_id: str | None = None,
+        emitting_hooks: frozenset[str] = frozenset(),
+        prompt_message: SystemPromptMessage | None = None,
+    ) -> None:
+        super().__init__(emitting_hooks, prompt_message)
+        self.audience = audience
+        self.last_reply_id = last_reply_id
+        self.stops: set[Callable[[], object]] = set()
+
+    def another(self) -> "AgentConversation":
+        """Return a new conversation over the same chains; what it says goes where this one's goes, but to no hub."""
+        audience = Audience(self.audience.shows, self.audience.queue, self.audience.printer)
+        return AgentConversation(audience, emitting_hooks=self.emitting_hooks, prompt_message=self.prompt_message)
+
+
+class AudienceMethods:
+    """The part of an agent that says who sees and hears it."""
+
+    name: str
+    conversation: AgentConversation
+
+    @property
+    def msg_queue(self) -> Any:
+        """The queue that what is printed is put into, `None` for none; see `set_msg_queue_enabled`."""
+        return self.conversation.audience.queue
+
+    def reset_subscribers(self, msghub_name: str, subscribers: Sequence[Observer]) -> None:
+        """Let these agents, but not this one, observe what `await agent(...)` answers, and no others of that hub."""
+        for each in subscribers:
+            if not isinstance(each, AudienceMethods):
+                raise UsageError(f"the subscribers of {self.name!r} must be agents, not {each!r:.200}")
+        me: object = self
+        self.conversation.audience.subscribers[msghub_name] = [each for each in subscribers if each is not me]
+
+    def remove_subscribers(self, msghub_name: str) -> None:
+        """Forget the subscribers of a hub; warns when there is no such hub."""
+        if self.conversation.audience.subscribers.pop(msghub_name, None) is None:
+            _logger.warning("agent %r has no subscribers of a hub named %r", self.name, msghub_name)
+
+    def set_msg_queue_enabled(self, enabled: bool, queue: Any = None) -> None:
+        """Have what is printed put into `msg_queue` as well, or no longer.
+
+        The queue holds `(msg, last, speech)` and needs an async `put`; without one there is a `MessageQueue` for a
+        hundred items, and a reply waits while it is full. The message of an `Agent` that is not complete goes on
+        growing in the queue: `msg.copy()` keeps it as it is.
+        """
+        if queue is not None and not callable(getattr(queue, "put", None)):
+            raise UsageError(f"set_msg_queue_enabled() needs a queue with an async `put`, not {queue!r:.200}")
+        if enabled and queue is None:
+            queue = MessageQueue() if self.msg_queue is None else self.msg_queue
+        self.conversation.audience.queue = queue if enabled else None
+
+    def set_console_output_enabled(self, enabled: bool) -> None:
+        """Have messages shown on standard output, or not."""
+        self.conversation.audience.shows = enabled
+
+    def disable_console_output(self) -> None:
+        """Show nothing on standard output any more."""
+        self.conversation.audience.shows = False
+
+    def set_audio_player(self, player: Callable[[], AudioPlayer] | None) -> None:
+        """Play speech with a player for each message, made by calling `player`."""
+        if player is not None and not callable(player):
+            raise UsageError(f"set_audio_player() needs a class or function that makes a player, not {player!r:.200}")
+        audience = self.conversation.audience
+        audience.printer.close()
+        audience.printer = Printer(player=player)
+
+    async def _show(self, msg: Msg, last: bool, speech: Speech) -> None:
+        """Show a message, or as much of it as there is, to those who see it."""
+        if not isinstance(msg, Msg):
+            raise InvalidInputError(f"print() shows a Msg, not {msg!r:.200}")
+        conversation = self.conversation
+        audience = conversation.audience
+        if audience.queue is not None:
+            shown = msg if msg is conversation.printed_message else msg.copy()
+            await audience.queue.put((shown, last, speech))
+            await checkpoint()
+        if audience.shows:
+            audience.printer.show(msg, last, speech)
+
+    async def _broadcast(self, answer: Msg | None) -> None:
+        """Let the subscribers observe an answer."""
+        subscribers = self.conversation.audience.subscribers
+        if answer and subscribers:
+            await broadcast(answer, [each for hub in subscribers.values() for each in hub])
+
+
+def console_is_disabled() -> bool:
+    """Say whether the environment switches off what agents show on standard output."""
+    return os.environ.get("AGENTRT_DISABLE_CONSOLE_OUTPUT", "").lower() in ("1", "true", "yes", "on")

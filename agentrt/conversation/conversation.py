@@ -1,0 +1,102 @@
+"""One conversation in this process, beside its saved state, and the agent as the loop of a reply sees it."""
+
+from typing import Protocol
+
+from agentrt.chain import Chains
+from agentrt.conversation.config import ContextConfig, ReActConfig
+from agentrt.conversation.context_usage import ContextUsage
+from agentrt.conversation.run import Run
+from agentrt.conversation.turns import WhenBusy
+from agentrt.hooks import ReplyInput
+from agentrt.message import Msg, SystemMsg
+from agentrt.model import ChatModelBase
+from agentrt.state import AgentState, StateStore
+from agentrt.tool import Toolkit
+
+__all__ = ["Conversation", "ReplyingAgent", "SystemPromptMessage"]
+
+
+class SystemPromptMessage:
+    """The last system prompt as a message, since it seldom changes from one call to the next."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self) -> None:
+        self._message = SystemMsg("system", "")
+
+    @property
+    def last(self) -> str:
+        """The prompt that was sent last; empty before the first."""
+        return self._message.content  # type: ignore[return-value]  # always a str
+
+    def message(self, prompt: str) -> Msg:
+        """Return the message with this prompt."""
+        if self._message.content != prompt:
+            self._message = SystemMsg("system", prompt)
+        return self._message
+
+
+class Conversation:
+    """What the runtime keeps of one conversation from one reply to the next, and does not save.
+
+    `run` is the reply in progress. `emitting_hooks` are those of its agent's hooks that have a layer which may emit
+    events. `round_toolkit` is the toolkit of the last round, if layers added tools to it. `prompt_message` is the last
+    system prompt, and `printed_message` the message that grows while a reply is printed.
+    """
+
+    __slots__ = (
+        "context_usage",
+        "emitting_hooks",
+        "model_calls",
+        "printed_message",
+        "prompt_message",
+        "round_toolkit",
+        "run",
+    )
+
+    def __init__(
+        self, emitting_hooks: frozenset[str] = frozenset(), prompt_message: SystemPromptMessage | None = None
+    ) -> None:
+        self.run: Run | None = None
+        self.context_usage = ContextUsage()
+        self.prompt_message = SystemPromptMessage() if prompt_message is None else prompt_message
+        self.emitting_hooks = emitting_hooks
+        self.model_calls = 0
+        self.round_toolkit: Toolkit | None = None
+        self.printed_message: Msg | None = None
+
+    def begin(self, run: Run) -> None:
+        """Note the reply in progress; called by that reply alone."""
+        self.run = run
+        if run.claim.turns is not None:
+            run.claim.turns.run = run
+
+    def end(self) -> None:
+        """Note that no reply is in progress; called by the reply that was."""
+        self.run = None
+
+
+class ReplyingAgent(Protocol):
+    """What the loop of a reply needs of an agent."""
+
+    name: str
+    system_prompt: str
+    model: ChatModelBase
+    react_config: ReActConfig
+    context_config: ContextConfig
+    when_busy: WhenBusy
+    state: AgentState
+    state_store: StateStore | None
+
+    @property
+    def conversation(self) -> Conversation: ...
+    @property
+    def run(self) -> Run: ...
+    @property
+    def chains(self) -> Chains: ...
+    @property
+    def toolkit(self) -> Toolkit: ...
+
+    def current_chains(self) -> Chains: ...
+    async def save(self) -> None: ...
+    async def handle_interrupt(self, inputs: ReplyInput, *, reason: str | None) -> Msg: ...
