@@ -10,7 +10,7 @@ from agentrt.chain.spec import HookSpec
 from agentrt.chain.violations import misuse
 from agentrt.errors import ChainContractError
 
-__all__ = ["maker_of_stream", "name_the_layer"]
+__all__ = ["code_that_reads", "maker_of_stream", "name_the_layer"]
 
 _NOTE = "agentrt: raised by "
 
@@ -58,6 +58,12 @@ def _of_instance(frame: FrameType, layer: Any, layers: Sequence[Any]) -> Any:
     if not selves:
         return layer
     return next((each for each in layers if each.middleware is selves[0]), None)
+
+
+def code_that_reads(stream: object) -> CodeType | None:
+    """Return the code that runs at each step of a stream: that of the generator, or of the object's `__anext__`."""
+    code: CodeType | None = getattr(stream, "ag_code", None)
+    return code or getattr(getattr(type(stream), "__anext__", None), "__code__", None)
 
 
 def maker_of_stream(reader: FrameType, codes: Iterable[CodeType]) -> Layer | None:

@@ -14,7 +14,7 @@ from itertools import chain, count
 from types import CodeType
 from typing import Any, NoReturn
 
-from agentrt.chain.attribution import name_the_layer
+from agentrt.chain.attribution import code_that_reads, name_the_layer
 from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.check import check_middlewares, overrides, where
 from agentrt.chain.owner import Owner
@@ -122,7 +122,7 @@ def _stream_chain(spec: HookSpec, core: Callable[..., Any], layers: tuple[Layer,
         except BaseException as raised:  # named and raised again
             error = raised
             if isinstance(raised, Exception):
-                name_the_layer(raised, spec, codes | {getattr(owner.core, "ag_code", None): None}, layers)
+                name_the_layer(raised, spec, codes | {code_that_reads(owner.core): None}, layers)
             raise
         finally:
             try:
@@ -349,7 +349,11 @@ def _result_check(spec: HookSpec) -> Callable[[Layer | None, int, Any, Owner], N
                 first = bisect_right(owner.places, place)
                 owner.places.insert(first, place)
                 owner.opened.insert(first, result)
-                owner.makers[getattr(result, "ag_code", None)] = by
+                code = code_that_reads(result)
+                # Objects of one class that two layers return have the same code, and nothing tells whose one is. Of a
+                # generator the frame does.
+                is_shared = owner.makers.get(code, by) is not by and not hasattr(result, "ag_code")
+                owner.makers[code] = None if is_shared else by
         elif terminal is None or not isinstance(result, terminal):
             raise wrong_result(spec, by, result)
 

@@ -244,6 +244,61 @@ async def test_an_error_in_the_stream_of_the_core_has_no_note() -> None:
     assert notes == []
 
 
+class Pieces:
+    """A stream that is no generator, as those of models are that read a connection."""
+
+    def __aiter__(self) -> "Pieces":
+        return self
+
+    async def __anext__(self) -> Any:
+        raise LookupError
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Relay(MiddlewareBase):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        async for item in await next_handler():
+            last = item
+        return last
+
+
+async def test_error_in_a_stream_object_of_the_core_has_no_note() -> None:
+    async def call_model(agent: Log, **values: Any) -> Any:
+        return Pieces()
+
+    chains = compiled(Relay(), on_model_call=call_model, on_reasoning=lambda agent, **values: Pieces())
+    for hook in ("on_model_call", "on_reasoning"):
+        _, notes = await failure(chains, hook)
+        assert notes == []
+
+
+class ReturnPieces(MiddlewareBase):
+    def __init__(self, key: str, stops: bool = True) -> None:
+        self.key, self.stops = key, stops
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        if not self.stops:
+            await next_handler()
+        return Pieces()
+
+
+async def test_error_in_a_stream_object_names_the_layer_that_returned_it() -> None:
+    _, [note] = await failure(compiled(Relay(), ReturnPieces("1")), "on_model_call")
+    assert "raised by ReturnPieces ('1') in on_model_call" in note
+
+
+async def test_error_in_stream_objects_of_one_class_names_no_layer() -> None:
+    layers = [ReturnPieces("outer", stops=False), ReturnPieces("inner")]
+    _, notes = await failure(compiled(Relay(), *layers), "on_model_call")
+    assert notes == []
+
+
 async def test_an_error_in_the_stream_of_the_core_has_no_note_though_a_layer_reads_it() -> None:
     class Drain(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):

@@ -159,8 +159,6 @@ class AnswerStream:
             self._is_reading = False
         raise StopAsyncIteration
 
-    ag_code = __anext__.__code__  # by which chains see that an error is the model's and not a layer's
-
     async def aclose(self) -> None:
         """Close the response; more than once does no harm. Raises `UsageError` while another task reads it."""
         self._check_not_reading("closed")
