@@ -22,6 +22,7 @@ __all__ = [
     "DataBlock",
     "HintBlock",
     "InProcess",
+    "JSONObject",
     "ProviderBlock",
     "Strict",
     "TextBlock",
@@ -36,6 +37,9 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+
+JSONObject = dict[str, Any]
+"""An object as JSON has it."""
 
 # A private generator, so that a user's `random.seed(0)` cannot make two conversations share ids, reseeded in
 # forked children. Ids name things; they are never credentials.

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from agentrt.block import ContentBlock, DataBlock, Strict, TextBlock, ToolResultState
+from agentrt.block import ContentBlock, DataBlock, JSONObject, Strict, TextBlock, ToolResultState
 from agentrt.text import repr_of, whole_characters
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "ChatResponse",
     "ChatUsage",
     "FinishedReason",
+    "JSONObject",
     "JSONSchema",
     "PermissionBehavior",
     "PermissionContext",
@@ -36,7 +37,7 @@ FinishedReason = Literal[
     "exceed_max_output",
     "error",
 ]
-JSONSchema = dict[str, Any]
+JSONSchema = JSONObject
 ToolOutput = list[TextBlock | DataBlock]
 
 AgentHookTypes = Literal["pre_reply", "post_reply", "pre_print", "post_print", "pre_observe", "post_observe"]

@@ -8,7 +8,7 @@ from agentrt.message import ToolCallBlock, ToolResultState, copy_block
 from agentrt.permission import combine, covers, decide, digest, needs_no_decision
 from agentrt.state import CallDecision, ReplyContext
 from agentrt.tool import ToolBase
-from agentrt.tool.arguments import parse_object
+from agentrt.tool.arguments import parse_arguments
 from agentrt.tool.call import PreparedCall
 from agentrt.tool.to_response import failure
 from agentrt.types import PermissionBehavior, PermissionDecision, ToolResponse
@@ -85,7 +85,7 @@ def _is_asked_already(
         return False
     questions = [each for each in context.decisions.values() if each.waits_for == "user"]
     rules = [rule for each in questions for rule in each.suggested_rules]
-    return covers(rules, prepared.tool, parse_object(prepared.input), prepared.effective_input)
+    return covers(rules, prepared.tool, parse_arguments(prepared.input), prepared.effective_input)
 
 
 async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: CallDecision | None) -> CallDecision:
@@ -123,13 +123,13 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
 async def _effective(agent: ReplyingAgent, prepared: PreparedCall) -> PermissionDecision:
     """Return the stricter of what the engine says and what the layers make of it."""
     run, chain, tool = agent.run, agent.chains.on_check_permission, prepared.tool
-    tool_input = parse_object(prepared.input)
+    tool_input = parse_arguments(prepared.input)
     engine = await decide(tool, tool_input, agent.state.permission_context, prepared.effective_input)
     if chain is check_permission:
         return engine
     run.progress.checked = tool, tool_input, engine
     call = copy_block(prepared.tool_call)
-    said = await chain(agent, tool_call=call, tool=tool, tool_input=parse_object(prepared.input))
+    said = await chain(agent, tool_call=call, tool=tool, tool_input=parse_arguments(prepared.input))
     return combine(engine, said, agent.state.permission_context.mode)
 
 

@@ -40,7 +40,7 @@ from agentrt.message import (
 )
 from agentrt.permission import accept_rules, covers, digest
 from agentrt.state import CallDecision, ReplyContext
-from agentrt.tool.arguments import parse_object
+from agentrt.tool.arguments import parse_arguments
 from agentrt.tool.base import MAX_OUTPUT
 from agentrt.tool.call import PreparedCall
 from agentrt.tool.to_response import MAX_DATA, data_size
@@ -288,7 +288,7 @@ def _reconsider(agent: ReplyingAgent, context: ReplyContext, rules: list[Permiss
         prepared = agent.run.toolkit.prepare(call, agent.state.active_groups)
         if decision.waits_for != "user" or not isinstance(prepared, PreparedCall):
             continue
-        forms = parse_object(prepared.input), prepared.effective_input
+        forms = parse_arguments(prepared.input), prepared.effective_input
         if any(covers(rules, prepared.tool, *forms, behavior) for behavior in (_ALLOW, _DENY)):
             decision.waits_for = None
 

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
@@ -12,52 +12,53 @@ from pydantic_core import ErrorDetails, from_json
 from agentrt.errors import ToolError
 from agentrt.text import short_repr
 from agentrt.tool.json_schema.compiler import CompiledSchema
-from agentrt.types import JSONSchema
+from agentrt.types import JSONObject, JSONSchema
 
-__all__ = ["MAX_INPUT", "ArgumentsError", "Parse", "by_schema", "by_types", "parse_object"]
+__all__ = ["MAX_INPUT", "ArgumentsError", "Parse", "parse_arguments", "parser_by_schema", "parser_by_types"]
 
-Parse = Callable[[str], dict[str, Any]]
+Parse = Callable[[str], JSONObject]
+"""Reads the arguments of a call from the text that the model wrote; raises `ArgumentsError`."""
 
 MAX_INPUT = 1_000_000
 """The most characters that the arguments of one call may have."""
 
 _MAX_PROBLEMS = 5
+# A number of fewer digits is finite, if it has no exponent.
 _LONGEST_FINITE = 290
 _MAY_BE_INFINITE = re.compile(r"[0-9][eE]\+?[0-9]{2}|(?<![0-9])[0-9]{290}")
 
 
 class Validator(Protocol):
-    """The part of pydantic's validator that is needed."""
+    """The part of pydantic's validator that is needed: it returns a dict."""
 
-    def validate_json(self, data: str, *, strict: bool) -> Any: ...
+    def validate_json(self, data: str, *, strict: bool) -> JSONObject: ...
 
 
 class ArgumentsError(ToolError):
-    """The arguments cannot be used; the text says why, for the model to do better.
+    """The arguments cannot be used; the message says why, so that the model can do better.
 
-    Its cause, if any, is what a validator of the tool raised: whoever knows the tool decides how much is told of it.
+    Its cause, if any, is what a validator of the tool raised: how much of that the model sees depends on the tool.
     """
 
 
-def by_types(validator: Validator) -> Parse:
-    """Return a reader that checks and converts the arguments with a validator made from type hints."""
+def parser_by_types(validator: Validator) -> Parse:
+    """Return a parser that checks and converts the arguments with a validator made from type hints."""
     validate = validator.validate_json
 
-    def parse(text: str) -> dict[str, Any]:
-        given = parse_object(text)
+    def parse(text: str) -> JSONObject:
+        written = parse_arguments(text)
         try:
-            arguments: dict[str, Any] = validate(text if given else "{}", strict=True)
+            return validate(text if written else "{}", strict=True)
         except ValidationError as error:
             raise ArgumentsError(_describe(error.errors(include_url=False, include_context=False))) from None
         except Exception as error:  # from a validator that the user wrote
             raise ArgumentsError(f"checking the arguments raised {type(error).__name__}") from error
-        return arguments
 
     return parse
 
 
-def by_schema(schema: JSONSchema, hidden: frozenset[str], convert: Parse | None) -> Parse:
-    """Return a reader that checks the arguments against a JSON schema; `convert` may then give them Python's types.
+def parser_by_schema(schema: JSONSchema, hidden: frozenset[str], convert: Parse | None) -> Parse:
+    """Return a parser that checks the arguments against a JSON schema; `convert` may then give them Python's types.
 
     Raises `SchemaError` for a schema that is malformed or cannot be checked. The names in `hidden` are filled in by the
     runtime, so a model may not give them even where the schema is open.
@@ -65,25 +66,25 @@ def by_schema(schema: JSONSchema, hidden: frozenset[str], convert: Parse | None)
 
     compiled = CompiledSchema(schema)
 
-    def parse(text: str) -> dict[str, Any]:
-        arguments = parse_object(text)
+    def parse(text: str) -> JSONObject:
+        arguments = parse_arguments(text)
         smuggled = sorted(hidden & arguments.keys())
         if smuggled:
             raise ArgumentsError(f"argument {smuggled[0]!r} is unknown")
         try:
-            found = compiled.problem(arguments)
+            problem = compiled.problem(arguments)
         except RecursionError:
-            found = "its input is nested too deep to be checked"
+            problem = "its input is nested too deep to be checked"
         except Exception as error:  # noqa: BLE001  # whatever the schema makes of it, the tool must not run
-            found = f"its input cannot be checked: {short_repr(str(error))}"
-        if found is not None:
-            raise ArgumentsError(found)
+            problem = f"its input cannot be checked: {short_repr(str(error))}"
+        if problem is not None:
+            raise ArgumentsError(problem)
         return convert(text) if convert else arguments
 
     return parse
 
 
-def parse_object(text: str) -> dict[str, Any]:
+def parse_arguments(text: str) -> JSONObject:
     """Return the object that the text holds, `{}` for blank text; raises `ArgumentsError` for anything doubtful.
 
     Refused are: duplicate keys at any depth, `NaN`, `Infinity` and numbers as large (`1e400`), text after the object,
@@ -92,29 +93,31 @@ def parse_object(text: str) -> dict[str, Any]:
     if not isinstance(text, str):
         raise ArgumentsError(f"its input must be JSON text, not {type(text).__name__}: write it with json.dumps")
     if len(text) > MAX_INPUT:
-        raise ArgumentsError(f"its input has {len(text):,} characters, {MAX_INPUT:,} is the most: send less")
+        raise ArgumentsError(
+            f"its input has {len(text):,} characters, but at most {MAX_INPUT:,} are allowed: send less"
+        )
     try:
         value = from_json(text, allow_inf_nan=False)
     except (ValueError, TypeError) as error:  # TypeError: text with half a surrogate pair
-        return _blank_or_refused(text, error)
+        if not text.strip():
+            return {}
+        why = "half of a surrogate pair" if isinstance(error, TypeError) else error
+        raise ArgumentsError(f"its input is not valid JSON ({why}): send one complete JSON object") from None
     if value.__class__ is not dict:
         raise ArgumentsError(f"its input must be a JSON object, not {short_repr(value)}")
     # Every key is followed by a colon, so as many colons as keys leave no room for a duplicate or a nested object.
     if text.count(":") != len(value):
-        _refuse_duplicates(text)
+        try:
+            # Deep nesting has been refused by now, so the recursion of the standard library's parser has a bound.
+            _unique_keys_decoder.decode(text)
+        except ValueError as error:
+            raise ArgumentsError(f"its input is not valid JSON ({error}): send one complete JSON object") from None
     if ("e" in text or "E" in text or len(text) > _LONGEST_FINITE) and _MAY_BE_INFINITE.search(text):
         _refuse_infinite(value, ())
     return value
 
 
-def _blank_or_refused(text: str, error: Exception) -> dict[str, Any]:
-    if not text.strip():
-        return {}
-    why = "half of a surrogate pair" if isinstance(error, TypeError) else error
-    raise ArgumentsError(f"its input is not valid JSON ({why}): send one complete JSON object") from None
-
-
-def _refuse_infinite(value: Any, path: tuple[str | int, ...]) -> None:
+def _refuse_infinite(value: object, path: tuple[str | int, ...]) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         where = ".".join(map(str, path))
         raise ArgumentsError(
@@ -125,34 +128,29 @@ def _refuse_infinite(value: Any, path: tuple[str | int, ...]) -> None:
         _refuse_infinite(part, (*path, name))
 
 
-def _refuse_duplicates(text: str) -> None:
-    # Deep nesting has been refused by now, so the recursion of the standard library's parser has a bound.
-    try:
-        _duplicates.decode(text)
-    except ValueError as error:
-        raise ArgumentsError(f"its input is not valid JSON ({error}): send one complete JSON object") from None
+def _object_of_unique_keys(pairs: list[tuple[str, object]]) -> JSONObject:
+    unique = dict(pairs)
+    if len(unique) == len(pairs):
+        return unique
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            break
+        seen.add(key)
+    raise ArgumentsError(f"its input has the key {short_repr(key)} twice in one object: give each key once")
 
 
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ArgumentsError(f"its input has the key {short_repr(twice)} twice in one object: give each key once")
-    return found
-
-
-_duplicates = json.JSONDecoder(object_pairs_hook=_each_key_once)
+_unique_keys_decoder = json.JSONDecoder(object_pairs_hook=_object_of_unique_keys)
 
 
 def _describe(errors: list[ErrorDetails]) -> str:
-    told = [_sentence(error) for error in errors[:_MAX_PROBLEMS]]
+    problems = [_describe_one(error) for error in errors[:_MAX_PROBLEMS]]
     if len(errors) > _MAX_PROBLEMS:
-        told.append(f"and {len(errors) - _MAX_PROBLEMS} more")
-    return "; ".join(told)
+        problems.append(f"and {len(errors) - _MAX_PROBLEMS} more")
+    return "; ".join(problems)
 
 
-def _sentence(error: ErrorDetails) -> str:
+def _describe_one(error: ErrorDetails) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"argument {where!r} is missing"

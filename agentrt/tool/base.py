@@ -1,4 +1,4 @@
-"""What every tool is."""
+"""The base class of tools."""
 
 import copy
 import inspect
@@ -11,7 +11,7 @@ from agentrt.errors import ToolConfigError, ToolError, UsageError
 from agentrt.tool.docstring import parse_docstring
 from agentrt.tool.invocation import CallPlan, make_call_plan
 from agentrt.tool.signature import source_location
-from agentrt.types import JSONSchema, PermissionBehavior, PermissionContext, PermissionDecision
+from agentrt.types import JSONObject, JSONSchema, PermissionBehavior, PermissionContext, PermissionDecision
 
 __all__ = ["MAX_OUTPUT", "ToolBase", "call_plan_of", "check_name", "check_tool", "tool_location"]
 
@@ -45,10 +45,10 @@ class ToolBase:
     """Whether it leaves the world as it was; unless a rule or `ask` says otherwise, it then runs in every mode."""
 
     is_external_tool: bool = False
-    """Whether somebody outside this program runs it; its `call` is then never entered."""
+    """Whether it runs outside this program; its `call` is then never entered."""
 
     ask: bool = False
-    """Whether a person must agree to each call."""
+    """Whether the user must agree to each call."""
 
     timeout: float | None = 300.0
     """Seconds that one call may take, `None` for no limit."""
@@ -67,7 +67,7 @@ class ToolBase:
     """What model and log learn of an exception, a validator's too: its type and masked message, or its type only."""
 
     secrets: Sequence[str] = ()
-    """Texts, of 8 characters or more, that are masked in the message of an exception; so is what looks like a key."""
+    """Strings, of 8 characters or more, that are masked in the message of an exception; so is what looks like a key."""
 
     _plan: CallPlan | None = None
 
@@ -78,9 +78,9 @@ class ToolBase:
         raise UsageError(f"{type(self).__name__} does not say what it does: {remedy}")
 
     def check_permissions(
-        self, tool_input: dict[str, Any], context: PermissionContext
+        self, tool_input: JSONObject, context: PermissionContext
     ) -> PermissionDecision | Awaitable[PermissionDecision]:
-        """Say what the tool itself thinks of a call; override it, as a plain or as a coroutine function.
+        """Return what the tool itself decides on a call; override it, as a plain or as a coroutine function.
 
         ALLOW and DENY stand unless a deny or ask rule covers the call. An ASK may be answered by an allow rule or by a
         layer, unless it is `bypass_immune`; PASSTHROUGH leaves it to the rules and the mode. What raises denies. A tool
@@ -91,30 +91,30 @@ class ToolBase:
             return PermissionDecision(PermissionBehavior.ASK, f"{self.name} asks before each call", f"tool {self.name}")
         return PermissionDecision(PermissionBehavior.ALLOW, "", f"tool {self.name}")
 
-    def permission_subject(self, tool_input: dict[str, Any]) -> str:
+    def permission_subject(self, tool_input: JSONObject) -> str:
         """Return what a call is about, for the content of a permission rule to fit; override it to say it better.
 
-        The text of the only argument, if the tool takes one and it is text, else the arguments as JSON: keys sorted, no
-        blanks, and `Infinity` for a default that is infinite. It is asked about the arguments that the model wrote, and
-        about those that the tool will get: converted, and with defaults filled in. What raises makes every deny and ask
-        rule with a content cover the call.
+        The only argument, if the tool takes one and it is a `str`, else the arguments as JSON: keys sorted, no blanks,
+        and `Infinity` for a default that is infinite. It is called with the arguments that the model wrote, and with
+        those that the tool will get: converted, and with defaults filled in. If it raises, every deny and ask rule with
+        a content covers the call.
         """
-        text = self._only_text(tool_input)
+        text = self._sole_string(tool_input)
         if text is not None:
             if len(tool_input) > 1:
-                raise ToolError(f"{self.name} takes one argument, and was given more")
+                raise ToolError(f"{self.name} takes one argument, but was given more")
             return text
         return json.dumps(tool_input, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
-    def has_subject(self, tool_input: dict[str, Any]) -> bool:
+    def has_subject(self, tool_input: JSONObject) -> bool:
         """Say whether `permission_subject` names something, and does not just repeat all of the arguments.
 
         The rule that is suggested to the user covers what it names; if it names nothing, the rule covers the tool.
         """
-        is_own = type(self).permission_subject is not ToolBase.permission_subject
-        return is_own or self._only_text(tool_input) is not None
+        is_overridden = type(self).permission_subject is not ToolBase.permission_subject
+        return is_overridden or self._sole_string(tool_input) is not None
 
-    def _only_text(self, tool_input: dict[str, Any]) -> str | None:
+    def _sole_string(self, tool_input: JSONObject) -> str | None:
         properties = self.input_schema.get("properties") or {}
         value = tool_input.get(*properties) if len(properties) == 1 else None
         return value if isinstance(value, str) else None
@@ -144,13 +144,16 @@ class ToolBase:
         if name == "input_schema":
             return call_plan_of(self).schema
         if name == "description":
-            return parse_docstring(_docstring(self))[0]
+            cls = type(self)
+            docstring = cls.__doc__ or (inspect.getdoc(cls.call) if cls.call is not ToolBase.call else None)
+            return parse_docstring(docstring)[0]
         if name == "name":
-            cls = type(self).__name__
-            raise ToolConfigError(f"{cls} has no name: write `name = ...` in the class ({tool_location(self)})")
+            raise ToolConfigError(
+                f"{type(self).__name__} has no name: write `name = ...` in the class ({tool_location(self)})"
+            )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JSONObject:
         # The plan holds closures, which no pickle takes; it is worked out again.
         return {name: value for name, value in self.__dict__.items() if name != "_plan"}
 
@@ -171,16 +174,16 @@ def call_plan_of(tool: ToolBase) -> CallPlan:
     return plan
 
 
-def check_name(kind: str, name: Any) -> None:
+def check_name(kind: str, name: object) -> None:
     """Raise `ToolConfigError` for a name that the providers do not take."""
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise ToolConfigError(
-            f"{name!r} cannot be the name of a {kind}: take 1 to 64 of A-Z, a-z, 0-9, `_` and `-`, as providers want"
+            f"{name!r} cannot be the name of a {kind}: use 1 to 64 of A-Z, a-z, 0-9, `_` and `-`, as providers require"
         )
 
 
 def check_tool(tool: ToolBase) -> None:
-    """Raise `ToolConfigError` for a tool that no model could be offered."""
+    """Raise `ToolConfigError` for a tool that cannot be offered to a model."""
     name = tool.name
     check_name("tool", name)
     if tool.timeout is not None and not tool.timeout > 0:
@@ -188,18 +191,13 @@ def check_tool(tool: ToolBase) -> None:
             f"the timeout of {name} must be more than 0 seconds, or None for no limit, not {tool.timeout!r}"
         )
     if tool.error_detail not in ("message", "type"):
-        raise ToolConfigError(f'error_detail of {name} is "message" or "type", not {tool.error_detail!r:.100}')
+        raise ToolConfigError(f'error_detail of {name} must be "message" or "type", not {tool.error_detail!r:.100}')
     if not tool.max_output > 0:
         raise ToolConfigError(f"max_output of {name} must be more than 0 characters, not {tool.max_output!r}")
 
 
 def tool_location(tool: ToolBase) -> str:
-    """Return "file:line" of what does the tool's work."""
-    function = getattr(tool, "function", type(tool).call)
+    """Return "file:line" of the function that does the tool's work."""
     cls = type(tool)
+    function = getattr(tool, "function", cls.call)
     return f"{cls.__module__}.{cls.__qualname__}" if function is ToolBase.call else source_location(function)
-
-
-def _docstring(tool: ToolBase) -> str | None:
-    cls = type(tool)
-    return cls.__doc__ or (inspect.getdoc(cls.call) if cls.call is not ToolBase.call else None)

@@ -6,35 +6,34 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from anyio import CancelScope, current_time, get_cancelled_exc_class, move_on_after
 from pydantic_core import to_jsonable_python
 
 from agentrt.block import ToolCallBlock, ToolResultState
 from agentrt.errors import ToolError
-from agentrt.tool.arguments import parse_object
+from agentrt.tool.arguments import parse_arguments
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
 from agentrt.tool.invocation import CLEANUP_SECONDS, CallPlan, step_in_thread
-from agentrt.tool.stream_output import Output
+from agentrt.tool.stream_output import StreamOutput
 from agentrt.tool.to_response import failure, failure_text, frames_for_log, to_response
-from agentrt.types import ToolChunk, ToolResponse
+from agentrt.types import JSONObject, ToolChunk, ToolResponse
 
 __all__ = ["PreparedCall", "respond", "run_call"]
 
 _logger = logging.getLogger("agentrt")
 
-_END = object()
-_LATE = object()
-_CROSSED = (
+_FINISHED = object()
+_TIMED_OUT = object()
+_CROSSED_SCOPES = (
     "it yielded inside a cancel scope or task group that it had opened (`move_on_after`, `create_task_group`, ...); "
     "close that before each `yield`, or collect the output and return it"
 )
 
 ToolResult = ToolChunk | ToolResponse
 _Ending = tuple[str, ToolResultState]
-_NO_ENDING: _Ending = ("", ToolResultState.SUCCESS)
+_NO_FINISHEDING: _Ending = ("", ToolResultState.SUCCESS)
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ class PreparedCall:
     tool_call: ToolCallBlock
     name: str
     input: str
-    arguments: dict[str, Any]
+    arguments: JSONObject
     _is_used: bool = field(default=False, init=False, repr=False)
 
     @property
@@ -61,7 +60,7 @@ class PreparedCall:
         """Say whether this is the very call that was checked."""
         return tool_call.input == self.input and tool_call.name == self.name
 
-    def effective_input(self) -> dict[str, Any]:
+    def effective_input(self) -> JSONObject:
         """Return the arguments that the tool will get, in their JSON form: converted, and with its defaults filled in.
 
         They have the names that the model sees. One that has no JSON form stands as the model wrote it.
@@ -71,11 +70,11 @@ class PreparedCall:
             try:
                 effective[name] = to_jsonable_python(value)
             except ValueError:
-                effective[name] = parse_object(self.input)[self.plan.aliases.get(name, name)]
+                effective[name] = parse_arguments(self.input)[self.plan.aliases.get(name, name)]
         aliases = self.plan.aliases
         return {aliases.get(name, name): value for name, value in effective.items()} if aliases else effective
 
-    def keywords(self, context: ToolContext | None) -> dict[str, Any]:
+    def keywords(self, context: ToolContext | None) -> JSONObject:
         """Return what to call the tool with; each run has arguments of its own, which it may change."""
         arguments = self.plan.parse(self.input) if self._is_used else self.arguments
         self._is_used = True
@@ -92,7 +91,7 @@ def run_call(prepared: PreparedCall, context: ToolContext | None = None) -> Asyn
     generator is closed in the same task, before the `ToolResponse` is yielded or when this generator is closed.
     """
     return (
-        _read_stream(_Stream(prepared, context))
+        _read_stream(_ToolStream(prepared, context))
         if prepared.plan.is_streaming
         else _respond_as_stream(prepared, context)
     )
@@ -110,7 +109,7 @@ async def _respond_as_stream(prepared: PreparedCall, context: ToolContext | None
         await result.aclose()
 
 
-async def _read_stream(stream: "_Stream") -> AsyncGenerator[ToolResult, None]:
+async def _read_stream(stream: "_ToolStream") -> AsyncGenerator[ToolResult, None]:
     try:
         while stream.ending is None:
             chunk = await stream.step()
@@ -133,35 +132,31 @@ async def respond(
     """
     tool, plan = prepared.tool, prepared.plan
     deadline = None
+    value: object = _TIMED_OUT
     try:
         if tool.timeout is None or not plan.can_wait:
             value = await plan.run(**prepared.keywords(context))
         else:
             deadline = current_time() + tool.timeout
-            value = await _in_time(prepared, context, deadline)
+            with CancelScope(deadline=deadline):  # it swallows only the cancellation that is its own
+                value = await plan.run(**prepared.keywords(context))
     except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a tool's failure becomes a result
-        return failure(*_ending(tool, error))
+        return failure(*_failure_of(tool, error))
     except get_cancelled_exc_class():
-        if _is_asked_for():
+        if _is_real_cancellation():
             raise
-        return failure(_gave_up(prepared))
-    if value is _LATE:
-        return failure(*_late(prepared, plan.in_thread))
+        return failure(_inner_cancellation(prepared))
+    if value is _TIMED_OUT:
+        return failure(*_timeout(prepared, plan.in_thread))
     if value.__class__ is not str and isinstance(value, (AsyncGenerator, Generator)):
-        return _read_stream(_Stream(prepared, context, value, deadline))
+        return _read_stream(_ToolStream(prepared, context, value, deadline))
     try:
         return to_response(tool, value)
     except ToolError as error:
         return failure(str(error))
 
 
-async def _in_time(prepared: PreparedCall, context: ToolContext | None, deadline: float) -> Any:
-    with CancelScope(deadline=deadline):
-        return await prepared.plan.run(**prepared.keywords(context))
-    return _LATE  # the scope swallows only the cancellation that is its own
-
-
-class _Stream:
+class _ToolStream:
     """A tool's generator while it runs; `ending` is set once there is no more to come.
 
     The generator is what the function `returned`, if that has no `yield` of its own; a plain one works in a thread.
@@ -184,21 +179,21 @@ class _Stream:
         self,
         prepared: PreparedCall,
         context: ToolContext | None,
-        returned: AsyncGenerator[Any, None] | Generator[Any] | None = None,
+        returned: AsyncGenerator[object, None] | Generator[object] | None = None,
         deadline: float | None = None,
     ) -> None:
         plan = prepared.plan
-        self.output = Output(prepared.tool)
+        self.output = StreamOutput(prepared.tool)
         self.ending: _Ending | None = None
         self._prepared = prepared
         self._context = context
         self._deadline = deadline
-        self._items: AsyncIterator[Any] | None = None
+        self._items: AsyncIterator[object] | None = None
         self._can_wait, self._in_thread = plan.can_wait, plan.in_thread
         if returned is not None:
             self._can_wait, self._in_thread = True, isinstance(returned, Generator)
             self._items = step_in_thread(returned) if isinstance(returned, Generator) else returned
-        self._crossed: Any = None
+        self._crossed: CancelScope | None = None
 
     async def step(self) -> ToolChunk | None:
         """Let the tool work until its next item; returns what to show of it, if anything."""
@@ -206,15 +201,15 @@ class _Stream:
         try:
             item = await self._next()
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a tool's failure becomes a result
-            self.ending = _ending(tool, error)
+            self.ending = _failure_of(tool, error)
             return None
         except get_cancelled_exc_class():
-            if _is_asked_for():
+            if _is_real_cancellation():
                 raise
-            self.ending = _gave_up(self._prepared), ToolResultState.ERROR
+            self.ending = _inner_cancellation(self._prepared), ToolResultState.ERROR
             return None
-        if item is _END or item is _LATE:
-            self.ending = _NO_ENDING if item is _END else _late(self._prepared, self._in_thread)
+        if item is _FINISHED or item is _TIMED_OUT:
+            self.ending = _NO_FINISHEDING if item is _FINISHED else _timeout(self._prepared, self._in_thread)
             return None
         try:
             return self.output.add(item)
@@ -222,31 +217,31 @@ class _Stream:
             self.ending = str(error), ToolResultState.ERROR
             return None
 
-    async def _next(self) -> Any:
+    async def _next(self) -> object:
         timeout = self._prepared.tool.timeout
         if self._deadline is None and timeout is not None:
             self._deadline = current_time() + timeout
         if self._items is None:
             self._items = self._prepared.plan.run(**self._prepared.keywords(self._context))
         if self._deadline is None:
-            return await anext(self._items, _END)
+            return await anext(self._items, _FINISHED)
         if current_time() >= self._deadline:  # a tool that never waits would never notice
-            return _LATE
+            return _TIMED_OUT
         if not self._can_wait:
-            return await anext(self._items, _END)
+            return await anext(self._items, _FINISHED)
         return await self._next_in_time(self._items, self._deadline)
 
-    async def _next_in_time(self, items: AsyncIterator[Any], deadline: float) -> Any:
-        item = _LATE
+    async def _next_in_time(self, items: AsyncIterator[object], deadline: float) -> object:
+        item = _TIMED_OUT
         scope = CancelScope(deadline=deadline)
         try:
             with scope:
-                item = await anext(items, _END)
+                item = await anext(items, _FINISHED)
         except RuntimeError as error:
-            if item is _LATE:
+            if item is _TIMED_OUT:
                 raise
             self._crossed = scope
-            raise ToolError(_CROSSED) from error
+            raise ToolError(_CROSSED_SCOPES) from error
         return item
 
     async def close(self) -> None:
@@ -255,7 +250,10 @@ class _Stream:
         if aclose is None or getattr(self._items, "ag_frame", aclose) is None:  # not begun, or at its end
             return
         try:
-            await (self._close_crossed(aclose) if self._crossed else self._close_in_time(aclose))
+            if self._crossed is None:
+                await self._close_in_time(aclose)
+            else:
+                await self._close_crossed(aclose, self._crossed)
         except BaseExceptionGroup as group:  # a task group in the tool wraps the GeneratorExit that closes it
             if group.split((Exception, GeneratorExit))[1] is not None:
                 raise
@@ -269,13 +267,13 @@ class _Stream:
         if scope.cancelled_caught:
             self._warn(f"was stopped after {CLEANUP_SECONDS:g} seconds")
 
-    async def _close_crossed(self, aclose: Callable[[], Awaitable[None]]) -> None:
+    async def _close_crossed(self, aclose: Callable[[], Awaitable[None]], scope: CancelScope) -> None:
         # The tool's scope closes first, and then ours can: after that the task's scopes are in order again.
         try:
             await aclose()
         finally:
             with suppress(RuntimeError):  # trio has given ours up already
-                self._crossed.__exit__(None, None, None)
+                scope.__exit__(None, None, None)
 
     def _warn(self, what: str) -> None:
         error = sys.exc_info()[1]
@@ -290,28 +288,28 @@ class _Stream:
             return failure(str(error))
 
 
-def _is_asked_for() -> bool:
-    """Say whether a cancellation is one: on asyncio a tool can raise it all by itself, by awaiting a cancelled task."""
+def _is_real_cancellation() -> bool:
+    """Say whether the call itself is being cancelled: on asyncio a tool may only have awaited a cancelled task."""
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # trio, where nobody can
+    except RuntimeError:  # trio, where a tool cannot
         return True
     return task is None or task.cancelling() > 0
 
 
-def _gave_up(prepared: PreparedCall) -> str:
+def _inner_cancellation(prepared: PreparedCall) -> str:
     return f"{prepared.name} failed: something that it waited for was cancelled"
 
 
-def _late(prepared: PreparedCall, in_thread: bool) -> _Ending:
-    took = f"it took longer than {prepared.tool.timeout:g} seconds"
+def _timeout(prepared: PreparedCall, in_thread: bool) -> _Ending:
+    reason = f"it took longer than {prepared.tool.timeout:g} seconds"
     if in_thread:
-        text = f"{prepared.name} was given up: {took}; its thread cannot be stopped, so it may still take effect"
+        text = f"{prepared.name} was given up: {reason}; its thread cannot be stopped, so it may still take effect"
         return text, ToolResultState.UNKNOWN
-    return f"{prepared.name} was stopped: {took}", ToolResultState.TIMEOUT
+    return f"{prepared.name} was stopped: {reason}", ToolResultState.TIMEOUT
 
 
-def _ending(tool: ToolBase, error: BaseException) -> _Ending:
+def _failure_of(tool: ToolBase, error: BaseException) -> _Ending:
     if tool.raise_tool_errors:
         raise error
     return failure_text(tool, error), ToolResultState.ERROR

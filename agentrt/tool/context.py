@@ -25,7 +25,7 @@ class RunLike(Protocol):
     def id(self) -> str: ...
     @property
     def deadline(self) -> float: ...
-    def emit(self, event: AgentEvent) -> Any: ...
+    def emit(self, event: AgentEvent) -> object: ...
     def now(self) -> int: ...
     def new_id(self) -> str: ...
 
@@ -56,7 +56,7 @@ class ToolContext:
         run: RunLike | None = None,
         *,
         active_groups: list[str] | None = None,
-        on_active_groups: Callable[[list[str]], Any] | None = None,
+        on_active_groups: Callable[[list[str]], object] | None = None,
     ) -> None:
         self.tool_call = tool_call
         self.agent = agent
@@ -103,6 +103,6 @@ class ToolContext:
         self._on_loop(self._on_active_groups, names)
         self.active_groups = names
 
-    def _on_loop(self, function: Callable[..., _T], *arguments: Any) -> _T:
+    def _on_loop(self, function: Callable[..., _T], *arguments: object) -> _T:
         # What belongs to the reply is touched by the event loop's thread only.
         return from_thread.run_sync(function, *arguments) if get_ident() != self._thread else function(*arguments)

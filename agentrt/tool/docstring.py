@@ -36,16 +36,13 @@ _SPHINX_ENTRY = re.compile(r":(?:param|parameter|arg|argument|key|keyword)\s+(?:
 def parse_docstring(text: str | None) -> tuple[str, dict[str, str]]:
     """Return what the text says before its first section, as written, and the meaning of each parameter it explains."""
     lines = inspect.cleandoc(text or "").splitlines()
-    entries = [*_google(lines), *_numpy(lines), *_sphinx(lines)]
-    return _description(lines), {name: _joined(meaning) for name, meaning in entries}
+    section_starts = (number for number in range(len(lines)) if _begins_section(lines[number:]))
+    description = "\n".join(line.rstrip() for line in lines[: next(section_starts, None)]).strip()
+    entries = [*_google_entries(lines), *_numpy_entries(lines), *_sphinx_entries(lines)]
+    return description, {name: " ".join(" ".join(meaning).split()) for name, meaning in entries}
 
 
-def _description(lines: list[str]) -> str:
-    starts = (number for number in range(len(lines)) if _is_section(lines[number:]))
-    return "\n".join(line.rstrip() for line in lines[: next(starts, None)]).strip()
-
-
-def _is_section(lines: list[str]) -> bool:
+def _begins_section(lines: list[str]) -> bool:
     """Say whether a section, whatever it is about, begins with the first of these lines."""
     return (
         lines[0].rstrip().lower() in _GOOGLE_SECTIONS
@@ -58,35 +55,32 @@ def _is_underlined(lines: list[str]) -> bool:
     return len(lines) > 1 and set(lines[1].strip()) == {"-"}
 
 
-def _google(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _google_entries(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
     for number, line in enumerate(lines):
         if line.lower().strip() in _GOOGLE_PARAMETERS:
-            body = _indented(lines[number + 1 :], _indent(line))
-            yield from _entries(body, _GOOGLE_ENTRY)
+            body = _indented_lines(lines[number + 1 :], _indent(line))
+            yield from _split_entries(body, _GOOGLE_ENTRY)
 
 
-def _numpy(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _numpy_entries(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
     for number, line in enumerate(lines[:-1]):
-        if line.lower().strip() in _NUMPY_PARAMETERS and set(lines[number + 1].strip()) == {"-"}:
-            for names, meaning in _entries(_numpy_body(lines[number + 2 :]), _NUMPY_ENTRY):
+        if line.lower().strip() in _NUMPY_PARAMETERS and _is_underlined(lines[number:]):
+            body = lines[number + 2 :]
+            # The section ends where the title of the next one is underlined.
+            ends = (place for place in range(len(body)) if body[place].strip() and _is_underlined(body[place:]))
+            for names, meaning in _split_entries(body[: next(ends, None)], _NUMPY_ENTRY):
                 for name in names.split(","):
                     yield name.strip(" *"), meaning
 
 
-def _numpy_body(lines: list[str]) -> list[str]:
-    # The section ends where the next one is underlined.
-    ends = [number for number in range(len(lines) - 1) if lines[number].strip() and _is_underlined(lines[number:])]
-    return lines[: ends[0]] if ends else lines
-
-
-def _sphinx(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _sphinx_entries(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
     for number, line in enumerate(lines):
         match = _SPHINX_ENTRY.fullmatch(line.strip())
         if match:
-            yield match[1], [match[2], *_indented(lines[number + 1 :], _indent(line))]
+            yield match[1], [match[2], *_indented_lines(lines[number + 1 :], _indent(line))]
 
 
-def _entries(lines: list[str], pattern: re.Pattern[str]) -> Iterator[tuple[str, list[str]]]:
+def _split_entries(lines: list[str], pattern: re.Pattern[str]) -> Iterator[tuple[str, list[str]]]:
     """Split a section into entries: one begins at each line that is indented least."""
     filled = [line for line in lines if line.strip()]
     least = min(map(_indent, filled), default=0)
@@ -97,7 +91,7 @@ def _entries(lines: list[str], pattern: re.Pattern[str]) -> Iterator[tuple[str, 
             yield match[1], [*match.groups()[1:], *filled[start + 1 : end]]
 
 
-def _indented(lines: list[str], least: int) -> list[str]:
+def _indented_lines(lines: list[str], least: int) -> list[str]:
     """Return the lines up to the first that is indented no further than `least`."""
     for number, line in enumerate(lines):
         if line.strip() and _indent(line) <= least:
@@ -107,7 +101,3 @@ def _indented(lines: list[str], least: int) -> list[str]:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def _joined(lines: list[str]) -> str:
-    return " ".join(" ".join(lines).split())

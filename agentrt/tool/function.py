@@ -10,7 +10,7 @@ from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_tool
 from agentrt.tool.docstring import parse_docstring
 from agentrt.tool.invocation import CallPlan, make_call_plan
 from agentrt.tool.signature import bound_arguments, docstring_of, function_name, source_location
-from agentrt.types import JSONSchema
+from agentrt.types import JSONObject, JSONSchema
 
 __all__ = ["FunctionTool"]
 
@@ -24,11 +24,11 @@ class FunctionTool(ToolBase):
     reads the name, the docstring up to its first section (`Args:`, `Returns:`, ...), and of each parameter what
     `Annotated[..., Field(description=...)]` or the docstring says.
 
-    `preset_kwargs` are passed at each call and hidden from the model. The texts in them, also in lists and dicts, are
+    `preset_kwargs` are passed at each call and hidden from the model. The strings in them, also in lists and dicts, are
     masked in the messages of exceptions, if they have 8 characters or more. `json_schema` takes the place of what the
     hints say: the schema of the parameters, or the whole `{"type": "function", "function": {...}}`, whose name and
     description hold where no others are given. `is_concurrency_safe`, when not given, is true for async functions and
-    false for plain ones. Raises `ToolConfigError` for what a model could not be told.
+    false for plain ones. Raises `ToolConfigError` for what cannot be described to a model.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class FunctionTool(ToolBase):
         timeout: float | None = 300.0,
         is_concurrency_safe: bool | None = None,
         is_read_only: bool = False,
-        preset_kwargs: Mapping[str, Any] | None = None,
+        preset_kwargs: Mapping[str, object] | None = None,
         json_schema: JSONSchema | None = None,
         max_output: int = MAX_OUTPUT,
         raise_tool_errors: bool = False,
         error_detail: Literal["message", "type"] = "message",
     ) -> None:
         if isinstance(json_schema, dict) and json_schema.get("type") == "function":
-            name, description, json_schema = _parts(json_schema, name, description)
-        _check_function(function, name)
+            name, description, json_schema = _split_function_schema(json_schema, name, description)
+        _refuse_unusable(function, name)
         self.function = function
         self.name = name if name is not None else function_name(function)
         self.description = parse_docstring(docstring_of(function))[0] if description is None else description
@@ -59,9 +59,9 @@ class FunctionTool(ToolBase):
         self.max_output = max_output
         self.raise_tool_errors = raise_tool_errors
         self.error_detail = error_detail
-        self._preset = dict(preset_kwargs or {})
+        self._preset: JSONObject = dict(preset_kwargs or {})
         hidden = {**bound_arguments(function), **self._preset}
-        self.secrets = list(_texts(hidden))
+        self.secrets = list(_strings_in(hidden))
         self._json_schema = json_schema
         check_tool(self)
         plan = self._plan = self._make_call_plan()
@@ -79,33 +79,35 @@ class FunctionTool(ToolBase):
         return make_call_plan(self.name, self.function, self._preset, self._json_schema)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts in a value, however deep in dicts and lists; pydantic's secrets tell theirs."""
+def _strings_in(value: object) -> Iterator[str]:
+    """Yield the strings in a value, however deep in dicts and lists, and what pydantic's secrets hold."""
     if isinstance(value, SecretStr):
         yield value.get_secret_value()
     elif isinstance(value, str):
         yield value
     elif isinstance(value, (Mapping, list, tuple)):
         for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(part)
+            yield from _strings_in(part)
 
 
-def _parts(whole: JSONSchema, name: str | None, description: str | None) -> tuple[str | None, str | None, JSONSchema]:
+def _split_function_schema(
+    whole: JSONSchema, name: str | None, description: str | None
+) -> tuple[str | None, str | None, JSONSchema]:
     """Return the name, the description and the parameters of a schema in the form in which models get tools."""
-    told = whole.get("function", whole)
-    if not isinstance(told, dict) or "parameters" not in told:
+    function = whole.get("function", whole)
+    if not isinstance(function, dict) or "parameters" not in function:
         raise ToolConfigError(
-            f'a json_schema of type "function" is {{"type": "function", "function": {{"name": ..., "description": ..., '
-            f'"parameters": {{...}}}}}}, not {whole!r:.200}'
+            f'a json_schema of type "function" must be {{"type": "function", "function": {{"name": ..., '
+            f'"description": ..., "parameters": {{...}}}}}}, not {whole!r:.200}'
         )
     return (
-        told.get("name") if name is None else name,
-        told.get("description") if description is None else description,
-        told["parameters"],
+        function.get("name") if name is None else name,
+        function.get("description") if description is None else description,
+        function["parameters"],
     )
 
 
-def _check_function(function: Any, name: str | None) -> None:
+def _refuse_unusable(function: object, name: str | None) -> None:
     if isinstance(function, type):
         raise ToolConfigError(
             f"the class {function.__name__} cannot be a tool: pass a function, or an instance, {function.__name__}(...)"
@@ -114,6 +116,6 @@ def _check_function(function: Any, name: str | None) -> None:
         raise ToolConfigError(f"{function!r} cannot be a tool: pass a function with type hints, or a ToolBase")
     if name is None and function_name(function) == "<lambda>":
         raise ToolConfigError(
-            f"a lambda has no name that a model could call it by: write a function with `def`, or give name=... "
+            f"a lambda has no name by which a model could call it: write a function with `def`, or give name=... "
             f"({source_location(function)})"
         )

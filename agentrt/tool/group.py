@@ -7,9 +7,9 @@ from typing import Any
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
 
-__all__ = ["BASIC", "META_TOOL", "MetaTool", "ToolGroup", "describe"]
+__all__ = ["BASIC_GROUP", "META_TOOL", "MetaTool", "ToolGroup", "describe_active_groups"]
 
-BASIC = "basic"
+BASIC_GROUP = "basic"
 """The group of the tools that are always offered."""
 
 META_TOOL = "reset_equipped_tools"
@@ -41,12 +41,15 @@ class MetaTool(ToolBase):
     is_concurrency_safe = False
     is_read_only = True
 
-    def __init__(self, groups: Mapping[str, ToolGroup], activate: Callable[[list[str]], Any]) -> None:
+    def __init__(self, groups: Mapping[str, ToolGroup], activate: Callable[[list[str]], object]) -> None:
         self._groups = groups
         self._activate = activate
         self.input_schema = {
             "type": "object",
-            "properties": {name: _property(group) for name, group in groups.items()},
+            "properties": {
+                name: {"type": "boolean", "description": group.description, "default": False}
+                for name, group in groups.items()
+            },
             "additionalProperties": False,
         }
 
@@ -57,17 +60,13 @@ class MetaTool(ToolBase):
             self._activate(active)
         else:
             _context_of_this_call.set_active_groups(active)
-        return describe([self._groups[name] for name in active])
+        return describe_active_groups([self._groups[name] for name in active])
 
 
-def describe(active: Sequence[ToolGroup]) -> str:
-    """Return what the model is told about the groups that are now offered."""
+def describe_active_groups(active: Sequence[ToolGroup]) -> str:
+    """Return the message to the model about the groups that are now offered."""
     if not active:
-        return f"Active now: only the tools that are always offered (group {BASIC!r})."
+        return f"Active now: only the tools that are always offered (group {BASIC_GROUP!r})."
     names = ", ".join(group.name for group in active)
     notes = [f"{group.name}: {group.notes}" for group in active if group.notes]
-    return "\n\n".join([f"Active now, beside the tools that are always offered: {names}.", *notes])
-
-
-def _property(group: ToolGroup) -> dict[str, Any]:
-    return {"type": "boolean", "description": group.description, "default": False}
+    return "\n\n".join([f"Active now, besides the tools that are always offered: {names}.", *notes])

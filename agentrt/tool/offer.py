@@ -1,7 +1,5 @@
 """The tools that one request offers to a model, with those that layers have added to the agent's own."""
 
-from typing import Any
-
 from agentrt.tool.base import ToolBase, call_plan_of, check_tool
 from agentrt.types import JSONSchema
 
@@ -19,18 +17,18 @@ class OfferedTools(list[JSONSchema]):
     runnable: list[JSONSchema] | None = None
     added: dict[str, ToolBase] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[list[JSONSchema]], tuple[list[JSONSchema]]]:
         return list, (list(self),)  # a copy is a plain list: tools can be added to the request only
 
 
-def as_offered_tools(value: Any, given: Any) -> Any:
-    """Return a list of schemas and tools as `OfferedTools`; `given` is what the request offered before any layer.
+def as_offered_tools(value: object, offered_before: object) -> OfferedTools:
+    """Return a list of schemas and tools as `OfferedTools`, among what the request offered before any layer.
 
     Raises `ValueError` for a schema whose tool nobody can run.
     """
     if value is not None and not isinstance(value, list):
         raise ValueError(f"tools must be a list of JSON schemas and ToolBase instances, not {value!r:.200}")
-    before = given if isinstance(given, OfferedTools) else OfferedTools()
+    before = offered_before if isinstance(offered_before, OfferedTools) else OfferedTools()
     added = before.added = {} if before.added is None else before.added
     offered = OfferedTools()
     offered.runnable, offered.added = before.runnable, added
@@ -43,11 +41,11 @@ def as_offered_tools(value: Any, given: Any) -> Any:
         schema = schema_of(tool) if isinstance(tool, ToolBase) else tool
         name = _schema_name(schema)
         if name in names:
-            raise ValueError(f"two of the tools are called {name!r}: leave one out, or rename it")
+            raise ValueError(f"two tools are called {name!r}: leave one of them out, or rename it")
         if known is not None and name not in known and name not in added:
             raise ValueError(
-                f"the tool {name!r} is a schema that nobody can run in this round: put a ToolBase in its place, such "
-                f"as FunctionTool(function), or register it with the toolkit and activate its group"
+                f"the tool {name!r} is a schema whose tool this agent cannot run in this round: put a ToolBase in its "
+                f"place, such as FunctionTool(function), or register it with the toolkit and activate its group"
             )
         names.add(name)
         offered.append(schema)
@@ -60,7 +58,7 @@ def schema_of(tool: ToolBase) -> JSONSchema:
     return {"type": "function", "function": function}
 
 
-def _schema_name(schema: Any) -> str:
+def _schema_name(schema: object) -> str:
     function = schema.get("function") if isinstance(schema, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):

@@ -1,4 +1,4 @@
-"""From a function's signature to what a model is told, and to the validator that checks what the model answers."""
+"""From a function's signature to the schema that a model sees, and to the validator of the arguments that it writes."""
 
 import functools
 import inspect
@@ -8,19 +8,19 @@ import types
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter
-from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_jsonable_python
 
 from agentrt.errors import ToolConfigError
-from agentrt.tool.arguments import Parse, by_types
+from agentrt.tool.arguments import Parse, Validator, parser_by_types
 from agentrt.tool.context import ToolContext
 from agentrt.tool.docstring import parse_docstring
-from agentrt.types import JSONSchema
+from agentrt.types import JSONObject, JSONSchema
 
 if sys.version_info >= (3, 12):
     from typing import NotRequired, Required, TypedDict
@@ -41,7 +41,10 @@ __all__ = [
     "underlying",
 ]
 
+_Function = Callable[..., object]
 _Parameters = dict[str, inspect.Parameter]
+_Hint = Any  # what stands after a colon: a class, a union, a special form, ...
+_EMPTY = inspect.Parameter.empty
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -56,88 +59,70 @@ class Signature:
     schema: JSONSchema
     parse: Parse
     context_name: str | None
-    defaults: dict[str, Any]
+    defaults: JSONObject
     aliases: dict[str, str]
 
 
-class _Schema(GenerateJsonSchema):
+class _SchemaWithoutTitles(GenerateJsonSchema):
     # A title that only repeats the name costs tokens; a default that has no JSON is the function's own business.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  # as pydantic declares it
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
 
-def read_signature(function: Callable[..., Any], hidden: Collection[str] = (), *, by_hand: bool = False) -> Signature:
-    """Read everything once; raises `ToolConfigError` for what a model could not be told.
+def read_signature(function: _Function, hidden: Collection[str] = (), *, has_schema: bool = False) -> Signature:
+    """Read everything once; raises `ToolConfigError` for what cannot be described to a model.
 
     The parameters named in `hidden`, those bound by `functools.partial`, the one annotated `ToolContext`, and `*args`
-    and `**kwargs` beside other parameters are left out of the schema. `by_hand` says that a schema was given, which may
-    have arguments for `**kwargs`.
+    and `**kwargs` beside other parameters are left out of the schema. `has_schema` says that a schema was given, which
+    may have arguments for `**kwargs`.
     """
     parameters = _parameters(function)
-    _refuse_unknown(function, hidden, parameters)
-    hidden = {*hidden, *bound_arguments(function)}
-    wanted = {name: each for name, each in parameters.items() if name not in hidden}
-    hints = {name: _hint(function, each) for name, each in wanted.items()}
+    _refuse_unknown_presets(function, hidden, parameters)
+    parameters = _without_hidden(function, parameters, hidden)
+    hints = {name: _read_hint(function, parameter) for name, parameter in parameters.items()}
     context_name = _take_context(function, hints)
-    variable = [name for name in hints if wanted[name].kind in _VARIABLE]
-    for name in hints:
-        if name not in variable or len(variable) == len(hints):
-            _refuse_kind(function, wanted[name])
-    takes_more = by_hand and any(wanted[name].kind is inspect.Parameter.VAR_KEYWORD for name in variable)
-    for name in variable:
-        del hints[name]
-    adapter = _adapter(function, hints, wanted, "allow" if takes_more else "forbid")
-    schema = _schema(function, adapter, hints)
+    has_keywords = _take_variable(function, hints, parameters)
+    validator, schema = _compile_types(function, hints, parameters, takes_more=has_schema and has_keywords)
     properties = schema.get("properties", {})
     if len(properties) != len(hints):
         _refuse(function, "two of its parameters have the same alias; give each its own")
-    shown = dict(zip(hints, properties, strict=True))
-    _explain(schema, {shown[name]: wanted[name] for name in hints}, parse_docstring(docstring_of(function))[1])
+    aliases = dict(zip(hints, properties, strict=True))
+    _add_descriptions(schema, {alias: parameters[name] for name, alias in aliases.items()}, function)
     return Signature(
         schema,
-        by_types(adapter.validator),
+        parser_by_types(validator),
         context_name,
-        _defaults({name: wanted[name] for name in hints}),
-        {name: alias for name, alias in shown.items() if alias != name},
+        _json_defaults({name: parameters[name] for name in hints}),
+        {name: alias for name, alias in aliases.items() if alias != name},
     )
 
 
-def context_parameter(function: Callable[..., Any], hidden: Collection[str] = ()) -> str | None:
+def context_parameter(function: _Function, hidden: Collection[str] = ()) -> str | None:
     """Return the name of the parameter that takes the `ToolContext`, if any, whatever the other parameters are."""
     parameters = _parameters(function)
-    _refuse_unknown(function, hidden, parameters)
-    hints: dict[str, Any] = {}
-    for name, each in parameters.items():
+    _refuse_unknown_presets(function, hidden, parameters)
+    hints: dict[str, _Hint] = {}
+    for name, parameter in parameters.items():
         with suppress(ToolConfigError):  # a hint that says nothing is not the context's
-            hints[name] = _hint(function, each)
+            hints[name] = _read_hint(function, parameter)
     return _take_context(function, hints)
 
 
-def defaults_of(function: Callable[..., Any], hidden: Collection[str]) -> dict[str, Any]:
+def defaults_of(function: _Function, hidden: Collection[str]) -> JSONObject:
     """Return the defaults of the parameters that a model may give, if they have a JSON form."""
-    hidden = {*hidden, *bound_arguments(function)}
-    return _defaults({name: each for name, each in _parameters(function).items() if name not in hidden})
+    return _json_defaults(_without_hidden(function, _parameters(function), hidden))
 
 
-def _defaults(parameters: _Parameters) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, each in parameters.items():
-        if each.default is not each.empty and not isinstance(each.default, FieldInfo):  # pydantic fills in that one
-            with suppress(ValueError):
-                found[name] = to_jsonable_python(each.default)
-    return found
-
-
-def underlying(function: Any) -> Any:
+def underlying(function: Any) -> _Function:
     """Return the function or method that does the work: partials and callable objects peeled off."""
     while not inspect.isroutine(function):
         function = function.func if isinstance(function, functools.partial) else function.__call__
     return function
 
 
-def function_name(function: Any) -> str:
+def function_name(function: _Function) -> str:
     """Return the name that the source gives to a callable; an object with `__call__` is named after its class."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -153,7 +138,7 @@ def docstring_of(function: Any) -> str | None:
     return function.__call__.__doc__ or type(function).__doc__
 
 
-def source_location(function: Any) -> str:
+def source_location(function: _Function) -> str:
     """Return "file:line" of a callable, its module and name when there is no source."""
     plain = inspect.unwrap(underlying(function))
     code = getattr(plain, "__code__", None)
@@ -164,29 +149,34 @@ def source_location(function: Any) -> str:
     )
 
 
-def _refuse(function: Any, why: str) -> NoReturn:
-    owner = f"{type(function.__self__).__name__}." if inspect.ismethod(function) else ""
-    raise ToolConfigError(f"{owner}{function_name(function)}() cannot be a tool: {why} ({source_location(function)})")
-
-
-def _parameters(function: Any) -> _Parameters:
-    try:
-        return dict(inspect.signature(function).parameters)
-    except (ValueError, TypeError):
-        _refuse(function, "Python cannot tell its parameters; wrap it in a function with type hints")
-
-
-def bound_arguments(function: Any) -> dict[str, Any]:
+def bound_arguments(function: _Function) -> JSONObject:
     """Return the arguments that `functools.partial` passes by name."""
-    bound: dict[str, Any] = {}
+    bound: JSONObject = {}
     while isinstance(function, functools.partial):
         bound = {**function.keywords, **bound}
         function = function.func
     return bound
 
 
-def _refuse_unknown(function: Any, hidden: Collection[str], parameters: _Parameters) -> None:
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+def _refuse(function: _Function, why: str) -> NoReturn:
+    owner = f"{type(function.__self__).__name__}." if inspect.ismethod(function) else ""
+    raise ToolConfigError(f"{owner}{function_name(function)}() cannot be a tool: {why} ({source_location(function)})")
+
+
+def _parameters(function: _Function) -> _Parameters:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (ValueError, TypeError):
+        _refuse(function, "Python cannot tell its parameters; wrap it in a function with type hints")
+
+
+def _without_hidden(function: _Function, parameters: _Parameters, hidden: Collection[str]) -> _Parameters:
+    left_out = {*hidden, *bound_arguments(function)}
+    return {name: parameter for name, parameter in parameters.items() if name not in left_out}
+
+
+def _refuse_unknown_presets(function: _Function, hidden: Collection[str], parameters: _Parameters) -> None:
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     unknown = [name for name in hidden if name not in parameters]
     if unknown:
@@ -195,14 +185,20 @@ def _refuse_unknown(function: Any, hidden: Collection[str], parameters: _Paramet
         )
 
 
-def _hint(function: Any, parameter: inspect.Parameter) -> Any:
+def _read_hint(function: _Function, parameter: inspect.Parameter) -> _Hint:
     hint, name = parameter.annotation, parameter.name
     if parameter.kind in _VARIABLE:
         return Any  # left out, or refused for its kind, in words that fit better
-    if hint is parameter.empty:
-        return _missing_hint(function, parameter)
+    if hint is _EMPTY and name == "self":
+        _refuse(function, "it is a method without its object; pass a method of an instance, e.g. `store.search`")
+    if hint is _EMPTY:
+        _refuse(
+            function,
+            f"its parameter {name!r} has no type hint, so a model cannot be told what to pass; "
+            f"write e.g. `{name}: str`",
+        )
     try:
-        return _evaluate(function, hint)
+        return _evaluate_hint(function, hint)
     except NameError as error:
         _refuse(
             function,
@@ -210,20 +206,10 @@ def _hint(function: Any, parameter: inspect.Parameter) -> Any:
             f"define that name at the top of the module, outside `if TYPE_CHECKING:`",
         )
     except (TypeError, SyntaxError, AttributeError) as error:
-        _refuse(function, f"the type hint {hint!r} of its parameter {name!r} is no type ({error}); write e.g. `str`")
+        _refuse(function, f"the type hint {hint!r} of its parameter {name!r} is not a type ({error}); write e.g. `str`")
 
 
-def _missing_hint(function: Any, parameter: inspect.Parameter) -> Any:
-    if parameter.name == "self":
-        _refuse(function, "it is a method without its object; pass a method of an instance, e.g. `store.search`")
-    _refuse(
-        function,
-        f"its parameter {parameter.name!r} has no type hint, so a model cannot be told what to pass; "
-        f"write e.g. `{parameter.name}: str`",
-    )
-
-
-def _evaluate(function: Any, hint: Any) -> Any:
+def _evaluate_hint(function: _Function, hint: _Hint) -> _Hint:
     """Resolve a hint that `from __future__ import annotations`, or quotes inside it, left as text."""
     plain = inspect.unwrap(underlying(function))
     # ToolContext is often imported under TYPE_CHECKING only.
@@ -232,27 +218,41 @@ def _evaluate(function: Any, hint: Any) -> Any:
     return get_type_hints(holder, names, {}, include_extras=True)["hint"]
 
 
-def _take_context(function: Any, hints: dict[str, Any]) -> str | None:
+def _take_context(function: _Function, hints: dict[str, _Hint]) -> str | None:
     """Remove the parameter that takes the context, and return its name."""
-    found = [name for name, hint in hints.items() if _is_context(hint)]
-    if len(found) > 1:
-        _refuse(function, f"its parameters {', '.join(found)} all take the ToolContext; keep one of them")
-    for name in found:
+    names = [name for name, hint in hints.items() if _is_context(hint)]
+    if len(names) > 1:
+        _refuse(function, f"its parameters {', '.join(names)} all take the ToolContext; keep one of them")
+    for name in names:
         del hints[name]
-    return found[0] if found else None
+    return names[0] if names else None
 
 
-def _is_context(hint: Any) -> bool:
-    if get_origin(hint) is Annotated:
+def _is_context(hint: _Hint) -> bool:
+    origin: object = get_origin(hint)
+    if origin is Annotated:
         return _is_context(get_args(hint)[0])
-    if get_origin(hint) in (Union, types.UnionType):
+    if origin in (Union, types.UnionType):
         return set(get_args(hint)) == {ToolContext, types.NoneType}
     return isinstance(hint, type) and issubclass(hint, ToolContext)
 
 
-def _refuse_kind(function: Any, parameter: inspect.Parameter) -> None:
+def _take_variable(function: _Function, hints: dict[str, _Hint], parameters: _Parameters) -> bool:
+    """Remove `*args` and `**kwargs` that stand beside other parameters, and say whether there is a `**kwargs`."""
+    variable = [name for name in hints if parameters[name].kind in _VARIABLE]
+    for name in hints:
+        if name not in variable or len(variable) == len(hints):
+            _refuse_kind(function, parameters[name])
+    for name in variable:
+        del hints[name]
+    return any(parameters[name].kind is inspect.Parameter.VAR_KEYWORD for name in variable)
+
+
+def _refuse_kind(function: _Function, parameter: inspect.Parameter) -> None:
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        _refuse(function, f"its parameter {parameter.name!r} is positional-only, a model gives names; remove the `/`")
+        _refuse(
+            function, f"its parameter {parameter.name!r} is positional-only, but a model gives names; remove the `/`"
+        )
     if parameter.kind is parameter.VAR_POSITIONAL:
         _refuse(function, f"a model cannot be told what to pass as *{parameter.name}; take a list instead")
     if parameter.kind is parameter.VAR_KEYWORD:
@@ -262,74 +262,63 @@ def _refuse_kind(function: Any, parameter: inspect.Parameter) -> None:
         )
 
 
-def _adapter(
-    function: Any, hints: dict[str, Any], parameters: _Parameters, extra: Literal["allow", "forbid"]
-) -> TypeAdapter[Any]:
-    fields = {name: _field(hint, parameters[name].default) for name, hint in hints.items()}
-    try:
-        return _adapter_of(fields, extra)
-    except PydanticUserError as error:
-        _refuse_hint(function, hints, error)
-
-
-def _adapter_of(fields: dict[str, Any], extra: Literal["allow", "forbid"]) -> TypeAdapter[Any]:
+def _compile_types(
+    function: _Function, hints: dict[str, _Hint], parameters: _Parameters, *, takes_more: bool
+) -> tuple[Validator, JSONSchema]:
+    fields: JSONObject = {}
+    for name, hint in hints.items():
+        default = parameters[name].default
+        is_required = default is _EMPTY
+        if isinstance(default, FieldInfo):  # `days: int = Field(ge=1)`, as pydantic's users write it
+            hint, is_required = Annotated[hint, default], default.is_required()
+        fields[name] = Required[hint] if is_required else NotRequired[hint]
     # A TypedDict, not a model: it makes a plain dict, leaves out what was not given so that the function's own default
     # holds, and has no attributes that a parameter called `json` or `copy` could shadow.
     arguments = TypedDict("arguments", fields)  # type: ignore[misc]  # its fields are known only now
-    arguments.__pydantic_config__ = ConfigDict(extra=extra, allow_inf_nan=False)  # type: ignore[attr-defined]
-    return TypeAdapter(arguments)
-
-
-def _field(hint: Any, default: Any) -> Any:
-    if isinstance(default, FieldInfo):  # `days: int = Field(ge=1)`, as pydantic's users write it
-        hint = Annotated[hint, default]
-        return Required[hint] if default.is_required() else NotRequired[hint]
-    return Required[hint] if default is inspect.Parameter.empty else NotRequired[hint]
-
-
-def _schema(function: Any, adapter: TypeAdapter[Any], hints: dict[str, Any]) -> JSONSchema:
+    config = ConfigDict(extra="allow" if takes_more else "forbid", allow_inf_nan=False)
+    arguments.__pydantic_config__ = config  # type: ignore[attr-defined]
     try:
-        schema = adapter.json_schema(schema_generator=_Schema)
-    except PydanticInvalidForJsonSchema as error:
-        _refuse_hint(function, hints, error)
-    del schema["title"]
-    return schema
-
-
-def _refuse_hint(function: Any, hints: dict[str, Any], error: PydanticUserError) -> NoReturn:
-    guilty = next((name for name, hint in hints.items() if not _is_json(hint)), None)
-    if guilty is None:
-        raise error
-    _refuse(
-        function,
-        f"its parameter {guilty!r} is a {getattr(hints[guilty], '__name__', hints[guilty])}, which no JSON can hold; "
-        f"give the value yourself with preset_kwargs={{{guilty!r}: ...}}, or take a type that JSON can hold",
-    )
-
-
-def _is_json(hint: Any) -> bool:
-    try:
-        TypeAdapter(hint).json_schema()
+        adapter = TypeAdapter(arguments)
+        schema = adapter.json_schema(schema_generator=_SchemaWithoutTitles)
     except PydanticUserError:
-        return False
-    return True
+        _refuse_types(function, hints)
+        raise
+    del schema["title"]
+    return adapter.validator, schema
 
 
-def _explain(schema: JSONSchema, parameters: _Parameters, meanings: dict[str, str]) -> None:
+def _refuse_types(function: _Function, hints: dict[str, _Hint]) -> None:
+    """Raise `ToolConfigError` for the first parameter whose type has no JSON schema, if there is one."""
+    for name, hint in hints.items():
+        try:
+            TypeAdapter(hint).json_schema()
+        except PydanticUserError:
+            _refuse(
+                function,
+                f"its parameter {name!r} is a {getattr(hint, '__name__', hint)}, which JSON cannot hold; "
+                f"give the value yourself with preset_kwargs={{{name!r}: ...}}, or take a type that JSON can hold",
+            )
+
+
+def _json_defaults(parameters: _Parameters) -> JSONObject:
+    defaults: JSONObject = {}
+    for name, parameter in parameters.items():
+        if parameter.default is not _EMPTY and not isinstance(parameter.default, FieldInfo):  # pydantic fills in those
+            with suppress(ValueError):
+                defaults[name] = to_jsonable_python(parameter.default)
+    return defaults
+
+
+def _add_descriptions(schema: JSONSchema, parameters: _Parameters, function: _Function) -> None:
     """Add the defaults, and what the docstring says, where the hints say nothing."""
-    for name, each in schema.get("properties", {}).items():
+    meanings = parse_docstring(docstring_of(function))[1]
+    for name, part in schema.get("properties", {}).items():
         meaning = meanings.get(parameters[name].name)
         if meaning:
-            each.setdefault("description", meaning)
+            part.setdefault("description", meaning)
         default = parameters[name].default
-        if default is not inspect.Parameter.empty and not isinstance(default, FieldInfo):
-            _add_default(each, default)
-
-
-def _add_default(schema: JSONSchema, default: Any) -> None:
-    try:
-        told = to_jsonable_python(default)
-        json.dumps(told, allow_nan=False)
-    except ValueError:
-        return  # it has no JSON: the model need not know it
-    schema.setdefault("default", told)
+        if default is not _EMPTY and not isinstance(default, FieldInfo):
+            with suppress(ValueError):  # one that has no JSON form: the model need not know it
+                json_default = to_jsonable_python(default)
+                json.dumps(json_default, allow_nan=False)
+                part.setdefault("default", json_default)

@@ -3,27 +3,26 @@
 import base64
 import binascii
 from dataclasses import replace
-from typing import Any
 
 from agentrt.block import Base64Source, DataBlock, TextBlock, ToolResultState, new_id
 from agentrt.errors import ToolError
 from agentrt.tool.base import ToolBase
 from agentrt.tool.to_response import (
-    Budget,
+    OutputBudget,
     blocks_of,
     check_metadata,
     content_of,
-    final,
+    final_state,
     response_of,
     state_of,
     to_response,
 )
-from agentrt.types import ToolChunk, ToolOutput, ToolResponse
+from agentrt.types import JSONObject, ToolChunk, ToolOutput, ToolResponse
 
-__all__ = ["Output"]
+__all__ = ["StreamOutput"]
 
 # From harmless to bad: the worst state of the pieces is the state of the whole.
-_GRAVITY = (
+_BY_GRAVITY = (
     ToolResultState.RUNNING,
     ToolResultState.SUCCESS,
     ToolResultState.INTERRUPTED,
@@ -34,7 +33,7 @@ _GRAVITY = (
 )
 
 
-class Output:
+class StreamOutput:
     """What a streaming tool has put out so far.
 
     The chunks that `add` and `end` return, joined, are what `response` holds, unless the tool gave the whole itself.
@@ -56,21 +55,21 @@ class Output:
 
     def __init__(self, tool: ToolBase) -> None:
         self._tool = tool
-        self._budget = Budget(tool)
+        self._budget = OutputBudget(tool)
         self._blocks: list[_Pieces] = []
         self._data: dict[str, _Pieces] = {}
         self._ids: set[str] = set()
         self._state = ToolResultState.RUNNING
-        self._metadata: dict[str, Any] = {}
+        self._metadata: JSONObject = {}
         self._metadata_size = 0
         self._text_id = new_id()
         self._closed = False
         self._whole: ToolResponse | None = None
 
-    def add(self, item: Any) -> ToolChunk | None:
+    def add(self, item: object) -> ToolChunk | None:
         """Take one item of the tool; returns what to show of it, if anything. Raises `ToolError` for a wrong item.
 
-        Text and blocks are pieces, which may go on in the next item; any other value is a block of its own, and `None`
+        Text and blocks are pieces, which the next item may continue; any other value is a block of its own, and `None`
         is nothing.
         """
         if self._closed:
@@ -92,21 +91,26 @@ class Output:
     def _add_chunk(self, chunk: ToolChunk, *, is_open: bool = True) -> ToolChunk | None:
         self._metadata_size = check_metadata(self._tool, chunk.metadata, self._metadata_size)
         self._state = _worse(self._state, state_of(self._tool, chunk.state))
-        content = self._joined(blocks_of(self._tool, chunk.content), is_open)
+        content = self._add_blocks(blocks_of(self._tool, chunk.content), is_open)
         self._metadata.update(chunk.metadata or {})
         self._closed = chunk.is_last
-        shown = ToolChunk(content, chunk.state, chunk.is_last, chunk.metadata)
-        return shown if content or chunk.is_last or chunk.metadata else None
+        if not (content or chunk.is_last or chunk.metadata):
+            return None
+        return ToolChunk(content, chunk.state, chunk.is_last, chunk.metadata)
 
-    def _joined(self, content: ToolOutput, is_open: bool) -> ToolOutput:
-        shown: ToolOutput = []
-        for place, block in enumerate(content):
-            kept = self._budget.take(block)
-            if kept is not None:
-                shown.append(self._join(kept, is_first=place == 0) if is_open else self._begin(kept, is_open=False))
-        return shown
+    def _add_blocks(self, content: ToolOutput, is_open: bool) -> ToolOutput:
+        added: ToolOutput = []
+        for number, block in enumerate(content):
+            affordable = self._budget.take(block)
+            if affordable is None:
+                continue
+            if is_open:
+                added.append(self._add_piece(affordable, is_first=number == 0))
+            else:
+                added.append(self._begin_block(affordable, is_open=False))
+        return added
 
-    def _join(self, block: TextBlock | DataBlock, *, is_first: bool) -> TextBlock | DataBlock:
+    def _add_piece(self, block: TextBlock | DataBlock, *, is_first: bool) -> TextBlock | DataBlock:
         """Add a piece to the block that it belongs to, and return it under that block's id.
 
         Data belongs to the data with its id. Text belongs to the text just before it, if that has its id or if it is
@@ -114,7 +118,7 @@ class Output:
         """
         open_block = self._open_block(block, is_first)
         if open_block is None:
-            return self._begin(block)
+            return self._begin_block(block)
         open_block.pieces.append(_payload(block))
         return TextBlock(block.text, open_block.block.id) if isinstance(block, TextBlock) else block
 
@@ -124,7 +128,7 @@ class Output:
             return last if last is not None and last.is_open and (is_first or block.id == last.block.id) else None
         return self._data.get(block.id) if _is_inline(block) else None
 
-    def _begin(self, block: TextBlock | DataBlock, *, is_open: bool = True) -> TextBlock | DataBlock:
+    def _begin_block(self, block: TextBlock | DataBlock, *, is_open: bool = True) -> TextBlock | DataBlock:
         if block.id in self._ids:
             block = replace(block, id=new_id())
         self._ids.add(block.id)
@@ -141,7 +145,7 @@ class Output:
         notes += [text] if text else []
         if not notes:
             return None
-        note = self._begin(TextBlock("\n".join(notes)))
+        note = self._begin_block(TextBlock("\n".join(notes)))
         if self._whole is not None and text:
             whole = self._whole
             self._whole = ToolResponse([*whole.content, note], _worse(whole.state, state), whole.metadata)
@@ -152,10 +156,10 @@ class Output:
         if self._whole is not None:
             return self._whole
         try:
-            content = [block.joined() for block in self._blocks]
+            content = [block.join() for block in self._blocks]
         except binascii.Error as error:
             raise ToolError(f"{self._tool.name} yielded data that is not base64: {error}") from error
-        return ToolResponse(content, final(self._state), self._metadata)
+        return ToolResponse(content, final_state(self._state), self._metadata)
 
 
 class _Pieces:
@@ -168,7 +172,7 @@ class _Pieces:
         self.is_open = is_open
         self.pieces = [_payload(block)]
 
-    def joined(self) -> TextBlock | DataBlock:
+    def join(self) -> TextBlock | DataBlock:
         if len(self.pieces) == 1:
             return self.block
         if isinstance(self.block, TextBlock):
@@ -190,4 +194,4 @@ def _is_inline(block: DataBlock) -> bool:
 
 
 def _worse(one: ToolResultState, other: ToolResultState) -> ToolResultState:
-    return max(one, other, key=_GRAVITY.index)
+    return max(one, other, key=_BY_GRAVITY.index)

@@ -1,7 +1,8 @@
-"""From whatever a tool gives back to a `ToolResponse`.
+"""From what a tool returns to a `ToolResponse`.
 
-A `ToolResponse` is taken as it is, a `ToolChunk` as the only piece there is; text becomes one block; blocks, alone or
-in a list, stay as they are; of a `Msg` its text and data are kept. Anything else is written as JSON: `None` is "null".
+A `ToolResponse` is taken as it is, a `ToolChunk` as the only piece there is; a `str` becomes one block; blocks, alone
+or in a list, stay as they are; of a `Msg` its text and data are kept. Anything else is written as JSON: `None` is
+"null".
 """
 
 import inspect
@@ -26,7 +27,7 @@ from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 __all__ = [
     "MAX_DATA",
     "MAX_METADATA",
-    "Budget",
+    "OutputBudget",
     "blocks_of",
     "check_failure_text",
     "check_metadata",
@@ -34,7 +35,7 @@ __all__ = [
     "data_size",
     "failure",
     "failure_text",
-    "final",
+    "final_state",
     "frames_for_log",
     "response_of",
     "state_of",
@@ -48,7 +49,7 @@ _MAX_ERROR = 2_000
 _MAX_MASKED = 50_000
 _SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 _MAX_NOTES = 10  # in the place of data; what is left out after that is only counted
-_FREE = 32  # characters of an id or a media type that are not counted: more than a generated id has
+_UNCOUNTED = 32  # characters of an id or a media type that are not counted: more than a generated id has
 
 MAX_DATA = 50_000_000
 """The most characters of base64 that a result keeps, unless its tool has a `max_output` of its own."""
@@ -63,30 +64,29 @@ def failure(text: str, state: ToolResultState = ToolResultState.ERROR) -> ToolRe
 
 
 def frames_for_log(tool: ToolBase, error: BaseException) -> str:
-    """Return the traceback of an exception from the tool's own code on, with its message if the tool lets it out."""
-    return mask(user_frames_of(error, partial(_words, tool) if tool.error_detail == "message" else None))
+    """Return the traceback of an exception from the tool's own code on, with its message if the tool allows that."""
+    return mask(user_frames_of(error, partial(_message_of, tool) if tool.error_detail == "message" else None))
 
 
-def _words(tool: ToolBase, error: BaseException) -> str:
-    """Return the message of an exception, cut and with secrets masked; nothing if the tool does not let it out."""
+def _message_of(tool: ToolBase, error: BaseException) -> str:
+    """Return the message of an exception, cut and with secrets masked; nothing if the tool does not allow that."""
     if tool.error_detail != "message":
         return ""
-    text = _text_of(error)
-    # Masked before it is cut, for half a secret is not found.
-    told = mask(text[:_MAX_MASKED], [*tool.secrets, *_secrets_of_environment()])
-    return told if len(text) <= _MAX_ERROR else f"{told[:_MAX_ERROR]}... [cut: {len(text):,} characters]"
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # the user's own __str__; the error that it describes matters more
+        text = "(its text cannot be shown)"
+    environment = [value for name, value in os.environ.items() if _SECRET_NAME.search(name.upper())]
+    # Masked before it is cut, since half a secret is not found.
+    masked = mask(text[:_MAX_MASKED], [*tool.secrets, *environment])
+    return masked if len(text) <= _MAX_ERROR else f"{masked[:_MAX_ERROR]}... [cut: {len(text):,} characters]"
 
 
 def check_failure_text(tool: ToolBase, error: BaseException) -> str:
     """Return the short form of what a validator of the tool raised; its traceback goes to the log only."""
     _logger.warning("checking the arguments of tool %r failed:\n%s", tool.name, frames_for_log(tool, error))
-    words = _words(tool, error)
-    return _printable(f"checking the arguments raised {type(error).__name__}{': ' if words else ''}{words}")
-
-
-def _secrets_of_environment() -> list[str]:
-    """Return the values of the environment variables whose names say that they are secret."""
-    return [value for name, value in os.environ.items() if _SECRET_NAME.search(name.upper())]
+    message = _message_of(tool, error)
+    return _printable(f"checking the arguments raised {type(error).__name__}{': ' if message else ''}{message}")
 
 
 def failure_text(tool: ToolBase, error: BaseException) -> str:
@@ -96,26 +96,26 @@ def failure_text(tool: ToolBase, error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         more = f" (and {len(error.exceptions) - 1} more errors)" if len(error.exceptions) > 1 else more
         error = error.exceptions[0]
-    words = _words(tool, error)
-    return _printable(f"{tool.name} failed: {type(error).__name__}{': ' if words else ''}{words}{more}")
+    message = _message_of(tool, error)
+    return _printable(f"{tool.name} failed: {type(error).__name__}{': ' if message else ''}{message}{more}")
 
 
-def to_response(tool: ToolBase, value: Any) -> ToolResponse:
+def to_response(tool: ToolBase, value: object) -> ToolResponse:
     """Return a tool's value as a result, cut to the tool's `max_output`; raises `ToolError` for what cannot be one."""
     if value.__class__ is str and len(value) <= tool.max_output:
         return ToolResponse([TextBlock(value if value.isascii() else _printable(value))])
     response = response_of(tool, value)
     state = state_of(tool, response.state)
     check_metadata(tool, response.metadata)
-    budget = Budget(tool)
-    content = [budget.take(block) for block in blocks_of(tool, response.content)]
-    kept = [block for block in content if block is not None]
+    budget = OutputBudget(tool)
+    parts = [budget.take(block) for block in blocks_of(tool, response.content)]
+    content: ToolOutput = [block for block in parts if block is not None]
     if budget.left_out:
-        kept.append(TextBlock(budget.note))
-    return ToolResponse(kept, final(state), response.metadata or {})
+        content.append(TextBlock(budget.note))
+    return ToolResponse(content, final_state(state), response.metadata or {})
 
 
-class Budget:
+class OutputBudget:
     """How much more a result may keep, in characters: of text and data, of URLs, names and ids."""
 
     __slots__ = ("left", "left_for_data", "left_out", "notes", "total")
@@ -136,13 +136,13 @@ class Budget:
         """Return as much of the block as fits, a note in the place of data that does not, or nothing."""
         if not isinstance(block, TextBlock):
             return self._take_data(block)
-        size = max(len(block.text), 1) + _extra(block.id)
+        size = max(len(block.text), 1) + _excess_length(block.id)
         if size <= self.left:
             self.left -= size
             return block
         self.left_out += size - self.left
-        kept, self.left = block.text[: self.left], 0
-        return TextBlock(kept) if kept else None
+        beginning, self.left = block.text[: self.left], 0
+        return TextBlock(beginning) if beginning else None
 
     def _take_data(self, block: DataBlock) -> TextBlock | DataBlock | None:
         size = data_size(block)
@@ -167,14 +167,14 @@ def data_size(block: DataBlock) -> int:
     """Return how many characters of a result the block takes."""
     source = block.source
     payload = source.data if isinstance(source, Base64Source) else source.url
-    return max(len(payload), 1) + len(block.name or "") + _extra(source.media_type) + _extra(block.id)
+    return max(len(payload), 1) + len(block.name or "") + _excess_length(source.media_type) + _excess_length(block.id)
 
 
-def _extra(text: str) -> int:
-    return max(len(text) - _FREE, 0)
+def _excess_length(text: str) -> int:
+    return max(len(text) - _UNCOUNTED, 0)
 
 
-def response_of(tool: ToolBase, value: Any) -> ToolResponse:
+def response_of(tool: ToolBase, value: object) -> ToolResponse:
     """Return the value of a tool as a result that is neither checked nor cut yet."""
     if isinstance(value, ToolResponse):
         return value
@@ -184,18 +184,19 @@ def response_of(tool: ToolBase, value: Any) -> ToolResponse:
         return ToolResponse([TextBlock(str(value))])
     if isinstance(value, Msg):
         return ToolResponse([*value.get_content_blocks("text"), *value.get_content_blocks("data")])
-    return ToolResponse(content_of(value) or [TextBlock(_json(tool, value))])
+    return ToolResponse(content_of(value) or [TextBlock(_value_as_json(tool, value))])
 
 
-def content_of(value: Any) -> ToolOutput | None:
+def content_of(value: object) -> ToolOutput | None:
     """Return a block, or a list of blocks, as a list; `None` for any other value."""
     if isinstance(value, TextBlock | DataBlock):
         return [value]
-    is_content = isinstance(value, list) and value and all(isinstance(block, TextBlock | DataBlock) for block in value)
-    return value if is_content else None
+    if isinstance(value, list) and value and all(isinstance(block, TextBlock | DataBlock) for block in value):
+        return value
+    return None
 
 
-def _json(tool: ToolBase, value: Any) -> str:
+def _value_as_json(tool: ToolBase, value: object) -> str:
     if hasattr(value, "__aiter__") or hasattr(value, "__next__") or hasattr(value, "__await__"):
         if inspect.iscoroutine(value):
             value.close()  # the result says it, so Python need not warn as well
@@ -206,25 +207,28 @@ def _json(tool: ToolBase, value: Any) -> str:
     try:
         return to_json(value).decode()
     except (PydanticSerializationError, ValueError) as error:
-        with suppress(ValueError, TypeError, RecursionError):  # a text in it may have half a surrogate pair
+        with suppress(ValueError, TypeError, RecursionError):  # a string in it may have half a surrogate pair
             return _printable(json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":")))
         raise ToolError(
             f"the output of {tool.name} is {type_with_article(value)}, which has no JSON form: {error}"
         ) from error
 
 
-def blocks_of(tool: ToolBase, content: Any) -> ToolOutput:
-    if isinstance(content, str):
-        content = [TextBlock(content)]
-    for block in content if isinstance(content, list | tuple) else [content]:
+def blocks_of(tool: ToolBase, content: object) -> ToolOutput:
+    parts: object = [TextBlock(content)] if isinstance(content, str) else content
+    blocks: ToolOutput = []
+    for block in parts if isinstance(parts, list | tuple) else [parts]:
         if not isinstance(block, TextBlock | DataBlock):
             raise ToolError(
-                f"the result of {tool.name} holds {type_with_article(block)}: it is a list of TextBlock and DataBlock"
+                f"the result of {tool.name} holds {type_with_article(block)}: it must be a list of TextBlock and "
+                f"DataBlock"
             )
+        blocks.append(_printable_block(block))
     try:
-        return [mend_block(_printable_block(block)) for block in content]
+        return [mend_block(block) for block in blocks]
     except ValueError as error:
         problem = str(error)
+    # Raised here, so that the error above does not go along as the context.
     raise ToolError(f"the result of {tool.name} holds {problem}")
 
 
@@ -236,7 +240,7 @@ def state_of(tool: ToolBase, state: Any) -> ToolResultState:
         raise ToolError(f"the result of {tool.name} has the state {state!r}: the states are {states}") from None
 
 
-def check_metadata(tool: ToolBase, metadata: Any, before: int = 0) -> int:
+def check_metadata(tool: ToolBase, metadata: object, before: int = 0) -> int:
     """Return how many bytes of JSON metadata has, `before` those of the pieces before it included.
 
     Raises `ToolError` for what cannot be saved, or is more than `MAX_METADATA`.
@@ -246,17 +250,17 @@ def check_metadata(tool: ToolBase, metadata: Any, before: int = 0) -> int:
     if not isinstance(metadata, dict):
         raise ToolError(f"the metadata of {tool.name}'s result is {type_with_article(metadata)}: it must be a dict")
     if not isinstance(metadata.get("response_msg"), Msg | None):
-        raise ToolError(f"the metadata of {tool.name}'s result has a response_msg that is not a Msg: give one")
+        raise ToolError(f"the metadata of {tool.name}'s result has a response_msg that is not a Msg: pass a Msg")
     try:
         size = before + json_size({key: value for key, value in metadata.items() if key != "response_msg"})
     except ValueError as error:
-        problem = f"{error}"
+        problem = str(error)
     else:
         if size <= MAX_METADATA:
             return size
         raise ToolError(
-            f"the metadata of {tool.name}'s result comes to {size:,} bytes, and {MAX_METADATA:,} is the most: it is "
-            f"saved with the conversation, so keep what is large elsewhere, and its address there"
+            f"the metadata of {tool.name}'s result has {size:,} bytes, but at most {MAX_METADATA:,} are allowed: "
+            f"it is saved with the conversation, so keep large data elsewhere, and only its address here"
         )
     raise ToolError(f"the metadata of {tool.name}'s result has no JSON form: {problem}")
 
@@ -277,17 +281,10 @@ def _printable(text: str) -> str:
     return text
 
 
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001  # the user's own __str__; the error that it describes matters more
-        return "(its text cannot be shown)"
-
-
-def type_with_article(value: Any) -> str:
+def type_with_article(value: object) -> str:
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-def final(state: ToolResultState) -> ToolResultState:
+def final_state(state: ToolResultState) -> ToolResultState:
     return ToolResultState.SUCCESS if state is ToolResultState.RUNNING else state

@@ -163,7 +163,7 @@ def test_a_toolkit_and_a_middleware_that_give_no_list_of_tools_are_told_so():
         def list_tools(self):
             return add
 
-    with pytest.raises(ToolConfigError, match=r"Toolkit\(tools=...\) takes a list, not <function add"):
+    with pytest.raises(ToolConfigError, match=r"Toolkit\(tools=...\) must be a list, not <function add"):
         Toolkit(tools=add)
     with pytest.raises(MiddlewareConfigError, match=r"Bare.list_tools\(\) must return a list, not <function add"):
         agent_of([], middlewares=[Bare()])

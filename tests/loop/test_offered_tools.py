@@ -84,7 +84,7 @@ async def test_a_tool_that_a_layer_adds_can_be_called_in_no_other_round():
     agent = agent_of([*calls, "6"], add, middlewares=[AddsOnce()])
     await agent.reply("go")
     assert results(agent)[0] == "6"
-    assert results(agent)[1].startswith("There is no tool 'multiply'")
+    assert results(agent)[1].startswith("The tool 'multiply' does not exist")
     assert agent.toolkit.names() == ["add"]
 
 
@@ -140,16 +140,19 @@ async def test_in_another_process_an_added_tool_that_waited_is_told_to_be_missin
     other = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
     confirmed = [ConfirmResult(True, block) for block in question.get_content_blocks("tool_call")]
     await other.reply(UserConfirmResultEvent(question.id, confirmed))
-    assert results(other)[0].startswith("There is no tool 'multiply'")
+    assert results(other)[0].startswith("The tool 'multiply' does not exist")
 
 
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
-        (SCHEMA, "the tool 'unheard_of' is a schema that nobody can run in this round: put a ToolBase in its place"),
+        (
+            SCHEMA,
+            "the tool 'unheard_of' is a schema whose tool this agent cannot run in this round: put a ToolBase in its",
+        ),
         (add, "a tool must be a ToolBase, or a JSON schema"),
         ({"name": "add"}, "a tool must be a ToolBase, or a JSON schema"),
-        (FunctionTool(add), "two of the tools are called 'add'"),
+        (FunctionTool(add), "two tools are called 'add'"),
     ],
 )
 async def test_a_tool_that_cannot_be_offered_is_refused_with_layer_and_hook(tool, words):

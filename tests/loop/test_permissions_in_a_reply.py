@@ -23,7 +23,7 @@ from agentrt.permission import (
     digest,
 )
 from agentrt.tool import FunctionTool, ToolBase
-from agentrt.tool.arguments import parse_object
+from agentrt.tool.arguments import parse_arguments
 from tests.loop.helpers import agent_of, call, short
 from tests.loop.parked import Answering, Log, PathTool, asked, confirm, done, edited, elsewhere, results_of, yes
 
@@ -387,7 +387,7 @@ async def test_a_call_that_a_layer_replaces_is_checked_and_decided_on_again(name
     result = results_of(agent)["1"]
     assert result.state is ends
     assert words in result.output[0].text
-    assert log == ([(name, parse_object(text)["path"])] if ends is ToolResultState.SUCCESS else [])
+    assert log == ([(name, parse_arguments(text)["path"])] if ends is ToolResultState.SUCCESS else [])
 
 
 async def test_the_layers_of_on_check_permission_decide_on_a_replaced_call_too():
@@ -491,7 +491,7 @@ def test_no_tool_runs_without_a_yes_on_record_for_exactly_that_input(
     decisions, results = agent.state.last_reply.decisions, results_of(agent)
     assert set(results) == {each.id for each in kept}
     allowed = [each for each in kept if decisions[each.id].behavior is ALLOW]
-    ran = [(each.name, parse_object(each.input)["path"]) for each in allowed if each.name in ("rm", "ls")]
+    ran = [(each.name, parse_arguments(each.input)["path"]) for each in allowed if each.name in ("rm", "ls")]
     assert Counter(log) == Counter(ran)
     for each in kept:
         decision = decisions[each.id]

@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.tool import FunctionTool, Toolkit, ToolResponse
-from agentrt.tool.arguments import MAX_INPUT, ArgumentsError, parse_object
+from agentrt.tool.arguments import MAX_INPUT, ArgumentsError, parse_arguments
 from agentrt.tool.call import PreparedCall, respond
 
 JSON = st.recursive(
@@ -37,7 +37,7 @@ def refusal(text: str, *, tool: Any = get_weather) -> str:
 
 def reason(text: str) -> str:
     with pytest.raises(ArgumentsError) as caught:
-        parse_object(text)
+        parse_arguments(text)
     return str(caught.value)
 
 
@@ -49,7 +49,7 @@ def test_missing_argument_is_named_with_what_the_tool_takes() -> None:
 
 
 def test_blank_input_is_an_empty_object() -> None:
-    assert parse_object("") == parse_object(" \n\t") == {}
+    assert parse_arguments("") == parse_arguments(" \n\t") == {}
     assert refusal("") == f"get_weather was not run: argument 'city' is missing.{IT_TAKES}"
 
 
@@ -103,7 +103,10 @@ def test_input_that_two_readers_could_read_differently_is_refused(text: str, sai
 
 
 def test_input_that_is_too_large_is_refused_unread() -> None:
-    assert reason(" " * (MAX_INPUT + 1)) == "its input has 1,000,001 characters, 1,000,000 is the most: send less"
+    assert (
+        reason(" " * (MAX_INPUT + 1))
+        == "its input has 1,000,001 characters, but at most 1,000,000 are allowed: send less"
+    )
 
 
 def test_input_that_is_no_text_is_refused() -> None:
@@ -116,13 +119,13 @@ def test_a_huge_value_is_not_echoed() -> None:
 
 
 def test_a_colon_in_text_is_no_duplicate() -> None:
-    assert parse_object('{"a": "b:c", "d": ":::"}') == {"a": "b:c", "d": ":::"}
+    assert parse_arguments('{"a": "b:c", "d": ":::"}') == {"a": "b:c", "d": ":::"}
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=5))
 def test_every_json_object_comes_back_as_it_was(value: dict[str, Any]) -> None:
-    assert parse_object(json.dumps(value)) == value
-    assert parse_object(json.dumps(value, ensure_ascii=False)) == value
+    assert parse_arguments(json.dumps(value)) == value
+    assert parse_arguments(json.dumps(value, ensure_ascii=False)) == value
 
 
 @given(st.dictionaries(st.text(), JSON, min_size=1, max_size=4), JSON)
@@ -180,7 +183,7 @@ def test_a_validator_of_the_user_that_fails_is_told_to_the_model() -> None:
 
 def test_numbers_that_a_float_can_hold_are_taken_as_they_are():
     text = '{"a": 1e300, "b": ' + "9" * 400 + ', "c": "1e400"}'
-    assert parse_object(text) == {"a": 1e300, "b": int("9" * 400), "c": "1e400"}
+    assert parse_arguments(text) == {"a": 1e300, "b": int("9" * 400), "c": "1e400"}
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ async def test_an_external_tool_needs_a_schema_and_no_call() -> None:
         input_schema = {"type": "object", "properties": {}}  # noqa: RUF012
 
     assert await said(Elsewhere(), "{}") == (
-        "elsewhere was not run: it runs outside of this program, and nobody can be asked here."
+        "elsewhere was not run: it runs outside this program, and only an agent's reply can wait for that."
     )
 
 
@@ -204,7 +204,7 @@ def test_a_call_is_about_its_only_text_or_else_about_all_its_arguments(
 
 
 def test_an_argument_beside_the_only_one_does_not_change_what_the_call_is_about() -> None:
-    with pytest.raises(ToolError, match="fetch takes one argument, and was given more"):
+    with pytest.raises(ToolError, match="fetch takes one argument, but was given more"):
         Fetch().permission_subject({"url": "http://a", "x": 1})
 
 

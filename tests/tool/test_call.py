@@ -186,7 +186,7 @@ async def test_exception_that_is_its_own_cause_is_an_error_result() -> None:
 
 
 def test_a_detail_that_is_not_known_is_refused() -> None:
-    with pytest.raises(ToolConfigError, match='error_detail of refusing is "message" or "type", not \'all\''):
+    with pytest.raises(ToolConfigError, match='error_detail of refusing must be "message" or "type", not \'all\''):
         tool(refusing, error_detail="all")
 
 

@@ -341,7 +341,9 @@ async def test_a_schema_in_the_form_that_models_take_brings_name_and_description
 
 @pytest.mark.parametrize("schema", [{"type": "function"}, {"type": "function", "function": "f"}])
 def test_a_schema_in_that_form_without_parameters_is_refused(schema: dict[str, Any]) -> None:
-    assert 'a json_schema of type "function" is ' in error_of(lambda: FunctionTool(get_weather, json_schema=schema))
+    assert 'a json_schema of type "function" must be ' in error_of(
+        lambda: FunctionTool(get_weather, json_schema=schema)
+    )
 
 
 async def test_a_schema_given_by_hand_makes_up_for_missing_hints() -> None:
@@ -476,13 +478,13 @@ def test_other_signatures_that_no_model_can_fill_are_refused_with_the_remedy() -
         assert text.endswith(end)
         return text.removeprefix(start).removesuffix(end)
 
-    assert said(positional) == "its parameter 'a' is positional-only, a model gives names; remove the `/`"
+    assert said(positional) == "its parameter 'a' is positional-only, but a model gives names; remove the `/`"
     assert said(star) == "a model cannot be told what to pass as *values; take a list instead"
     assert said(stars) == (
         "a model cannot be told what to pass as **values; write the parameters out, or give json_schema"
     )
     assert said(connection) == (
-        "its parameter 'db' is a Thread, which no JSON can hold; give the value yourself with "
+        "its parameter 'db' is a Thread, which JSON cannot hold; give the value yourself with "
         "preset_kwargs={'db': ...}, or take a type that JSON can hold"
     )
     assert "its parameter 'then' is a " in said(callback)
@@ -491,8 +493,8 @@ def test_other_signatures_that_no_model_can_fill_are_refused_with_the_remedy() -
         "define that name at the top of the module, outside `if TYPE_CHECKING:`"
     )
     assert said(bare) == said(star)
-    assert said(wrong).startswith("its parameter 'value' is a 5, which no JSON can hold; ")
-    assert said(broken).startswith("the type hint 'list[' of its parameter 'value' is no type (")
+    assert said(wrong).startswith("its parameter 'value' is a 5, which JSON cannot hold; ")
+    assert said(broken).startswith("the type hint 'list[' of its parameter 'value' is not a type (")
     assert said(contexts) == "its parameters one, two all take the ToolContext; keep one of them"
 
 
@@ -509,7 +511,7 @@ def test_what_is_no_function_is_refused_with_the_remedy() -> None:
     assert "a method without its object; pass a method of an instance" in error_of(lambda: FunctionTool(Search.find))
     nameless = lambda: 1  # noqa: E731
     assert error_of(lambda: FunctionTool(nameless)) == (
-        "a lambda has no name that a model could call it by: write a function with `def`, or give name=... "
+        "a lambda has no name by which a model could call it: write a function with `def`, or give name=... "
         f"({source_location(nameless)})"
     )
     assert FunctionTool(nameless, name="one").name == "one"
@@ -519,7 +521,7 @@ def test_what_is_no_function_is_refused_with_the_remedy() -> None:
 @pytest.mark.parametrize("name", ["", "get weather", "wetter_für", "x" * 65, "a.b", "a\n"])
 def test_names_that_providers_refuse_are_refused(name: str) -> None:
     assert error_of(lambda: FunctionTool(get_weather, name=name)) == (
-        f"{name!r} cannot be the name of a tool: take 1 to 64 of A-Z, a-z, 0-9, `_` and `-`, as providers want"
+        f"{name!r} cannot be the name of a tool: use 1 to 64 of A-Z, a-z, 0-9, `_` and `-`, as providers require"
     )
 
 

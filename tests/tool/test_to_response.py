@@ -23,7 +23,7 @@ from agentrt.message import (
     URLSource,
 )
 from agentrt.tool import FunctionTool, ToolChunk, Toolkit, ToolResponse
-from agentrt.tool.stream_output import Output
+from agentrt.tool.stream_output import StreamOutput
 from agentrt.tool.to_response import to_response
 
 
@@ -160,7 +160,7 @@ async def test_a_circle_is_an_error() -> None:
 
 async def test_wrong_content_is_an_error() -> None:
     response = await returned(ToolResponse([1]))  # type: ignore[list-item]
-    assert texts(response) == ["the result of give holds an int: it is a list of TextBlock and DataBlock"]
+    assert texts(response) == ["the result of give holds an int: it must be a list of TextBlock and DataBlock"]
 
 
 async def test_a_wrong_state_is_an_error() -> None:
@@ -176,7 +176,7 @@ async def test_metadata_that_cannot_be_saved_is_an_error_unless_it_is_the_final_
     response = await returned(ToolResponse([], metadata=[1]))  # type: ignore[arg-type]
     assert texts(response) == ["the metadata of give's result is a list: it must be a dict"]
     response = await returned(ToolResponse([], metadata={"response_msg": "done"}))
-    assert texts(response) == ["the metadata of give's result has a response_msg that is not a Msg: give one"]
+    assert texts(response) == ["the metadata of give's result has a response_msg that is not a Msg: pass a Msg"]
     message = AssistantMsg("a", "b")
     assert (await returned(ToolResponse([], metadata={"response_msg": message}))).metadata == {"response_msg": message}
 
@@ -391,7 +391,7 @@ ITEMS = st.lists(st.text(max_size=4) | st.builds(ToolChunk, st.lists(BLOCKS, max
 
 @given(ITEMS, st.integers(1, 12))
 def test_the_chunks_joined_are_the_result(items: list[Any], max_output: int) -> None:
-    output = Output(FunctionTool(nothing, max_output=max_output))
+    output = StreamOutput(FunctionTool(nothing, max_output=max_output))
     shown = [output.add(item) for item in items]
     shown.append(output.end())
     joined: list[Any] = []

@@ -112,7 +112,7 @@ async def test_functions_and_finished_tools_are_registered_alike() -> None:
 
 def test_options_for_a_finished_tool_are_refused() -> None:
     assert error_of(Toolkit().register_tool_function, FunctionTool(search), func_name="other") == (
-        "search is a finished tool: give name, description, preset_kwargs and json_schema where it is made"
+        "search is a finished tool: give its name, description, preset_kwargs and json_schema where you make it"
     )
 
 
@@ -209,11 +209,11 @@ def test_a_call_of_an_unknown_tool_is_told_the_nearest_and_all_names() -> None:
     result = kit.prepare(call("get_wether", city="Rome"))
     assert (
         text_of(result)
-        == "There is no tool 'get_wether'. Did you mean get_weather? The tools are: get_weather, search."
+        == "The tool 'get_wether' does not exist. Did you mean get_weather? The tools are: get_weather, search."
     )
     assert isinstance(result, ToolResponse)
     assert result.state == "error"
-    assert text_of(Toolkit().prepare(call("x"))) == "There is no tool 'x'. The tools are: none."
+    assert text_of(Toolkit().prepare(call("x"))) == "The tool 'x' does not exist. The tools are: none."
     assert len(text_of(kit.prepare(call("x" * 100_000)))) < 200
 
 
@@ -259,12 +259,12 @@ def test_the_meta_tool_is_offered_when_there_are_groups() -> None:
 async def test_the_meta_tool_sets_all_groups_at_once_and_answers_with_their_notes() -> None:
     kit = grouped()
     assert await run(kit, "reset_equipped_tools", web=True) == (
-        "Active now, beside the tools that are always offered: web.\n\nweb: Quote your sources."
+        "Active now, besides the tools that are always offered: web.\n\nweb: Quote your sources."
     )
     assert kit.active_groups == ["web"]
     assert "get_weather" in kit.names()
     assert await run(kit, "reset_equipped_tools", web=False, files=True) == (
-        "Active now, beside the tools that are always offered: files."
+        "Active now, besides the tools that are always offered: files."
     )
     assert await run(kit, "reset_equipped_tools") == (
         "Active now: only the tools that are always offered (group 'basic')."
@@ -313,11 +313,11 @@ def test_programs_choose_groups_too() -> None:
 
 def test_groups_that_do_not_exist_are_refused_by_name() -> None:
     kit = grouped()
-    unknown = "there is no group 'wb': the groups are 'basic', 'web', 'files'"
+    unknown = "the toolkit has no group 'wb': the groups are 'basic', 'web', 'files'"
     assert error_of(kit.update_tool_groups, ["web", "wb"], True) == unknown
     assert error_of(kit.reset_equipped_tools, wb=True) == unknown
     assert error_of(kit.register_tool_function, get_weather, group_name="wb", func_name="x") == (
-        "there is no group 'wb': create it with create_tool_group, or take one of 'basic', 'web', 'files'"
+        "the toolkit has no group 'wb': create it with create_tool_group, or take one of 'basic', 'web', 'files'"
     )
     assert kit.active_groups == ["files"]
 
@@ -328,9 +328,11 @@ def test_a_saved_choice_of_a_group_that_is_gone_is_harmless() -> None:
 
 def test_group_names_are_checked() -> None:
     kit = grouped()
-    assert error_of(kit.create_tool_group, "web", "Again.") == ("there is a group 'web' already: choose another name")
+    assert error_of(kit.create_tool_group, "web", "Again.") == (
+        "the toolkit already has a group 'web': choose another name"
+    )
     assert error_of(kit.create_tool_group, "basic", "Again.") == (
-        "there is a group 'basic' already: choose another name"
+        "the toolkit already has a group 'basic': choose another name"
     )
     assert "cannot be the name of a group" in error_of(kit.create_tool_group, "the web", "")
 
@@ -367,7 +369,11 @@ def test_a_toolkit_loads_which_groups_are_active() -> None:
     ("state", "error", "told"),
     [
         ({}, KeyError, "must have 'active_groups'"),
-        ({"active_groups": ["web"], "tools": []}, ValueError, "this toolkit, which has no 'tools'"),
+        (
+            {"active_groups": ["web"], "tools": []},
+            ValueError,
+            "the state has 'tools', which this toolkit does not have",
+        ),
         ({"active_groups": ["web", "wb"]}, ToolConfigError, "no group 'wb': the groups are 'basic', 'web', 'files'"),
         ({"active_groups": "web"}, TypeError, "must be a list of the names of groups"),
         ({"active_groups": [["web"]]}, TypeError, "must be a list of the names of groups"),

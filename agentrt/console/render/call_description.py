@@ -5,7 +5,7 @@ from typing import Any
 
 from agentrt.errors import ToolError
 from agentrt.message import ToolCallBlock
-from agentrt.tool.arguments import parse_object
+from agentrt.tool.arguments import parse_arguments
 
 __all__ = ["describe_call", "full_input"]
 
@@ -31,7 +31,7 @@ def full_input(call: ToolCallBlock) -> str:
 
 def _input(call: ToolCallBlock, longest: int | None) -> str:
     try:
-        return _escape_invisible(_json(parse_object(call.input), longest))
+        return _escape_invisible(_json(parse_arguments(call.input), longest))
     except (ToolError, ValueError):  # ValueError: an integer of more digits than Python writes
         return _escape_invisible(f"(this is not a JSON object) {_json(str(call.input), longest)}")
 

@@ -8,9 +8,7 @@ validation libraries write many of them: `^(?!a)b` fits what `^b` fits and `^a` 
 import re
 from collections.abc import Callable
 from datetime import date, time
-from functools import partial
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any
 
 from pydantic_core import SchemaError, SchemaValidator
 from pydantic_core.core_schema import str_schema
@@ -19,53 +17,59 @@ __all__ = ["FORMATS", "PatternError", "compile_pattern"]
 
 # In JavaScript these classes are ASCII, in Rust Unicode; Rust lets a class stand within a class.
 _CLASSES = {"d": "[0-9]", "D": "[^0-9]", "w": "[A-Za-z0-9_]", "W": "[^A-Za-z0-9_]", "<": "<", ">": ">"}
+_NO_RANGE = (r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", "-")
 _IN_CLASS = {"[": r"\[", "&": r"\&", "~": r"\~"}  # operators in Rust
 
 
 class PatternError(ValueError):
-    """A pattern that cannot be checked; the text says why."""
+    """A pattern that cannot be checked; the message says why."""
 
 
 def compile_pattern(pattern: str) -> Callable[[str], bool]:
-    """Return a function that says whether some of a text fits the pattern; raises `PatternError`."""
-    ahead, rest = _lookaheads(pattern)
-    fits = _engine(rest)
-    if not ahead:
-        return fits
-    wanted = [_engine(f"^(?:{inner})") for sign, inner in ahead if sign == "="]
-    refused = [_engine(f"^(?:{inner})") for sign, inner in ahead if sign == "!"]
+    """Return a function that says whether some part of a string matches the pattern; raises `PatternError`."""
+    lookaheads, rest = _split_lookaheads(pattern)
+    matches = _compile(rest)
+    if not lookaheads:
+        return matches
+    required = [_compile(f"^(?:{inner})") for sign, inner in lookaheads if sign == "="]
+    forbidden = [_compile(f"^(?:{inner})") for sign, inner in lookaheads if sign == "!"]
 
     def check(text: str) -> bool:
-        return fits(text) and all(each(text) for each in wanted) and not any(each(text) for each in refused)
+        return (
+            matches(text)
+            and all(is_ahead(text) for is_ahead in required)
+            and not any(is_ahead(text) for is_ahead in forbidden)
+        )
 
     return check
 
 
-def _engine(pattern: str) -> Callable[[str], bool]:
+def _compile(pattern: str) -> Callable[[str], bool]:
     try:
         return SchemaValidator(str_schema(pattern=_translate(pattern), regex_engine="rust-regex")).isinstance_python
     except SchemaError as error:
+        # The last line says what is wrong, after a drawing of where.
         raise PatternError(str(error).strip().rpartition("\n")[2].strip().removeprefix("error: ")) from None
 
 
-def _lookaheads(pattern: str) -> tuple[list[tuple[str, str]], str]:
-    """Return the lookaheads that follow a `^` at the beginning, and the pattern without them."""
-    found: list[tuple[str, str]] = []
+def _split_lookaheads(pattern: str) -> tuple[list[tuple[str, str]], str]:
+    """Return the lookaheads that follow a `^` at the beginning, each with its sign, and the pattern without them."""
+    lookaheads: list[tuple[str, str]] = []
     rest = pattern[1:] if pattern.startswith("^") else ""
     while rest.startswith(("(?=", "(?!")):
-        end = _closing(rest)
-        found.append((rest[2], rest[3:end]))
+        end = _end_of_group(rest)
+        lookaheads.append((rest[2], rest[3:end]))
         rest = rest[end + 1 :]
-    if not found:
+    if not lookaheads:
         return [], pattern
     if rest[:1] in ("*", "+", "?", "{") or _has_alternatives(rest):
         raise PatternError("a lookahead is only supported at the beginning of a pattern without `|` around it")
-    return found, f"^{rest}"
+    return lookaheads, f"^{rest}"
 
 
-def _tokens(pattern: str) -> "list[tuple[int, str, bool]]":
+def _split_tokens(pattern: str) -> list[tuple[int, str, bool]]:
     """Return each character or escape with its place, and whether it stands in a class."""
-    found: list[tuple[int, str, bool]] = []
+    tokens: list[tuple[int, str, bool]] = []
     place, in_class = 0, False
     while place < len(pattern):
         token = pattern[place : place + 2] if pattern[place] == "\\" else pattern[place]
@@ -74,15 +78,15 @@ def _tokens(pattern: str) -> "list[tuple[int, str, bool]]":
             in_class = True
         elif in_class and token == "]":
             in_class = was_in_class = False
-        found.append((place, token, was_in_class))
+        tokens.append((place, token, was_in_class))
         place += len(token)
-    return found
+    return tokens
 
 
-def _closing(group: str) -> int:
-    """Return where the group that the text begins with ends."""
+def _end_of_group(group: str) -> int:
+    """Return where the group ends that opens with the first character."""
     depth = 0
-    for place, token, in_class in _tokens(group):
+    for place, token, in_class in _split_tokens(group):
         if not in_class and token in ("(", ")"):
             depth += 1 if token == "(" else -1
             if depth == 0:
@@ -92,7 +96,7 @@ def _closing(group: str) -> int:
 
 def _has_alternatives(pattern: str) -> bool:
     depth = 0
-    for _, token, in_class in _tokens(pattern):
+    for _, token, in_class in _split_tokens(pattern):
         if not in_class and token in ("(", ")"):
             depth += 1 if token == "(" else -1
         elif not in_class and token == "|" and depth == 0:
@@ -102,21 +106,18 @@ def _has_alternatives(pattern: str) -> bool:
 
 def _translate(pattern: str) -> str:
     """Return a JavaScript pattern in the syntax of Rust."""
-    tokens = _tokens(pattern)
-    told: list[str] = []
+    tokens = _split_tokens(pattern)
+    translated: list[str] = []
     for number, (_, token, in_class) in enumerate(tokens):
         if token[0] == "\\" and token[1:] in _CLASSES:
-            told.append(_CLASSES[token[1:]])
-        elif in_class and token == "-" and _is_beside_a_class(tokens, number):
-            told.append(r"\-")
+            translated.append(_CLASSES[token[1:]])
+        elif in_class and token == "-":
+            # Beside a class it cannot be a range: there JavaScript takes it for itself, and Rust refuses it.
+            neighbours = (tokens[number - 1], tokens[min(number + 1, len(tokens) - 1)])
+            translated.append(r"\-" if any(neighbour in _NO_RANGE for _, neighbour, _ in neighbours) else token)
         else:
-            told.append(_IN_CLASS.get(token, token) if in_class else token)
-    return "".join(told)
-
-
-def _is_beside_a_class(tokens: "list[tuple[int, str, bool]]", number: int) -> bool:
-    around = (tokens[number - 1], tokens[min(number + 1, len(tokens) - 1)])
-    return any(token in (r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", "-") for _, token, _ in around)
+            translated.append(_IN_CLASS.get(token, token) if in_class else token)
+    return "".join(translated)
 
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -139,7 +140,7 @@ def _is_date_time(text: str) -> bool:
     return text[10:11] in ("T", "t", " ") and _is_date(text[:10]) and _is_time(text[11:])
 
 
-def _reads(read: Callable[[Any], Any], text: str) -> bool:
+def _reads(read: Callable[[str], object], text: str) -> bool:
     try:
         read(text)
     except ValueError:
@@ -154,7 +155,7 @@ FORMATS: dict[str, Callable[[str], bool]] = {
     "uuid": lambda text: bool(_UUID.fullmatch(text)),
     "email": lambda text: bool(_EMAIL.fullmatch(text)),
     "uri": lambda text: bool(_URI.fullmatch(text)),
-    "ipv4": partial(_reads, IPv4Address),
+    "ipv4": lambda text: _reads(IPv4Address, text),
     "ipv6": lambda text: "%" not in text and _reads(IPv6Address, text),
 }
 """The formats that are checked, as leniently as pydantic does: a time may lack its zone. Others are ignored."""

@@ -10,7 +10,7 @@ UNSUPPORTED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevalu
 """Keywords of the drafts that are not supported."""
 
 
-def _build_ref(compiler: SubschemaCompiler, reference: object, schema: JSONSchema, pointer: str) -> Check:
+def build_ref(compiler: SubschemaCompiler, reference: object, schema: JSONSchema, pointer: str) -> Check:
     if not isinstance(reference, str):
         raise malformed("$ref", pointer, "a string", reference)
     return compiler.reference(reference, pointer)
@@ -44,7 +44,7 @@ KEYWORDS: dict[str, Build] = {
     "pattern": validation.build_pattern,
     "format": validation.build_format,
     "multipleOf": validation.build_multiple_of,
-    "$ref": _build_ref,
+    "$ref": build_ref,
     "allOf": applicators.build_all_of,
     "anyOf": applicators.build_any_of,
     "oneOf": applicators.build_one_of,
