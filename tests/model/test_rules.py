@@ -497,7 +497,7 @@ async def test_a_captured_text_with_braces_is_left_alone() -> None:
     ("build", "message"),
     [
         (lambda: Rule("owl"), "does nothing: give it answer=, call= or both"),
-        (lambda: Rule("(owl", "x"), "is no regular expression"),
+        (lambda: Rule("(owl", "x"), "is not a regular expression"),
     ],
 )
 def test_a_rule_that_cannot_work_is_refused_when_it_is_built(build: Callable[[], Any], message: str) -> None:

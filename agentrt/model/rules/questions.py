@@ -1,0 +1,96 @@
+"""What a question asks for: each function returns what it has found, or `None` when it does not apply."""
+
+import re
+
+from agentrt.model.rules.rule import Known
+from agentrt.model.rules.search_result import best_hits, hits_in
+from agentrt.model.rules.words import STOP_WORDS, content_words, file_in, quotation_in, search, stem
+
+__all__ = [
+    "asks_about_a_word",
+    "asks_for_a_number",
+    "asks_what_it_says",
+    "asks_which_file",
+    "has_failed",
+    "is_in_the_system_prompt",
+    "is_listed_elsewhere",
+    "names_a_file",
+]
+
+_FILES = r"\b(?:files?|documents?|notes?|where|find|search|look|anything)\b.{0,60}?\b"
+_WHICH_FILE = (
+    _FILES + r"the (?P<exact>words?|text|term|phrase|string)\s+(?P<text>.+)",
+    _FILES + r"(?:(?:contain|mention|hold|include|define|say|use)(?:s|ing)?|has|have|(?:is|are) about)\s+(?P<text>.+)",
+    r"\b(?:where|in (?:which|what) files?) (?:is|are|does|do|can i find)\s+(?P<text>.+)",
+)
+_LABEL = re.compile(r"^(?:(?:the|a|an|words?|text|name|class|function|method)\s+)+", re.IGNORECASE)
+_AFTERTHOUGHT = re.compile(
+    r"\s+(?:in (?:it|(?:the|this|these|all|any)\b.*)|anywhere|mentioned|used|defined)$", re.IGNORECASE
+)
+_OPERATORS = {"plus": "+", "minus": "-", "times|multiplied by|x": "*", "divided by": "/"}
+_READS = (
+    r"^(?:please )?(?:read|open|show|print|cat) (?:me )?(?:the )?(?:file )?(?P<path>[^\s?!]+)[.?!]*$",
+    r"\bwhat(?: does|'s in| is in) (?:the )?(?:file )?(?P<path>[^\s?!]+)(?: say\b|\?*$)",
+)
+
+
+def asks_which_file(known: Known) -> Known | None:
+    """Find the `text` to search for, unless a file is named or the text will hardly stand in one place."""
+    question = known["question"].rstrip(" .?!")
+    found = search(question, *_WHICH_FILE)
+    if found is None or file_in(question.removesuffix(found["text"])):
+        return None  # the question is about the file that it names
+    quotation = quotation_in(found["text"])
+    text = _LABEL.sub("", _AFTERTHOUGHT.sub("", found["text"])).strip(" ,;:'\"")
+    # Several words that are not quoted will hardly stand in one place; another rule looks for the rarest of them.
+    is_exact = quotation or found.get("exact") or " " not in text
+    return {"text": quotation or text} if is_exact and re.search(r"\w", text) else None
+
+
+def asks_about_a_word(known: Known) -> Known | None:
+    """Find the `text` to search for: what is quoted, or else the word that says most."""
+    words = [quotation_in(known["question"]), *map(stem, content_words(known["question"]))]
+    return next(({"text": word} for word in words if word), None)
+
+
+def asks_for_a_number(known: Known) -> Known | None:
+    """Find the `expression` to calculate, in digits or with operators in words; a date or a version is none."""
+    question = known["question"]
+    for words, operator in _OPERATORS.items():
+        question = re.sub(rf"\b(?:{words})\b", operator, question, flags=re.IGNORECASE)
+    runs = re.findall(r"(?<![\w./-])[-(\d.][-+*/%().\d\s]*[\d)](?!\w)", question)
+    sums = [run for run in runs if re.search(r"\d[\s)]*[-+*/%][-+*/%\s(.]*\d", run)]
+    longest = max((run for run in sums if not re.fullmatch(r"\d+(?:[-/.]\d+){2,}", run)), key=len, default="")
+    asks = re.search(r"\b(?:what(?:'s| is)|calculate|compute|evaluate|how much)\b|=", question, re.IGNORECASE)
+    return {"expression": longest} if longest and (asks or 2 * len(longest) > len(question)) else None
+
+
+def names_a_file(known: Known) -> Known | None:
+    """Find the `path` of the file that the question is about."""
+    path = file_in(known["question"]) or (search(known["question"], *_READS) or {"path": ""})["path"]
+    return {"path": path} if path and path.lower() not in STOP_WORDS else None
+
+
+def has_failed(known: Known) -> Known | None:
+    """Apply after a call that failed."""
+    return {} if "error" in known else None
+
+
+def is_listed_elsewhere(known: Known) -> Known | None:
+    """After a list: the file whose name, with or without its ending, is the one that could not be read."""
+    missing = known["path"].rpartition("/")[2].lower()
+    names = {path: path.rpartition("/")[2].lower() for path in known["result"].splitlines() if path != known["path"]}
+    return next(({"path": path} for path, name in names.items() if missing in (name, name.partition(".")[0])), None)
+
+
+def asks_what_it_says(known: Known) -> Known | None:
+    """After a search: find the `path` of the file to read, if the question asks what is said and not where."""
+    asks = re.search(r"\b(?:says?|explain|describe|tell me)\b", known["question"], re.IGNORECASE)
+    best, _ = best_hits(hits_in(known["result"]), content_words(known["question"]))
+    return {"path": best[0].path} if asks and best else None
+
+
+def is_in_the_system_prompt(known: Known) -> Known | None:
+    """Find the `fact` in a line of the system prompt, such as "Time: 12:00"."""
+    asked_for = search(known["question"], r"\bwhat (?P<what>time|date|day) is it\b")
+    return asked_for and search(known["system"], rf"(?m)^(?P<fact>{asked_for['what']}: .*)")
