@@ -212,7 +212,7 @@ def test_a_text_file_is_read_out() -> None:
             "application/pdf at https://x.invalid/a.pdf",
         ),
         (DataBlock(URLSource("file:///a.png", "image/png")), "image/png at file:///a.png"),
-        (DataBlock(Base64Source("/w==", "text/plain")), "no readable text"),
+        (DataBlock(Base64Source("/w==", "text/plain")), "not readable text"),
     ],
 )
 def test_what_the_api_does_not_take_leaves_a_note(block: DataBlock, words: str) -> None:

@@ -114,7 +114,7 @@ class Rule:
 
 
 def fill_template(template: Any, known: Known) -> Any:
-    """Return the template with what is known in place of the names in braces; other values than a `str` stay as they are."""
+    """Return the template with what is known in place of the names in braces; only a `str` is one."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] in known:
