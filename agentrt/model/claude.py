@@ -12,7 +12,7 @@ _NAME = re.compile(r"claude-([a-z]+)-(\d+|preview)(?:[.-](?:0|(\d{1,2})))?(?![\d
 class ClaudeRules:
     """How a model differs from others behind Anthropic's API.
 
-    `thinking` names the types of `thinking` that it accepts. `thinks`: it thinks unless it is told not to. `samples`:
+    `thinking` names the types of `thinking` that it accepts. `thinks`: it thinks unless it is asked not to. `samples`:
     it accepts a temperature and a top_p other than the default. `must_call`: it can be made to call a tool; if not,
     "required" and the name of a tool become "auto". `binds_thinking`: its thoughts are valid only after exactly the
     conversation that they followed; the API is then asked to drop those that no longer fit, and not to refuse them.

@@ -22,13 +22,21 @@ _CHARACTERS_PER_TOKEN = 4
 
 def estimated_usage(messages: Iterable[Msg], content: Iterable[ContentBlock]) -> ChatUsage:
     """Return the usage of a call that asked `messages` and was answered with `content`, by the length of their text."""
-    asked, said = sum(map(_characters, messages)), sum(map(characters_of, content))
-    return ChatUsage(_tokens(asked), _tokens(said), estimated=True)
+    input_length = output_length = 0
+    for msg in messages:
+        # A message of plain text is counted as it is: `get_content_blocks` would make a block of it.
+        blocks = msg.content
+        input_length += len(blocks) if isinstance(blocks, str) else sum(map(characters_of, blocks))
+    for block in content:
+        output_length += characters_of(block)
+    return ChatUsage(
+        input_length // _CHARACTERS_PER_TOKEN + 1, output_length // _CHARACTERS_PER_TOKEN + 1, estimated=True
+    )
 
 
 def characters_of(block: Any) -> int:
     """Return how many characters of text the block holds; images, files and what cannot be counted are none."""
-    kind = block.__class__
+    kind = block.__class__  # compared by identity and in the order of their numbers: a stream counts every piece
     try:
         if kind is TextBlock:
             return len(block.text)
@@ -41,13 +49,5 @@ def characters_of(block: Any) -> int:
         if kind is ProviderBlock:
             return len(block.content)
         return len(block.hint) if kind is HintBlock else 0
-    except TypeError:  # a model's own adapter may give anything for a text
+    except TypeError:  # an adapter of the user's own may put anything where text belongs
         return 0
-
-
-def _tokens(characters: int) -> int:
-    return characters // _CHARACTERS_PER_TOKEN + 1
-
-
-def _characters(msg: Msg) -> int:
-    return len(msg.content) if isinstance(msg.content, str) else sum(map(characters_of, msg.content))

@@ -1,7 +1,7 @@
 """Models by name: "openai:gpt-5-mini", "ollama:qwen3", "rules"."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -53,15 +53,16 @@ class Preset:
         found = {"base_url": own_url or self.base_url, "api_key": self._key(own_url)}
         if self.adapter is OpenAIChatModel:
             found |= {"key_variable": self.key_variable, "quirks": self.quirks}
-        _check(settings, self.adapter)
-        return self.adapter(model, **{**found, **{k: v for k, v in settings.items() if v is not None}})
+        _check_settings(settings, self.adapter)
+        given_settings = {name: value for name, value in settings.items() if value is not None}
+        return self.adapter(model, **{**found, **given_settings})
 
     def _url_of_environment(self) -> str | None:
-        given = os.environ.get(self.url_variable or "", "").strip()
+        value = os.environ.get(self.url_variable or "", "").strip()
         try:
-            return self.url_of(given) if given else None
+            return self.url_of(value) if value else None
         except ValueError as error:
-            place = given.rpartition("@")[2]  # without a password
+            place = value.rpartition("@")[2]  # without a password
             raise ConfigError(f"{self.url_variable} is {place!r}, which leads nowhere: {error}") from error
 
     def _key(self, own_url: str | None) -> str | None:
@@ -111,16 +112,16 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
             raise ConfigError(f"chat_model() was given a model and {sorted(settings)}: give them to its constructor")
         return spec
     if not isinstance(spec, str):
-        raise ConfigError(f"chat_model() takes a text such as 'openai:gpt-5-mini' or a model, not {spec!r:.100}")
+        raise ConfigError(f"chat_model() takes a str such as 'openai:gpt-5-mini', or a model, not {spec!r:.100}")
     provider, _, model = (part.strip() for part in spec.partition(":"))
     if provider == "rules":
         if model:
             raise ConfigError(f"{spec!r:.100}: the rules are one model and have no other names: write 'rules'")
-        _check(settings, RulesChatModel)
+        _check_settings(settings, RulesChatModel)
         return RulesChatModel(**settings)
     preset = PRESETS.get(provider)
     if preset is None:
-        raise ConfigError(_unknown(spec, provider))
+        raise ConfigError(_unknown_provider_message(spec, provider))
     if not model:
         raise ConfigError(f"{spec!r} names no model: write '{provider}:MODEL', as in '{provider}:{preset.example}'")
     built = preset.build(model, settings)
@@ -128,14 +129,15 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
     return built
 
 
-def _check(settings: dict[str, Any], make: Callable[..., ChatModelBase]) -> None:
-    known = option_names(make)
+def _check_settings(settings: Iterable[str], model: Callable[..., ChatModelBase]) -> None:
+    # Before any key or URL is asked for: a slip in a setting should not show up as a missing key.
+    known = option_names(model)
     for name in settings:
         if name not in known:
-            raise ConfigError(f"{make.__name__} has no setting {name!r}: it takes {', '.join(known)}")
+            raise ConfigError(f"{model.__name__} has no setting {name!r}: it takes {', '.join(known)}")
 
 
-def _unknown(spec: str, provider: str) -> str:
+def _unknown_provider_message(spec: str, provider: str) -> str:
     near = get_close_matches(provider.lower(), [*PRESETS, "rules"], 1)
     guess = f"did you mean {near[0]!r}? " if near else ""
     return (

@@ -1,10 +1,10 @@
-"""A model that says what it was told to say: for tests, examples and benchmarks, with no key and no network."""
+"""A model that gives the answers it was built with: for tests, examples and benchmarks, with no key and no network."""
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from inspect import isawaitable
-from typing import Any
+from typing import Any, TypeGuard
 
 import anyio.lowlevel
 
@@ -21,8 +21,8 @@ Raised = BaseException | type[BaseException]
 Script = str | ChatResponse | Raised | Sequence[str | ChatResponse | ContentBlock | Raised]
 ScriptedResponse = Script | Callable[[list[Msg], list[JSONSchema] | None], Script | Awaitable[Script]]
 
-_END: Any = object()
-_PIECE = 16  # characters of a tool call's input that are streamed at a time
+_END_OF_SCRIPT: Any = object()
+_INPUT_PIECE = 16  # characters of a tool call's input that are streamed at a time
 
 
 @dataclass(slots=True)
@@ -59,14 +59,21 @@ class ScriptedChatModel(ChatModelBase):
         super().__init__(model=model, stream=stream is not False)
         self.calls = []
         self._stream_wanted = stream
-        self._responses = _script(responses)
+        # A single response would be taken apart, letter by letter or error by error.
+        is_single = isinstance(responses, (str, ChatResponse)) or _is_raised(responses)
+        if is_single or not isinstance(responses, Iterable):
+            raise ConfigError(
+                f"ScriptedChatModel takes a list or an iterator of responses, not {responses!r}: "
+                f"write ScriptedChatModel([...])"
+            )
+        self._responses = iter(responses)
 
     async def _call(
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
         await anyio.lowlevel.checkpoint()
         self.calls.append(ScriptedCall(list(messages), tools, tool_choice))
-        response: Any = self._next_response()
+        response: object = self._next_response()
         if callable(response) and not _is_raised(response):
             response = response(messages, tools)
             if isawaitable(response):
@@ -74,29 +81,35 @@ class ScriptedChatModel(ChatModelBase):
         return await self._play(response, messages)
 
     def _next_response(self) -> ScriptedResponse:
-        response = next(self._responses, _END)
-        if response is not _END:
+        response = next(self._responses, _END_OF_SCRIPT)
+        if response is not _END_OF_SCRIPT:
             return response
-        call = self.calls[-1]
+        messages = self.calls[-1].messages
+        text = (messages[-1].get_text_content() if messages else None) or ""
+        shown = text if len(text) <= 200 else text[:200] + "..."
         raise UsageError(
             f"{type(self).__name__} {self.model!r} has no response left: {len(self.calls) - 1} were scripted, and call "
-            f"{len(self.calls)} says {_last_words(call.messages)!r}: script one more, or end with itertools.repeat(...)"
+            f"{len(self.calls)} says {shown!r}: script one more, or end with itertools.repeat(...)"
         )
 
-    async def _play(self, response: Any, messages: list[Msg]) -> ModelResult:
+    async def _play(self, response: object, messages: list[Msg]) -> ModelResult:
         if _is_raised(response):
-            raise _afresh(response)
+            raise _without_traceback(response)
         if isinstance(response, ChatResponse):
             return stream_response(response) if self._stream_wanted and response.is_last else response
         if isinstance(response, str):
             whole = whole_response([TextBlock(response)], messages)
             return whole if self._stream_wanted is False else stream_response(whole)
         if not isinstance(response, (list, tuple)):
-            raise _misfit(response)
+            raise _wrong_response(response)
         if response and all(isinstance(item, BLOCKS) for item in response):
             return await self._play(whole_response(list(response), messages), messages)
         stream = _stream_items(response, messages)
-        return await _join(stream) if self._stream_wanted is False else stream
+        if self._stream_wanted is not False:
+            return stream
+        async for piece in stream:
+            last = piece  # the whole response, with which every such stream ends
+        return last
 
 
 def whole_response(content: list[ContentBlock], messages: list[Msg]) -> ChatResponse:
@@ -113,34 +126,20 @@ async def stream_response(response: ChatResponse) -> AsyncGenerator[ChatResponse
     yield response
 
 
-def _script(responses: Any) -> Iterator[ScriptedResponse]:
-    if isinstance(responses, (str, ChatResponse)) or _is_raised(responses) or not isinstance(responses, Iterable):
-        raise ConfigError(
-            f"ScriptedChatModel takes a list or an iterator of responses, not {responses!r}: "
-            f"write ScriptedChatModel([...])"
-        )
-    return iter(responses)
-
-
-def _is_raised(response: Any) -> bool:
+def _is_raised(response: object) -> TypeGuard[Raised]:
     return isinstance(response, BaseException) or (isinstance(response, type) and issubclass(response, BaseException))
 
 
-def _afresh(error: Raised) -> Raised:
+def _without_traceback(error: Raised) -> Raised:
     # An instance that is raised again and again would drag a growing traceback along.
     return error.with_traceback(None) if isinstance(error, BaseException) else error
 
 
-def _misfit(item: Any) -> UsageError:
+def _wrong_response(item: object) -> UsageError:
     return UsageError(
         f"a scripted response is a str, a ChatResponse, an exception, a list of blocks or of pieces, or a function "
         f"that returns one of these, not {item!r}"
     )
-
-
-def _last_words(messages: list[Msg]) -> str:
-    text = (messages[-1].get_text_content() if messages else None) or ""
-    return text if len(text) <= 200 else text[:200] + "..."
 
 
 def _pieces(block: ContentBlock) -> Iterator[ContentBlock]:
@@ -151,8 +150,8 @@ def _pieces(block: ContentBlock) -> Iterator[ContentBlock]:
         pieces[-1].signature = block.signature
         return iter(pieces)
     if isinstance(block, ToolCallBlock):
-        cuts = range(0, len(block.input) or 1, _PIECE)
-        return (ToolCallBlock(block.id, block.name, block.input[cut : cut + _PIECE]) for cut in cuts)
+        cuts = range(0, len(block.input) or 1, _INPUT_PIECE)
+        return (ToolCallBlock(block.id, block.name, block.input[cut : cut + _INPUT_PIECE]) for cut in cuts)
     return iter([block])
 
 
@@ -160,56 +159,43 @@ def _words(text: str) -> list[str]:
     return re.findall(r"^\s+|\S+\s*", text)
 
 
-async def _stream_items(items: Sequence[Any], messages: list[Msg]) -> AsyncGenerator[ChatResponse, None]:
+async def _stream_items(items: Sequence[object], messages: list[Msg]) -> AsyncGenerator[ChatResponse, None]:
     text_id = new_id()
-    said: list[ContentBlock] = []
+    content: list[ContentBlock] = []
     for item in items:
         if _is_raised(item):
-            raise _afresh(item)
-        piece = _piece(item, text_id)
+            raise _without_traceback(item)
+        if isinstance(item, str):
+            piece = ChatResponse([TextBlock(item, text_id)], False)
+        elif isinstance(item, BLOCKS):
+            piece = ChatResponse([item], False)
+        elif isinstance(item, ChatResponse):
+            piece = item
+        else:
+            raise _wrong_response(item)
         yield piece
         if piece.is_last:
             return
-        said += piece.content
-    yield whole_response(_merge(said), messages)
+        content += piece.content
+    yield whole_response(_join_pieces(content), messages)
 
 
-def _piece(item: Any, text_id: str) -> ChatResponse:
-    if isinstance(item, str):
-        return ChatResponse([TextBlock(item, text_id)], False)
-    if isinstance(item, BLOCKS):
-        return ChatResponse([item], False)
-    if isinstance(item, ChatResponse):
-        return item
-    raise _misfit(item)
-
-
-def _merge(pieces: list[ContentBlock]) -> list[ContentBlock]:
+def _join_pieces(pieces: list[ContentBlock]) -> list[ContentBlock]:
     """Join the pieces of one tool call, and text or thinking that follows on text or thinking."""
-    merged: list[ContentBlock] = []
+    blocks: list[ContentBlock] = []
+    calls: dict[str, ToolCallBlock] = {}
     for piece in pieces:
-        whole = _whole_of(piece, merged)
-        if whole is None:
-            merged.append(replace(piece))
-        elif isinstance(piece, ToolCallBlock):
-            whole.input += piece.input
-        elif isinstance(piece, TextBlock):
-            whole.text += piece.text
-        elif isinstance(piece, ThinkingBlock):
-            whole.thinking += piece.thinking
-            whole.signature = piece.signature or whole.signature
-    return merged
-
-
-def _whole_of(piece: ContentBlock, merged: list[ContentBlock]) -> Any:
-    if isinstance(piece, ToolCallBlock):
-        return next((block for block in merged if isinstance(block, ToolCallBlock) and block.id == piece.id), None)
-    if isinstance(piece, (TextBlock, ThinkingBlock)) and merged and merged[-1].type == piece.type:
-        return merged[-1]
-    return None
-
-
-async def _join(stream: AsyncGenerator[ChatResponse, None]) -> ChatResponse:
-    async for piece in stream:
-        whole = piece
-    return whole
+        last = blocks[-1] if blocks else None
+        if isinstance(piece, ToolCallBlock) and piece.id in calls:
+            calls[piece.id].input += piece.input
+        elif isinstance(piece, TextBlock) and isinstance(last, TextBlock):
+            last.text += piece.text
+        elif isinstance(piece, ThinkingBlock) and isinstance(last, ThinkingBlock):
+            last.thinking += piece.thinking
+            last.signature = piece.signature or last.signature
+        else:
+            block = replace(piece)  # the script's own pieces may be streamed again
+            blocks.append(block)
+            if isinstance(block, ToolCallBlock):
+                calls[block.id] = block
+    return blocks

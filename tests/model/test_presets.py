@@ -156,7 +156,7 @@ async def test_a_server_that_is_not_there_is_named_with_the_question_whether_it_
         ("deepseek:deepseek-chat", "set DEEPSEEK_API_KEY or give api_key="),
         ("dashscope:qwen-max", "set DASHSCOPE_API_KEY or give api_key="),
         ("anthropic:claude-sonnet-5", "set ANTHROPIC_API_KEY or give api_key="),
-        (None, "takes a text such as 'openai:gpt-5-mini'"),
+        (None, "takes a str such as 'openai:gpt-5-mini'"),
     ],
 )
 def test_what_is_missing_or_wrong_comes_with_the_remedy(spec: Any, remedy: str) -> None:

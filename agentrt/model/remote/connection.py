@@ -55,15 +55,16 @@ class Unsuccessful(Exception):
 async def raise_for_status(response: Any) -> None:
     """Raise `Unsuccessful` for a status that is not a success; a hook for responses of httpx2's clients.
 
-    The SDKs read such a body to its end, and when that fails, or there is no end, its status is lost.
+    The SDKs read such a body to its end, and when that fails, or never ends, its status is lost.
     """
     if not response.is_success:
-        raise Unsuccessful(response.status_code, response.headers, await _beginning(response))
+        raise Unsuccessful(response.status_code, response.headers, await _read_error_body(response))
 
 
-async def _beginning(response: Any) -> bytes:
-    """Return what comes of the body within the limits; a body that cannot be read says nothing."""
+async def _read_error_body(response: Any) -> bytes:
+    """Return what comes of the body within the limits; nothing of one that cannot be read."""
     body = bytearray()
+    # At most half of what the call has left: the status must still be reported in time.
     left = anyio.current_effective_deadline() - anyio.current_time()
     with anyio.move_on_after(min(_MAX_ERROR_SECONDS, left / 2)) as scope, suppress(Exception):
         async for chunk in response.aiter_bytes():

@@ -1,4 +1,4 @@
-"""What can be read off a text without understanding it: words, numbers, quotations, names of files."""
+"""What can be read off a question without understanding it: words, numbers, quotations, names of files."""
 
 import re
 
@@ -15,7 +15,7 @@ STOP_WORDS = frozenset(_STOP_WORD_LIST.split())
 
 
 def content_words(text: str) -> list[str]:
-    """Return the words that say what a text is about, the rarest kind first: odd ones, names, long ones."""
+    """Return the words that say what the text is about, the rarest kind first: odd ones, names, long ones."""
     words = [re.sub(r"'s?$", "", word) for word in re.findall(r"\w+(?:[-'.]\w+)*", text)]
     subjects = dict.fromkeys(word for word in words if word.lower() not in STOP_WORDS and len(word) > 1)
     return sorted(subjects, key=lambda word: (word[1:].isalpha() and word[1:].islower(), word.islower(), -len(word)))
