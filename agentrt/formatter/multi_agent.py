@@ -3,6 +3,7 @@
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
@@ -104,21 +105,14 @@ def _indent(text: str) -> TextBlock:
 def _file_block(block: DataBlock) -> ContentBlock:
     # Formatters may put a file of text, or the place of a file that their API does not take, among the words: neither
     # may begin a line without the indent.
-    text = _text_in(block.source)
-    if text is not None:
-        return _indent(f"{block.name}:\n{text}" if block.name else text)
-    source = replace(block.source, media_type=_LINE_BREAK.sub(" ", block.source.media_type))
+    source = block.source
+    # What is text is seen from the data, since each formatter has rules of its own for types.
+    if not source.media_type.strip().lower().startswith(_NEVER_TEXT):
+        data = source.data if isinstance(source, Base64Source) else source.url.partition(";base64,")[2]
+        with suppress(ValueError):
+            if text := b64decode(data).decode():
+                return _indent(f"{block.name}:\n{text}" if block.name else text)
+    source = replace(source, media_type=_LINE_BREAK.sub(" ", source.media_type))
     if isinstance(source, URLSource):
         source = replace(source, url=_LINE_BREAK.sub("", source.url))
     return replace(block, source=source, name=block.name and _LINE_BREAK.sub(" ", block.name))
-
-
-def _text_in(source: Base64Source | URLSource) -> str | None:
-    # By what it holds, since a formatter decides by rules of its own which types are text.
-    if source.media_type.strip().lower().startswith(_NEVER_TEXT):
-        return None
-    data = source.data if isinstance(source, Base64Source) else source.url.partition(";base64,")[2]
-    try:
-        return b64decode(data).decode() or None
-    except ValueError:
-        return None

@@ -88,7 +88,10 @@ class AnthropicChatModel(RemoteChatModel):
         check_option(rules, ClaudeRules, f"{type(self).__name__}(rules=...)", "rules=ClaudeRules(must_call=False)")
         self.rules = rules = rules or rules_of(model)
         if not rules.samples:
-            _check_sampling(model, temperature=temperature, top_p=top_p)
+            for name, value in (("temperature", temperature), ("top_p", top_p)):
+                if value is not None and value != 1:
+                    reason = f"{model!r} takes no {name} but its default, not {value!r}"
+                    raise ConfigError(f"{reason}: leave it out; {_OVERRIDE}")
             temperature = top_p = None  # at most their default, which need not be sent
         self._thinking = _thinking_to_send(model, thinking, rules)
         self._server_tools = _check_server_tools(server_tools)
@@ -111,7 +114,7 @@ class AnthropicChatModel(RemoteChatModel):
     ) -> JSONObject:
         body = {"model": self.model, "stream": self.stream, **self.settings, **self._formatter(messages)}
         body |= self._tool_fields(tools, tool_choice, body["messages"])
-        if self._thinking and _may_think(body, self._thinking["type"]):
+        if self._thinking and self._may_think(body):
             body["thinking"] = self._thinking
         if self.rules.binds_thinking and "block_binding" not in self._thinking:
             # The API cannot be asked to drop thoughts that no longer fit, and would refuse the whole request for one.
@@ -141,6 +144,20 @@ class AnthropicChatModel(RemoteChatModel):
             return {"type": kind if kind == "none" else "auto"}
         return {"type": kind} if kind else {"type": "tool", "name": choice.mode}
 
+    def _may_think(self, body: JSONObject) -> bool:
+        """Say whether the API takes `thinking` of the type that is set with this request."""
+        kind = self._thinking["type"]
+        if kind not in ("enabled", "adaptive"):
+            return True
+        if body.get("tool_choice", {}).get("type") in ("any", "tool"):
+            return False
+        # Results and the turn that asked for them are one round: what it began with counts.
+        *earlier, last = body["messages"]
+        if earlier and _parts_of(last)[0]["type"] == "tool_result":
+            last = earlier[-1]
+        continues = last["role"] == "assistant"  # a turn that another model may have begun, without thinking
+        return kind == "adaptive" or not continues or _parts_of(last)[0]["type"] in _THOUGHTS
+
     def _headers(self) -> dict[str, str]:
         headers = super()._headers()
         if "block_binding" not in self._thinking:
@@ -151,12 +168,6 @@ class AnthropicChatModel(RemoteChatModel):
 
     def _reader(self, messages: Sequence[Msg]) -> AnswerReader:
         return _AnthropicReader(messages)
-
-
-def _check_sampling(model: str, **settings: float | None) -> None:
-    for name, value in settings.items():
-        if value is not None and value != 1:
-            raise ConfigError(f"{model!r} takes no {name} but its default, not {value!r}: leave it out; {_OVERRIDE}")
 
 
 def _thinking_to_send(model: str, thinking: Mapping[str, object] | None, rules: ClaudeRules) -> JSONObject:
@@ -203,20 +214,6 @@ def _tool_to_send(schema: JSONSchema) -> JSONObject:
         "description": function.get("description") or "",
         "input_schema": function.get("parameters") or {"type": "object", "properties": {}},
     }
-
-
-def _may_think(body: JSONObject, kind: str) -> bool:
-    """Say whether the API takes `thinking` of this type with this request."""
-    if kind not in ("enabled", "adaptive"):
-        return True
-    if body.get("tool_choice", {}).get("type") in ("any", "tool"):
-        return False
-    # Results and the turn that asked for them are one round: what it began with counts.
-    *earlier, last = body["messages"]
-    if earlier and _parts_of(last)[0]["type"] == "tool_result":
-        last = earlier[-1]
-    continues = last["role"] == "assistant"  # a turn that another model may have begun, without thinking
-    return kind == "adaptive" or not continues or _parts_of(last)[0]["type"] in _THOUGHTS
 
 
 def _parts_of(turn: JSONObject) -> list[JSONObject]:

@@ -121,7 +121,13 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
         return RulesChatModel(**settings)
     preset = PRESETS.get(provider)
     if preset is None:
-        raise ConfigError(_unknown_provider_message(spec, provider))
+        near = get_close_matches(provider.lower(), [*PRESETS, "rules"], 1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"{spec!r:.100} names no provider that is known: {guess}write 'provider:model', as in 'openai:gpt-5-mini', "
+            f"with one of {', '.join(PRESETS)}, or write 'rules'; for another server that speaks OpenAI's API, write "
+            f"'openai:MODEL' and give base_url=..."
+        )
     if not model:
         raise ConfigError(f"{spec!r} names no model: write '{provider}:MODEL', as in '{provider}:{preset.example}'")
     built = preset.build(model, settings)
@@ -135,16 +141,6 @@ def _check_settings(settings: Iterable[str], model: Callable[..., ChatModelBase]
     for name in settings:
         if name not in known:
             raise ConfigError(f"{model.__name__} has no setting {name!r}: it takes {', '.join(known)}")
-
-
-def _unknown_provider_message(spec: str, provider: str) -> str:
-    near = get_close_matches(provider.lower(), [*PRESETS, "rules"], 1)
-    guess = f"did you mean {near[0]!r}? " if near else ""
-    return (
-        f"{spec!r:.100} names no provider that is known: {guess}write 'provider:model', as in 'openai:gpt-5-mini', "
-        f"with one of {', '.join(PRESETS)}, or write 'rules'; for another server that speaks OpenAI's API, write "
-        f"'openai:MODEL' and give base_url=..."
-    )
 
 
 def default_model() -> ChatModelBase:

@@ -86,10 +86,10 @@ class ScriptedChatModel(ChatModelBase):
             return response
         messages = self.calls[-1].messages
         text = (messages[-1].get_text_content() if messages else None) or ""
-        shown = text if len(text) <= 200 else text[:200] + "..."
+        excerpt = text if len(text) <= 200 else text[:200] + "..."
         raise UsageError(
             f"{type(self).__name__} {self.model!r} has no response left: {len(self.calls) - 1} were scripted, and call "
-            f"{len(self.calls)} says {shown!r}: script one more, or end with itertools.repeat(...)"
+            f"{len(self.calls)} says {excerpt!r}: script one more, or end with itertools.repeat(...)"
         )
 
     async def _play(self, response: object, messages: list[Msg]) -> ModelResult:

@@ -221,7 +221,12 @@ class StreamAccumulator:
     def ends_in_half_a_call(self) -> bool:
         """Whether the last tool call has no arguments, or no whole ones."""
         call = self._last_call
-        return call is not None and not _is_object("".join(call.parts or call.waiting))
+        if call is None:
+            return False
+        try:
+            return not isinstance(json.loads("".join(call.parts or call.waiting)), dict)
+        except (ValueError, RecursionError):
+            return True
 
     @property
     def has_begun(self) -> bool:
@@ -264,10 +269,3 @@ def _complete_characters(block: _TextPieces | _CallPieces, text: str) -> str:
     if text:
         block.half_character = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
     return text.removesuffix(block.half_character)
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False

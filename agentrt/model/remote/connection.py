@@ -57,12 +57,8 @@ async def raise_for_status(response: Any) -> None:
 
     The SDKs read such a body to its end, and when that fails, or never ends, its status is lost.
     """
-    if not response.is_success:
-        raise Unsuccessful(response.status_code, response.headers, await _read_error_body(response))
-
-
-async def _read_error_body(response: Any) -> bytes:
-    """Return what comes of the body within the limits; nothing of one that cannot be read."""
+    if response.is_success:
+        return
     body = bytearray()
     # At most half of what the call has left: the status must still be reported in time.
     left = anyio.current_effective_deadline() - anyio.current_time()
@@ -71,4 +67,4 @@ async def _read_error_body(response: Any) -> bytes:
             body += chunk
             if len(body) >= _MAX_ERROR_BYTES:
                 scope.cancel()  # httpx2's generators are left suspended by a `break`
-    return bytes(body[:_MAX_ERROR_BYTES])
+    raise Unsuccessful(response.status_code, response.headers, bytes(body[:_MAX_ERROR_BYTES]))

@@ -86,7 +86,11 @@ class Rule:
         self, known: Known, tools: Sequence[OfferedTool], results: Sequence[ToolResultBlock], may_call: bool
     ) -> PlannedCall | str:
         """Return what comes after the first of these results, which is that of the rule's own call."""
-        result, text = results[0], _text_of_result(results[0])
+        result = results[0]
+        text = result.output
+        if not isinstance(text, str):
+            text = "\n".join(part.text for part in text if isinstance(part, TextBlock))
+        text = text.removeprefix(f"{result.name} failed: ")  # which the answer says anyway
         if result.state is ToolResultState.DENIED:
             return f"I was not allowed to use {result.name}."
         has_failed = result.state is not ToolResultState.SUCCESS
@@ -122,10 +126,3 @@ def fill_template(template: Any, known: Known) -> Any:
         raise ConfigError(f"the template {template!r} of a rule names what is not known: it may name {sorted(known)}")
 
     return re.sub(r"\{(\w+)\}", value, template) if isinstance(template, str) else template
-
-
-def _text_of_result(result: ToolResultBlock) -> str:
-    output = result.output
-    if not isinstance(output, str):
-        output = "\n".join(part.text for part in output if isinstance(part, TextBlock))
-    return output.removeprefix(f"{result.name} failed: ")
