@@ -137,7 +137,7 @@ def _end_round(step: _Step, title: str, result: Any) -> Sequence[Any]:
     if answer == step.before:
         return [] if step.passed_on is None else [step.passed_on]
     run = step.agent.run
-    return [*(forget_attempt(run.id, run.progress.attempt) if run.progress.attempt is not None else ()), answer]
+    return [*forget_attempt(run), answer]
 
 
 def _end_call(step: _Step, title: str, result: Any) -> Sequence[ToolResponse]:

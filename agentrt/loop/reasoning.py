@@ -1,13 +1,15 @@
 """One round of asking the model: the cores of on_reasoning, on_system_prompt and on_model_call."""
 
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.event_loop import checkpoint
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.run import Run
-from agentrt.conversation.step import hint
+from agentrt.conversation.step import hint as hint_for_model
 from agentrt.decoding.decoder import Decoder
 from agentrt.decoding.recorder import Recorder
 from agentrt.errors import ChainContractError
@@ -26,7 +28,7 @@ from agentrt.types import JSONSchema, ToolChoice
 
 __all__ = ["call_model", "forget_attempt", "known_tools", "reason", "system_prompt"]
 
-_CALLED_FOR_AN_ANSWER = ("on_system_prompt", "on_model_call")
+_HOOKS_OF_A_REQUEST = ("on_system_prompt", "on_model_call")
 
 _ABOUT_SUMMARY = (
     "What follows is a summary of the earlier part of this conversation, which is not shown any more. It tells what "
@@ -70,60 +72,59 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
 
     Without layers, which alone would see that message, there is none.
     """
-    run = agent.run
-    conversation = agent.conversation
-    run.toolkit, conversation.round_toolkit = run.progress.lasting_toolkit, None
-    if run.progress.attempt is not None:
-        for event in forget_attempt(run.id, run.progress.attempt):
-            yield event
-    most, model = _most_to_write(agent), agent.model.model
-    run.progress.attempt = decoder = Decoder(run.id, run.new_id, run.progress.call_ids, model, limit=most)
+    run, conversation, context = agent.run, agent.conversation, agent.state.reply_context
+    progress, model = run.progress, agent.model.model
+    run.toolkit, conversation.round_toolkit = progress.lasting_toolkit, None
+    for retry in forget_attempt(run):
+        yield retry
+    limit = agent.react_config.max_output - (0 if context is None else context.written)
+    progress.attempt = decoder = Decoder(run.id, run.new_id, progress.call_ids, model, limit=limit)
     recorder = None if agent.chains.on_reasoning is reason else Recorder(run.id, agent.name)
-    pieces = [] if recorder is None else recorder.pieces
     yield ModelCallStartEvent(run.id, model)
-    if conversation.emitting_hooks and not conversation.emitting_hooks.isdisjoint(_CALLED_FOR_AN_ANSWER):
-        beside = _beside(agent, tool_choice, decoder)
-        try:
-            async for event in beside:
-                yield _record_all(recorder, [event])[0]
-        finally:
-            await beside.aclose()
+    answer: ChatResponse | AsyncGenerator[AgentEvent | ChatResponse, None]
+    decode: Callable[[AgentEvent | ChatResponse], list[AgentEvent]]
+    if conversation.emitting_hooks and not conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_REQUEST):
+        answer, decode = _ask_in_background(agent, run, tool_choice), partial(_decode_item, run, decoder)
     else:
         calls = conversation.model_calls
         conversation.model_calls = calls + 1
         if not calls % _CALLS_PER_CHECKPOINT:
             await checkpoint()
-        result = await _request(agent, run, tool_choice)
-        if isinstance(result, ChatResponse):
-            for event in _record_all(recorder, decoder.answer(result)):
+        answer, decode = await _ask(agent, run, tool_choice), decoder.feed
+    if isinstance(answer, ChatResponse):
+        for event in _record_all(recorder, decoder.answer(answer)):
+            yield event
+        if decoder.written > limit:
+            run.stop("exceed_max_output")
+        for message in _messages_of_round(decoder, recorder):
+            yield message
+        return
+    left = _RESPONSES_PER_CHECKPOINT
+    try:
+        async for response in answer:
+            for event in decode(response):
+                if recorder is not None:
+                    # What `recorder.record` does, without a call for each delta. The two kinds of `DELTAS` by name,
+                    # since a look into the set takes half as long again.
+                    kind = event.__class__
+                    if kind is TextBlockDeltaEvent or kind is ThinkingBlockDeltaEvent:
+                        recorder.pieces.append(event.delta)  # type: ignore[attr-defined]  # deltas have one
+                    else:
+                        recorder.record(event)
                 yield event
-            if decoder.written > most:
+            # After the events, so that what was written up to the limit is seen.
+            if decoder.written > limit:
                 run.stop("exceed_max_output")
-        else:
-            _check_stream(result, model)
-            left = _RESPONSES_PER_CHECKPOINT
-            try:
-                async for response in result:
-                    for event in decoder.feed(response):
-                        if recorder is not None:
-                            kind = event.__class__  # one of `DELTAS`, found in two thirds of the time
-                            if kind is TextBlockDeltaEvent or kind is ThinkingBlockDeltaEvent:
-                                pieces.append(event.delta)  # type: ignore[attr-defined]  # deltas have one
-                            else:
-                                recorder.record(event)
-                        yield event
-                    if decoder.written > most:
-                        run.stop("exceed_max_output")
-                    left -= 1
-                    if not left:
-                        left = _RESPONSES_PER_CHECKPOINT
-                        await checkpoint()
-                for event in _record_all(recorder, decoder.end()):
-                    yield event
-            finally:
-                await result.aclose()
-    if recorder is not None and not decoder.calls_tools:
-        yield _message_of_round(decoder, recorder)
+            left -= 1
+            if not left:
+                left = _RESPONSES_PER_CHECKPOINT
+                await checkpoint()
+        for event in _record_all(recorder, decoder.end()):
+            yield event
+    finally:
+        await answer.aclose()
+    for message in _messages_of_round(decoder, recorder):
+        yield message
 
 
 def _record_all(recorder: Recorder | None, events: list[AgentEvent]) -> list[AgentEvent]:
@@ -133,108 +134,98 @@ def _record_all(recorder: Recorder | None, events: list[AgentEvent]) -> list[Age
     return events
 
 
-async def _beside(
-    agent: ReplyingAgent, tool_choice: ToolChoice | None, decoder: Decoder
-) -> AsyncGenerator[AgentEvent, None]:
-    """Ask the model in a task beside the reader's, so that what a layer emits is seen while the layer waits."""
-    mailbox, most = agent.run.mailbox, decoder.limit
+async def _ask_in_background(
+    agent: ReplyingAgent, run: Run, tool_choice: ToolChoice | None
+) -> AsyncGenerator[AgentEvent | ChatResponse, None]:
+    """Yield the model's responses, and what layers emit, as it happens: while a layer waits, the task waits for it."""
+    mailbox = run.mailbox
 
-    async def ask() -> ChatResponse | None:
-        result = await _request(agent, agent.run, tool_choice)
-        if isinstance(result, ChatResponse):
-            return result
-        _check_stream(result, agent.model.model)
-        try:
-            async for response in result:
+    async def ask() -> None:
+        answer = await _ask(agent, run, tool_choice)
+        if isinstance(answer, ChatResponse):
+            await mailbox.put(answer if answer.is_last else replace(answer, is_last=True))
+            return
+        async with aclosing(answer):
+            async for response in answer:
                 await mailbox.put(response)
-        finally:
-            await result.aclose()
-        return None
 
     try:
-        async with BackgroundTask(agent.run.claim, mailbox, ask) as task:
+        async with BackgroundTask(run.claim, mailbox, ask) as task:
             async for item in task:
-                agent.run.progress.discard_attempt(item)
-                for event in [item] if isinstance(item, AgentEvent) else decoder.feed(item):
-                    yield event
-                if decoder.written > most:
-                    agent.run.stop("exceed_max_output")
-            result = await task.outcome()
+                yield item
+            await task.outcome()
     finally:
+        # The core passes on the events that were emitted, also when the round is cut short. Responses would be taken
+        # for the next round's.
         mailbox.keep(AgentEvent)
-    for event in decoder.end() if result is None else decoder.answer(result):
-        yield event
-    if result is not None and decoder.written > most:
-        agent.run.stop("exceed_max_output")
 
 
-def _message_of_round(decoder: Decoder, recorder: Recorder) -> Msg:
-    """Return the message that a round without tool calls ends with, and note what it says."""
+def _decode_item(run: Run, decoder: Decoder, item: AgentEvent | ChatResponse) -> list[AgentEvent]:
+    if not isinstance(item, AgentEvent):
+        return decoder.feed(item)
+    # Not when it was emitted: responses of that attempt may have been ahead of it in the mailbox.
+    run.progress.discard_attempt(item)
+    return [item]
+
+
+def _messages_of_round(decoder: Decoder, recorder: Recorder | None) -> list[Msg]:
+    """Return the message that a round without tool calls ends with, where layers see it, and note what it says."""
+    if recorder is None or decoder.calls_tools:
+        return []
     message = recorder.message
     begun = set(decoder.block_ids)  # without those of attempts that were given up
     message.content = decoder.message_blocks = [block for block in recorder.blocks if block.id in begun]
-    return message.copy()
+    return [message.copy()]
 
 
-def forget_attempt(reply_id: str, attempt: Decoder) -> list[AgentEvent]:
-    """Announce that an earlier attempt at this round does not count, when a layer has started the round again."""
-    dropped = attempt.discard()
-    return [ModelCallRetryEvent("the round was started again", block_ids=dropped, reply_id=reply_id)] if dropped else []
+def forget_attempt(run: Run) -> list[AgentEvent]:
+    """Announce that an earlier attempt at this round, if there was one, does not count: the round is started again."""
+    dropped = [] if run.progress.attempt is None else run.progress.attempt.discard()
+    return [ModelCallRetryEvent("the round was started again", block_ids=dropped, reply_id=run.id)] if dropped else []
 
 
-async def _request(agent: ReplyingAgent, run: Run, tool_choice: ToolChoice | None) -> ModelResult:
+async def _ask(agent: ReplyingAgent, run: Run, tool_choice: ToolChoice | None) -> ModelResult:
+    """Assemble the request and send it through on_model_call."""
     prompt, chains = agent.system_prompt, agent.chains
     if chains.on_system_prompt is not system_prompt:  # whose core gives back what it gets
         prompt = await chains.on_system_prompt(agent, current_prompt=prompt)
-    result: ModelResult = await chains.on_model_call(
-        agent,
-        messages=_messages(agent, prompt),
-        tools=_schemas(agent, run, tool_choice),
-        tool_choice=tool_choice,
-        current_model=agent.model,
+    messages = _messages(agent, prompt)
+    runnable = run.toolkit.get_json_schemas(agent.state.active_groups)
+    tools = runnable if tool_choice is None else _narrow(runnable, tool_choice)
+    if chains.on_model_call is not call_model:
+        tools = OfferedTools(tools)
+        tools.runnable = runnable
+    answer: ModelResult = await chains.on_model_call(
+        agent, messages=messages, tools=tools, tool_choice=tool_choice, current_model=agent.model
     )
-    return result
+    if not isinstance(answer, ChatResponse) and not (hasattr(answer, "__aiter__") and hasattr(answer, "aclose")):
+        raise ChainContractError(
+            f"model {agent.model.model!r} returned {answer!r:.200}: "
+            f"return a ChatResponse, or an async generator of them"
+        )
+    return answer
 
 
 def _messages(agent: ReplyingAgent, prompt: str) -> list[Msg]:
     state = agent.state
     reply = state.reply_context
     assert reply is not None
-    # Providers remember what a request begins with: from one compression to the next it only grows, at its end.
+    # Providers cache by the beginning of a request: from one compression to the next, it only grows at its end.
     messages = [agent.conversation.prompt_message.message(prompt)] if prompt else []
     if state.summary:
-        messages.append(_summary_message(state.summary))
+        # From the user's side and never in the system prompt: it repeats what tools and strangers said.
+        messages.append(UserMsg("runtime", [HintBlock(f"{_ABOUT_SUMMARY}\n\n{state.summary}", "summary")]))
     messages += state.context
     if len(reply.blocks) > reply.summarised:
-        # The message goes on growing while the model, or whoever recorded the call, still holds what it was sent.
+        # A snapshot: the message grows while the model, or a layer that recorded the call, still holds what was sent.
         message = reply.message.snapshot()
         if reply.summarised:
             message.content = reply.blocks[reply.summarised :]
         messages.append(message)
-    told = hint(reply)
-    if told is not None:
-        messages.append(UserMsg("runtime", [HintBlock(told)]))
+    hint = hint_for_model(reply)
+    if hint is not None:
+        messages.append(UserMsg("runtime", [HintBlock(hint)]))
     return messages
-
-
-def _summary_message(summary: str) -> Msg:
-    # From the user's side and never in the system prompt: it repeats what tools and strangers said.
-    return UserMsg("runtime", [HintBlock(f"{_ABOUT_SUMMARY}\n\n{summary}", "summary")])
-
-
-def _most_to_write(agent: ReplyingAgent) -> int:
-    context = agent.state.reply_context
-    return agent.react_config.max_output - (0 if context is None else context.written)
-
-
-def _schemas(agent: ReplyingAgent, run: Run, tool_choice: ToolChoice | None) -> list[JSONSchema]:
-    runnable = run.toolkit.get_json_schemas(agent.state.active_groups)
-    schemas = runnable if tool_choice is None else _narrow(runnable, tool_choice)
-    if agent.chains.on_model_call is call_model:
-        return schemas
-    offered = OfferedTools(schemas)
-    offered.runnable = runnable
-    return offered
 
 
 def _narrow(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[JSONSchema]:
@@ -257,10 +248,3 @@ def _settle_tools(agent: ReplyingAgent, tools: OfferedTools, tool_choice: ToolCh
 def known_tools(agent: ReplyingAgent) -> Toolkit:
     """Return the agent's tools and those that layers added to the last round, also while its reply waits."""
     return agent.conversation.round_toolkit or agent.toolkit
-
-
-def _check_stream(result: Any, model: str) -> None:
-    if not (hasattr(result, "__aiter__") and hasattr(result, "aclose")):
-        raise ChainContractError(
-            f"model {model!r} returned {result!r:.200}: return a ChatResponse, or an async generator of them"
-        )

@@ -344,10 +344,9 @@ def _perform(agent: ReplyingAgent, context: ReplyContext, step: Step) -> AsyncGe
 
 def _take_back(run: Run) -> Iterator[AgentEvent]:
     """Yield what announces that what the model has said in this round does not count."""
-    if run.progress.attempt is not None:
-        for event in forget_attempt(run.id, run.progress.attempt):
-            run.progress.last_event = run.progress.record_event(event)
-            yield event
+    for event in forget_attempt(run):
+        run.progress.last_event = run.progress.record_event(event)
+        yield event
 
 
 def _after_round(agent: ReplyingAgent, context: ReplyContext) -> Step:
