@@ -7,14 +7,15 @@ from typing import Any, ClassVar, Self, cast
 
 import anyio
 
-from agentrt.agent.base import AgentBase, ReActAgentBase, interrupted
-from agentrt.agent.overrides import OverriddenMethod, refuse_before_init
-from agentrt.agent.reply_override import check_parameters, core_of, entry_of, reply_of_the_loop
-from agentrt.agent.step_override import STEPS, core_of_step
-from agentrt.chain import Chains, HookSpec
+from agentrt.agent.base import ReActAgentBase, interrupted
+from agentrt.agent.initialization import refuse_before_init
+from agentrt.agent.overrides import OverriddenCall, hook_method
+from agentrt.agent.reply_override import OverriddenLoopReply, reply_by_loop
+from agentrt.chain import Chains
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.config import ContextConfig, ReActConfig
+from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.emission import emitting_hooks
 from agentrt.conversation.inputs import as_input, as_messages, has_content
 from agentrt.conversation.reply_stream import ReplyStream
@@ -42,6 +43,27 @@ __all__ = ["Agent"]
 _SAVE_SECONDS = 15.0  # the file store gives up by itself before that
 
 
+def _as_observed(msg: Any) -> Any:
+    """Return what is observed as an agent takes it: what a moderator says to all is no system prompt of this one."""
+    if isinstance(msg, str):
+        return UserMsg("user", msg)
+    if isinstance(msg, list):
+        return [_as_observed(each) for each in msg]
+    return replace(msg, role="user") if isinstance(msg, Msg) and msg.role == "system" else msg
+
+
+async def _keep_observed(agent: ReplyingAgent, msg: str | Msg | list[Msg] | None) -> None:
+    current = agent.state.reply_context
+    taken = agent.state.context if current is None else current.observed
+    messages = [message.copy() for message in as_messages(_as_observed(msg)) if has_content(message)]
+    taken.extend(messages)
+    try:
+        await agent.save()
+    except Exception:  # raised again: they are not taken in, so that they can be given again
+        taken[:] = [message for message in taken if not any(message is each for each in messages)]
+        raise
+
+
 @refuse_before_init
 class Agent(ReActAgentBase):
     """An agent: asks its model, runs the tools that the model calls, until there is an answer.
@@ -57,7 +79,7 @@ class Agent(ReActAgentBase):
     """
 
     _cores: ClassVar[dict[str, Callable[..., Any]]] = {
-        **AgentBase._cores,
+        **ReActAgentBase._cores,
         "on_reply": reply,
         "on_reasoning": reason,
         "on_system_prompt": system_prompt,
@@ -65,6 +87,7 @@ class Agent(ReActAgentBase):
         "on_check_permission": check_permission,
         "on_acting": act,
         "on_compress_context": compress,
+        "on_observe": _keep_observed,
     }
     _shows_by_itself = False
     runs_reply_loop = True
@@ -175,12 +198,13 @@ class Agent(ReActAgentBase):
             items = printed(self, items)
         return ReplyStream(items, ticket)
 
+    @hook_method("on_reply", OverriddenLoopReply)
     async def reply(
         self, inputs: str | ReplyInput = None, structured_schema: Any = None, *, reply_id: str | None = None
     ) -> Msg:
         """Answer with the final message; see `reply_stream`."""
-        if type(self).reply is not Agent.reply:  # reached by `super()`
-            return await reply_of_the_loop(self, as_input(inputs), structured_schema)
+        if "reply" in vars(self):  # an entry hides this method, which only `super()` reaches
+            return await reply_by_loop(self, as_input(inputs), structured_schema)
         stream = self.reply_stream(inputs, structured_schema, yield_final_msg=True, reply_id=reply_id)
         return await stream.drain()  # type: ignore[return-value]  # the last item is the message
 
@@ -237,16 +261,17 @@ class Agent(ReActAgentBase):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
+    @hook_method("on_observe", OverriddenCall)
     async def observe(self, msg: str | Msg | list[Msg] | None) -> None:
         """Take in messages without answering them; during a reply, or while one waits, they come after it.
 
         One from a "system" counts as one from a user: the system prompt is this agent's own. One without content is
         left out.
         """
-        if type(self).observe is Agent.observe:
+        if "observe" in vars(self):  # an entry hides this method, which only `super()` reaches
+            await _keep_observed(self, msg)
+        else:
             await self.current_chains().on_observe(self, msg=msg)
-        else:  # reached by `super()`
-            await _take_in(self, msg)
 
     async def compress_context(self, instructions: str | None = None) -> None:
         """Have the older part of the conversation summarised now, however little of the model's context it fills.
@@ -303,59 +328,12 @@ class Agent(ReActAgentBase):
         super()._compile_chains()
         self.conversation.emitting_hooks = emitting_hooks(self.chains)
 
-    def _spec_around(self, spec: HookSpec, method: OverriddenMethod) -> HookSpec:
-        return spec if method.name in ("reply", *STEPS) else super()._spec_around(spec, method)
-
-    def _core_around(self, method: OverriddenMethod) -> Callable[..., Any]:
-        if method.name in STEPS:
-            return core_of_step(method)
-        if method.name != "reply":
-            return super()._core_around(method)
-        check_parameters(method)
-        return core_of(method)
-
-    def _entry_of(self, method: OverriddenMethod) -> Callable[..., Any]:
-        if method.name in STEPS:
-            return method.function  # the runtime calls it through the chain, and nobody else calls it
-        return entry_of(method) if method.name == "reply" else super()._entry_of(method)
-
     def _tools_of_middlewares(self) -> dict[int, list[str]]:
         contributed = zip(self._compiled.middlewares, self._compiled.tools, strict=True)
         return {id(each): [_tool_name(tool) for tool in tools] for each, tools in contributed}
 
     def __copy__(self) -> Self:
         return self.with_state(self.state)  # it is the same conversation
-
-
-Agent._inherited = {
-    "reply": (Agent.reply, ("inputs", "structured_schema")),
-    "observe": (Agent.observe, ("msg",)),
-    "print": (AgentBase.print, ("msg", "last", "speech")),
-}
-
-
-def _heard(msg: Any) -> Any:
-    """Return what is observed as an agent takes it: what a moderator says to all is no system prompt of this one."""
-    if isinstance(msg, str):
-        return UserMsg("user", msg)
-    if isinstance(msg, list):
-        return [_heard(each) for each in msg]
-    return replace(msg, role="user") if isinstance(msg, Msg) and msg.role == "system" else msg
-
-
-async def _take_in(agent: Agent, msg: str | Msg | list[Msg] | None) -> None:
-    current = agent.state.reply_context
-    taken = agent.state.context if current is None else current.observed
-    messages = [message.copy() for message in as_messages(_heard(msg)) if has_content(message)]
-    taken.extend(messages)
-    try:
-        await agent.save()
-    except Exception:  # raised again: they are not taken in, so that they can be given again
-        taken[:] = [message for message in taken if not any(message is each for each in messages)]
-        raise
-
-
-Agent._cores["on_observe"] = _take_in
 
 
 def _state_to_json(state: AgentState) -> Any:
@@ -393,8 +371,9 @@ def _check_options(
 
 
 def _check_steps(cls: type[Agent]) -> None:
-    for step in STEPS:
-        if step not in cls._inherited and getattr(cls, step) is not getattr(ReActAgentBase, step):
+    for step in ("_reasoning", "_acting"):
+        overridden = cls._hook_methods[step].function
+        if overridden is getattr(ReActAgentBase, step) and getattr(cls, step) is not overridden:
             raise ConfigError(
                 f"{cls.__name__}.{step}() would never be called: an Agent's rounds and tool calls are the runtime's; "
                 f"write a middleware with on{step}, derive from ReActAgent, or derive from ReActAgentBase and write "

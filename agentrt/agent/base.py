@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
@@ -13,6 +12,7 @@ import anyio
 import shortuuid
 
 from agentrt.agent.audience import AgentConversation, Audience, AudienceMethods, Speech, console_is_disabled
+from agentrt.agent.custom_reply import OverriddenReply, current_run
 from agentrt.agent.hook_middleware import layers_for
 from agentrt.agent.hook_registry import (
     REACT_HOOK_TYPES,
@@ -22,62 +22,29 @@ from agentrt.agent.hook_registry import (
     class_hooks,
     hooks_of,
 )
-from agentrt.agent.overrides import OverriddenMethod, SetUp, own_methods, own_spec, refuse_before_init
+from agentrt.agent.initialization import refuse_before_init
+from agentrt.agent.overrides import ChainedMethods, OverriddenCall, OverriddenMethod, OverriddenStep, hook_method
 from agentrt.chain import Chains, HookSpec, compile_chains, explain
 from agentrt.chain.check import overrides
 from agentrt.chain.explain import ExplainFormat
 from agentrt.concurrency.event_loop import call_soon_function
 from agentrt.concurrency.interrupt import InterruptResult
-from agentrt.concurrency.mailbox import Mailbox
-from agentrt.concurrency.reaper import Reaper
 from agentrt.conversation.run import Run
-from agentrt.conversation.turns import Claim
 from agentrt.errors import ChainContractError, ConfigError, MiddlewareConfigError, UsageError
-from agentrt.event import AgentEvent
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import Msg
 from agentrt.module import StateModule
 from agentrt.state import AgentState
 from agentrt.text import repr_of, whole_characters
-from agentrt.tool import Toolkit
 
 __all__ = ["AgentBase", "ReActAgentBase", "interrupted"]
-
-_NO_TOOLS = Toolkit()
-
-
-class _Nowhere(Mailbox):
-    """For the events of replies that have no layer to see them."""
-
-    __slots__ = ()
-
-    def post(self, item: object) -> None:
-        pass
-
-
-_NOWHERE = _Nowhere()
-
-
-class OwnRun(Run):
-    """One reply of an agent that writes its own `reply`."""
-
-    is_silent = is_over = False
-    chains: Chains
-
-    def continue_with(self, hint: str) -> NoReturn:
-        """Raise `UsageError`."""
-        raise UsageError("continue_with() asks for another round, and an agent that writes its own reply has none")
-
-
-_replies: ContextVar[Mapping[int, OwnRun]] = ContextVar("agentrt_replies")
-"""The replies that the current task is working for, by the `id()` of the agent; the mappings never change."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
     """What an agent's chains were compiled from.
 
-    `tools` are those that each of the middlewares contributes, `overrides` the methods that the class writes itself.
+    `tools` are those that each of the middlewares contributes, `overrides` the methods that the class overrides.
     `version` is that of the class hooks; chains of another version may lack hooks, and are compiled anew.
     """
 
@@ -89,8 +56,12 @@ class _Compiled:
     version: int | None = None
 
 
+async def _refuse_to_observe(agent: object, msg: object) -> NoReturn:
+    raise NotImplementedError(f"{type(agent).__name__} takes in no messages: write `async def observe(self, msg)`")
+
+
 @refuse_before_init
-class AgentBase(AudienceMethods, HookRegistration, SetUp, StateModule):
+class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     """Base of agents that write their own `async def reply(self, ...)`, and of `Agent`.
 
     The class's own `reply`, `observe` and `print` become the cores of chains when an agent is built: the middlewares'
@@ -98,8 +69,6 @@ class AgentBase(AudienceMethods, HookRegistration, SetUp, StateModule):
     in a subclass is the parent's plain method. Replies may run side by side, each with an `agent.run` of its own.
     """
 
-    _cores: ClassVar[dict[str, Callable[..., Any]]]
-    _inherited: ClassVar[dict[str, tuple[Callable[..., Any], tuple[str, ...]]]]
     _shows_by_itself: ClassVar[bool] = True
     runs_reply_loop: ClassVar[bool] = False
     """Whether replies are those of the runtime's loop, as an `Agent`'s are."""
@@ -121,27 +90,36 @@ class AgentBase(AudienceMethods, HookRegistration, SetUp, StateModule):
         self.conversation = AgentConversation(Audience(self._shows_by_itself and not console_is_disabled()))
         self._compile_first(tuple(middlewares), ())
 
+    @hook_method("on_reply", OverriddenReply)
     async def reply(self, *args: Any, **kwargs: Any) -> Msg:
         """Answer; every class of agents writes its own."""
         raise NotImplementedError(f"{type(self).__name__} has no reply: write `async def reply(self, msg)`")
 
+    @hook_method("on_observe", OverriddenCall)
     async def observe(self, msg: Any) -> None:
         """Take in messages without answering them; a class whose agents listen writes its own."""
-        if type(self).observe is AgentBase.observe:
+        if "observe" in vars(self):  # an entry hides this method, which only `super()` reaches
+            await _refuse_to_observe(self, msg)
+        else:
             await self.current_chains().on_observe(self, msg=msg)
-        else:  # reached by `super()`
-            await _take_nothing_in(self, msg)
 
+    @hook_method("on_print", OverriddenCall)
     async def print(self, msg: Msg, last: bool = True, speech: Speech = None) -> None:
         """Show a message, or as much of it as there is, on standard output and in `msg_queue`, where these are enabled.
 
         A message that grows is given again and again; only what is new since the last time is shown. `last` says that
         it is complete. `speech` is audio: the whole of it so far, of which what is new goes to the player.
         """
-        if type(self).print is AgentBase.print:
-            await self.current_chains().on_print(self, msg=msg, last=last, speech=speech)
-        else:  # reached by `super()`
+        if "print" in vars(self):  # an entry hides this method, which only `super()` reaches
             await self._show(msg, last, speech)
+        else:
+            await self.current_chains().on_print(self, msg=msg, last=last, speech=speech)
+
+    _cores: ClassVar[dict[str, Callable[..., Any]]] = {
+        "on_reply": reply,
+        "on_observe": _refuse_to_observe,
+        "on_print": AudienceMethods._show,
+    }
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Msg:
         """Answer, and let those who subscribed to this agent observe the answer.
@@ -178,7 +156,7 @@ class AgentBase(AudienceMethods, HookRegistration, SetUp, StateModule):
     @property
     def run(self) -> Run:
         """The reply in progress; raises `UsageError` between replies."""
-        run = self._reply_here()
+        run = current_run(self)
         if run is None:
             raise UsageError(f"agent {self.name!r} has no reply in progress: agent.run is there for hooks and tools")
         return run
@@ -186,7 +164,7 @@ class AgentBase(AudienceMethods, HookRegistration, SetUp, StateModule):
     @property
     def reply_id(self) -> str | None:
         """The id of the reply in progress, else of the last one; `None` before the first."""
-        run = self._reply_here()
+        run = current_run(self)
         return self.conversation.last_reply_id if run is None else run.id
 
     def state_of(self, middleware: MiddlewareBase) -> dict[str, Any]:
@@ -200,7 +178,7 @@ class AgentBase(AudienceMethods, HookRegistration, SetUp, StateModule):
 
     def current_chains(self) -> Chains:
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
-        run = self._reply_here()
+        run = current_run(self)
         if run is not None:
             return run.chains
         self._compile_if_stale()
@@ -209,7 +187,7 @@ class AgentBase(AudienceMethods, HookRegistration, SetUp, StateModule):
     # What follows is for the runtime.
 
     def _compile_first(self, middlewares: tuple[MiddlewareBase, ...], tools: tuple[tuple[object, ...], ...]) -> None:
-        self._compiled = _Compiled(middlewares, tools, own_methods(type(self), self._inherited))
+        self._compiled = _Compiled(middlewares, tools, self._overridden_methods())
         self._compile_chains()
         self._install()
 
@@ -226,68 +204,22 @@ class AgentBase(AudienceMethods, HookRegistration, SetUp, StateModule):
         self._compiled = replace(compiled, hooks=hooks, instance_hooks=self._instance_hooks, version=version)
         if compiled.hooks is not None and are_same(hooks, compiled.hooks):
             return
-        own = {method.hook: method for method in compiled.overrides}
-        table = [self._spec_around(spec, own[spec.name]) if spec.name in own else spec for spec in self._table]
-        cores = self._cores | {hook: self._core_around(method) for hook, method in own.items()}
+        overridden = {method.hook: method for method in compiled.overrides}
+        table = [overridden[spec.name].adapt(spec) if spec.name in overridden else spec for spec in self._table]
+        cores = self._cores | {hook: method.core for hook, method in overridden.items()}
         _check_use(type(self).__name__, compiled.middlewares, cores)
         self.chains = compile_chains(MiddlewareBase, table, cores, [*compiled.middlewares, *layers_for(hooks)])
 
     def _install(self) -> None:
-        """Put the entries of the class's own methods on this agent, where they hide the methods themselves."""
+        """Put the entries of overridden methods on this agent, where they hide the methods themselves."""
         for method in self._compiled.overrides:
-            self.__dict__[method.name] = MethodType(self._entry_of(method), self)
-
-    def _entry_of(self, method: OverriddenMethod) -> Callable[..., Any]:
-        return method.entry
-
-    def _spec_around(self, spec: HookSpec, method: OverriddenMethod) -> HookSpec:
-        return own_spec(spec, method)
-
-    def _core_around(self, method: OverriddenMethod) -> Callable[..., Any]:
-        return method.core
+            self.__dict__[method.name] = MethodType(method.entry, self)
 
     def _explained(self) -> dict[str, Any]:
         return self._cores | {method.hook: method.function for method in self._compiled.overrides}
 
     def _tools_of_middlewares(self) -> dict[int, list[str]]:
         return {}
-
-    def _reply_here(self) -> OwnRun | None:
-        run = _replies.get({}).get(id(self))
-        # A task that outlives the reply which it was started in still knows of that one.
-        return None if run is None or run.is_over else run
-
-    async def _enter_chain(self, method: OverriddenMethod, values: dict[str, Any]) -> Any:
-        """Enter the chain around one of the agent's own methods."""
-        if method.hook == "on_reply":
-            return await self._reply_through_chain(values)
-        entered = getattr(self.current_chains(), method.hook)(self, **values)
-        if method.hook in ("on_observe", "on_print"):
-            return await entered
-        return await _last_of(entered)
-
-    async def _reply_through_chain(self, values: dict[str, Any]) -> Msg | None:
-        ticket = Claim()
-        ticket.reaper = Reaper()
-        run = OwnRun(ticket, 0, _NO_TOOLS)
-        run.chains = self.current_chains()
-        if not run.chains.layers["on_reply"]:
-            run.mailbox = _NOWHERE
-        self.conversation.last_reply_id = run.id
-        # Without those that are over: tasks that replies leave behind, and that reply in turn, would pass on ever more.
-        others = {agent: each for agent, each in _replies.get({}).items() if not each.is_over}
-        token = _replies.set({**others, id(self): run})
-        try:
-            answer = await _last_of(run.chains.on_reply(self, **values))
-        finally:
-            run.ended = run.is_over = True
-            with suppress(ValueError):  # an event loop that ends in the middle may finish this in another context
-                _replies.reset(token)
-        if isinstance(answer, Msg):
-            return answer
-        if not run.is_silent:
-            raise ChainContractError("on_reply ended without the final Msg")
-        return None
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy is in no hub, has no queue and no reply in progress, and compiles its own chains.
@@ -329,18 +261,6 @@ def _has(middleware: object, hook: str) -> bool:
     return isinstance(middleware, MiddlewareBase) and overrides(middleware, MiddlewareBase, hook)
 
 
-async def _last_of(stream: Any) -> Any:
-    """Read a stream to its end, and return its last item that is no event."""
-    last = None
-    try:
-        async for item in stream:
-            if not isinstance(item, AgentEvent):
-                last = item
-    finally:
-        await stream.aclose()
-    return last
-
-
 async def _said_when_interrupted(agent: AgentBase, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = f"{type(agent).__name__}.handle_interrupt()"
     said: Any = agent.handle_interrupt(*args, **kwargs)
@@ -352,19 +272,6 @@ async def _said_when_interrupted(agent: AgentBase, args: tuple[Any, ...], kwargs
     return answer
 
 
-async def _take_nothing_in(agent: AgentBase, msg: Any) -> None:
-    cls = type(agent).__name__
-    raise NotImplementedError(f"{cls} takes in no messages: write `async def observe(self, msg)`")
-
-
-AgentBase._cores = {"on_reply": AgentBase.reply, "on_observe": _take_nothing_in, "on_print": AudienceMethods._show}
-AgentBase._inherited = {
-    "reply": (AgentBase.reply, ()),
-    "observe": (AgentBase.observe, ("msg",)),
-    "print": (AgentBase.print, ("msg", "last", "speech")),
-}
-
-
 class ReActAgentBase(AgentBase):
     """Base of agents that reason and act in turns: hooks and middlewares run around these two as well.
 
@@ -374,18 +281,13 @@ class ReActAgentBase(AgentBase):
 
     supported_hook_types: ClassVar[list[str]] = list(REACT_HOOK_TYPES)
 
+    @hook_method("on_reasoning", OverriddenStep)
     async def _reasoning(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no _reasoning of its own")
 
+    @hook_method("on_acting", OverriddenStep)
     async def _acting(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no _acting of its own")
-
-
-ReActAgentBase._inherited = {
-    **AgentBase._inherited,
-    "_reasoning": (ReActAgentBase._reasoning, ()),
-    "_acting": (ReActAgentBase._acting, ()),
-}
 
 
 def interrupted(name: str, reason: str | None = None) -> Msg:

@@ -1,61 +1,76 @@
-"""What a class of agents writes itself: its `reply`, `observe` and `print`, as cores of chains.
+"""Methods that a class of agents overrides: its own `reply`, `observe` and `print`, as cores of chains.
 
-The compiled entry of such a method is installed on each instance, where it hides the method of the class. So
-`agent.reply(...)` runs the chain, and `super().reply(...)` in a subclass reaches the parent's plain method.
+The compiled entry of such a method is put on each instance, where it hides the method of the class. So
+`agent.reply(...)` runs the chain, and `super().reply(...)` in a subclass reaches the parent's plain method. An agent
+whose class overrides nothing has no entries, for an entry refers to its agent, which only the garbage collector could
+free then: methods of the runtime enter the chain themselves, unless there is an entry that hides them.
 """
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import wraps
 from types import MethodType
-from typing import Any, ClassVar, NoReturn, Self, TypeVar, get_origin
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from agentrt.chain import HookSpec
-from agentrt.errors import ChainContractError, ConfigError, UsageError
-from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent
-from agentrt.message import Msg
+from agentrt.agent.initialization import refuse_call
+from agentrt.chain import Chains, HookSpec
+from agentrt.errors import ChainContractError, ConfigError
+from agentrt.event import AgentEvent
 
-__all__ = ["OverriddenMethod", "SetUp", "own_methods", "own_spec", "refuse_before_init"]
+__all__ = [
+    "ChainedAgent",
+    "ChainedMethods",
+    "HookMethod",
+    "OverriddenCall",
+    "OverriddenMethod",
+    "OverriddenStep",
+    "hook_method",
+    "last_item",
+]
 
-_T = TypeVar("_T")
-_HOOK_OF = {
-    "reply": "on_reply",
-    "observe": "on_observe",
-    "print": "on_print",
-    "_reasoning": "on_reasoning",
-    "_acting": "on_acting",
-}
-_STEPS = ("on_reasoning", "on_acting")
+_Function = TypeVar("_Function", bound=Callable[..., Awaitable[Any]])
+_Values = dict[str, Any]  # what flows through a chain around a method of any signature
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class OverriddenMethod:
-    """A method that a class writes itself, and how values that flow through a chain become its arguments.
+class ChainedAgent(Protocol):
+    """What the entry of an overridden method needs of an agent."""
 
-    `keys` are its parameters; what `*args` and `**kwargs` took goes by these names. Parameters in the places of
-    `known` ones go by the names that those have.
+    name: str
+
+    def current_chains(self) -> Chains: ...
+
+
+class OverriddenMethod:
+    """A method that a class overrides, and how values that flow through a chain become its arguments.
+
+    `keys` are its parameters; what `*args` and `**kwargs` took goes by these names. Parameters that stand where the
+    overridden method has one go by the name that it has there. `core` is the core of the method's chain, and `entry`
+    takes the place of the method on each instance.
     """
 
-    def __init__(self, cls: type, name: str, function: Callable[..., Any], known: tuple[str, ...]) -> None:
+    _core: Callable[..., Any]
+
+    def __init__(self, cls: type, name: str, function: Callable[..., Any], overridden: "HookMethod") -> None:
         self.name = name
         self.function = function
         self.title = f"{cls.__name__}.{name}()"
         _check_kind(self.title, function)
-        self.hook = _HOOK_OF[name]
+        self.hook = overridden.hook
         self.signature = inspect.signature(function)
         # The first one is the agent.
         self._parameters = list(self.signature.parameters.values())[1:]
-        named = [each.name for each in self._parameters]
-        places = [each.name for each in self._parameters if each.kind in _POSITIONAL]
+        names = [parameter.name for parameter in self._parameters]
+        positional = [parameter.name for parameter in self._parameters if parameter.kind in _POSITIONAL]
         # A method that has a parameter of that name elsewhere means something else by this one.
-        known_by = {name: key for name, key in zip(places, known, strict=False) if key not in named}
-        self._keys = {name: name for name in named} | known_by
+        renamed = {name: key for name, key in zip(positional, overridden.parameters, strict=False) if key not in names}
+        self._keys = {name: name for name in names} | renamed
         self.keys = tuple(self._keys.values())
-        self.core = _CORES[self.hook](self)
+        self.core = self._core  # one object, by which an entry is known to be the core
         self.entry = self._make_entry()
 
-    def values(self, agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def values(self, agent: object, args: tuple[Any, ...], kwargs: _Values) -> _Values:
         """Return the values of all parameters; raises `TypeError` for arguments that do not fit."""
         try:
             bound = self.signature.bind(agent, *args, **kwargs)
@@ -70,10 +85,10 @@ class OverriddenMethod:
         """Return the name that the parameter goes by; one that the method does not have keeps its own."""
         return self._keys.get(parameter, parameter)
 
-    async def __call__(self, agent: Any, values: dict[str, Any]) -> Any:
+    async def __call__(self, agent: object, values: _Values) -> Any:
         """Call the plain method."""
         args: list[Any] = []
-        kwargs: dict[str, Any] = {}
+        kwargs: _Values = {}
         for parameter in self._parameters:
             value = values[self._keys[parameter.name]]
             if parameter.kind in _POSITIONAL:
@@ -89,137 +104,126 @@ class OverriddenMethod:
             raise ChainContractError(f"{self.title} must be a coroutine function: write `async def {self.name}`")
         return await result
 
+    def adapt(self, spec: HookSpec) -> HookSpec:
+        """Return the line of the hook table for the chain around this method, whose values may be of any type."""
+        return replace(spec, types={}, converters={}, keys=self.keys)
+
+    async def run_chain(self, agent: Any, values: _Values) -> Any:
+        """Enter the chain around the method, and return its result."""
+        return await getattr(agent.current_chains(), self.hook)(agent, **values)
+
     def _make_entry(self) -> Callable[..., Any]:
         @wraps(self.function)
-        async def entry(agent: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return await agent._enter_chain(self, self.values(agent, args, kwargs))
+        async def entry(agent: ChainedAgent, /, *args: Any, **kwargs: Any) -> Any:
+            return await self.run_chain(agent, self.values(agent, args, kwargs))
 
         return entry
 
 
-def _check_kind(title: str, function: Any) -> None:
-    plain = inspect.unwrap(function) if callable(function) else function
-    wrong = None
-    if not inspect.isroutine(plain) or isinstance(function, (staticmethod, classmethod)):
-        wrong = "it is no method"
-    elif inspect.isasyncgenfunction(plain) or inspect.isgeneratorfunction(plain):
-        wrong = "it yields"
-    if wrong is not None:
-        raise ConfigError(f"{title} must be a coroutine function (`async def` without `yield`), but {wrong}")
+class OverriddenCall(OverriddenMethod):
+    """An `observe` or a `print`."""
+
+    async def _core(self, agent: ChainedAgent, /, **values: Any) -> None:
+        await self(agent, values)
 
 
-class SetUp:
-    """Has those of an agent's own methods that are called before `super().__init__()` say so."""
+class OverriddenStep(OverriddenMethod):
+    """A `_reasoning` or `_acting` of a class that derives from `ReActAgentBase` and writes its own `reply`."""
+
+    def adapt(self, spec: HookSpec) -> HookSpec:
+        """Return the line of the hook table for a step, which may result in anything."""
+        return replace(super().adapt(spec), item_types=(object,), terminal=None)
+
+    async def run_chain(self, agent: ChainedAgent, values: _Values) -> Any:
+        """Enter the chain around the step, and return its result."""
+        return await last_item(getattr(agent.current_chains(), self.hook)(agent, **values))
+
+    async def _core(self, agent: ChainedAgent, /, **values: Any) -> AsyncGenerator[Any, None]:
+        yield await self(agent, values)
+
+
+@dataclass(frozen=True)
+class HookMethod:
+    """A method that the runtime gives to agents, and what handles one that a class puts in its place."""
+
+    hook: str
+    function: Callable[..., Awaitable[Any]]
+    override: type[OverriddenMethod]
+    parameters: tuple[str, ...]
+
+
+def hook_method(hook: str, override: type[OverriddenMethod]) -> Callable[[_Function], _Function]:
+    """Return a decorator that marks a method of the runtime as that of a hook."""
+
+    def mark(function: _Function) -> _Function:
+        parameters = list(inspect.signature(function).parameters.values())[1:]
+        names = tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)
+        function.hook_method = HookMethod(hook, function, override, names)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+class ChainedMethods:
+    """The part of an agent that has chains around its methods; see the head of this file."""
+
+    _hook_methods: ClassVar[dict[str, HookMethod]] = {}
+    """What the class would have from the runtime if it overrode nothing, by the name of the method."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        methods: dict[str, HookMethod] = {}
+        for base in reversed(cls.__mro__):
+            for name, member in vars(base).items():
+                method = getattr(member, "hook_method", None) if inspect.isfunction(member) else None
+                # A decorator that uses `functools.wraps` copies the mark to a function that is not the runtime's.
+                if method is not None and method.function is member:
+                    methods[name] = method
+        if methods != cls._hook_methods:
+            cls._hook_methods = methods
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         agent = super().__new__(cls)
-        for name, (ours, _) in cls._inherited.items():  # type: ignore[attr-defined]  # of agents only
-            if getattr(cls, name) is not ours:
-                vars(agent)[name] = MethodType(_refuse, agent)
+        for name in cls._overridden_names():
+            vars(agent)[name] = MethodType(refuse_call, agent)
         return agent
 
+    @classmethod
+    def _overridden_names(cls) -> list[str]:
+        return [name for name, method in cls._hook_methods.items() if getattr(cls, name) is not method.function]
 
-async def _refuse(agent: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    raise _not_set_up(type(agent))
-
-
-def refuse_before_init(cls: type[_T]) -> type[_T]:
-    """Have agents that did not call `super().__init__()` say so where an attribute that the class annotates is read."""
-    for name, annotation in inspect.get_annotations(cls).items():
-        origin: object = get_origin(annotation)
-        if origin is not ClassVar and not hasattr(cls, name):
-            setattr(cls, name, _MadeByInit(name))
-    return cls
-
-
-class _MadeByInit:
-    """Stands on the class for an attribute that each agent has; a `__getattr__` would make every attribute dearer."""
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, agent: Any, cls: type) -> NoReturn:
-        if agent is not None and "chains" not in vars(agent):
-            raise _not_set_up(cls)
-        where = f"type object {cls.__name__!r}" if agent is None else f"{cls.__name__!r} object"
-        raise AttributeError(f"{where} has no attribute {self._name!r}")
+    @classmethod
+    def _overridden_methods(cls) -> tuple[OverriddenMethod, ...]:
+        # Kept on the class, with which they go; a class may get another function later.
+        known: dict[str, OverriddenMethod] | None = vars(cls).get("_known_overrides")
+        if known is None:
+            known = cls._known_overrides = {}  # type: ignore[attr-defined]
+        for name in cls._overridden_names():
+            function = inspect.getattr_static(cls, name)
+            if name not in known or known[name].function is not function:
+                overridden = cls._hook_methods[name]
+                known[name] = overridden.override(cls, name, function, overridden)
+        return tuple(known[name] for name in cls._overridden_names())
 
 
-def _not_set_up(cls: type) -> UsageError:
-    return UsageError(f"{cls.__name__}.__init__() did not call super().__init__(): call it there, first of all")
+async def last_item(stream: AsyncGenerator[Any, None]) -> Any:
+    """Read a stream to its end, and return its last item that is not an event."""
+    last = None
+    try:
+        async for item in stream:
+            if not isinstance(item, AgentEvent):
+                last = item
+    finally:
+        await stream.aclose()
+    return last
 
 
-def own_spec(spec: HookSpec, method: OverriddenMethod) -> HookSpec:
-    """Return the line of the hook table for a chain around a class's own method, whose values may be of any type."""
-    spec = replace(spec, types={}, converters={})
-    if spec.name == "on_reply":
-        return replace(spec, keys=method.keys, terminal=None)  # a reply may say nothing
-    if spec.name in _STEPS:
-        return replace(spec, keys=method.keys, item_types=(object,), terminal=None)
-    return replace(spec, keys=method.keys)
-
-
-def _core_of_call(method: OverriddenMethod) -> Callable[..., Any]:
-    async def core(agent: Any, /, **values: Any) -> None:
-        await method(agent, values)
-
-    return core
-
-
-def _core_of_reply(method: OverriddenMethod) -> Callable[..., Any]:
-    async def core(agent: Any, /, **values: Any) -> AsyncGenerator[AgentEvent | Msg, None]:
-        run, session_id = agent.run, agent.state.session_id
-        run.ended = False  # a layer may have us called again
-        yield ReplyStartEvent(run.id, session_id, agent.name)
-        answer = await method(agent, values)
-        if answer is not None and not isinstance(answer, Msg):
-            raise ChainContractError(f"{method.title} must return a Msg, or None to say nothing, not {answer!r:.200}")
-        for event in run.mailbox.take():
-            yield event
-        run.ended, run.is_silent = True, answer is None
-        yield ReplyEndEvent(run.id, session_id, "completed")
-        if answer is not None:
-            yield answer
-
-    return core
-
-
-def _core_of_step(method: OverriddenMethod) -> Callable[..., Any]:
-    async def core(agent: Any, /, **values: Any) -> AsyncGenerator[Any, None]:
-        yield await method(agent, values)
-
-    return core
-
-
-_CORES: dict[str, Callable[[OverriddenMethod], Callable[..., Any]]] = {
-    "on_reply": _core_of_reply,
-    "on_observe": _core_of_call,
-    "on_print": _core_of_call,
-    "on_reasoning": _core_of_step,
-    "on_acting": _core_of_step,
-}
-
-
-def _own_method(cls: type, name: str, known: tuple[str, ...]) -> OverriddenMethod:
-    # Kept on the class, with which they go; a class may get another function later.
-    made: dict[str, OverriddenMethod] | None = vars(cls).get("_made_own_methods")
-    if made is None:
-        made = cls._made_own_methods = {}  # type: ignore[attr-defined]
-    function = inspect.getattr_static(cls, name)
-    if name not in made or made[name].function is not function:
-        made[name] = OverriddenMethod(cls, name, function, known)
-    return made[name]
-
-
-def own_methods(
-    cls: type, inherited: Mapping[str, tuple[Callable[..., Any], tuple[str, ...]]]
-) -> tuple[OverriddenMethod, ...]:
-    """Return the methods that the class writes itself.
-
-    `inherited` has by name what the class would inherit from us, and the names that the parameters then go by.
-    """
-    return tuple(
-        _own_method(cls, name, known) for name, (ours, known) in inherited.items() if getattr(cls, name) is not ours
-    )
+def _check_kind(title: str, function: object) -> None:
+    plain = inspect.unwrap(function) if callable(function) else function
+    problem = None
+    if not inspect.isroutine(plain) or isinstance(function, (staticmethod, classmethod)):
+        problem = "it is not a method"
+    elif inspect.isasyncgenfunction(plain) or inspect.isgeneratorfunction(plain):
+        problem = "it yields"
+    if problem is not None:
+        raise ConfigError(f"{title} must be a coroutine function (`async def` without `yield`), but {problem}")

@@ -6,8 +6,9 @@ from itertools import takewhile
 from typing import Any, NoReturn, Self
 
 from agentrt.agent.agent import Agent
-from agentrt.agent.overrides import refuse_before_init
-from agentrt.agent.step_override import AS_GIVEN, act_plainly, reason_plainly
+from agentrt.agent.initialization import refuse_before_init
+from agentrt.agent.overrides import hook_method
+from agentrt.agent.step_override import AS_GIVEN, OverriddenLoopStep, act_by_loop, reason_by_loop
 from agentrt.conversation.config import ReActConfig
 from agentrt.errors import ConfigError, UsageError
 from agentrt.hooks import MiddlewareBase
@@ -111,13 +112,15 @@ class ReActAgent(Agent):
             answer.metadata = {**answer.structured_output, **answer.metadata}
         return answer
 
+    @hook_method("on_reasoning", OverriddenLoopStep)
     async def _reasoning(self, tool_choice: ToolChoice | str | None = AS_GIVEN) -> Msg:
         """Ask the model once and return what it said; made to be overridden, as the innermost layer of on_reasoning."""
-        return await reason_plainly(self, tool_choice)
+        return await reason_by_loop(self, tool_choice)
 
+    @hook_method("on_acting", OverriddenLoopStep)
     async def _acting(self, tool_call: ToolCallBlock) -> ToolResponse | Msg | None:
         """Run one tool call and return its result; made to be overridden, as the innermost layer of on_acting."""
-        return await act_plainly(self, tool_call)
+        return await act_by_loop(self, tool_call)
 
     async def observe(self, msg: str | Msg | list[Msg] | None) -> None:
         """Take in messages without answering them."""
@@ -163,13 +166,6 @@ class ReActAgent(Agent):
         await self.memory.add(new[::-1])
         self._remembered.update(msg.id for msg in new)
         self._seen = None if unseen else self.memory.revision
-
-
-ReActAgent._inherited = {
-    **Agent._inherited,
-    "_reasoning": (ReActAgent._reasoning, ("tool_choice",)),
-    "_acting": (ReActAgent._acting, ("tool_call",)),
-}
 
 
 def _require_str(value: Any) -> str:

@@ -9,7 +9,8 @@ from contextlib import suppress
 from functools import partial, wraps
 from typing import Any, cast
 
-from agentrt.agent.overrides import OverriddenMethod
+from agentrt.agent.overrides import HookMethod, OverriddenMethod
+from agentrt.chain import HookSpec
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.concurrency.mailbox import Mailbox
@@ -21,44 +22,47 @@ from agentrt.loop.outcome import drain_and_close, end, end_event, said_when_inte
 from agentrt.loop.reply import reply
 from agentrt.message import Msg
 
-__all__ = ["check_parameters", "core_of", "entry_of", "reply_of_the_loop"]
+__all__ = ["OverriddenLoopReply", "reply_by_loop"]
 
 
-def check_parameters(method: OverriddenMethod) -> None:
-    """Raise `ConfigError` for a `reply` that cannot be called with an input alone."""
-    try:
-        method.signature.bind(None, None)
-    except TypeError:
-        raise ConfigError(
-            f"{method.title} takes {method.signature}, but a reply of an Agent is given its input, and a schema where "
-            f"there is one: write `async def reply(self, inputs=None, structured_schema=None)`"
-        ) from None
+class OverriddenLoopReply(OverriddenMethod):
+    """The `reply` of a class that derives from `Agent`.
 
+    Raises `ConfigError` for one that cannot be called with an input alone.
+    """
 
-def entry_of(method: OverriddenMethod) -> Callable[..., Any]:
-    """Return what takes the place of the method on each instance."""
+    def __init__(self, cls: type, name: str, function: Callable[..., Any], overridden: HookMethod) -> None:
+        super().__init__(cls, name, function, overridden)
+        try:
+            self.signature.bind(None, None)
+        except TypeError:
+            raise ConfigError(
+                f"{self.title} takes {self.signature}, but a reply of an Agent is given its input, and a schema where "
+                f"there is one: write `async def reply(self, inputs=None, structured_schema=None)`"
+            ) from None
 
-    @wraps(method.function)
-    async def entry(agent: Any, /, *args: Any, **kwargs: Any) -> Any:
-        given = {method.key_of(name): value for name, value in kwargs.items()}
-        return await agent.reply_stream(*args, **given, yield_final_msg=True).drain()
+    def adapt(self, spec: HookSpec) -> HookSpec:
+        """Return the line of the hook table as it is, for this reply is given what an `Agent` is."""
+        return spec
 
-    return entry
+    def _make_entry(self) -> Callable[..., Any]:
+        @wraps(self.function)
+        async def entry(agent: Any, /, *args: Any, **kwargs: Any) -> Any:
+            values = {self.key_of(name): value for name, value in kwargs.items()}
+            return await agent.reply_stream(*args, **values, yield_final_msg=True).drain()
 
+        return entry
 
-def core_of(method: OverriddenMethod) -> Callable[..., AsyncGenerator[AgentEvent | Msg, None]]:
-    """Return the core of on_reply for agents of a class that writes this `reply`."""
-
-    async def core(
-        agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any
+    async def _core(
+        self, agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         run = agent.run
         run.progress.passthrough = mailbox = Mailbox()
         given = (inputs,) if structured_schema is None else (inputs, structured_schema)
-        values = method.values(agent, given, {})
+        values = self.values(agent, given, {})
         final: Any = None
         async with BackgroundTask(
-            run.claim, mailbox, partial(run.interruption.run_interruptible, partial(method, agent, values))
+            run.claim, mailbox, partial(run.interruption.run_interruptible, partial(self, agent, values))
         ) as task:
             async for item in task:
                 yield item
@@ -71,13 +75,11 @@ def core_of(method: OverriddenMethod) -> Callable[..., AsyncGenerator[AgentEvent
                 yield await end(agent, run, end_event(agent, run, run.interruption.reason))
             final = await said_when_interrupted(agent, inputs, run.interruption.message)
         if not isinstance(final, Msg):
-            raise ChainContractError(f"{method.title} must return a Msg, not {final!r:.200}")
+            raise ChainContractError(f"{self.title} must return a Msg, not {final!r:.200}")
         yield final
 
-    return core
 
-
-async def reply_of_the_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any) -> Msg:
+async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any) -> Msg:
     """Reply by the runtime's own loop, inside of a class's own `reply`; its events go where that one's go."""
     run = agent.conversation.run
     if run is None or run.progress.passthrough is None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from agentrt.agent.overrides import OverriddenMethod
+from agentrt.agent.overrides import HookMethod, OverriddenMethod
+from agentrt.chain import HookSpec
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.conversation.conversation import ReplyingAgent
@@ -20,9 +21,8 @@ from agentrt.loop.reasoning import forget_attempt, reason
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.types import ToolChoice, ToolResponse
 
-__all__ = ["AS_GIVEN", "STEPS", "act_plainly", "core_of_step", "reason_plainly"]
+__all__ = ["AS_GIVEN", "OverriddenLoopStep", "act_by_loop", "reason_by_loop"]
 
-STEPS = ("_reasoning", "_acting")
 AS_GIVEN: Any = object()
 """Stands for the value that the step was entered with."""
 
@@ -43,42 +43,46 @@ class _Step:
 _step: ContextVar[_Step | None] = ContextVar("agentrt_overridden_step", default=None)
 
 
-def core_of_step(method: OverriddenMethod) -> Callable[..., AsyncGenerator[Any, None]]:
-    """Return the core of the hook that the method is for, in agents of its class.
+class OverriddenLoopStep(OverriddenMethod):
+    """A `_reasoning` or `_acting` of a class that derives from `ReActAgent`.
 
     Raises `ConfigError` for a method that cannot be called as the runtime does it.
     """
-    accepts_value = _accepts(method, None)
-    if not accepts_value and (method.name == "_acting" or not _accepts(method)):
-        wanted = "tool_choice=None" if method.name == "_reasoning" else "tool_call"
-        raise ConfigError(f"{method.title} takes {method.signature}: write `async def {method.name}(self, {wanted})`")
-    finish = _end_round if method.name == "_reasoning" else _end_call
 
-    async def core(agent: ReplyingAgent, **values: Any) -> AsyncGenerator[Any, None]:
-        (given,) = values.values()
-        step = _Step(agent, method.name, given, Mailbox())
-        arguments = method.values(agent, (given,) if accepts_value else (), {})
-        async with BackgroundTask(agent.run.claim, step.outlet, partial(_call, method, step, arguments)) as task:
+    def __init__(self, cls: type, name: str, function: Callable[..., Any], overridden: HookMethod) -> None:
+        super().__init__(cls, name, function, overridden)
+        self.entry = function  # the runtime calls it through the chain, and nobody else calls it
+        self._accepts_value = self._accepts(None)
+        if not self._accepts_value and (name == "_acting" or not self._accepts()):
+            wanted = "tool_choice=None" if name == "_reasoning" else "tool_call"
+            raise ConfigError(f"{self.title} takes {self.signature}: write `async def {name}(self, {wanted})`")
+
+    def adapt(self, spec: HookSpec) -> HookSpec:
+        """Return the line of the hook table as it is, for this step is given what the runtime's own is."""
+        return spec
+
+    async def _core(self, agent: ReplyingAgent, **values: Any) -> AsyncGenerator[Any, None]:
+        (value,) = values.values()
+        step = _Step(agent, self.name, value, Mailbox())
+        arguments = self.values(agent, (value,) if self._accepts_value else (), {})
+        async with BackgroundTask(agent.run.claim, step.outlet, partial(self._run, step, arguments)) as task:
             async for item in task:
                 yield item
             result = await task.outcome()
-        for item in finish(step, method.title, result):
+        finish = _end_round if self.name == "_reasoning" else _end_call
+        for item in finish(step, self.title, result):
             yield item
 
-    return core
+    async def _run(self, step: _Step, arguments: dict[str, Any]) -> Any:
+        _step.set(step)  # for this task, and those that it starts
+        return await self(step.agent, arguments)
 
-
-def _accepts(method: OverriddenMethod, *values: Any) -> bool:
-    try:
-        method.signature.bind(None, *values)
-    except TypeError:
-        return False
-    return True
-
-
-async def _call(method: OverriddenMethod, step: _Step, arguments: dict[str, Any]) -> Any:
-    _step.set(step)  # for this task, and those that it starts
-    return await method(step.agent, arguments)
+    def _accepts(self, *values: object) -> bool:
+        try:
+            self.signature.bind(None, *values)
+        except TypeError:
+            return False
+        return True
 
 
 def _step_in_progress(agent: ReplyingAgent, name: str) -> _Step:
@@ -91,7 +95,7 @@ def _step_in_progress(agent: ReplyingAgent, name: str) -> _Step:
     return step
 
 
-async def reason_plainly(agent: ReplyingAgent, tool_choice: Any) -> Msg:
+async def reason_by_loop(agent: ReplyingAgent, tool_choice: Any) -> Msg:
     """Ask the model, inside of a class's own `_reasoning`; returns its answer, whose events are on their way."""
     step = _step_in_progress(agent, "_reasoning")
     choice = step.given if tool_choice is AS_GIVEN else tool_choice
@@ -110,7 +114,7 @@ async def reason_plainly(agent: ReplyingAgent, tool_choice: Any) -> Msg:
     return said
 
 
-async def act_plainly(agent: ReplyingAgent, tool_call: ToolCallBlock) -> ToolResponse:
+async def act_by_loop(agent: ReplyingAgent, tool_call: ToolCallBlock) -> ToolResponse:
     """Run the call, inside of a class's own `_acting`; returns its result, whose pieces are on their way."""
     step = _step_in_progress(agent, "_acting")
     response = ToolResponse()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, get_args
 from pydantic import BaseModel
 
 from agentrt.agent.base import AgentBase
-from agentrt.agent.overrides import refuse_before_init
+from agentrt.agent.initialization import refuse_before_init
 from agentrt.block import ContentBlock, TextBlock
 from agentrt.errors import InvalidInputError
 from agentrt.hooks import MiddlewareBase

@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, UserMsg
-from agentrt.agent import ReActAgentBase, base
+from agentrt.agent import ReActAgentBase, custom_reply
 from agentrt.errors import ChainContractError, ChainError, ConfigError, MiddlewareConfigError, UsageError
 from agentrt.event import CustomEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.module import StateModule
@@ -363,7 +363,7 @@ def test_a_reply_that_yields_or_is_no_method_is_refused_when_the_agent_is_built(
     class Attribute(AgentBase):
         reply = "text"
 
-    for cls, why in ((Yielding, "it yields"), (Static, "it is no method"), (Attribute, "it is no method")):
+    for cls, why in ((Yielding, "it yields"), (Static, "it is not a method"), (Attribute, "it is not a method")):
         with pytest.raises(ConfigError, match=rf"{cls.__name__}\.reply\(\) must be a coroutine function .*{why}"):
             cls()
 
@@ -781,7 +781,7 @@ async def test_tasks_that_replies_leave_behind_do_not_carry_along_ever_more_repl
 
     class Heir(AgentBase):
         async def reply(self, generations):
-            known.append(len(base._replies.get()))
+            known.append(len(custom_reply._runs.get()))
             if generations:
                 group.start_soon(later, self._over, generations)
 

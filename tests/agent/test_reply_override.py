@@ -1,5 +1,8 @@
 """An `Agent` whose class writes its own `reply`."""
 
+import gc
+import weakref
+from functools import wraps
 from typing import Any
 
 import anyio
@@ -444,3 +447,40 @@ async def test_the_entry_looks_like_the_method():
     assert type(agent.reply).__name__ == "method"
     assert agent.reply.__name__ == "reply"
     assert agent.reply.__wrapped__ is Polite.reply
+
+
+async def test_an_unbound_call_enters_the_chain_unless_overridden():
+    agent = agent_of(["done"])
+    assert (await Agent.reply(agent, "go")).get_text_content() == "done"
+    await Agent.observe(agent, "noted")
+    assert agent.state.context[-1].get_text_content() == "noted"
+
+
+async def test_a_parents_method_in_a_decorator_counts_as_overridden():
+    seen: list[str] = []
+
+    def noting(method):
+        @wraps(method)
+        async def noted(self, *args, **kwargs):
+            seen.append("before")
+            return await method(self, *args, **kwargs)
+
+        return noted
+
+    class Noting(Agent):
+        reply = noting(Agent.reply)
+
+    agent = Noting("tester", model=ScriptedChatModel(["done"]))
+    assert [item.type async for item in agent.reply_stream("go")][-1] == "REPLY_END"
+    assert seen == ["before"]
+
+
+def test_an_agent_without_overrides_is_freed_at_once():
+    gc.disable()
+    try:
+        agent = agent_of(["done"])
+        watched = [weakref.ref(agent), weakref.ref(agent.with_state(AgentState()))]
+        del agent
+        assert [each() for each in watched] == [None, None]
+    finally:
+        gc.enable()

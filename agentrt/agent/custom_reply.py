@@ -1,0 +1,115 @@
+"""A reply that a class of agents writes itself, without the runtime's loop: its way through the chain, its `agent.run`.
+
+Such replies may run side by side, so the one in progress is that of the current task.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, NoReturn, Protocol, cast
+
+from agentrt.agent.audience import AgentConversation
+from agentrt.agent.overrides import ChainedAgent, OverriddenMethod, last_item
+from agentrt.chain import Chains, HookSpec
+from agentrt.concurrency.mailbox import Mailbox
+from agentrt.concurrency.reaper import Reaper
+from agentrt.conversation.run import Run
+from agentrt.conversation.turns import Claim
+from agentrt.errors import ChainContractError, UsageError
+from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent
+from agentrt.message import Msg
+from agentrt.state import AgentState
+from agentrt.tool import Toolkit
+
+__all__ = ["OverriddenReply", "current_run"]
+
+_NO_TOOLS = Toolkit()
+
+
+class _NoMailbox(Mailbox):
+    """For the events of replies that have no layer to see them."""
+
+    __slots__ = ()
+
+    def post(self, item: object) -> None:
+        pass
+
+
+_NO_MAILBOX = _NoMailbox()
+
+
+class _CustomRun(Run):
+    """One reply of an agent that writes its own `reply`."""
+
+    is_silent = is_over = False
+    chains: Chains
+
+    def continue_with(self, hint: str) -> NoReturn:
+        """Raise `UsageError`."""
+        raise UsageError("continue_with() asks for another round, and an agent that writes its own reply has none")
+
+
+class _CustomAgent(ChainedAgent, Protocol):
+    state: AgentState
+    conversation: AgentConversation
+
+    @property
+    def run(self) -> Run: ...
+
+
+_runs: ContextVar[Mapping[int, _CustomRun]] = ContextVar("agentrt_custom_runs")
+"""The replies that the current task is working for, by the `id()` of the agent; the mappings never change."""
+
+
+def current_run(agent: object) -> _CustomRun | None:
+    """Return the reply of this agent that the current task is working for."""
+    run = _runs.get({}).get(id(agent))
+    # A task that outlives the reply which it was started in still knows of that one.
+    return None if run is None or run.is_over else run
+
+
+class OverriddenReply(OverriddenMethod):
+    """The `reply` of a class that derives from `AgentBase`."""
+
+    def adapt(self, spec: HookSpec) -> HookSpec:
+        """Return the line of the hook table for a reply, which may say nothing."""
+        return replace(super().adapt(spec), terminal=None)
+
+    async def run_chain(self, agent: _CustomAgent, values: dict[str, Any]) -> Msg | None:
+        """Run one reply, and return its message, or `None` where it says nothing."""
+        claim = Claim()
+        claim.reaper = Reaper()
+        run = _CustomRun(claim, 0, _NO_TOOLS)
+        run.chains = agent.current_chains()
+        if not run.chains.layers["on_reply"]:
+            run.mailbox = _NO_MAILBOX
+        agent.conversation.last_reply_id = run.id
+        # Without those that are over: tasks that replies leave behind, and that reply in turn, would pass on ever more.
+        others = {agent_id: each for agent_id, each in _runs.get({}).items() if not each.is_over}
+        token = _runs.set({**others, id(agent): run})
+        try:
+            answer = await last_item(run.chains.on_reply(agent, **values))
+        finally:
+            run.ended = run.is_over = True
+            with suppress(ValueError):  # an event loop that ends in the middle may finish this in another context
+                _runs.reset(token)
+        if isinstance(answer, Msg):
+            return answer
+        if not run.is_silent:
+            raise ChainContractError("on_reply ended without the final Msg")
+        return None
+
+    async def _core(self, agent: _CustomAgent, /, **values: Any) -> AsyncGenerator[AgentEvent | Msg, None]:
+        run, session_id = cast(_CustomRun, agent.run), agent.state.session_id
+        run.ended = False  # a layer may have us called again
+        yield ReplyStartEvent(run.id, session_id, agent.name)
+        answer = await self(agent, values)
+        if answer is not None and not isinstance(answer, Msg):
+            raise ChainContractError(f"{self.title} must return a Msg, or None to say nothing, not {answer!r:.200}")
+        for event in run.mailbox.take():
+            yield event
+        run.ended, run.is_silent = True, answer is None
+        yield ReplyEndEvent(run.id, session_id, "completed")
+        if answer is not None:
+            yield answer
