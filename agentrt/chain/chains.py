@@ -2,11 +2,10 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from agentrt.chain.spec import HookSpec
+from agentrt.chain.spec import Function, HookSpec, Middleware
 from agentrt.errors import ChainError
 
 __all__ = ["Chains", "Layer"]
@@ -14,10 +13,10 @@ __all__ = ["Chains", "Layer"]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One middleware in the chain of one hook."""
+    """One middleware in the chain of one hook; `where` is the "file:line" of its hook."""
 
-    middleware: Any
-    hook: Callable[..., Any]
+    middleware: Middleware
+    hook: Function
     key: str
     where: str
 
@@ -33,38 +32,40 @@ class Chains:
 
     table: tuple[HookSpec, ...]
     layers: Mapping[str, tuple[Layer, ...]]
-    middlewares: tuple[Any, ...]
+    middlewares: tuple[Middleware, ...]
     _keys: Mapping[int, str]
-    _doubtful: set[int]
+    _keyed_by_order: set[int]
 
     def __init__(
         self,
         table: tuple[HookSpec, ...],
-        entries: Mapping[str, Callable[..., Any]],
+        entries: Mapping[str, Function],
         layers: Mapping[str, tuple[Layer, ...]],
-        middlewares: tuple[Any, ...],
+        middlewares: tuple[Middleware, ...],
         keys: Mapping[int, str],
     ) -> None:
-        same_class = Counter(type(each) for each in middlewares if each.key is None)
-        doubtful = {id(each) for each in middlewares if each.key is None and same_class[type(each)] > 1}
+        unkeyed = [middleware for middleware in middlewares if middleware.key is None]
+        count_by_class = Counter(map(type, unkeyed))
+        keyed_by_order = {id(middleware) for middleware in unkeyed if count_by_class[type(middleware)] > 1}
+        # Through `__dict__`, since nothing can be set; and so an entry is an attribute of the instance, found at once.
         self.__dict__.update(
-            entries, table=table, layers=layers, middlewares=middlewares, _keys=keys, _doubtful=doubtful
+            entries, table=table, layers=layers, middlewares=middlewares, _keys=keys, _keyed_by_order=keyed_by_order
         )
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Function:
         raise AttributeError(f"no chain is compiled for {name!r}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"chains are frozen: {name!r} cannot be set; build another agent instead")
 
-    def name_of(self, middleware: Any) -> str:
+    def name_of(self, middleware: object) -> str:
         """Return the middleware's key, for display."""
         return self._keys[id(middleware)]
 
-    def key_of(self, middleware: Any) -> str:
+    def key_of(self, middleware: object) -> str:
         """Return the key under which the middleware's own data is kept.
 
-        Warns when only the list order tells two middlewares of one class apart, since a changed list would then hand
+        Warns when only the list order tells two middlewares of one class apart, since a changed list would then give
         one the data of the other. Raises `ChainError` for a middleware that is not in these chains.
         """
         key = self._keys.get(id(middleware))
@@ -72,7 +73,7 @@ class Chains:
             raise ChainError(
                 f"{type(middleware).__name__} is not among this agent's middlewares, so it keeps no data here"
             )
-        if id(middleware) in self._doubtful:
+        if id(middleware) in self._keyed_by_order:
             warnings.warn(
                 f"two {type(middleware).__name__} middlewares store data under keys that depend on their order: "
                 f"set `key` on each",

@@ -1,19 +1,18 @@
 """The checks that a list of middlewares must pass before any of it runs."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any
 
-from agentrt.chain.spec import HookSpec
+from agentrt.chain.spec import Function, HookSpec, Middleware
 from agentrt.errors import MiddlewareConfigError
 
-__all__ = ["MAX_LAYERS", "check_middlewares", "must_wrap", "overrides", "where"]
+__all__ = ["MAX_LAYERS", "check_middlewares", "location_of", "must_wrap", "overrides"]
 
 MAX_LAYERS = 64
 
-_WANTED = {
+_EXPECTED_SHAPE = {
     "stream": "an async generator (`async def` with `yield`)",
     "call": "a coroutine function (`async def` without `yield`)",
     "transformer": "a coroutine function (`async def` without `yield`)",
@@ -30,41 +29,43 @@ def overrides(middleware: object, base: type, hook: str) -> bool:
     return getattr(type(middleware), hook) is not getattr(base, hook)
 
 
-def where(target: Any) -> str:
-    """Return "file:line" of a function or class, the module's name when there is no source."""
-    target = inspect.unwrap(target)
-    code = getattr(target, "__code__", None)
+def location_of(function: Function) -> str:
+    """Return "file:line" of a function, or its name when it has no source."""
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None)
     if code is not None:
         return f"{code.co_filename}:{code.co_firstlineno}"
-    return getattr(target, "__qualname__", None) or f"{target!r:.100}"
+    return getattr(function, "__qualname__", None) or f"{function!r:.100}"
 
 
-def check_middlewares(middlewares: Sequence[Any], base: type, table: Sequence[HookSpec]) -> None:
+def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequence[HookSpec]) -> None:
     """Raise `MiddlewareConfigError`, naming class, hook and remedy, for anything that could not run."""
     for middleware in middlewares:
         _check_instance(middleware, base)
         _check_names(type(middleware), base, table)
         for spec in table:
             _check_hook(middleware, base, spec)
-    _check_twice(middlewares)
+    _check_duplicates(middlewares)
     for spec in table:
         depth = sum(overrides(middleware, base, spec.name) for middleware in middlewares)
         if depth > MAX_LAYERS:
             raise MiddlewareConfigError(
-                f"{spec.name} has {depth} layers, {MAX_LAYERS} is the most: merge middlewares, or split the agent"
+                f"{spec.name} has {depth} layers, but {MAX_LAYERS} is the most: merge middlewares, or split the agent"
             )
     for place, middleware in enumerate(middlewares):
+        _check_position(place, middleware, middlewares)
         _check_order(place, middleware, middlewares)
 
 
-def _check_instance(middleware: Any, base: type) -> None:
+def _check_instance(middleware: object, base: type) -> None:
     if isinstance(middleware, base):
         return
     if isinstance(middleware, type) and issubclass(middleware, base):
         name = middleware.__name__
         raise MiddlewareConfigError(f"middlewares holds the class {name}, not an instance of it: write {name}()")
     raise MiddlewareConfigError(
-        f"middlewares holds {middleware!r}, which is no {base.__name__}: derive its class from agentrt.{base.__name__}"
+        f"middlewares holds {middleware!r}, which is not a {base.__name__} instance: "
+        f"derive its class from agentrt.{base.__name__}"
     )
 
 
@@ -72,44 +73,46 @@ def _check_names(cls: type, base: type, table: Sequence[HookSpec]) -> None:
     hooks = [spec.name for spec in table]
     for name in dir(cls):
         if name.startswith("on_") and name not in hooks and not hasattr(base, name) and callable(getattr(cls, name)):
-            near = get_close_matches(name, hooks, 1)
-            hint = f"did you mean {near[0]}?" if near else "rename the method, or put an underscore before it."
+            matches = get_close_matches(name, hooks, 1)
+            hint = f"did you mean {matches[0]}?" if matches else "rename the method, or put an underscore before it."
             raise MiddlewareConfigError(
                 f"{cls.__name__}.{name} is not a hook: {hint} The hooks are {', '.join(hooks)}."
             )
 
 
-def _check_hook(middleware: Any, base: type, spec: HookSpec) -> None:
-    cls = type(middleware)
+def _check_hook(middleware: object, base: type, spec: HookSpec) -> None:
+    name = f"{type(middleware).__name__}.{spec.name}"
     if spec.name in getattr(middleware, "__dict__", ()):
         raise MiddlewareConfigError(
-            f"{cls.__name__}.{spec.name} is assigned on the instance, where the compiler does not look: "
-            f"define it as a method of the class"
+            f"{name} is assigned on the instance, where the compiler does not look: define it as a method of the class"
         )
     if not overrides(middleware, base, spec.name):
         return
     hook = getattr(middleware, spec.name)
     function = getattr(hook, "__func__", hook)
-    found = _found_shape(function, spec.shape)
-    if found is not None:
+    actual_shape = _wrong_shape(function, spec.shape)
+    if actual_shape is not None:
         raise MiddlewareConfigError(
-            f"{cls.__name__}.{spec.name} must be {_WANTED[spec.shape]}, but it is {found} ({where(function)}): "
+            f"{name} must be {_EXPECTED_SHAPE[spec.shape]}, but it is {actual_shape} ({location_of(function)}): "
             f"{_REMEDY[spec.shape]}"
         )
-    problem = _parameter_problem(function, spec.parameters, inspect.ismethod(hook))
-    if problem is not None:
-        wanted = ", ".join(("self", *spec.parameters))
+    arguments = len(spec.parameters) + inspect.ismethod(hook)
+    if not _accepts(function, arguments):
         raise MiddlewareConfigError(
-            f"{cls.__name__}.{spec.name} must take ({wanted}), but it {problem} ({where(function)})"
+            f"{name} must take ({', '.join(('self', *spec.parameters))}), but it takes {inspect.signature(function)} "
+            f"({location_of(function)})"
         )
+
+
+# The two below are cached, since a program may make agents by the thousand, of the same few middleware classes.
 
 
 @lru_cache(maxsize=4096)
-def _found_shape(function: Callable[..., Any], shape: str) -> str | None:
-    """Return in words what the function is instead of the wanted shape, `None` when it is as wanted."""
+def _wrong_shape(function: Function, shape: str) -> str | None:
+    """Return in words what the function is instead of the expected shape, `None` when it is as expected."""
     plain = inspect.unwrap(function)
-    is_wanted = inspect.isasyncgenfunction if shape == "stream" else inspect.iscoroutinefunction
-    if is_wanted(plain):
+    is_expected = inspect.isasyncgenfunction if shape == "stream" else inspect.iscoroutinefunction
+    if is_expected(plain):
         return None
     if inspect.isasyncgenfunction(plain):
         return "an async generator"
@@ -121,66 +124,42 @@ def _found_shape(function: Callable[..., Any], shape: str) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def _parameter_problem(function: Callable[..., Any], names: tuple[str, ...], bound: bool) -> str | None:
-    signature = inspect.signature(function)
+def _accepts(function: Function, arguments: int) -> bool:
+    """Say whether the function can be called with so many positional arguments."""
     try:
-        signature.bind(*([None] * (len(names) + bound)))
+        inspect.signature(function).bind(*[None] * arguments)
     except TypeError:
-        return f"takes {signature}"
-    return None
+        return False
+    return True
 
 
-def _check_twice(middlewares: Sequence[Any]) -> None:
-    seen: dict[int, int] = {}
-    keys: dict[str, Any] = {}
+def _check_duplicates(middlewares: Sequence[Middleware]) -> None:
+    place_by_id: dict[int, int] = {}
+    by_key: dict[str, Middleware] = {}
     for place, middleware in enumerate(middlewares):
         name = type(middleware).__name__
-        if id(middleware) in seen:
+        if id(middleware) in place_by_id:
             raise MiddlewareConfigError(
-                f"the same {name} instance stands at places {seen[id(middleware)]} and {place}: make two instances"
+                f"the same {name} instance is listed twice (positions {place_by_id[id(middleware)]} and {place}): "
+                f"make two instances"
             )
-        seen[id(middleware)] = place
+        place_by_id[id(middleware)] = place
         key = middleware.key
-        if key is not None and key in keys:
+        if key is None:
+            continue
+        if key in by_key:
             raise MiddlewareConfigError(
-                f"{type(keys[key]).__name__} and {name} both have the key {key!r}: give one of them another key"
+                f"{type(by_key[key]).__name__} and {name} both have the key {key!r}: give one of them another key"
             )
-        if key is not None:
-            keys[key] = middleware
+        by_key[key] = middleware
 
 
-def _check_order(place: int, middleware: Any, middlewares: Sequence[Any]) -> None:
-    name = type(middleware).__name__
-    _check_position(place, middleware, middlewares)
-    for constraint in ("requires", "wraps", "wrapped_by"):
-        wanted = getattr(middleware, constraint)
-        if not isinstance(wanted, (list, tuple)) or not all(isinstance(each, (str, type)) for each in wanted):
-            raise MiddlewareConfigError(
-                f"{name}.{constraint} must be a list or tuple of middleware classes or their names, not {wanted!r}"
-            )
-    for wanted in middleware.requires:
-        if not any(_matches(other, wanted) for other in middlewares if other is not middleware):
-            raise MiddlewareConfigError(f"{name} requires {_label(wanted)}, which is not in middlewares: add it")
-    for other in middlewares[:place]:
-        if any(_matches(other, wanted) for wanted in middleware.wraps):
-            raise MiddlewareConfigError(
-                f"{name} must wrap {type(other).__name__}, but stands inside it: "
-                f"put {name} before {type(other).__name__}"
-            )
-    for other in middlewares[place + 1 :]:
-        if any(_matches(other, wanted) for wanted in middleware.wrapped_by):
-            raise MiddlewareConfigError(
-                f"{name} must be wrapped by {type(other).__name__}, but stands outside it: "
-                f"put {name} after {type(other).__name__}"
-            )
-
-
-def _check_position(place: int, middleware: Any, middlewares: Sequence[Any]) -> None:
+def _check_position(place: int, middleware: Middleware, middlewares: Sequence[Middleware]) -> None:
     position, name = middleware.position, type(middleware).__name__
     if position not in (None, "outermost", "innermost"):
         raise MiddlewareConfigError(f'{name}.position must be "outermost", "innermost" or None, not {position!r}')
-    others = {"outermost": middlewares[:place], "innermost": middlewares[place + 1 :]}.get(position, ())
-    for other in others:
+    beyond = {"outermost": middlewares[:place], "innermost": middlewares[place + 1 :]}.get(position or "", ())
+    for other in beyond:
         if other.position != position:
             side, move = ("outside", "before") if position == "outermost" else ("inside", "after")
             raise MiddlewareConfigError(
@@ -189,18 +168,43 @@ def _check_position(place: int, middleware: Any, middlewares: Sequence[Any]) -> 
             )
 
 
-def must_wrap(outer: Any, inner: Any) -> bool:
+def _check_order(place: int, middleware: Middleware, middlewares: Sequence[Middleware]) -> None:
+    name = type(middleware).__name__
+    for constraint in ("requires", "wraps", "wrapped_by"):
+        targets = getattr(middleware, constraint)
+        if not isinstance(targets, (list, tuple)) or not all(isinstance(target, (str, type)) for target in targets):
+            raise MiddlewareConfigError(
+                f"{name}.{constraint} must be a list or tuple of middleware classes or their names, not {targets!r}"
+            )
+    for target in middleware.requires:
+        if not any(_matches(other, target) for other in middlewares if other is not middleware):
+            label = target if isinstance(target, str) else target.__name__
+            raise MiddlewareConfigError(f"{name} requires {label}, which is not in middlewares: add it")
+    for other in middlewares[:place]:
+        if any(_matches(other, target) for target in middleware.wraps):
+            raise MiddlewareConfigError(
+                f"{name} must wrap {type(other).__name__}, but stands inside it: "
+                f"put {name} before {type(other).__name__}"
+            )
+    for other in middlewares[place + 1 :]:
+        if any(_matches(other, target) for target in middleware.wrapped_by):
+            raise MiddlewareConfigError(
+                f"{name} must be wrapped by {type(other).__name__}, but stands outside it: "
+                f"put {name} after {type(other).__name__}"
+            )
+
+
+def must_wrap(outer: Middleware, inner: Middleware) -> bool:
     """Say whether one of the two middlewares states that the first stands outside of the second."""
     if outer is inner:  # which may be of a class that it names
         return False
-    return any(_matches(inner, each) for each in outer.wraps) or any(_matches(outer, each) for each in inner.wrapped_by)
+    return any(_matches(inner, target) for target in outer.wraps) or any(
+        _matches(outer, target) for target in inner.wrapped_by
+    )
 
 
-def _matches(middleware: Any, wanted: type | str) -> bool:
-    if isinstance(wanted, type):
-        return isinstance(middleware, wanted)
-    return any(cls.__name__ == wanted for cls in type(middleware).__mro__)
-
-
-def _label(wanted: type | str) -> str:
-    return wanted if isinstance(wanted, str) else wanted.__name__
+def _matches(middleware: Middleware, target: type | str) -> bool:
+    if isinstance(target, type):
+        return isinstance(middleware, target)
+    # By name, so that a middleware can name one that it does not import.
+    return any(cls.__name__ == target for cls in type(middleware).__mro__)

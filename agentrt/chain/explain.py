@@ -4,20 +4,53 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal, NotRequired, TypedDict
 
 from agentrt.chain.chains import Chains, Layer
-from agentrt.chain.check import must_wrap, where
+from agentrt.chain.check import location_of, must_wrap
+from agentrt.chain.spec import Function, Middleware, Shape
 
 __all__ = ["ExplainFormat", "explain"]
 
 ExplainFormat = Literal["text", "json", "mermaid"]
 
+_LayerDescription = TypedDict(
+    "_LayerDescription", {"class": str, "key": str, "where": str, "because": NotRequired[list[str]]}
+)
+_MiddlewareDescription = TypedDict(
+    "_MiddlewareDescription",
+    {
+        "class": str,
+        "key": str,
+        "tools": list[str],
+        "position": NotRequired[str],
+        "wraps": NotRequired[list[str]],
+        "wrapped_by": NotRequired[list[str]],
+        "requires": NotRequired[list[str]],
+    },
+)
+
+
+class _HookDescription(TypedDict):
+    hook: str
+    shape: Shape
+    wraps: str
+    never: str
+    layers: list[_LayerDescription]
+    core: str
+
+
+class _Description(TypedDict):
+    agent: str
+    hooks: list[_HookDescription]
+    unused: dict[str, list[_LayerDescription]]
+    middlewares: list[_MiddlewareDescription]
+
 
 def explain(
     chains: Chains,
     name: str,
-    cores: Mapping[str, Any],
+    cores: Mapping[str, Function],
     tools: Mapping[int, Sequence[str]],
     format: ExplainFormat = "text",
 ) -> str:
@@ -25,15 +58,18 @@ def explain(
 
     `tools` maps the `id` of a middleware to the names of its tools. Raises `ValueError` for an unknown format.
     """
-    writers = {"text": _text, "json": _json, "mermaid": _mermaid}
-    if format not in writers:
-        raise ValueError(f"explain() writes {', '.join(map(repr, writers))}, not {format!r}")
-    written = writers[format](_describe(chains, name, cores, tools))
-    return _Diagram(written) if format == "mermaid" else _Page(written)
+    description = _describe(chains, name, cores, tools)
+    if format == "text":
+        return _Page(_write_text(description))
+    if format == "json":
+        return _Page(json.dumps(description, indent=2))
+    if format == "mermaid":
+        return _Diagram(_write_mermaid(description))
+    raise ValueError(f"explain() writes 'text', 'json', 'mermaid', not {format!r}")
 
 
 class _Page(str):
-    """A text that a notebook shows as it is, line by line."""
+    """What a notebook shows as it is, line by line."""
 
     __slots__ = ()
 
@@ -42,7 +78,7 @@ class _Page(str):
 
 
 class _Diagram(str):
-    """A text that a notebook draws, where it knows how to."""
+    """What a notebook draws, where it knows how to."""
 
     __slots__ = ()
 
@@ -51,8 +87,9 @@ class _Diagram(str):
 
 
 def _describe(
-    chains: Chains, name: str, cores: Mapping[str, Any], tools: Mapping[int, Sequence[str]]
-) -> dict[str, Any]:
+    chains: Chains, name: str, cores: Mapping[str, Function], tools: Mapping[int, Sequence[str]]
+) -> _Description:
+    layers = {hook: [_describe_layer(layer, around) for layer in around] for hook, around in chains.layers.items()}
     return {
         "agent": name,
         "hooks": [
@@ -61,116 +98,107 @@ def _describe(
                 "shape": spec.shape,
                 "wraps": spec.wraps,
                 "never": spec.never,
-                "layers": [_layer(layer, chains.layers[spec.name]) for layer in chains.layers[spec.name]],
-                "core": where(cores[spec.name]),
+                "layers": layers[spec.name],
+                "core": location_of(cores[spec.name]),
             }
             for spec in chains.table
             if spec.name in cores
         ],
         "unused": {
-            spec.name: [_layer(layer, chains.layers[spec.name]) for layer in chains.layers[spec.name]]
-            for spec in chains.table
-            if spec.name not in cores and chains.layers[spec.name]
+            spec.name: layers[spec.name] for spec in chains.table if spec.name not in cores and layers[spec.name]
         },
         "middlewares": [
-            {
-                "class": type(each).__name__,
-                "key": chains.name_of(each),
-                "tools": list(tools.get(id(each), ())),
-                **_constraints(each),
-            }
-            for each in chains.middlewares
+            _describe_middleware(middleware, chains.name_of(middleware), tools.get(id(middleware), ()))
+            for middleware in chains.middlewares
         ],
     }
 
 
-def _layer(layer: Layer, layers: Sequence[Layer]) -> dict[str, Any]:
-    found: dict[str, Any] = {"class": type(layer.middleware).__name__, "key": layer.key, "where": layer.where}
-    because = _reasons(layer.middleware, [each.middleware for each in layers])
-    return {**found, "because": because} if because else found
-
-
-def _reasons(middleware: Any, others: Sequence[Any]) -> list[str]:
-    """Return why a layer stands where it does, as far as any of them says."""
-    outer = [each for each in others if must_wrap(each, middleware)]
-    inner = [each for each in others if must_wrap(middleware, each)]
-    # What another one implies is left out.
-    outer = [each for each in outer if not any(must_wrap(each, other) for other in outer)]
-    inner = [each for each in inner if not any(must_wrap(other, each) for other in inner)]
+def _describe_layer(layer: Layer, layers: Sequence[Layer]) -> _LayerDescription:
+    """Describe a layer, with why it stands where it does, as far as it or another layer says so."""
+    middleware = layer.middleware
+    others = [other.middleware for other in layers]
+    outer = [other for other in others if must_wrap(other, middleware)]
+    inner = [other for other in others if must_wrap(middleware, other)]
+    # What is implied by another reason is left out: in A > B > C, C is inside B, and hence inside A.
+    outer = [one for one in outer if not any(must_wrap(one, other) for other in outer)]
+    inner = [one for one in inner if not any(must_wrap(other, one) for other in inner)]
     reasons = [] if middleware.position is None else [middleware.position]
-    if outer:
-        reasons.append(f"inside {_classes(outer)}")
-    if inner:
-        reasons.append(f"wraps {_classes(inner)}")
-    return reasons
+    for relation, related in (("inside", outer), ("wraps", inner)):
+        if related:
+            classes = dict.fromkeys(type(other).__name__ for other in related)
+            reasons.append(f"{relation} {', '.join(classes)}")
+    description: _LayerDescription = {"class": type(middleware).__name__, "key": layer.key, "where": layer.where}
+    if reasons:
+        description["because"] = reasons
+    return description
 
 
-def _classes(middlewares: Sequence[Any]) -> str:
-    return ", ".join(dict.fromkeys(type(each).__name__ for each in middlewares))
+def _describe_middleware(middleware: Middleware, key: str, tools: Sequence[str]) -> _MiddlewareDescription:
+    description: _MiddlewareDescription = {"class": type(middleware).__name__, "key": key, "tools": list(tools)}
+    if middleware.position is not None:
+        description["position"] = middleware.position
+    if middleware.wraps:
+        description["wraps"] = _class_names(middleware.wraps)
+    if middleware.wrapped_by:
+        description["wrapped_by"] = _class_names(middleware.wrapped_by)
+    if middleware.requires:
+        description["requires"] = _class_names(middleware.requires)
+    return description
 
 
-def _constraints(middleware: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {} if middleware.position is None else {"position": middleware.position}
-    for name in ("wraps", "wrapped_by", "requires"):
-        wanted = getattr(middleware, name)
-        if wanted:
-            found[name] = [each if isinstance(each, str) else each.__name__ for each in wanted]
-    return found
+def _class_names(classes: Sequence[type | str]) -> list[str]:
+    return [cls if isinstance(cls, str) else cls.__name__ for cls in classes]
 
 
-def _json(description: dict[str, Any]) -> str:
-    return json.dumps(description, indent=2)
-
-
-def _text(description: dict[str, Any]) -> str:
+def _write_text(description: _Description) -> str:
     lines = [f"Agent {description['agent']!r}: the chains, outermost first"]
-    empty = []
+    direct = []
     for hook in description["hooks"]:
         if not hook["layers"]:
-            empty.append(hook["hook"])
+            direct.append(hook["hook"])
             continue
         never = f"; never for {hook['never']}" if hook["never"] else ""
         lines.append(f"\n{hook['hook']} ({hook['shape']}): {hook['wraps']}{never}")
         for depth, layer in enumerate(hook["layers"], 1):
-            lines.append(f"  {depth}. {_titled(layer)}  {layer['where']}")
+            lines.append(f"  {depth}. {_title(layer)}  {layer['where']}")
             if "because" in layer:
                 lines.append(f"     {'; '.join(layer['because'])}")
         lines.append(f"  core  {hook['core']}")
-    if empty:
-        lines.append(f"\nNo layer, the core is called directly: {', '.join(empty)}")
-    for hook, layers in description["unused"].items():
-        lines.append(f"\nNever here, for this agent has no such step: {hook} ({', '.join(map(_titled, layers))})")
-    for each in description["middlewares"]:
-        if each["tools"]:
-            lines.append(f"\nTools of {_titled(each)}: {', '.join(each['tools'])}")
+    if direct:
+        lines.append(f"\nNo layer, the core is called directly: {', '.join(direct)}")
+    for name, layers in description["unused"].items():
+        lines.append(f"\nNever here, for this agent has no such step: {name} ({', '.join(map(_title, layers))})")
+    for middleware in description["middlewares"]:
+        if middleware["tools"]:
+            lines.append(f"\nTools of {_title(middleware)}: {', '.join(middleware['tools'])}")
     return "\n".join(lines)
 
 
-def _titled(each: dict[str, Any]) -> str:
-    name: str = each["class"]
-    return name if each["key"] == name else f"{name} [{each['key']}]"
+def _title(description: _LayerDescription | _MiddlewareDescription) -> str:
+    name = description["class"]
+    return name if description["key"] == name else f"{name} [{description['key']}]"
 
 
-def _mermaid(description: dict[str, Any]) -> str:
+def _write_mermaid(description: _Description) -> str:
     lines = ["flowchart LR"]
     for hook in description["hooks"]:
         name = hook["hook"]
-        nodes = [(f"{name}_{depth}", _label(each)) for depth, each in enumerate(hook["layers"], 1)]
-        nodes.append((f"{name}_core", f"core<br/>{_escaped(hook['core'])}"))
+        nodes = []
+        for depth, layer in enumerate(hook["layers"], 1):
+            parts = [_title(layer), layer["where"], *layer.get("because", ())]
+            nodes.append((f"{name}_{depth}", "<br/>".join(map(_escape_label, parts))))
+        nodes.append((f"{name}_core", f"core<br/>{_escape_label(hook['core'])}"))
         lines.append(f'  subgraph {name}["{name}"]')
         lines += [f'    {node}["{label}"]' for node, label in nodes]
         lines += [f"    {outer[0]} --> {inner[0]}" for outer, inner in pairwise(nodes)]
         lines.append("  end")
-    for number, each in enumerate(description["middlewares"], 1):
-        if each["tools"]:
-            label = _escaped(f"Tools of {_titled(each)}: {', '.join(each['tools'])}")
+    for number, middleware in enumerate(description["middlewares"], 1):
+        if middleware["tools"]:
+            label = _escape_label(f"Tools of {_title(middleware)}: {', '.join(middleware['tools'])}")
             lines.append(f'  tools_{number}["{label}"]')
     return "\n".join(lines)
 
 
-def _label(layer: dict[str, Any]) -> str:
-    return "<br/>".join(_escaped(each) for each in (_titled(layer), layer["where"], *layer.get("because", ())))
-
-
-def _escaped(title: str) -> str:
-    return title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+def _escape_label(label: str) -> str:
+    return label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")

@@ -1,40 +1,70 @@
-"""The owner: closes whatever one entry into a chain has opened, and names the layer that an error came from."""
+"""The owner: closes whatever one entry into a chain has opened."""
 
 import logging
+from bisect import bisect_right
+from collections.abc import Sequence
 from traceback import format_tb
-from types import CodeType
-from typing import Any
+from types import CodeType, FrameType
 
-__all__ = ["Owner"]
+from agentrt.chain.attribution import Origins, code_that_reads
+from agentrt.chain.chains import Layer
+from agentrt.chain.spec import Values
+
+__all__ = ["Owner", "returning_layer"]
 
 _logger = logging.getLogger("agentrt")
-_NOTE = "agentrt: raised by "
 
 
 class Owner:
     """The streams that one entry into a chain has opened, outermost first.
 
-    `core` is the last stream of the core, which may have been made elsewhere. `left` holds the streams of layers that
-    have stopped without finishing them, with their places. Of streams that calls returned, `places` says how far in the
-    layers stand that returned them, and `makers` which layer made one, by the stream's code; `None` is the core.
-    `given` holds the values that the chain was entered with, as they were before any layer could change them.
+    `core` is the last stream of the core, which may have been made elsewhere. `abandoned` holds the streams of layers
+    that stopped without finishing them, each with its place among the opened ones. For streams that calls returned,
+    `depths` says how far in the layers stand that returned them, and `origin_by_code` which layer returned one, by the
+    code that reads the stream; `None` stands for the core. `given` holds the values that the chain was entered with, as
+    they were before any layer could change them.
     """
 
-    __slots__ = ("core", "given", "is_closed", "left", "makers", "opened", "places")
+    __slots__ = ("abandoned", "core", "depths", "given", "is_closed", "opened", "origin_by_code")
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.core: Any = None
+    def __init__(self, given: Values) -> None:
+        self.core: object = None
         self.given = given
         self.is_closed = False
-        self.opened: list[Any] = []
-        self.left: list[tuple[int, Any]] = []
-        self.makers: dict[CodeType | None, Any] = {}
-        self.places: list[int] = []
+        self.opened: list[object] = []
+        self.abandoned: list[tuple[int, object]] = []
+        self.origin_by_code: Origins = {}
+        self.depths: list[int] = []
 
-    async def close_left(self) -> None:
+    def is_reading(self, place: int) -> bool:
+        """Say whether one of the streams from `place` on is running at this moment, so that it cannot be closed."""
+        return any(getattr(stream, "ag_running", False) for stream in self.opened[place:])
+
+    def place_below(self, depth: int) -> int:
+        """Return the place of the first stream that was returned further in than by the layer at `depth`."""
+        return bisect_right(self.depths, depth)
+
+    def keep_returned(self, stream: object, depth: int, layer: Layer | None) -> None:
+        """Take over a stream that the call of the layer at `depth` returned; `None` stands for the core.
+
+        There is one at most for each depth: a further call first closes all that are further in.
+        """
+        if any(opened is stream for opened in self.opened):  # a layer passed on what came from further in
+            return
+        # Not at the end: the stream of an outer layer is there already if its reader makes a further call.
+        place = self.place_below(depth)
+        self.depths.insert(place, depth)
+        self.opened.insert(place, stream)
+        code = code_that_reads(stream)
+        # Objects of one class that two layers return have the same code, and nothing tells whose one is. Of a generator
+        # the frame does.
+        is_shared = self.origin_by_code.get(code, layer) is not layer and not hasattr(stream, "ag_code")
+        self.origin_by_code[code] = None if is_shared else layer
+
+    async def close_abandoned(self) -> None:
         """Close the streams of layers that stopped early, and everything under them."""
-        while self.left:  # closing them may have further layers stop early
-            place, stream = self.left.pop(0)
+        while self.abandoned:  # closing them may have further layers stop early
+            place, stream = self.abandoned.pop(0)
             # A further `next_handler` call of an outer layer may have put another stream in this place by now.
             if place < len(self.opened) and self.opened[place] is stream:
                 await self.close_from(place)
@@ -44,12 +74,12 @@ class Owner:
 
         Each is closed whatever the others raise. Then a cancellation is raised, if there was one, or the first error.
         """
-        first: BaseException | None = None
+        failure: BaseException | None = None
         opened = self.opened
         while len(opened) > place:
             stream = opened.pop()
-            if self.places:
-                del self.places[len(opened) :]
+            if self.depths:
+                del self.depths[len(opened) :]
             if getattr(stream, "ag_frame", stream) is None:  # a generator that has ended, as nearly always
                 continue
             aclose = getattr(stream, "aclose", None)
@@ -58,10 +88,10 @@ class Owner:
             try:
                 await aclose()
             except BaseException as error:  # noqa: BLE001  # the others must be closed as well; raised again below
-                if first is None or (isinstance(first, Exception) and not isinstance(error, Exception)):
-                    first = error
-        if first is not None:
-            raise first
+                if failure is None or (isinstance(failure, Exception) and not isinstance(error, Exception)):
+                    failure = error
+        if failure is not None:
+            raise failure
 
     async def close(self, error: BaseException | None = None) -> None:
         """Close every stream for good; a clean-up that fails is logged when `error` is already on its way."""
@@ -75,3 +105,14 @@ class Owner:
             _logger.error("a layer's clean-up failed while %r was on its way:\n%s", type(error).__name__, frames)
         finally:
             self.is_closed = True
+
+
+def returning_layer(reader: FrameType, codes: Sequence[CodeType]) -> Layer | None:
+    """Return the layer that returned the stream which runs just now, where the frame that reads it is a chain's.
+
+    `codes` are those of the frames inside of the reader's, innermost first.
+    """
+    owner = reader.f_locals.get("owner")
+    if not isinstance(owner, Owner):
+        return None
+    return next((owner.origin_by_code[code] for code in codes if code in owner.origin_by_code), None)

@@ -1,12 +1,33 @@
-"""What the compiler knows of a hook."""
+"""What the compiler knows of a hook, and of the middlewares that it compiles."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-__all__ = ["HookSpec", "Shape"]
+__all__ = ["Function", "HookSpec", "Middleware", "Shape", "Values"]
 
 Shape = Literal["stream", "call", "transformer"]
+
+Function = Callable[..., Any]
+"""A core, a hook or the entry into a chain: the line of the hook table says what it takes and what it gives."""
+
+Values = dict[str, object]
+"""What flows inwards through a chain: `input_kwargs`."""
+
+
+class Middleware(Protocol):
+    """What the compiler reads of a middleware besides its hooks."""
+
+    key: str | None
+    position: str | None
+    emits: bool
+
+    @property
+    def wraps(self) -> Sequence[type | str]: ...
+    @property
+    def wrapped_by(self) -> Sequence[type | str]: ...
+    @property
+    def requires(self) -> Sequence[type | str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +35,7 @@ class HookSpec:
     """One line of the hook table.
 
     `item_types` may flow through a stream, or through the stream that a call returns; `terminal` is what a stream must
-    end with (`None`: nothing fixed) or what a call returns when it returns no stream. A transformer hands on one value
+    end with (`None`: nothing fixed) or what a call returns when it returns no stream. A transformer returns one value
     of the `terminal` type. `wraps` says in words what the hook wraps, and `never` what it does not see.
 
     `types` says for each key what a layer may pass on; a key that is not in it may have any value. A converter turns
@@ -30,7 +51,7 @@ class HookSpec:
     wraps: str
     never: str = ""
     types: Mapping[str, tuple[type, ...]] = field(default_factory=dict, hash=False)
-    converters: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict, hash=False)
+    converters: Mapping[str, Callable[[object, object], object]] = field(default_factory=dict, hash=False)
 
     @property
     def parameters(self) -> tuple[str, ...]:

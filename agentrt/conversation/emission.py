@@ -9,7 +9,7 @@ import warnings
 from types import FrameType, FunctionType
 
 from agentrt.chain import Chains
-from agentrt.chain.attribution import maker_of_stream
+from agentrt.chain.owner import returning_layer
 from agentrt.hooks import HOOKS, MiddlewareBase
 
 __all__ = ["emitting_hooks", "warn_of_late_event"]
@@ -35,7 +35,7 @@ def warn_of_late_event(emit: FrameType | None) -> None:
     hooks = _overridden_hooks(cls)
     if not hooks or (hook is None and not _NEVER_LATE.isdisjoint(hooks)):
         return  # a helper, and which hook called it is not known
-    if any("emits" in vars(each) for each in cls.__mro__ if each is not MiddlewareBase):
+    if any("emits" in vars(parent) for parent in cls.__mro__ if parent is not MiddlewareBase):
         return
     # Said of the class's first hook, wherever it emits: Python shows a warning once for each line that it is said of.
     function = next(iter(hooks.values()))
@@ -72,8 +72,9 @@ def _calling_layer(emit: FrameType | None) -> tuple[MiddlewareBase | None, str |
                     hook = name
         frame = frame.f_back
     if middleware is None and frame is not None:
-        maker = maker_of_stream(frame, codes)
-        return (None, None) if maker is None else (maker.middleware, "on_model_call")
+        layer = returning_layer(frame, codes)
+        if layer is not None and isinstance(layer.middleware, MiddlewareBase):
+            return layer.middleware, "on_model_call"
     return middleware, hook
 
 

@@ -37,13 +37,13 @@ def test_a_class_in_place_of_an_instance_is_refused() -> None:
 def test_an_object_that_is_no_middleware_is_refused(foreign: Any) -> None:
     text = refusal(foreign)
     assert repr(foreign) in text
-    assert "is no MiddlewareBase: derive its class from agentrt.MiddlewareBase" in text
+    assert "is not a MiddlewareBase instance: derive its class from agentrt.MiddlewareBase" in text
 
 
 def test_the_same_instance_twice_is_refused() -> None:
     guard = Guard("1")
     text = refusal(guard, Plain(), guard)
-    assert "the same Guard instance stands at places 0 and 2" in text
+    assert "the same Guard instance is listed twice (positions 0 and 2)" in text
     assert "make two instances" in text
 
 
@@ -408,7 +408,7 @@ async def test_64_layers_run() -> None:
 
 def test_65_layers_are_refused() -> None:
     text = refusal(*(Guard(str(number)) for number in range(65)))
-    assert "on_reply has 65 layers, 64 is the most" in text
+    assert "on_reply has 65 layers, but 64 is the most" in text
 
 
 def test_only_layers_count_not_middlewares() -> None:
