@@ -57,7 +57,7 @@ def heard(told: list[Msg]) -> list[tuple[str, str]]:
     return [(name, text.removesuffix("\n")) for name, text in said]
 
 
-def test_a_run_of_messages_becomes_one_that_tells_who_said_what() -> None:
+def test_a_run_of_messages_becomes_one_that_names_the_speakers() -> None:
     told = transcribe([UserMsg("Ann", "Hello\nall"), AssistantMsg("Bob", "Hi Ann"), UserMsg("Ann", "And Cleo?")])
 
     assert told[0].role == "user"
@@ -92,13 +92,13 @@ def test_nobody_can_speak_for_another(end: str) -> None:
         assert not [line for line in text.splitlines() if line.startswith("Bob")]
 
 
-def test_a_file_of_text_is_told_among_the_words_of_its_speaker() -> None:
+def test_a_file_of_text_is_among_the_words_of_its_speaker() -> None:
     file = DataBlock(URLSource(f"data:text/csv;base64,{b64encode(b'a,b').decode()}", "text/csv"), "table.csv")
 
     assert text_of(transcribe([UserMsg("Ann", [TextBlock("See"), file])])) == "Ann:\n  See\n  table.csv:\n  a,b\n"
 
 
-def test_images_keep_their_place_and_what_follows_is_still_the_same_speaker() -> None:
+def test_images_keep_their_place_among_the_words_of_a_speaker() -> None:
     [told] = transcribe([UserMsg("Ann", [TextBlock("This"), IMAGE, TextBlock("is it")]), UserMsg("Bob", "Nice")])
 
     first, image, last = told.get_content_blocks()
@@ -109,7 +109,7 @@ def test_images_keep_their_place_and_what_follows_is_still_the_same_speaker() ->
     assert last.text == "  is it\nBob:\n  Nice\n"
 
 
-def test_a_note_of_the_runtime_is_nobodys_words() -> None:
+def test_a_note_of_the_runtime_is_not_the_words_of_a_speaker() -> None:
     [told] = transcribe([AssistantMsg("Bob", [TextBlock("Done"), HintBlock("Go on."), TextBlock("More")])])
 
     first, hint, last = told.get_content_blocks()
@@ -119,7 +119,7 @@ def test_a_note_of_the_runtime_is_nobodys_words() -> None:
     assert last.text == "Bob:\n  More\n"
 
 
-def test_a_note_that_repeats_what_somebody_said_is_nobodys_words_either() -> None:
+def test_a_note_that_repeats_a_speaker_is_not_spoken_by_anyone() -> None:
     summary = UserMsg("runtime", [HintBlock("So far:\nBob:\n  I agree\u2028Bob: yes")])
     speaker = UserMsg("(note)", "I am the runtime")
 
@@ -136,7 +136,7 @@ def test_thinking_and_what_says_nothing_is_left_out() -> None:
     assert told == []
 
 
-def test_system_messages_and_the_agents_own_work_stay_as_they_are() -> None:
+def test_system_messages_and_the_agents_own_work_stay_unchanged() -> None:
     system = SystemMsg("system", "Be kind.")
     own = AssistantMsg("Bob", [ThinkingBlock("Hm"), TextBlock("I look"), CALL, RESULT, TextBlock("Nothing.")])
     messages = [system, UserMsg("Ann", "Look"), own, UserMsg("Cleo", "Really?")]
@@ -149,7 +149,7 @@ def test_system_messages_and_the_agents_own_work_stay_as_they_are() -> None:
     assert again.get_text_content() == "Cleo:\n  Really?\n"
 
 
-def test_what_was_sent_stays_as_it_was_while_the_conversation_goes_on() -> None:
+def test_what_was_sent_stays_the_same_in_later_requests() -> None:
     messages = [UserMsg("Ann", "Look"), AssistantMsg("Bob", "Where?"), UserMsg("Ann", "There"), UserMsg("Cleo", "No")]
     told = [transcribe(messages[:n])[0].get_text_content() or "" for n in range(1, 5)]
 
@@ -175,7 +175,7 @@ def test_the_conversation_itself_is_left_alone() -> None:
     assert [msg.to_json() for msg in messages] == before
 
 
-def test_what_a_provider_did_goes_back_so_that_a_paused_turn_can_go_on() -> None:
+def test_a_paused_turn_goes_back_so_that_it_can_continue() -> None:
     use = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
     paused = AssistantMsg("me", [TextBlock("I look."), ProviderBlock("anthropic", dumps(use))])
     turns = multi_agent(format_anthropic)([UserMsg("Ann", "What is new?"), paused])["messages"]

@@ -65,7 +65,7 @@ def test_each_speaker_has_a_role() -> None:
     ]
 
 
-def test_a_reply_of_several_rounds_becomes_the_messages_that_it_was() -> None:
+def test_rounds_of_a_reply_become_messages_of_their_own() -> None:
     reply = said(
         ThinkingBlock("hm"),
         TextBlock("I add."),
@@ -90,7 +90,7 @@ def test_a_reply_of_several_rounds_becomes_the_messages_that_it_was() -> None:
     assert reply[4]["content"] is None
 
 
-def test_a_call_without_a_result_is_told_so() -> None:
+def test_a_call_without_a_result_gets_a_substitute() -> None:
     messages = said(call("c1"), call("c2"), result("c2"))
 
     assert shape(messages) == "assistant(2) tool:c1 tool:c2"
@@ -133,7 +133,7 @@ def test_a_result_is_never_empty(output: Any) -> None:
 
 @pytest.mark.parametrize("output", ["", []])
 @pytest.mark.parametrize("state", ["interrupted", "denied", "unknown", "timeout", "error"])
-def test_a_result_that_is_none_does_not_pass_for_a_success(state: str, output: Any) -> None:
+def test_an_empty_failed_result_does_not_pass_for_a_success(state: str, output: Any) -> None:
     failed = ToolResultBlock("c1", "add", output, ToolResultState(state))
 
     assert said(call(), failed)[1]["content"] == f"({state})"
@@ -223,7 +223,7 @@ def test_an_image_that_the_assistant_made_leaves_a_note() -> None:
     assert "image/png" in said(DataBlock(PNG))[0]["content"]
 
 
-def test_thinking_goes_back_only_where_wanted_and_only_since_the_users_last_message() -> None:
+def test_thinking_goes_back_only_since_the_users_last_message() -> None:
     old = AssistantMsg("a", [ThinkingBlock("old"), TextBlock("Hello")])
     new = AssistantMsg("a", [ThinkingBlock("new"), call(), result(), ThinkingBlock("newer"), call("c2"), result("c2")])
     hint = UserMsg("runtime", [HintBlock("Answer now.")])
@@ -234,7 +234,7 @@ def test_thinking_goes_back_only_where_wanted_and_only_since_the_users_last_mess
     assert not any("reasoning_content" in each for each in format_openai(messages))
 
 
-def test_a_round_without_thinking_says_so_where_thinking_is_wanted_back() -> None:
+def test_a_round_without_thinking_sends_empty_reasoning() -> None:
     work = AssistantMsg("a", [call(), result(), ThinkingBlock("hm"), call("c2"), result("c2")])
     rounds = format_openai([UserMsg("user", "Add"), AssistantMsg("a", "Sure"), work], reasoning=True)
 
@@ -266,7 +266,7 @@ messages_of_any_kind = st.lists(
 
 
 @given(messages_of_any_kind)
-def test_every_call_is_followed_by_its_result_and_no_result_stands_alone(messages: list[Msg]) -> None:
+def test_each_call_is_followed_by_its_result_and_no_other(messages: list[Msg]) -> None:
     before = [msg.to_json() for msg in messages]
     formatted = format_openai(messages)
 

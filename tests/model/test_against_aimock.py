@@ -134,7 +134,7 @@ async def test_a_tool_is_called_and_its_result_sent_back(setting: Setting, strea
     assert (call["id"], call["function"]["name"]) == ("call_rome", "get_weather")
 
 
-async def test_tools_are_called_round_after_round_and_the_conversation_goes_on(setting: Setting) -> None:
+async def test_tools_are_called_in_rounds_of_one_conversation(setting: Setting) -> None:
     agent = setting.agent()
     kept = await kept_of(agent, "plan a trip")
     again = await agent.reply("plain")
@@ -160,7 +160,7 @@ async def test_parallel_calls_get_each_its_own_result(setting: Setting, stream: 
     assert setting.outputs()[1] == {"call_rome": "sunny in Rome", "call_oslo": "sunny in Oslo", "call_sum": "42"}
 
 
-async def test_thinking_is_shown_and_goes_back_as_the_provider_wants_it(setting: Setting) -> None:
+async def test_thinking_is_shown_and_goes_back_as_the_api_wants_it(setting: Setting) -> None:
     # The server is strict: it answers 400 when a round of tools goes on without the thinking that began it.
     options = {"thinking": {"type": "enabled", "budget_tokens": 1024}} if setting.provider == "anthropic" else {}
     agent = setting.agent(**options)
@@ -180,7 +180,7 @@ async def test_an_answer_cut_by_its_limit_says_so(setting: Setting) -> None:
     assert end.finished_reason == "length"
 
 
-async def test_a_429_says_when_to_come_back_and_nobody_tries_again_meanwhile(setting: Setting) -> None:
+async def test_a_429_says_when_to_retry_and_nothing_retries_by_itself(setting: Setting) -> None:
     agent = setting.agent()
     with pytest.raises(RateLimited) as caught:
         await agent.reply("too many")

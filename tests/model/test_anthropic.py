@@ -127,7 +127,7 @@ def the_environment_names_no_server(monkeypatch):
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
 
 
-async def test_the_request_says_what_the_model_was_told():
+async def test_the_request_holds_the_settings_of_the_model():
     options = {"model": OLDER, "temperature": 0.5, "top_p": 0.9, "stop": "END", "max_tokens": 99}
     wire = Wire(said("ok"))
     model = model_on(
@@ -182,7 +182,7 @@ def test_thinking_that_a_model_refuses_is_refused_at_once(model, kind):
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p"])
-async def test_sampling_that_a_model_refuses_is_refused_at_once_and_its_default_is_not_sent(name):
+async def test_refused_sampling_raises_and_its_default_is_not_sent(name):
     with pytest.raises(ConfigError, match=f"takes no {name} but its default, not 0.5: leave it out"):
         AnthropicChatModel("claude-sonnet-5", api_key=KEY, **{name: 0.5})
     assert name not in await body_for(**{name: 1.0})
@@ -215,7 +215,7 @@ async def test_a_model_that_cannot_be_made_to_call_a_tool_is_asked_to(mode):
     assert (await body_for(ToolChoice("none"), model="claude-opus-5-5"))["tool_choice"] == {"type": "none"}
 
 
-async def test_thinking_that_was_turned_off_stays_off_when_a_tool_is_forced():
+async def test_thinking_turned_off_stays_off_when_a_tool_is_forced():
     off = {"type": "disabled"}
     assert (await body_for(ToolChoice("required"), thinking=off))["thinking"] == off
 
@@ -226,7 +226,7 @@ THOUGHT = [ThinkingBlock("hm", signature="sig"), TextBlock("Hi.")]
 
 @pytest.mark.parametrize("thinking", [None, {"type": "adaptive", "display": "summarized"}])
 @pytest.mark.parametrize("headers", [{}, {"Anthropic-Beta": "one,two"}])
-async def test_thoughts_that_no_longer_fit_their_conversation_are_dropped_and_not_refused(thinking, headers):
+async def test_the_api_is_asked_to_drop_thoughts_that_no_longer_fit(thinking, headers):
     wire = Wire(said("ok"))
     model = model_on(wire, "claude-sonnet-5-5", thinking=thinking, extra_headers=headers)
     async for _ in await model([*HELLO, AssistantMsg("a", THOUGHT), *HELLO]):
@@ -238,13 +238,13 @@ async def test_thoughts_that_no_longer_fit_their_conversation_are_dropped_and_no
     assert wire.requests[0].headers["anthropic-beta"] == ",".join(betas)
 
 
-async def test_what_was_said_about_binding_by_hand_stands():
+async def test_a_block_binding_of_the_user_stays_as_it_is():
     by_hand = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "error"}}
     assert (await body_for(model="claude-sonnet-5-5", thinking=by_hand))["thinking"] == by_hand
 
 
 @pytest.mark.parametrize(("model", "kind"), [("claude-sonnet-5-5", "between_tools"), ("claude-haiku-5-5", "disabled")])
-async def test_thoughts_stay_out_where_nobody_can_say_what_becomes_of_those_that_do_not_fit(model, kind):
+async def test_thoughts_are_left_out_when_the_api_cannot_drop_them(model, kind):
     wire = Wire(said("ok"))
     async for _ in await model_on(wire, model, thinking={"type": kind})([*HELLO, AssistantMsg("a", THOUGHT), *HELLO]):
         pass
@@ -254,7 +254,7 @@ async def test_thoughts_stay_out_where_nobody_can_say_what_becomes_of_those_that
     assert "anthropic-beta" not in wire.requests[0].headers
 
 
-async def test_models_that_do_not_bind_their_thoughts_are_told_nothing_of_it():
+async def test_models_that_do_not_bind_thoughts_get_no_block_binding():
     wire = Wire(said("ok"))
     async for _ in await model_on(wire)([*HELLO, AssistantMsg("a", THOUGHT), *HELLO]):
         pass
@@ -282,7 +282,7 @@ async def test_anthropics_tools_are_barred_when_no_tool_may_be_called():
 
 
 @pytest.mark.parametrize("wrong", ["web_search", [add], [{"name": "x"}], [{"type": 5}], None, SEARCHING, 5])
-def test_what_is_no_tool_of_anthropics_is_refused(wrong):
+def test_a_server_tool_of_another_shape_is_refused(wrong):
     with pytest.raises(ConfigError, match="server_tools"):
         AnthropicChatModel("claude", api_key=KEY, server_tools=wrong)
 
@@ -296,15 +296,15 @@ def test_what_is_no_tool_of_anthropics_is_refused(wrong):
         ("add", {"type": "tool", "name": "add"}),
     ],
 )
-async def test_each_choice_of_tools_has_its_word(mode, sent):
+async def test_each_tool_choice_is_sent_in_the_words_of_the_api(mode, sent):
     assert (await body_for(ToolChoice(mode)))["tool_choice"] == sent
 
 
-async def test_without_tools_nothing_is_said_of_them():
+async def test_without_tools_the_request_does_not_mention_tools():
     assert {"tools", "tool_choice"}.isdisjoint(await body_for(ToolChoice("auto"), tools=[]))
 
 
-async def test_tools_that_were_called_before_are_declared_even_when_none_is_offered():
+async def test_called_tools_are_declared_even_when_none_is_offered():
     reply = AssistantMsg("a", [ToolCallBlock("1", "add", "{}"), ToolResultBlock("1", "add", "3")])
     body = await body_for(tools=None, messages=[*HELLO, reply])
 
@@ -326,7 +326,7 @@ async def test_thinking_is_left_out_of_a_call_that_forces_a_tool():
 
 
 @pytest.mark.parametrize(("signature", "thinks"), [("sig", True), (None, False)])
-async def test_thinking_waits_for_the_next_question_when_another_model_began_the_round(signature, thinks):
+async def test_thinking_is_left_out_of_a_round_of_another_model(signature, thinks):
     blocks = [
         ThinkingBlock("hm", signature=signature),
         ToolCallBlock("1", "add", "{}"),
@@ -338,7 +338,7 @@ async def test_thinking_waits_for_the_next_question_when_another_model_began_the
 
 
 @pytest.mark.parametrize(("signature", "thinks"), [("sig", True), (None, False)])
-async def test_thinking_waits_when_another_model_began_a_turn_that_was_paused(signature, thinks):
+async def test_thinking_is_left_out_of_a_paused_turn_of_another_model(signature, thinks):
     use = ProviderBlock("anthropic", json.dumps(QUERY))
     paused = AssistantMsg("a", [ThinkingBlock("hm", signature=signature), use])
     body = await body_for(messages=[*HELLO, paused], model=OLDER, thinking=BUDGET)
@@ -386,14 +386,14 @@ def test_rules_of_another_type_are_refused_at_once(wrong):
         AnthropicChatModel("claude", api_key=KEY, rules=wrong)
 
 
-async def test_half_a_character_in_thinking_does_not_spoil_the_conversation():
+async def test_half_a_character_in_thinking_spoils_no_later_request():
     thoughts = [*thinking(0, "s1", "half \ud83c"), *thinking(1, "s2", "more")]
     wire = Wire([start(), *thoughts, *tool_use(2, "1", "add", "{}"), *stop()], said("Tea."))
     await agent_on(wire).reply("What should I drink?")
     assert len(wire.bodies) == 2
 
 
-async def test_half_a_character_within_a_part_of_anthropics_does_not_spoil_the_conversation():
+async def test_half_a_character_in_a_provider_part_spoils_no_request():
     found = {**FOUND, "content": [{"type": "web_search_result", "title": "half \ud83c", "url": "u"}]}
     wire = Wire([start(), *block(0, QUERY), *block(1, found), *text(2, "Tea."), *stop()], said("More tea."))
     agent = agent_on(wire)
@@ -420,7 +420,7 @@ def test_key_and_address_come_from_the_environment(monkeypatch):
     )
 
 
-def test_a_missing_key_is_told_with_the_variable(monkeypatch):
+def test_a_missing_key_is_refused_with_the_name_of_its_variable(monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="set ANTHROPIC_API_KEY or give api_key"):
         AnthropicChatModel("claude")
@@ -462,7 +462,7 @@ async def test_usage_that_is_missing_is_estimated_and_says_so(counts):
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_each_reason_to_stop_has_its_word(reason, word, stream):
+async def test_each_stop_reason_has_a_finished_reason(reason, word, stream):
     wire = Wire([start(), *text(0, "Hi"), *stop(reason)] if stream else message(reason=reason))
 
     assert (await answer(wire, stream=stream)).finished_reason == word
@@ -479,7 +479,7 @@ async def test_a_refusal_is_an_error_of_its_own(stream):
 @pytest.mark.parametrize("reason", ["max_tokens", None])
 @pytest.mark.parametrize("pieces", [(), ("",), ('{"a": ',)])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_half_a_call_at_the_end_tells_that_the_answer_was_cut(reason, pieces, stream):
+async def test_half_a_call_at_the_end_means_that_the_answer_was_cut(reason, pieces, stream):
     if stream:
         wire = Wire([start(), *tool_use(0, "t1", "add", *pieces), *stop(reason)])
     else:
@@ -623,7 +623,7 @@ async def test_a_conversation_of_tools_goes_back_and_forth():
     )
 
 
-async def test_events_that_nobody_knows_are_passed_over():
+async def test_unknown_events_are_ignored():
     unknown = [{"type": "new_event", "x": 1}, *block(0, {"type": "text", "text": ""}, {"type": "new_delta", "x": 1})]
     response = await answer(Wire([start(), *unknown, *text(1, "Hi"), *stop()]))
 
@@ -664,7 +664,7 @@ def shape_of(response: ChatResponse) -> list[Any]:
     return [json.loads(each.content) if isinstance(each, ProviderBlock) else each.type for each in response.content]
 
 
-async def test_what_anthropics_own_tools_did_is_kept_and_nothing_of_it_is_a_call_of_ours():
+async def test_server_tools_leave_provider_blocks_and_no_calls_of_ours():
     *pieces, whole = await ask(Wire([start(), *SEARCHED, *stop()]))
 
     assert shape_of(whole) == ["thinking", QUERY, FOUND, "thinking", "text"]
@@ -679,7 +679,7 @@ async def test_an_answer_that_is_not_streamed_keeps_them_too():
     assert shape_of(await answer(Wire(body), stream=False)) == ["text", QUERY, FOUND, "text"]
 
 
-async def test_kinds_of_parts_that_nobody_knows_yet_are_kept_with_their_deltas():
+async def test_unknown_kinds_of_parts_are_kept_with_their_deltas():
     parts = [
         *block(0, MCP_USE, *query("{}")),
         *block(1, MCP_RESULT),
@@ -700,7 +700,7 @@ async def test_kinds_of_parts_that_nobody_knows_yet_are_kept_with_their_deltas()
     ]
 
 
-async def test_a_call_of_ours_among_own_tools_stays_a_call():
+async def test_a_call_of_ours_among_server_tools_stays_a_call():
     played = [*block(0, SEARCH, *query('{"q": 1}')), *block(1, FOUND), *tool_use(2, "t1", "add", '{"a": 1, "b": 2}')]
     response = await answer(Wire([start(), *played, *stop("tool_use")]))
 
@@ -708,7 +708,7 @@ async def test_a_call_of_ours_among_own_tools_stays_a_call():
     assert [each.type for each in response.content] == ["provider", "provider", "tool_call"]
 
 
-async def test_a_part_that_was_not_ended_is_kept_and_input_that_is_no_object_is_shown():
+async def test_an_unended_part_is_kept_and_its_wrong_input_is_shown():
     first = {"type": "content_block_start", "index": 0, "content_block": SEARCH}
     half = {"type": "content_block_delta", "index": 0, "delta": query('{"que')[0]}
     response = await answer(Wire([start(), first, half, *stop("max_tokens")]))
@@ -716,7 +716,7 @@ async def test_a_part_that_was_not_ended_is_kept_and_input_that_is_no_object_is_
     assert shape_of(response) == [{**SEARCH, "input": {"INVALID_JSON": '{"que'}}]
 
 
-async def test_the_next_request_carries_back_what_own_tools_did():
+async def test_the_next_request_carries_back_what_server_tools_did():
     wire = Wire([start(), *SEARCHED, *stop()], said("You are welcome."))
     agent = agent_on(wire)
     await agent.reply("What should I drink?")
@@ -734,7 +734,7 @@ async def test_the_next_request_carries_back_what_own_tools_did():
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_pause_goes_on_where_the_provider_stopped(stream):
+async def test_a_paused_turn_continues_where_the_provider_stopped(stream):
     if stream:
         first = [start(), *text(0, "I look."), *block(1, SEARCH, *query('{"query": "green tea"}')), *stop("pause_turn")]
         wire = Wire(first, [start(), *block(0, FOUND), *text(1, "Tea."), *stop()])
@@ -784,7 +784,7 @@ async def test_the_last_count_is_the_usage(first, last, wanted):
     assert (await answer(Wire([start(**first), *text(0, "Hi"), *stop(**last)]))).usage == wanted
 
 
-def test_input_of_an_own_tool_is_progress_and_an_empty_delta_is_not():
+def test_server_tool_input_is_progress_and_an_empty_delta_is_not():
     reader = model_on(Wire())._reader(HELLO)
     first, *deltas, _ = block(0, SEARCH, *query("{", ""))
     progress = []
@@ -834,7 +834,7 @@ async def test_a_429_says_how_long_to_wait():
     ("kind", "error"),
     [("overloaded_error", Transient), ("rate_limit_error", RateLimited), ("api_error", Transient), ("new", Transient)],
 )
-async def test_an_error_in_mid_stream_is_told_apart_and_closes_the_response(kind, error):
+async def test_an_error_in_mid_stream_is_classified_and_ends_it(kind, error):
     wire = Wire([start(), *text(0, "Hel"), error_event(kind), HANG])
 
     with pytest.raises(ModelError) as caught:
@@ -858,7 +858,7 @@ async def test_a_stream_that_only_lacks_its_last_word_is_whole():
     assert (await answer(Wire(events))).finished_reason == "stop"
 
 
-async def test_pings_are_no_progress():
+async def test_pings_do_not_count_as_progress():
     wire = Wire([start(), *text(0, "Hi"), *[{"type": "ping"}] * 5, HANG])
 
     with pytest.raises(Timeout, match="idle"):

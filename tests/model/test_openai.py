@@ -103,7 +103,7 @@ def test_quirks_of_another_type_are_refused_at_once(wrong: Any) -> None:
         OpenAIChatModel("gpt-test", api_key=KEY, quirks=wrong)
 
 
-async def test_a_server_that_does_not_know_stream_options_is_not_sent_any() -> None:
+async def test_stream_options_go_only_to_servers_that_know_them() -> None:
     assert "stream_options" not in await sent(quirks=Quirks(stream_usage=False))
 
 
@@ -143,7 +143,7 @@ async def test_headers_of_the_user_go_with_every_request() -> None:
     assert str(server.requests[0].url) == "http://test.invalid/v1/chat/completions"
 
 
-async def test_text_streams_in_pieces_of_one_block_and_ends_with_the_whole() -> None:
+async def test_text_streams_in_pieces_of_one_block_and_then_as_a_whole() -> None:
     *pieces, whole = await answer_of(
         model_of(stream_of(delta(content="Hel"), delta(content="lo"), delta("stop"), usage(3, 2)))[0]
     )
@@ -210,13 +210,13 @@ FRAGMENTS: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str, str]]]] = 
 
 
 @pytest.mark.parametrize("fragments", FRAGMENTS)
-async def test_tool_calls_are_put_together_from_the_fragments_of_every_dialect(fragments: str) -> None:
+async def test_tool_calls_are_joined_from_fragments_of_every_dialect(fragments: str) -> None:
     deltas, wanted = FRAGMENTS[fragments]
 
     assert await calls_in(*(delta(**each) for each in deltas)) == wanted
 
 
-async def test_calls_of_one_index_without_ids_are_parted_where_a_second_object_begins() -> None:
+async def test_a_second_object_begins_a_call_of_the_same_index() -> None:
     found = await calls_in(delta(**call(0, None, "add", {"a": 1})), delta(**call(0, None, "add", '{"a": 2}')))
 
     assert [call[1:] for call in found] == [("add", '{"a": 1}'), ("add", '{"a": 2}')]
@@ -240,7 +240,7 @@ async def test_cached_tokens_are_counted_in_every_dialect(fields: dict[str, Any]
     assert (await last(delta(content="Hi"), delta("stop"), usage(3, 2, **fields))).usage == wanted
 
 
-async def test_usage_that_nobody_sent_is_estimated() -> None:
+async def test_missing_usage_is_estimated() -> None:
     whole = await last(delta(content="word " * 100), delta("stop"))
 
     assert whole.usage.estimated
@@ -266,7 +266,7 @@ HALF_CALLS = [["", ""], ["", '{"a": '], ["{}", "  "], ["{}", "[1]"], ["{}", "{} 
         (["", "{}"], "stop", "tool_calls"),
     ],
 )
-async def test_half_a_call_at_the_end_tells_that_the_answer_was_cut(
+async def test_half_a_call_at_the_end_means_that_the_answer_was_cut(
     arguments: list[str], finish: str | None, wanted: str, stream: bool
 ) -> None:
     calls = [call(index, f"c{index}", "wipe", each) for index, each in enumerate(arguments)]
@@ -284,7 +284,7 @@ async def test_text_that_comes_in_parts_is_put_together() -> None:
     assert (await last(delta(content=parts), delta("stop"))).content[0].text == "Hello"
 
 
-async def test_an_answer_that_is_not_streamed_although_it_should_be_is_one() -> None:
+async def test_an_answer_in_one_piece_to_a_stream_request_is_read() -> None:
     played = completion(content="Hello", tool_calls=[{"id": "c1", "function": {"name": "add", "arguments": "{}"}}])
     played.chunks = [b"\xef\xbb\xbf \n", *cut_up(next(iter(played.chunks)), [1, 9, 40])]
     (whole,) = await answer_of(model_of(played)[0])
@@ -308,7 +308,7 @@ async def test_an_answer_that_is_not_streamed_although_it_should_be_is_one() -> 
         (Answer([b'event: error\ndata: ["odd"]\n\n']), Transient, "odd"),
     ],
 )
-async def test_an_error_in_place_of_a_stream_is_told_apart(answer: Answer, kind: type[ModelError], words: str) -> None:
+async def test_an_error_in_place_of_a_stream_is_classified(answer: Answer, kind: type[ModelError], words: str) -> None:
     with pytest.raises(kind, match=words) as caught:
         await answer_of(model_of(answer)[0])
     assert type(caught.value) is kind
@@ -334,7 +334,7 @@ async def test_the_model_may_be_an_application_in_this_process(stream: bool) -> 
     assert (reply.get_text_content(), reply.usage) == ("HELLO", ChatUsage(3, 2))
 
 
-async def test_an_answer_that_calls_tools_stops_for_them_whatever_the_server_says() -> None:
+async def test_an_answer_with_calls_always_finishes_with_tool_calls() -> None:
     assert (await last(delta("stop", **call(0, "c1", "add", "{}")))).finished_reason == "tool_calls"
 
 
@@ -356,26 +356,28 @@ async def test_an_answer_that_calls_tools_stops_for_them_whatever_the_server_say
         (["text"], Malformed, "JSON object"),
     ],
 )
-async def test_what_is_no_answer_is_an_error_of_the_tree(data: list[Any], kind: type[ModelError], words: str) -> None:
+async def test_a_body_without_an_answer_is_an_error_of_the_tree(
+    data: list[Any], kind: type[ModelError], words: str
+) -> None:
     with pytest.raises(kind, match=rf"(?s)gpt-test.*{words}") as caught:
         await last(*data)
     assert type(caught.value) is kind
 
 
-async def test_an_error_in_place_of_a_whole_answer_is_one_even_with_status_200() -> None:
+async def test_an_error_body_with_status_200_is_an_error() -> None:
     with pytest.raises(Transient, match="overloaded"):
         await answer_of(model_of(json_of({"error": "overloaded"}), stream=False)[0])
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_page_in_place_of_an_answer_is_told(stream: bool) -> None:
+async def test_a_page_in_place_of_an_answer_is_quoted_in_the_error(stream: bool) -> None:
     page = Answer([b"<!doctype html><title>Log in</title>"], headers={"content-type": "text/html"})
 
     with pytest.raises(Malformed, match="doctype"):
         await answer_of(model_of(page, stream=stream)[0])
 
 
-def test_a_missing_key_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
     with pytest.raises(ConfigError, match="set OPENAI_API_KEY or give api_key="):
@@ -508,7 +510,7 @@ async def failure_of(answer: Answer, **options: Any) -> ModelError | None:
 
 
 @given(st.lists(garbage, max_size=5), st.booleans(), st.sampled_from([200, 400, 429, 500]))
-def test_no_garbage_raises_anything_outside_the_tree(chunks: list[bytes], stream: bool, status: int) -> None:
+def test_garbage_raises_only_model_errors(chunks: list[bytes], stream: bool, status: int) -> None:
     async def ask() -> None:
         failure = await failure_of(Answer(chunks, status), stream=stream)
         assert failure is None or "gpt-test" in str(failure)
@@ -517,7 +519,7 @@ def test_no_garbage_raises_anything_outside_the_tree(chunks: list[bytes], stream
 
 
 @given(json_values, st.booleans())
-def test_no_json_of_the_wrong_shape_raises_anything_outside_the_tree(value: Any, stream: bool) -> None:
+def test_json_of_the_wrong_shape_raises_only_model_errors(value: Any, stream: bool) -> None:
     async def ask() -> None:
         body = {"choices": [{"index": 0, "delta": value, "message": value, "finish_reason": "stop"}]}
         failure = await failure_of(stream_of(body) if stream else json_of(body), stream=stream)
@@ -583,7 +585,7 @@ async def test_an_answer_without_a_reason_has_none() -> None:
 
 
 @pytest.mark.parametrize("quirks", [Quirks(says_reason=True), PRESETS["deepseek"].quirks, PRESETS["dashscope"].quirks])
-async def test_a_stream_without_a_reason_was_cut_where_the_server_always_gives_one(quirks: Quirks) -> None:
+async def test_without_a_reason_a_stream_of_some_servers_was_cut(quirks: Quirks) -> None:
     model, server = model_of(stream_of(delta(content="Hi")), quirks=quirks)
     with pytest.raises(Transient, match="ended without a finish_reason"):
         await answer_of(model)
@@ -598,13 +600,13 @@ def test_openai_itself_always_gives_a_reason() -> None:
 
 
 @pytest.mark.parametrize("rest", ['{"id": "c1", "choices": [{"index": 0, "del', '{"id"', "{", '{"a": tru'])
-async def test_half_an_event_in_mid_stream_may_pass_by_itself(rest: str) -> None:
+async def test_half_an_event_in_mid_stream_is_transient(rest: str) -> None:
     played = Answer([events(delta(content="Hi")), f"data: {rest}\n\n".encode(), DONE])
     with pytest.raises(Transient, match="breaks off"):
         await answer_of(model_of(played)[0])
 
 
-async def test_a_server_that_knows_no_named_choice_is_shown_that_tool_alone_and_made_to_call_one() -> None:
+async def test_without_named_choice_only_the_named_tool_is_sent() -> None:
     other = {"type": "function", "function": {"name": "sub", "description": "", "parameters": {"type": "object"}}}
     quirks = Quirks(named_choice=False)
     body = await sent(ToolChoice("add"), [other, *TOOLS], quirks=quirks)
@@ -614,7 +616,7 @@ async def test_a_server_that_knows_no_named_choice_is_shown_that_tool_alone_and_
     assert (await sent(ToolChoice("gone"), TOOLS, quirks=quirks))["tools"] == TOOLS
 
 
-async def test_the_last_request_of_a_structured_answer_is_forced_without_a_named_choice() -> None:
+async def test_structured_output_is_forced_without_a_named_choice() -> None:
     class Sum(BaseModel):
         total: int
 
@@ -649,7 +651,7 @@ SOUND = {"extra_body": {"modalities": ["text", "audio"], "audio": {"voice": "all
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_was_spoken_becomes_its_words_and_the_sound(stream: bool) -> None:
+async def test_a_spoken_answer_becomes_its_transcript_and_the_audio(stream: bool) -> None:
     if stream:
         spoken = [
             {"id": "audio_1", "transcript": "Drink "},
@@ -671,6 +673,6 @@ async def test_what_was_spoken_becomes_its_words_and_the_sound(stream: bool) -> 
     assert sound.source == Base64Source(b64encode(b"abcdef").decode(), "audio/pcm;rate=24000")
 
 
-async def test_sound_that_is_no_base64_is_malformed() -> None:
+async def test_audio_that_is_not_base64_is_malformed() -> None:
     with pytest.raises(Malformed, match="base64"):
         await last(delta(audio={"data": "?"}), delta("stop"))

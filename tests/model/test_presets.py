@@ -131,7 +131,7 @@ async def test_ollama_is_looked_for_where_its_variable_says(
     assert (await asked("ollama:qwen3")).url == f"{url}/v1/chat/completions"
 
 
-async def test_a_server_that_is_not_there_is_named_with_the_question_whether_it_runs(
+async def test_an_unreachable_server_is_named_with_a_remedy(
     free_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{free_tcp_port}")
@@ -175,7 +175,7 @@ def test_a_missing_package_comes_with_its_extra(extra: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("spec", ["openai:some-model", "anthropic:some-model", "rules"])
-def test_a_setting_that_a_model_does_not_know_comes_with_those_that_it_knows(spec: str) -> None:
+def test_an_unknown_setting_is_refused_with_the_list_of_settings(spec: str) -> None:
     settings = {} if spec == "rules" else {"api_key": "key"}
     with pytest.raises(ConfigError, match=r"no setting 'temprature': it takes .*stream") as caught:
         chat_model(spec, temprature="canary", **settings)
@@ -190,7 +190,7 @@ def test_a_password_in_the_host_is_refused_and_not_shown(monkeypatch: pytest.Mon
     assert "canary" not in str(caught.value)
 
 
-def test_a_host_that_is_none_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_host_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", "box:many")
 
     with pytest.raises(ConfigError, match="OLLAMA_HOST is 'box:many'"):
@@ -218,7 +218,7 @@ def test_a_model_is_returned_as_it_is_and_takes_no_settings() -> None:
         ({"OPENAI_API_KEY": "key", "AGENTRT_MODEL": "rules"}, RulesChatModel, "rules"),
     ],
 )
-def test_the_environment_chooses_the_model_of_those_who_choose_none(
+def test_the_environment_chooses_the_default_model(
     environment: dict[str, str], kind: type[ChatModelBase], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable, value in environment.items():

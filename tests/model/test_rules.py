@@ -167,18 +167,18 @@ async def test_a_question_for_a_place_searches_for_its_text_alone(question: str)
         ),
     ],
 )
-async def test_what_a_search_found_is_told_with_its_places_and_no_others(question: str, answer: str) -> None:
+async def test_an_answer_names_the_places_that_a_search_found(question: str, answer: str) -> None:
     assert await Talk().say(question) == answer
 
 
-async def test_a_search_that_found_more_than_it_shows_is_not_taken_for_all() -> None:
+async def test_a_search_result_that_was_cut_is_not_taken_for_all() -> None:
     talk = Talk()
     talk.functions["search_text"] = lambda text: f"a.txt:1: {text}\nb.txt:2: {text}\n... and 7 more lines"
 
     assert (await talk.say("How many files contain the word owl?")).startswith("At least 2 files contain 'owl':")
 
 
-async def test_a_result_of_another_form_is_passed_on_in_its_own_words() -> None:
+async def test_a_result_in_another_format_is_quoted_as_it_is() -> None:
     talk = Talk()
     talk.functions["search_text"] = lambda text: "Owls are mostly found in forests"
 
@@ -213,7 +213,7 @@ async def test_a_long_file_is_shown_up_to_its_twentieth_line() -> None:
 
 
 @pytest.mark.parametrize("question", ["What is in birds.md?", "Read birds", "Open the file BIRDS.md"])
-async def test_a_file_that_is_not_where_the_question_says_is_looked_up_in_the_list(question: str) -> None:
+async def test_a_file_that_is_elsewhere_is_found_in_the_list(question: str) -> None:
     talk = Talk()
     answer = await talk.say(question)
 
@@ -227,7 +227,7 @@ async def test_a_file_that_is_nowhere_is_said_to_be_unreadable_and_why() -> None
     )
 
 
-async def test_a_question_what_is_said_about_something_reads_the_file_that_the_search_found() -> None:
+async def test_asking_what_is_said_reads_the_file_that_was_found() -> None:
     talk = Talk()
 
     assert await talk.say("Tell me about the owl") == "animals/birds.md, line 3: An owl hunts at night."
@@ -255,14 +255,14 @@ async def test_arithmetic_is_given_to_the_calculator(question: str, expression: 
     assert await decide(question, TOOLS) == ("calculate", {"expression": expression})
 
 
-async def test_a_number_is_told_with_the_sum_that_it_comes_from() -> None:
+async def test_a_number_is_answered_with_its_expression() -> None:
     assert await Talk().say("What is 6 times 7?") == "6 * 7 = 42"
 
 
 @pytest.mark.parametrize(
     "question", ["What happened on 2024-11-15?", "What is new in 3.11.4?", "Which file contains 1+1?"]
 )
-async def test_dates_versions_and_what_is_searched_for_are_not_worked_out(question: str) -> None:
+async def test_dates_versions_and_search_texts_are_not_calculated(question: str) -> None:
     name, _ = await decide(question, TOOLS)
 
     assert name != "calculate"
@@ -310,13 +310,13 @@ async def test_the_time_is_taken_from_the_system_prompt() -> None:
     assert block.text == "Time: 12:30"
 
 
-async def test_a_failure_of_a_tool_is_told() -> None:
+async def test_a_failure_of_a_tool_is_in_the_answer() -> None:
     assert await Talk().say("What is 1 / 0?") == (
         "I used calculate, but it failed: ZeroDivisionError('division by zero')"
     )
 
 
-async def test_a_denied_call_is_told_and_not_repeated() -> None:
+async def test_a_denied_call_is_in_the_answer_and_not_repeated() -> None:
     call = ToolCallBlock("1", "read_file", '{"path": "a.txt"}')
     result = ToolResultBlock("1", "read_file", "no", ToolResultState.DENIED)
 
@@ -350,7 +350,7 @@ async def test_a_required_call_is_made_even_when_nothing_asks_for_it(mode: str) 
     assert await decide("Hello!", [TOOLS[3]], ToolChoice(mode)) == ("calculate", {"expression": "Hello"})
 
 
-async def test_the_tool_that_is_asked_for_by_name_is_the_one_that_is_called() -> None:
+async def test_the_tool_that_tool_choice_names_is_called() -> None:
     name, _ = await decide("What is 1 + 1?", TOOLS, ToolChoice("search_text"))
 
     assert name == "search_text"
@@ -439,7 +439,7 @@ WORDS = st.sampled_from(SENTENCE.split())
 
 @settings(deadline=None)
 @given(st.one_of(st.text(max_size=80), st.lists(WORDS, max_size=12).map(" ".join)))
-def test_every_conversation_ends_and_the_same_question_has_the_same_answer(question: str) -> None:
+def test_conversations_end_and_equal_questions_answer_equally(question: str) -> None:
     async def say() -> None:
         assert await Talk().say(question) == await Talk().say(question)
 
@@ -449,7 +449,7 @@ def test_every_conversation_ends_and_the_same_question_has_the_same_answer(quest
 TIME = schema("get_time", "", "city")
 
 
-async def test_a_rule_of_ones_own_calls_a_tool_with_what_its_pattern_captured() -> None:
+async def test_a_users_rule_calls_a_tool_with_captured_arguments() -> None:
     rule = Rule(r"time in (?P<city>\w+)", "It is {result} in {city}.", "get_time", {"city": "{city}"})
     talk = Talk(RulesChatModel([rule]), [TIME])
     talk.functions["get_time"] = lambda city: "noon"
@@ -465,13 +465,13 @@ async def test_a_rule_without_an_answer_passes_on_what_the_tool_says() -> None:
     assert await talk.say("time?") == "noon"
 
 
-async def test_rules_are_tried_in_order_and_one_whose_tool_is_not_there_is_passed_over() -> None:
+async def test_the_first_rule_whose_tool_is_offered_decides() -> None:
     talk = Talk(RulesChatModel([Rule("owl", call="fly"), Rule("owl", "first"), Rule("owl", "second"), *DEFAULT_RULES]))
 
     assert await talk.say("owl") == "first"
 
 
-async def test_a_number_is_given_as_a_number_where_the_schema_wants_one() -> None:
+async def test_an_argument_is_a_number_where_the_schema_wants_one() -> None:
     rule = Rule(r"roll (?P<times>\d+)", call="roll", arguments={"times": "{times}"})
     talk = Talk(RulesChatModel([rule]), [schema("roll", "", times={"type": "integer"})])
     talk.functions["roll"] = lambda times: f"{times}"
@@ -505,6 +505,6 @@ def test_a_rule_that_cannot_work_is_refused_when_it_is_built(build: Callable[[],
         build()
 
 
-async def test_a_template_that_names_what_is_not_known_says_what_it_may_name() -> None:
+async def test_a_template_with_an_unknown_name_says_which_are_known() -> None:
     with pytest.raises(ConfigError, match=r"'\{bird\}' of a rule names what is not known: it may name .*'question'"):
         await Talk(RulesChatModel([Rule("owl", "{bird}")])).say("owl")

@@ -32,14 +32,14 @@ def joined(pieces: list[ChatResponse]) -> str:
     return "".join(texts(pieces[:-1]))
 
 
-async def test_a_text_streams_word_by_word_and_then_as_a_whole() -> None:
+async def test_a_str_streams_word_by_word_and_then_as_a_whole() -> None:
     pieces = await ask(ScriptedChatModel(["Hello big world"]))
 
     assert texts(pieces) == ["Hello ", "big ", "world", "Hello big world"]
     assert [piece.is_last for piece in pieces] == [False, False, False, True]
 
 
-async def test_all_pieces_of_a_text_have_the_id_of_the_whole() -> None:
+async def test_all_pieces_of_a_str_have_the_id_of_the_whole() -> None:
     pieces = await ask(ScriptedChatModel(["Hello big world"]))
 
     assert len({piece.content[0].id for piece in pieces}) == 1
@@ -65,7 +65,7 @@ async def test_more_text_is_estimated_to_be_more_tokens() -> None:
     assert long.usage.input_tokens == short.usage.input_tokens
 
 
-async def test_a_text_is_one_response_when_not_streaming() -> None:
+async def test_a_str_is_one_response_when_not_streaming() -> None:
     model = ScriptedChatModel(["Hello big world"], stream=False)
     result = await model(HELLO)
 
@@ -81,7 +81,7 @@ def test_the_model_says_whether_it_streams(stream: bool | None, says: bool) -> N
 
 @settings(deadline=None)
 @given(st.text())
-def test_the_words_of_a_text_join_to_that_text_exactly(text: str) -> None:
+def test_the_pieces_of_a_str_join_to_that_str_exactly(text: str) -> None:
     async def pieces() -> list[ChatResponse]:
         return [piece async for piece in stream_response(ChatResponse([TextBlock(text)]))]
 
@@ -143,7 +143,7 @@ async def test_an_exception_is_raised(error: Any) -> None:
         await ask(ScriptedChatModel([error]))
 
 
-async def test_one_exception_raised_twice_does_not_drag_along_its_traceback() -> None:
+async def test_one_exception_raised_twice_has_no_growing_traceback() -> None:
     error = Transient("again")
     model = ScriptedChatModel(itertools.repeat(error))
     depths = []
@@ -156,7 +156,7 @@ async def test_one_exception_raised_twice_does_not_drag_along_its_traceback() ->
     assert len(set(depths)) == 1
 
 
-async def test_a_list_streams_its_pieces_and_raises_its_exceptions_where_they_stand() -> None:
+async def test_a_list_streams_its_pieces_and_raises_its_exceptions() -> None:
     stream = await ScriptedChatModel([["Half ", Transient("cut")]])(HELLO)
     assert not isinstance(stream, ChatResponse)
 
@@ -262,7 +262,7 @@ async def test_calls_are_remembered_with_all_that_was_asked() -> None:
     assert (second.messages, second.tools, second.tool_choice) == (HELLO, tools, choice)
 
 
-async def test_a_remembered_call_does_not_change_with_the_list_it_was_given() -> None:
+async def test_a_recorded_call_keeps_its_own_list_of_messages() -> None:
     model, messages = ScriptedChatModel(["one"], stream=False), list(HELLO)
     await model(messages)
     messages.append(UserMsg("user", "More"))
@@ -278,7 +278,7 @@ async def test_a_call_that_raises_is_remembered_too() -> None:
     assert len(model.calls) == 1
 
 
-async def test_running_out_of_responses_says_how_many_there_were_and_what_was_asked() -> None:
+async def test_running_out_of_responses_quotes_the_call_that_has_none() -> None:
     model = ScriptedChatModel(["one"], model="actor", stream=False)
     await model(HELLO)
 
@@ -328,7 +328,7 @@ async def test_a_call_can_be_cancelled_and_then_uses_up_no_response() -> None:
     assert texts(await ask(model)) == ["one"]
 
 
-async def test_a_stream_can_be_read_in_another_task_than_the_one_that_called() -> None:
+async def test_a_stream_can_be_read_in_another_task_than_the_callers() -> None:
     result: AsyncGenerator[ChatResponse, None] | ChatResponse = await ScriptedChatModel(["Hello big world"])(HELLO)
     heard: list[str] = []
 
@@ -343,7 +343,7 @@ async def test_a_stream_can_be_read_in_another_task_than_the_one_that_called() -
 
 
 @pytest.mark.parametrize("responses", ["Hello", ChatResponse([]), Transient("cut"), Transient, echo, None])
-def test_a_script_that_is_no_list_of_responses_is_refused(responses: Any) -> None:
+def test_a_script_that_is_not_a_list_of_responses_is_refused(responses: Any) -> None:
     with pytest.raises(ConfigError, match=r"write ScriptedChatModel\(\[...\]\)"):
         ScriptedChatModel(responses)
 

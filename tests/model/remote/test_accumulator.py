@@ -49,7 +49,7 @@ def test_text_after_something_else_is_a_block_of_its_own() -> None:
     assert [text_of(block) for block in accumulator.content()] == ["a", "b", "c", "{}", "d"]
 
 
-def test_nothing_makes_no_piece() -> None:
+def test_empty_fragments_make_no_piece() -> None:
     accumulator = StreamAccumulator()
     accumulator.add_text("")
     accumulator.add_thinking("")
@@ -121,7 +121,7 @@ def test_a_call_that_has_no_arguments_is_in_the_whole() -> None:
     assert accumulator.content() == [ToolCallBlock("c1", "now")]
 
 
-def test_a_second_whole_call_of_one_id_and_index_is_a_call_itself() -> None:
+def test_a_second_whole_call_of_one_id_and_index_is_another_call() -> None:
     accumulator = StreamAccumulator()
     accumulator.add_call(0, "c", "add", '{"a": 1}')
     accumulator.add_call(0, "c", "add", '{"a": 2}')

@@ -100,7 +100,7 @@ async def failure_of(*answers: Any, **options: Any) -> ModelError:
         (Answer([], 500), Transient, "500"),
     ],
 )
-async def test_a_status_is_told_as_an_error_of_the_tree(
+async def test_each_status_becomes_an_error_of_the_tree(
     answer: Answer, kind: type[ModelError], words: str, stream: bool
 ) -> None:
     failure = await failure_of(answer, stream=stream)
@@ -126,14 +126,14 @@ async def test_a_status_is_told_as_an_error_of_the_tree(
         "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
     ],
 )
-async def test_every_providers_words_for_a_full_context_are_understood(words: str) -> None:
+async def test_each_providers_message_of_a_full_context_is_recognised(words: str) -> None:
     assert type(await failure_of(error(400, words))) is ContextOverflow
 
 
 @pytest.mark.parametrize(
     "body", [{"error": "Nope"}, {"message": "Nope", "code": "x"}, {"detail": "Nope"}, {"error": {"message": "Nope"}}]
 )
-async def test_the_providers_own_words_are_found_in_bodies_of_every_shape(body: Any) -> None:
+async def test_a_providers_message_is_found_in_bodies_of_every_shape(body: Any) -> None:
     assert ": Nope" in str(await failure_of(json_of(body, 400)))
 
 
@@ -156,17 +156,19 @@ async def test_the_providers_own_words_are_found_in_bodies_of_every_shape(body: 
     ],
 )
 @pytest.mark.parametrize("status", [429, 503])
-async def test_it_is_told_when_to_come_back(headers: dict[str, str], seconds: float | None, status: int) -> None:
+async def test_the_header_for_the_time_to_retry_is_read(
+    headers: dict[str, str], seconds: float | None, status: int
+) -> None:
     assert (await failure_of(error(status, **headers))).retry_after == seconds
 
 
-async def test_a_date_to_come_back_at_is_counted_from_now() -> None:
+async def test_a_date_to_retry_at_is_counted_from_now() -> None:
     date = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
 
     assert 3000 < ((await failure_of(error(429, **{"retry-after": date}))).retry_after or 0) <= 3600
 
 
-async def test_a_refused_request_is_raised_by_the_call_and_not_in_its_stream() -> None:
+async def test_a_refused_request_is_raised_by_the_call_itself() -> None:
     model, _ = model_of(error(429))
 
     with pytest.raises(RateLimited):
@@ -193,7 +195,7 @@ async def test_nothing_is_tried_again() -> None:
         (httpx2.UnsupportedProtocol("no http"), Rejected, "no http.*base_url="),
     ],
 )
-async def test_a_request_without_an_answer_is_told_with_the_remedy(
+async def test_a_request_without_an_answer_names_the_remedy(
     raised: Exception, kind: type[ModelError], words: str
 ) -> None:
     failure = await failure_of(raised)
@@ -221,7 +223,7 @@ async def test_a_cut_stream_says_how_much_came(how: Exception | None) -> None:
     assert (failure.__cause__ is how) or "ended before the answer did" in str(failure)
 
 
-async def test_what_came_before_a_failure_is_seen_however_it_was_packed() -> None:
+async def test_pieces_before_a_failure_in_the_same_chunk_are_seen() -> None:
     model, _ = model_of(Answer([events(delta(content="Hel"), delta(content="lo"), {"error": {"code": 500}})]))
     seen = []
 
@@ -233,7 +235,7 @@ async def test_what_came_before_a_failure_is_seen_however_it_was_packed() -> Non
 
 
 @pytest.mark.parametrize("end", [[], [HANG], [httpx2.ReadError("reset")], [DONE, HANG]])
-async def test_an_answer_that_has_come_to_its_end_is_whole_whatever_follows(end: list[Any]) -> None:
+async def test_a_complete_answer_is_whole_whatever_follows(end: list[Any]) -> None:
     chunks = [events(delta(content="Hello"), delta("stop")), *end]
     model, server = model_of(Answer(chunks), timeouts=Timeouts(idle=SHORT))
 
@@ -244,7 +246,7 @@ async def test_an_answer_that_has_come_to_its_end_is_whole_whatever_follows(end:
 @pytest.mark.parametrize(
     "chunks", [[HANG], [events(delta(content="Hel")), HANG], [events(delta(content="Hel")), PINGS]]
 )
-async def test_a_stream_that_stands_still_is_given_up_and_pings_are_no_progress(chunks: list[Any]) -> None:
+async def test_a_stream_times_out_when_nothing_but_pings_comes(chunks: list[Any]) -> None:
     failure = await failure_of(Answer(chunks), timeouts=Timeouts(idle=SHORT))
 
     assert type(failure) is Timeout
@@ -312,7 +314,7 @@ async def test_a_cancelled_call_leaves_nothing_open(answer: Any, stream: bool) -
 
 
 @pytest.mark.parametrize("read", [0, 1])
-async def test_a_stream_that_is_left_releases_its_connection_even_if_never_iterated(read: int) -> None:
+async def test_a_closed_stream_releases_its_connection_even_if_unread(read: int) -> None:
     model, server = model_of(stream_of(*(delta(content="word ") for _ in range(9))))
     stream: Any = await model(HELLO)
     for _ in range(read):
@@ -328,7 +330,7 @@ async def test_a_stream_that_is_left_releases_its_connection_even_if_never_itera
     await model.aclose()
 
 
-async def test_a_stream_is_closed_although_the_closing_task_is_cancelled() -> None:
+async def test_a_stream_is_closed_even_by_a_task_that_is_cancelled() -> None:
     model, server = model_of(stream_of(*(delta(content="word ") for _ in range(9))))
     stream: Any = await model(HELLO)
     await anext(stream)
@@ -369,7 +371,7 @@ class PassOn(MiddlewareBase):
         return passed(await next_handler())
 
 
-async def test_a_layer_that_passes_a_stream_on_is_not_blamed_for_its_failure() -> None:
+async def test_a_layer_is_not_blamed_for_the_stream_that_it_passes_on() -> None:
     model, server = model_of(Answer([events(delta(content="Hel")), httpx2.ReadError("reset")]))
 
     with pytest.raises(Transient) as caught:
@@ -473,7 +475,7 @@ async def test_closing_a_model_lets_those_end_who_still_use_it(stream: bool) -> 
 
 
 @pytest.mark.parametrize("slow", [HANG, Answer([HANG])])
-async def test_a_closed_client_goes_with_the_last_call_even_if_that_is_cancelled(slow: Any) -> None:
+async def test_a_given_up_client_closes_after_its_last_call(slow: Any) -> None:
     server = Server(slow)
     client = httpx2.AsyncClient(transport=server)
     model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=URL, stream=False, http_client=lambda: client)
@@ -487,7 +489,7 @@ async def test_a_closed_client_goes_with_the_last_call_even_if_that_is_cancelled
     assert client.is_closed
 
 
-async def test_a_stream_in_use_is_neither_read_nor_closed_by_another_task() -> None:
+async def test_a_stream_in_use_refuses_to_be_read_or_closed_elsewhere() -> None:
     model, server = model_of(Answer([events(delta(content="Hel")), HANG]))
     stream: Any = await model(HELLO)
     await anext(stream)
@@ -543,7 +545,7 @@ async def test_an_answer_of_the_size_allowed_is_taken() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, None, "1 MB", float("nan")])
-def test_a_size_that_is_none_is_refused(size: Any) -> None:
+def test_a_wrong_max_bytes_is_refused(size: Any) -> None:
     with pytest.raises(ConfigError, match="max_bytes="):
         OpenAIChatModel("gpt-test", api_key=KEY, max_bytes=size)
 
@@ -553,7 +555,9 @@ def test_a_size_that_is_none_is_refused(size: Any) -> None:
     [[b'{"error": ', HANG], [b"well", httpx2.ReadError("reset")], [httpx2.DecodingError("gzip")], endless_line()],
 )
 @pytest.mark.parametrize(("status", "kind"), [(429, RateLimited), (503, Transient), (401, Rejected)])
-async def test_a_status_is_told_even_if_its_body_never_comes(status: int, kind: type[ModelError], chunks: Any) -> None:
+async def test_a_status_is_reported_even_if_its_body_never_comes(
+    status: int, kind: type[ModelError], chunks: Any
+) -> None:
     # Time enough for the status to come on a busy machine; a body that hangs is waited for that long.
     failure = await failure_of(Answer(chunks, status, {"retry-after": "7"}), timeouts=Timeouts(total=1.0))
 
@@ -569,7 +573,7 @@ class Basic(httpx2.Auth):
             yield request
 
 
-async def test_a_client_that_signs_in_when_asked_to_is_let() -> None:
+async def test_an_http_client_may_sign_in_after_a_401() -> None:
     server = Server(error(401), says("ok"), error(503, "busy"))
     client = partial(httpx2.AsyncClient, transport=server, auth=Basic())
     model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=URL, http_client=client)
@@ -654,7 +658,7 @@ FAILURES += [
 
 @pytest.mark.parametrize("answer", FAILURES)
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_key_gets_out_of_no_failure(
+async def test_no_failure_shows_the_key(
     answer: Callable[[], Any], stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -669,7 +673,7 @@ async def test_the_key_gets_out_of_no_failure(
     assert failure.__context__ is None
 
 
-async def test_the_key_gets_out_of_no_model(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_repr_or_log_of_a_model_shows_the_key(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     model, server = model_of(says("ok"), extra_headers={"x-secret": "another-canary-0123456789"})
     await answer_of(model)
@@ -681,13 +685,13 @@ async def test_the_key_gets_out_of_no_model(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("answer", [error(401, code="sk-CANARY-0123"), httpx2.ReadError("via http://me:sk-canary@box")])
-async def test_neither_a_key_in_other_letters_nor_a_password_in_a_url_gets_out(answer: Any) -> None:
+async def test_no_failure_shows_a_key_in_capitals_or_a_password(answer: Any) -> None:
     failure = await failure_of(answer, api_key="sk-CANARY-0123")
 
     assert "canary" not in "".join(traceback.format_exception(failure)).lower()
 
 
-async def test_a_secret_header_gets_out_of_no_failure() -> None:
+async def test_no_failure_shows_a_secret_header() -> None:
     failure = await failure_of(
         error(403, "another-canary-0123456789"), extra_headers={"x": "another-canary-0123456789"}
     )
@@ -696,7 +700,7 @@ async def test_a_secret_header_gets_out_of_no_failure() -> None:
 
 
 @pytest.mark.parametrize("extra", ["user:canary@", ":canary@", "canary@", "?token=canary", "#canary"])
-def test_a_url_with_a_secret_in_it_is_refused_with_the_remedy_and_without_the_secret(extra: str) -> None:
+def test_a_url_with_a_secret_is_refused_without_showing_it(extra: str) -> None:
     user, rest = (extra, "") if "@" in extra else ("", extra)
     with pytest.raises(ConfigError, match=r"'https://host.invalid:8443/v1'.*api_key=.*extra_headers=") as caught:
         OpenAIChatModel("gpt-test", api_key=KEY, base_url=f"https://{user}host.invalid:8443/v1{rest}")
@@ -704,7 +708,7 @@ def test_a_url_with_a_secret_in_it_is_refused_with_the_remedy_and_without_the_se
 
 
 @pytest.mark.parametrize("given", [f" {KEY}\n", SecretStr(KEY)])
-async def test_a_key_is_taken_as_text_or_secret_without_the_space_around_it(given: Any) -> None:
+async def test_a_key_is_a_str_or_a_secret_and_is_stripped(given: Any) -> None:
     model, server = model_of(completion(content="ok"), api_key=given, stream=False)
     await answer_of(model)
 
@@ -718,7 +722,7 @@ def test_a_key_from_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("given", ["canary key", "canary\x00key", "schlüssel-canary"])
-def test_a_key_that_can_be_none_is_refused_without_being_shown(given: str) -> None:
+def test_a_malformed_key_is_refused_without_being_shown(given: str) -> None:
     with pytest.raises(ConfigError, match="characters") as caught:
         OpenAIChatModel("gpt-test", api_key=given)
     assert "canary" not in str(caught.value)
@@ -749,7 +753,7 @@ def test_a_model_cannot_be_pickled_and_says_what_to_do() -> None:
         pickle.dumps(model_of()[0])
 
 
-def test_a_missing_sdk_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_sdk_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
 
     with pytest.raises(ConfigError, match=r'pip install "agentrt\[openai\]"'):
@@ -772,13 +776,13 @@ def test_a_refused_url_is_shown_without_what_is_secret_in_it() -> None:
 
 
 @pytest.mark.parametrize("url", [" http://host.invalid/v1\n", "  "])
-def test_space_around_a_url_is_no_part_of_it(url: str) -> None:
+def test_space_around_a_url_is_stripped(url: str) -> None:
     model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=url)
 
     assert model.base_url == (url.strip() or "https://api.openai.com/v1")
 
 
-async def test_a_header_that_is_no_text_fails_within_the_tree() -> None:
+async def test_a_header_that_is_not_a_str_raises_a_model_error() -> None:
     model, _ = model_of(error(500, "no"), extra_headers={"x-number": 3})
     with pytest.raises(ModelError):
         await answer_of(model)
@@ -790,7 +794,7 @@ def test_a_model_without_a_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"connect": 0}, {"idle": -1}, {"total": None}, {"total": float("nan")}])
-def test_a_limit_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_wrong_time_limit_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"Timeouts.{next(iter(wrong))}="):
         Timeouts(**wrong)
 
@@ -864,7 +868,7 @@ async def test_no_log_holds_a_header_that_cannot_be_sent(
     assert "canary" not in caplog.text
 
 
-def test_options_and_header_tables_in_logs_lose_their_headers_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_logged_options_and_header_tables_lose_their_headers(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     keep_headers_out_of_logs()
     keep_headers_out_of_logs()
@@ -966,7 +970,7 @@ async def test_a_server_that_floods_pings_is_held_to_the_total() -> None:
 
 @pytest.mark.parametrize("option", ["extra_headers", "extra_body"])
 @pytest.mark.parametrize("wrong", ["secret", [("authorization", "secret")], 5])
-def test_what_is_no_mapping_is_refused_without_being_shown(option: str, wrong: Any) -> None:
+def test_a_wrong_mapping_is_refused_without_being_shown(option: str, wrong: Any) -> None:
     with pytest.raises(ConfigError, match=rf"OpenAIChatModel\({option}=...\) is a dict, as in") as caught:
         OpenAIChatModel("gpt-test", api_key=KEY, **{option: wrong})
     assert "secret" not in str(caught.value)

@@ -52,7 +52,7 @@ def test_events_do_not_depend_on_how_their_bytes_arrive(cuts: list[int], end: by
     assert found == ["ä\nb".encode(), "🤔".encode()]
 
 
-def test_what_is_no_event_is_kept_to_be_told() -> None:
+def test_the_first_line_outside_of_events_is_kept_for_the_error() -> None:
     reader = EventReader()
     reader.feed(b"<html>\n<body>")
     reader.end()
@@ -65,12 +65,12 @@ def test_what_is_no_event_is_kept_to_be_told() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[1]", b"5", b"{a", b"[", b"{} {", b"\xff", b"[" * 100_000, b"9" * 5000])
-def test_what_is_no_json_object_is_malformed(data: bytes) -> None:
+def test_anything_but_a_json_object_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         parse_object(data)
 
 
-def test_a_byte_order_mark_is_no_part_of_an_object() -> None:
+def test_a_byte_order_mark_is_not_part_of_an_object() -> None:
     assert parse_object(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
 
 
@@ -95,7 +95,7 @@ def test_a_field_is_of_its_type_or_absent(read_field: Any, wrong: Any, empty: An
         read_field({"x": wrong}, "x")
 
 
-def test_every_beginning_of_an_object_may_pass_by_itself() -> None:
+def test_every_beginning_of_an_object_is_transient() -> None:
     whole = json.dumps({"a": ["\U0001f600", True, {"b": "}\n"}], "c": -1.5e3}, ensure_ascii=False).encode()
     assert parse_object(whole)
     for length in range(1, len(whole)):
