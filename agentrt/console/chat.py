@@ -7,12 +7,12 @@ from functools import partial
 from anyio.from_thread import BlockingPortal
 
 from agentrt.agent import Agent
-from agentrt.console.confirmation import question_of
+from agentrt.console.confirmation import next_confirmation
 from agentrt.console.prompt import Prompt
 from agentrt.console.render.call_description import full_input
 from agentrt.console.render.plain import PlainView
 from agentrt.console.render.show import show
-from agentrt.console.reply_runner import Turn
+from agentrt.console.reply_runner import ReplyRunner
 from agentrt.state import AgentState
 from agentrt.text import escape_controls, one_line
 
@@ -23,16 +23,16 @@ _HELP = """/new      begin a new conversation
 /input    print the whole input of the call that is asked about
 /help     print this
 /quit     leave; so does Ctrl-D
-Ctrl-C stops a reply. A question of the agent's is answered by the next line: y, n, or what to do instead. What was
-typed before the question is dropped. Everything else is said to the agent, and several lines that are pasted are one
+Ctrl-C stops a reply. The next line answers a question of the agent: y, n, or what to do instead. What was typed
+before the question is dropped. Everything else goes to the agent, and several lines that are pasted are one
 message."""
 
 
 class Chat:
-    """Reads lines from standard input, says them to the agent and shows the replies, until `/quit` or the end of input.
+    """Sends the lines of standard input to the agent and shows the replies, until `/quit` or the end of input.
 
-    The agent lives in the event loop of `portal`, which goes on while a line is being typed; the main thread reads, so
-    that a terminal's line editing and Ctrl-C work as they do everywhere.
+    The agent lives in the event loop of `portal`, which keeps running while a line is being typed; the main thread
+    reads, so that a terminal's line editing and Ctrl-C work as they do everywhere.
     """
 
     def __init__(self, agent: Agent, portal: BlockingPortal, *, color: bool) -> None:
@@ -41,72 +41,78 @@ class Chat:
         self._color = color
         self._failed = False
         self._prompt = Prompt()
-        self._commands = {"/new": self._new, "/explain": self._explain, "/input": self._input, "/help": self._help}
+        self._commands = {
+            "/new": self._begin_anew,
+            "/explain": self._explain,
+            "/input": self._show_input,
+            "/help": self._show_help,
+        }
 
     def run(self) -> bool:
         """Talk until the end, and return whether the last reply was a whole one.
 
         Raises `OSError` when standard output can no longer be written.
         """
-        self._ask()
+        self._show_question()
         for line in self._prompt:
             if line == "/quit":
                 break
             try:
-                self._take(line)
-            except Exception as error:  # noqa: BLE001  # whatever failed, the conversation goes on
+                self._handle(line)
+            except Exception as error:  # noqa: BLE001  # whatever failed, the conversation continues
                 self._failed = True
                 if isinstance(error, OSError):
                     print(flush=True)  # raises again if it is our output that failed
-                _tell_error(one_line(f"{type(error).__name__}: {error}"))
+                _print_error(one_line(f"{type(error).__name__}: {error}"))
             except KeyboardInterrupt:
-                _tell("leaving", "once what still runs has stopped; Ctrl-C again leaves at once")
+                _print_line("leaving", "once what still runs has stopped; Ctrl-C again leaves at once")
                 raise
         return not self._failed
 
-    def _take(self, line: str) -> None:
+    def _handle(self, line: str) -> None:
         if line.startswith("/") and "\n" not in line:  # pasted text may begin with the path of a file
-            self._commands.get(line, partial(self._unknown, line))()
+            self._commands.get(line, partial(self._refuse_command, line))()
         elif line:
-            question = question_of(self._agent.state)
-            stream = self._agent.reply_stream(question.answer(line) if question else line, yield_final_msg=True)
-            Turn(self._portal, partial(show, stream, color=self._color)).run()
+            confirmation = next_confirmation(self._agent.state)
+            inputs = confirmation.answer(line) if confirmation else line
+            stream = self._agent.reply_stream(inputs, yield_final_msg=True)
+            ReplyRunner(self._portal, partial(show, stream, color=self._color)).run()
             self._failed = False
-            self._ask()
+            self._show_question()
 
-    def _ask(self) -> None:
-        question = question_of(self._agent.state)
-        if question is not None:
-            _tell("question", question.text)
-            self._prompt.discard_input()  # nobody can have meant it for this question
+    def _show_question(self) -> None:
+        confirmation = next_confirmation(self._agent.state)
+        if confirmation is not None:
+            _print_line("question", confirmation.text)
+            self._prompt.discard_input()  # what was typed before cannot have been meant for this question
 
-    def _new(self) -> None:
+    def _begin_anew(self) -> None:
         agent = self._agent.with_state(AgentState())
         self._portal.call(agent.save)
         self._agent = agent  # only now: a save that failed leaves the conversation as it was
-        _tell("new", "a new conversation begins")
+        _print_line("new", "a new conversation begins")
 
     def _explain(self) -> None:
         print(escape_controls(self._agent.explain()))
 
-    def _input(self) -> None:
-        question = question_of(self._agent.state)
-        if question is None:
-            _tell_error("no call is asked about")
+    def _show_input(self) -> None:
+        confirmation = next_confirmation(self._agent.state)
+        if confirmation is None:
+            _print_error("no call is asked about")
         else:
-            _tell("input", full_input(question.call))
+            _print_line("input", full_input(confirmation.call))
 
-    def _help(self) -> None:
+    def _show_help(self) -> None:
         print(_HELP)
 
-    def _unknown(self, line: str) -> None:
-        _tell_error(f"there is no command {line.split()[0]!r}: /help lists those that there are")
+    def _refuse_command(self, line: str) -> None:
+        _print_error(f"{line.split()[0]!r} is not a command: /help lists all commands")
 
 
-def _tell(label: str, text: str) -> None:
+def _print_line(label: str, text: str) -> None:
     PlainView(sys.stdout).line(label, text)
 
 
-def _tell_error(text: str) -> None:
+def _print_error(text: str) -> None:
     with suppress(OSError):  # the conversation needs no standard error
         PlainView(sys.stderr).line("error", text)

@@ -24,42 +24,38 @@ _INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C ended
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; raises `SystemExit` for arguments that it does not know."""
-    options = _parser().parse_args(arguments)
+    options = _make_parser().parse_args(arguments)
     try:
         return _chat(options)
     except AgentRTError as error:
-        _tell_error(str(error))
+        _print_error(str(error))
         return 2
     except KeyboardInterrupt:
         return _INTERRUPTED
     except OSError as error:
-        if not _is_output_lost():
-            raise
-        _discard_output()
-        _tell_error(f"standard output can no longer be written: {error.strerror}")
+        try:
+            print(flush=True)
+        except OSError:
+            _discard_output()
+        else:
+            raise  # it was another file that failed
+        _print_error(f"standard output can no longer be written: {error.strerror}")
         return 1
 
 
-def _tell_error(text: str) -> None:
+def _print_error(text: str) -> None:
     with suppress(OSError):
         print(escape_controls(f"agentrt: {text}"), file=sys.stderr)
 
 
-def _is_output_lost() -> bool:
-    try:
-        print(flush=True)
-    except OSError:
-        return True
-    return False
-
-
 def _discard_output() -> None:
-    null = os.open(os.devnull, os.O_WRONLY)  # for what Python flushes at exit, which would fail once more
+    # What Python flushes at exit would fail once more.
+    null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("agentrt", description="A runtime for LLM agents.")
     parser.add_argument("--version", action="version", version=f"agentrt {agentrt.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -86,15 +82,27 @@ def _parser() -> argparse.ArgumentParser:
 
 def _chat(options: argparse.Namespace) -> int:
     _check_streams()
-    agent = _agent(options)
-    _let_everything_be_read()
+    session = SessionFile(options.session) if options.session is not None else None
+    agent = Agent(
+        "assistant",
+        options.system,
+        load_model(options.model),
+        load_toolkit(options.tools),
+        state=session.read() if session else None,
+        state_store=session,
+    )
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(errors="replace")  # input in another encoding is read all the same
+    logger = logging.getLogger("agentrt")
+    if not logger.handlers:
+        logger.addHandler(_StderrHandler())
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if in_terminal:
         print(escape_controls(_greeting(agent)))
     with start_blocking_portal(name="agentrt") as portal, portal.wrap_async_context_manager(agent):
         is_whole = Chat(agent, portal, color=not options.no_color).run()
     sys.stdout.flush()
-    return 0 if is_whole or in_terminal else 1  # whoever sits there has seen the error
+    return 0 if is_whole or in_terminal else 1  # the user at a terminal has seen the error
 
 
 def _check_streams() -> None:
@@ -105,18 +113,6 @@ def _check_streams() -> None:
             raise UsageError(f"the standard {name.removeprefix('std')}put is closed: give it one, such as {os.devnull}")
 
 
-def _agent(options: argparse.Namespace) -> Agent:
-    session = SessionFile(options.session) if options.session is not None else None
-    return Agent(
-        "assistant",
-        options.system,
-        load_model(options.model),
-        load_toolkit(options.tools),
-        state=session.read() if session else None,
-        state_store=session,
-    )
-
-
 def _greeting(agent: Agent) -> str:
     tools = ", ".join(agent.toolkit.names()) or "none"
     known = len(agent.state.context)
@@ -124,16 +120,9 @@ def _greeting(agent: Agent) -> str:
     return f"agentrt {agentrt.__version__}. Model: {agent.model.model}. Tools: {tools}{continued}. /help tells more."
 
 
-def _let_everything_be_read() -> None:
-    """Whatever comes in is read, and whatever the runtime logs is shown, harmless to a terminal."""
-    if hasattr(sys.stdin, "reconfigure"):
-        sys.stdin.reconfigure(errors="replace")
-    logger = logging.getLogger("agentrt")
-    if not logger.handlers:
-        logger.addHandler(_ToStderr())
+class _StderrHandler(logging.Handler):
+    """Shows what the runtime logs, harmless to a terminal."""
 
-
-class _ToStderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):  # no reply fails because its log cannot be written
             print(escape_controls(self.format(record)), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a waiting reply asks, one call at a time, and the answer that a line gives."""
+"""What a waiting reply asks the user, one call at a time, and the event that a typed line answers with."""
 
 from dataclasses import dataclass, replace
 
@@ -7,14 +7,14 @@ from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfi
 from agentrt.message import ToolCallBlock, ToolResultBlock
 from agentrt.state import AgentState
 
-__all__ = ["Question", "question_of"]
+__all__ = ["Confirmation", "next_confirmation"]
 
 _YES, _NO = ("y", "yes"), ("n", "no")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One call that waits for a person's yes, or for its result from elsewhere."""
+class Confirmation:
+    """One call that waits for the yes of the user, or for its result from elsewhere."""
 
     reply_id: str
     call: ToolCallBlock
@@ -23,10 +23,10 @@ class Question:
     @property
     def text(self) -> str:
         """What to ask, in one line."""
-        called = describe_call(self.call)
+        description = describe_call(self.call)
         if self.is_external:
-            return f"what is the result of {called}?"
-        return f"may it run {called}? y, n, or say why not"
+            return f"what is the result of {description}?"
+        return f"may it run {description}? y, n, or say why not"
 
     def answer(self, line: str) -> UserConfirmResultEvent | ExternalExecutionResultEvent:
         """Return the event that the line stands for; what is neither yes nor no is a no that says why."""
@@ -39,13 +39,13 @@ class Question:
         )
 
 
-def question_of(state: AgentState) -> Question | None:
-    """Return what the reply in progress asks next, `None` when it asks nothing."""
+def next_confirmation(state: AgentState) -> Confirmation | None:
+    """Return what the reply in progress asks about next, `None` when it asks nothing."""
     context = state.reply_context
     if context is None:
         return None
     for block in context.blocks:
         decision = context.decisions.get(block.id) if isinstance(block, ToolCallBlock) else None
         if isinstance(block, ToolCallBlock) and decision is not None and decision.waits_for is not None:
-            return Question(context.reply_id, block, decision.waits_for == "external")
+            return Confirmation(context.reply_id, block, decision.waits_for == "external")
     return None

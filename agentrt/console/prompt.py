@@ -13,7 +13,7 @@ else:
 
 __all__ = ["Prompt"]
 
-_PAUSE = 0.05  # seconds; the lines of a paste follow each other faster, and nobody types a line in this time
+_PAUSE = 0.05  # seconds; the lines of a paste follow each other faster, and no user types a line in this time
 _MAX_PIECES = 1000  # of a paste that is still coming: a terminal delivers some kilobytes at a time
 
 

@@ -9,16 +9,16 @@ from typing import TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
-__all__ = ["Turn"]
+__all__ = ["ReplyRunner"]
 
 _T = TypeVar("_T")
-_BLINK = 0.5  # seconds; on Windows Ctrl-C is not heard while a thread waits
+_WAIT_SECONDS = 0.5  # at a time; on Windows Ctrl-C does not arrive while a thread waits
 
 
-class Turn:
+class ReplyRunner:
     """Runs a coroutine function to its end, or until Ctrl-C; must be used in the main thread.
 
-    Ctrl-C cancels what runs and waits until that has put everything in order; pressed again, it raises
+    Ctrl-C cancels what runs and waits until it has put everything in order; pressed again, it raises
     `KeyboardInterrupt`.
     """
 
@@ -26,25 +26,25 @@ class Turn:
         self._portal = portal
         self._main = main
         self._scope: anyio.CancelScope | None = None
-        self._stopped = False
+        self._is_stopping = False
 
     def run(self) -> None:
-        """Run it; what it raises is raised, but for the cancellation."""
-        news: SimpleQueue[str] = SimpleQueue()  # may be filled by a signal handler, at any moment
-        before = signal.signal(signal.SIGINT, lambda *_: news.put("interrupt"))
+        """Run the function; what it raises is raised, except the cancellation."""
+        signals: SimpleQueue[str] = SimpleQueue()  # may be filled by a signal handler, at any moment
+        before = signal.signal(signal.SIGINT, lambda *_: signals.put("interrupt"))
         try:
             future = self._portal.start_task_soon(self._run)
-            future.add_done_callback(lambda _: news.put("done"))
-            while _next(news) != "done":
+            future.add_done_callback(lambda _: signals.put("done"))
+            while _next_signal(signals) != "done":
                 self._interrupt()
             future.result()
         finally:
             signal.signal(signal.SIGINT, before)
 
     def _interrupt(self) -> None:
-        if self._stopped:
+        if self._is_stopping:
             raise KeyboardInterrupt
-        self._stopped = True
+        self._is_stopping = True
         self._portal.start_task_soon(self._cancel)
 
     def _cancel(self) -> None:
@@ -56,7 +56,7 @@ class Turn:
             await self._main()
 
 
-def _next(news: SimpleQueue[str]) -> str:
+def _next_signal(signals: SimpleQueue[str]) -> str:
     while True:
         with suppress(Empty):
-            return news.get(timeout=_BLINK)
+            return signals.get(timeout=_WAIT_SECONDS)

@@ -20,26 +20,28 @@ if sys.platform != "win32":
 
 __all__ = ["SessionFile"]
 
-_PATIENCE = 5.0  # seconds for another process to finish its save
+_LOCK_SECONDS = 5.0  # for another process to finish its save
 
 
 class SessionFile:
-    """Keeps one conversation, the last one saved, in one file; whoever reads the file finds it whole at any time.
+    """Keeps one conversation, the last one saved, in one file; every reader of the file finds it whole at any time.
 
     Raises `StateError` for a file that cannot be read or holds something else, and leaves it as it was.
     """
 
     def __init__(self, path: str) -> None:
         if not path:
-            raise StateError("the session file has no name: write --session FILE")
+            raise StateError("the session file needs a name: write --session FILE")
         self._path = Path(path).expanduser().resolve()
         # The session in the file and its revision, as far as this process knows.
         self._known: tuple[str, int] | None = None
         if not self._path.parent.is_dir():
-            raise StateError(f"the session file {path!r} cannot be kept: there is no folder {str(self._path.parent)!r}")
+            raise StateError(
+                f"the session file {path!r} cannot be kept: the folder {str(self._path.parent)!r} does not exist"
+            )
 
     def read(self) -> AgentState | None:
-        """Return the conversation in the file, `None` when there is no file."""
+        """Return the conversation in the file, `None` where the file does not exist."""
         state = self._read()
         self._known = _revision_of(state)
         return state
@@ -70,7 +72,7 @@ class SessionFile:
             ) from error
 
     def _save(self, state: AgentState, text: bytes) -> None:
-        with self._locked():
+        with self._lock_folder():
             self._check_is_current(state)
             revision = next_revision(state.revision)
             try:
@@ -81,11 +83,11 @@ class SessionFile:
             self._known = _revision_of(state)
 
     def _check_is_current(self, state: AgentState) -> None:
-        found = _revision_of(self._read())
-        if found is None:  # the file was removed, so nothing can be overwritten
+        stored = _revision_of(self._read())
+        if stored is None:  # the file was removed, so nothing can be overwritten
             return
-        is_outdated = found[0] == state.session_id and found[1] != state.revision
-        if is_outdated or found != self._known:
+        is_outdated = stored[0] == state.session_id and stored[1] != state.revision
+        if is_outdated or stored != self._known:
             raise SessionConflict(
                 f"the session file {str(self._path)!r} was saved by another program, such as a second terminal, "
                 f"and is left as it is: start again to continue it, or name another file"
@@ -105,7 +107,7 @@ class SessionFile:
             raise
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock_folder(self) -> Iterator[None]:
         """Keep other processes from saving meanwhile, if the folder can be locked (not on Windows, nor on some NFS)."""
         if sys.platform == "win32":
             yield
@@ -115,13 +117,13 @@ class SessionFile:
         except OSError as error:
             raise self._io_error("saved", error) from error
         try:
-            self._lock(descriptor)
+            self._wait_for_lock(descriptor)
             yield
         finally:
             os.close(descriptor)
 
-    def _lock(self, descriptor: int) -> None:
-        deadline = time.monotonic() + _PATIENCE
+    def _wait_for_lock(self, descriptor: int) -> None:
+        deadline = time.monotonic() + _LOCK_SECONDS
         while sys.platform != "win32":
             try:
                 return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,8 +135,8 @@ class SessionFile:
                 return None  # this file system has no such locks
         return None
 
-    def _io_error(self, done: str, error: OSError) -> SessionIOError:
-        return SessionIOError(f"the session file {str(self._path)!r} cannot be {done}: {error.strerror or error}")
+    def _io_error(self, action: str, error: OSError) -> SessionIOError:
+        return SessionIOError(f"the session file {str(self._path)!r} cannot be {action}: {error.strerror or error}")
 
 
 def _revision_of(state: AgentState | None) -> tuple[str, int] | None:

@@ -20,13 +20,13 @@ def load_toolkit(specs: Sequence[str]) -> Toolkit:
     toolkits: list[Toolkit] = []
     tools: list[Any] = []
     for spec in specs:
-        found = _load(spec)
-        if isinstance(found, Toolkit):
-            toolkits.append(found)
-        elif isinstance(found, (list, tuple)):
-            tools += found
+        loaded = _load_object(spec)
+        if isinstance(loaded, Toolkit):
+            toolkits.append(loaded)
+        elif isinstance(loaded, (list, tuple)):
+            tools += loaded
         else:
-            tools.append(found)
+            tools.append(loaded)
     if len(toolkits) > 1:
         raise ConfigError(f"only one of {', '.join(specs)} can be a Toolkit: name lists of tools, or join them in one")
     return (toolkits[0] if toolkits else Toolkit()).with_tools(tools)
@@ -41,7 +41,7 @@ def load_model(spec: str | None) -> ChatModelBase:
 
     if spec is None:
         return default_model()
-    return _own_model(spec) if _names_module(spec, {*PRESETS, "rules"}) else chat_model(spec)
+    return _load_model_object(spec) if _names_module(spec, {*PRESETS, "rules"}) else chat_model(spec)
 
 
 def _names_module(spec: str, presets: Set[str]) -> bool:
@@ -52,17 +52,17 @@ def _names_module(spec: str, presets: Set[str]) -> bool:
     return find_spec(top) is not None
 
 
-def _own_model(spec: str) -> ChatModelBase:
-    found = _load(spec)
-    if isinstance(found, type) and issubclass(found, ChatModelBase):
-        make: Callable[[], ChatModelBase] = found
+def _load_model_object(spec: str) -> ChatModelBase:
+    model = _load_object(spec)
+    if isinstance(model, type) and issubclass(model, ChatModelBase):
+        make: Callable[[], ChatModelBase] = model
         try:
-            found = make()
+            model = make()
         except Exception as error:  # whatever the class does when it is called
             raise ConfigError(f"{spec!r} cannot be made without arguments: {error!r:.500}") from error
-    if not isinstance(found, ChatModelBase):
-        raise ConfigError(f"{spec!r} must name a ChatModelBase, class or instance, not {found!r:.200}")
-    return found
+    if not isinstance(model, ChatModelBase):
+        raise ConfigError(f"{spec!r} must name a ChatModelBase, class or instance, not {model!r:.200}")
+    return model
 
 
 def _add_current_folder() -> None:
@@ -71,18 +71,18 @@ def _add_current_folder() -> None:
         sys.path.append(os.getcwd())
 
 
-def _load(spec: str) -> Any:
-    module, colon, name = spec.partition(":")
-    if not (module and colon and name):
-        raise ConfigError(f"{spec!r} names nothing: write module:name, such as my_tools:search")
+def _load_object(spec: str) -> Any:
+    module_name, _, name = spec.partition(":")
+    if not (module_name and name):
+        raise ConfigError(f"{spec!r} is not of the form module:name: write, say, my_tools:search")
     _add_current_folder()
     try:
-        found = import_module(module)
+        module = import_module(module_name)
     except Exception as error:  # whatever the module does when it is imported
-        raise ConfigError(f"{spec!r} cannot be loaded: importing {module!r} failed: {error!r:.500}") from error
+        raise ConfigError(f"{spec!r} cannot be loaded: importing {module_name!r} failed: {error!r:.500}") from error
     try:
-        return attrgetter(name)(found)
+        return attrgetter(name)(module)
     except AttributeError as error:
-        public = ", ".join(each for each in vars(found) if not each.startswith("_"))
-        where = getattr(found, "__file__", None) or "the interpreter itself"
-        raise ConfigError(f"{module!r} has no {name!r}; it has {public or 'nothing'} (found in {where})") from error
+        public = ", ".join(attribute for attribute in vars(module) if not attribute.startswith("_"))
+        path = getattr(module, "__file__", None) or "the interpreter itself"
+        raise ConfigError(f"{module_name!r} has no {name!r}; it has {public or 'nothing'} (found in {path})") from error

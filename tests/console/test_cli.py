@@ -33,7 +33,7 @@ def test_a_conversation_through_a_pipe_is_plain_text(tmp_path):
     assert done.returncode == 0
     assert done.stderr.splitlines() == [
         "[error] Transient: the line\\x1b[31m is cut",
-        "[error] there is no command '/what': /help lists those that there are",
+        "[error] '/what' is not a command: /help lists all commands",
     ]
     before, _, after = done.stdout.partition("Agent 'assistant': the chains, outermost first\n")
     assert before.splitlines() == [
@@ -126,7 +126,7 @@ def test_a_new_conversation_that_cannot_be_saved_does_not_begin(monkeypatch, cap
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--session", ""], "agentrt: the session file has no name: write --session FILE"),
+        (["--session", ""], "agentrt: the session file needs a name: write --session FILE"),
         (["--model", "opnai:gpt-5"], "agentrt: 'opnai:gpt-5' names no provider that is known: did you mean 'openai'?"),
         (["--model", "things:Fast"], "agentrt: 'things' has no 'Fast'"),
         (["--tools", "nowhere:f"], "agentrt: 'nowhere:f' cannot be loaded: importing 'nowhere' failed"),

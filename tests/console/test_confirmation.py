@@ -5,7 +5,7 @@ import json
 import pytest
 
 from agentrt import AgentState
-from agentrt.console.confirmation import question_of
+from agentrt.console.confirmation import next_confirmation
 from agentrt.console.render.call_description import describe_call
 from agentrt.message import ToolCallBlock
 from tests.console.program import piped
@@ -131,6 +131,6 @@ async def test_a_conversation_that_does_not_wait_asks_nothing():
         return a + b
 
     agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add)
-    assert question_of(AgentState()) is None
+    assert next_confirmation(AgentState()) is None
     await agent.reply("go")
-    assert question_of(agent.state) is None
+    assert next_confirmation(agent.state) is None

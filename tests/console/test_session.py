@@ -159,5 +159,5 @@ def test_a_folder_is_no_session_file(tmp_path):
 
 
 def test_a_file_in_no_folder_is_refused_at_once(tmp_path):
-    with pytest.raises(StateError, match=r"there is no folder .*missing"):
+    with pytest.raises(StateError, match=r"the folder .*missing.* does not exist"):
         SessionFile(str(tmp_path / "missing" / "talk.json"))

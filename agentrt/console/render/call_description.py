@@ -21,35 +21,36 @@ def describe_call(call: ToolCallBlock) -> str:
     Control characters, invisible ones and unusual spaces are escaped. A long text is cut in the middle, where the line
     says, outside of the quotes, how much is missing; so is a long input.
     """
-    return f"{_cut(_escape_invisible(call.name), _MAX_VALUE)} {_cut(_input(call, _MAX_VALUE), _MAX_INPUT)}"
+    name = _shorten_middle(_escape_invisible(call.name), _MAX_VALUE)
+    return f"{name} {_shorten_middle(_describe_input(call, _MAX_VALUE), _MAX_INPUT)}"
 
 
 def full_input(call: ToolCallBlock) -> str:
     """Return the whole input as canonical JSON in one line, with the same escapes."""
-    return _input(call, None)
+    return _describe_input(call, None)
 
 
-def _input(call: ToolCallBlock, longest: int | None) -> str:
+def _describe_input(call: ToolCallBlock, longest: int | None) -> str:
     try:
-        return _escape_invisible(_json(parse_arguments(call.input), longest))
+        return _escape_invisible(_to_json(parse_arguments(call.input), longest))
     except (ToolError, ValueError):  # ValueError: an integer of more digits than Python writes
-        return _escape_invisible(f"(this is not a JSON object) {_json(str(call.input), longest)}")
+        return _escape_invisible(f"(this is not a JSON object) {_to_json(str(call.input), longest)}")
 
 
-def _json(value: Any, longest: int | None) -> str:
+def _to_json(value: Any, longest: int | None) -> str:
     if isinstance(value, dict):
-        items = (f"{_json(key, longest)}: {_json(item, longest)}" for key, item in value.items())
+        items = (f"{_to_json(key, longest)}: {_to_json(item, longest)}" for key, item in value.items())
         return f"{{{', '.join(items)}}}"
     if isinstance(value, list):
-        return f"[{', '.join(_json(item, longest) for item in value)}]"
+        return f"[{', '.join(_to_json(item, longest) for item in value)}]"
     if isinstance(value, str) and longest is not None and len(value) > longest:
         half = longest // 2
         missing = f"... {len(value) - 2 * half:,} more characters ..."
-        return f"{_json(value[:half], None)}{missing}{_json(value[-half:], None)}"
+        return f"{_to_json(value[:half], None)}{missing}{_to_json(value[-half:], None)}"
     return json.dumps(value, ensure_ascii=False)
 
 
-def _cut(text: str, longest: int) -> str:
+def _shorten_middle(text: str, longest: int) -> str:
     if len(text) <= longest:
         return text
     half = longest // 2

@@ -1,8 +1,8 @@
-"""What of a reply's events is shown, and in which words."""
+"""Which of a reply's events are shown, and in which words."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from agentrt.console.render.call_description import describe_call
 from agentrt.console.render.view import Kind, View
@@ -34,232 +34,231 @@ from agentrt.event import (
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
 )
-from agentrt.message import TextBlock, ToolCallBlock, ToolResultState
+from agentrt.message import DataBlock, TextBlock, ToolCallBlock, ToolResultState
 from agentrt.text import one_line
 from agentrt.types import ChatUsage
 
-__all__ = ["Transcript"]
+__all__ = ["EventRenderer"]
 
-_MOST_LINES = 20  # of one tool's output
+_MAX_LINES = 20  # of one tool's output
+_MAX_LINE_LENGTH = 500
 
 
 @dataclass(slots=True)
-class _Call:
+class _ShownCall:
+    """A tool call: the pieces of its input, and the end of its output that is not a whole line yet."""
+
     name: str
     input: list[str] = field(default_factory=list)
-    output: list[str] = field(default_factory=list)
+    line: list[str] = field(default_factory=list)
     block_id: str = ""
     lines: int = 0
 
 
-class Transcript:
+class EventRenderer:
     """Shows the events of a reply on a view, one by one.
 
     Text is shown as it comes, and so are the lines of a tool's output, each with the tool's name, since several may
-    run at once. `spoke` says whether there was any text.
+    run at once. `has_shown_text` says whether there was any text.
     """
 
     def __init__(self, view: View) -> None:
-        self.spoke = False
+        self.has_shown_text = False
         self._view = view
         self._block_id = ""
-        self._said: list[str] = []
-        self._calls: dict[str, _Call] = {}
+        self._pieces: list[str] = []  # of the block that is open, to be compared with what its end says
+        self._calls: dict[str, _ShownCall] = {}
 
-    def take(self, event: AgentEvent) -> None:
-        """Show an event; one that says nothing to a reader is passed over."""
-        tell = _TELL.get(event.__class__)
-        if tell is not None:
-            tell(self, event)
+    def render(self, event: AgentEvent) -> None:
+        """Show an event; one that says nothing to a reader is skipped."""
+        show = self._METHODS.get(event.__class__)
+        if show is not None:
+            show(self, event)
 
-    def usage(self, usage: ChatUsage) -> None:
+    def render_usage(self, usage: ChatUsage) -> None:
         """Show what the reply used."""
         cached = f" ({usage.cache_input_tokens} cached)" if usage.cache_input_tokens else ""
         about = "about " if usage.estimated else ""
         self._view.line("tokens", f"{about}{usage.input_tokens} in{cached}, {usage.output_tokens} out")
 
-    def _model_call(self, event: ModelCallStartEvent) -> None:
+    def _show_model_call(self, event: ModelCallStartEvent) -> None:
         self._view.wait(f"waiting for {event.model_name}")
 
-    def _retry(self, event: ModelCallRetryEvent) -> None:
+    def _show_retry(self, event: ModelCallRetryEvent) -> None:
         void = "what was said above is void; " if event.block_ids else ""
         after = f", after {event.wait_seconds:g} s" if event.wait_seconds else ""
         reason = f" ({one_line(event.reason)})" if event.reason else ""
         self._view.line("retry", f"{void}another attempt follows{after}{reason}")
 
-    def _resumed(self, event: ReplyResumedEvent) -> None:
-        self._view.line("resumed", "what was said above is void but for this:")
+    def _show_resumption(self, event: ReplyResumedEvent) -> None:
+        self._view.line("resumed", "what was said above is void, except this:")
         for block in event.blocks:
             if isinstance(block, TextBlock) and block.text:
-                self.spoke = True
-                self._begin(block.id)
+                self.has_shown_text = True
+                self._begin_block(block.id)
                 self._view.stream("text", block.text)
             elif isinstance(block, ToolCallBlock):
                 self._view.end()
-                self._calls[block.id] = _Call(block.name)
+                self._calls[block.id] = _ShownCall(block.name)
                 self._view.line("call", f"{block.name}({one_line(block.input)})")
         self._view.end()
 
-    def _withdrawn(self, event: BlocksWithdrawnEvent) -> None:
+    def _show_withdrawal(self, event: BlocksWithdrawnEvent) -> None:
         self._view.line("replaced", "what was said above is void")
 
-    def _start(self, event: TextBlockStartEvent | ThinkingBlockStartEvent) -> None:
-        self._begin(event.block_id)
+    def _show_block_start(self, event: TextBlockStartEvent | ThinkingBlockStartEvent) -> None:
+        self._begin_block(event.block_id)
 
-    def _begin(self, block_id: str) -> None:
-        self._view.end()
-        self._block_id = block_id
-        self._said = []
-
-    def _text(self, event: TextBlockDeltaEvent) -> None:
-        self.spoke = True
+    def _show_text(self, event: TextBlockDeltaEvent) -> None:
+        self.has_shown_text = True
         self._stream("text", event.block_id, event.delta)
 
-    def _thinking(self, event: ThinkingBlockDeltaEvent) -> None:
+    def _show_thinking(self, event: ThinkingBlockDeltaEvent) -> None:
         self._stream("thinking", event.block_id, event.delta)
 
-    def _stream(self, kind: Kind, block_id: str, delta: str) -> None:
-        if block_id != self._block_id:  # another agent speaks in between
-            self._begin(block_id)
-        self._said.append(delta)
-        self._view.stream(kind, delta)
-
-    def _text_end(self, event: TextBlockEndEvent) -> None:
-        if event.text is not None and event.text != "".join(self._said):
+    def _show_text_end(self, event: TextBlockEndEvent) -> None:
+        if event.text is not None and event.text != "".join(self._pieces):
             self._view.line("replaced", "what was said above is void; instead:")
             self._view.stream("text", event.text)
         self._view.end()
 
-    def _end(self, event: ThinkingBlockEndEvent) -> None:
+    def _show_thinking_end(self, event: ThinkingBlockEndEvent) -> None:
         self._view.end()
 
-    def _data(self, event: DataBlockStartEvent) -> None:
+    def _show_data(self, event: DataBlockStartEvent) -> None:
         self._view.line("data", f"{event.media_type} {event.name or ''}".rstrip())
 
-    def _data_url(self, event: DataBlockDeltaEvent) -> None:
+    def _show_data_url(self, event: DataBlockDeltaEvent) -> None:
         if event.url is not None:
             self._view.line("data", one_line(event.url))
 
-    def _hint(self, event: HintBlockEvent) -> None:
+    def _show_hint(self, event: HintBlockEvent) -> None:
         self._view.line("hint", one_line(event.hint))
 
-    def _provider(self, event: ProviderBlockEvent) -> None:
-        self._view.line("provider", f"{one_line(event.provider)}: {_cut(one_line(event.content))}")
+    def _show_provider_block(self, event: ProviderBlockEvent) -> None:
+        self._view.line("provider", f"{one_line(event.provider)}: {_shorten(one_line(event.content))}")
 
-    def _call(self, event: ToolCallStartEvent) -> None:
-        self._calls[event.tool_call_id] = _Call(event.tool_call_name)
+    def _show_call_start(self, event: ToolCallStartEvent) -> None:
+        self._calls[event.tool_call_id] = _ShownCall(event.tool_call_name)
         self._view.wait(f"{event.tool_call_name} ...")
 
-    def _call_input(self, event: ToolCallDeltaEvent) -> None:
-        self._called(event.tool_call_id).input.append(event.delta)
+    def _show_call_input(self, event: ToolCallDeltaEvent) -> None:
+        self._find_call(event.tool_call_id).input.append(event.delta)
 
-    def _call_end(self, event: ToolCallEndEvent) -> None:
-        call = self._called(event.tool_call_id)
+    def _show_call_end(self, event: ToolCallEndEvent) -> None:
+        call = self._find_call(event.tool_call_id)
         self._view.line("call", f"{call.name}({one_line(''.join(call.input))})")
 
-    def _result(self, event: ToolResultStartEvent) -> None:
-        self._calls.setdefault(event.tool_call_id, _Call(event.tool_call_name))
+    def _show_result_start(self, event: ToolResultStartEvent) -> None:
+        self._calls.setdefault(event.tool_call_id, _ShownCall(event.tool_call_name))
         self._view.wait(f"running {event.tool_call_name}")
 
-    def _result_text(self, event: ToolResultTextDeltaEvent) -> None:
-        call = self._called(event.tool_call_id)
+    def _show_result_text(self, event: ToolResultTextDeltaEvent) -> None:
+        call = self._find_call(event.tool_call_id)
         if call.block_id != event.block_id:
-            self._flush(call)
+            self._end_line(call)
             call.block_id = event.block_id
-        self._put(call, event.delta)
+        self._add_output(call, event.delta)
 
-    def _put(self, call: _Call, text: str) -> None:
-        *lines, rest = text.split("\n")
-        for line in lines:
-            self._tell_line(call, "".join([*call.output, line]))
-            call.output = []
-        call.output.append(rest)
-
-    def _flush(self, call: _Call) -> None:
-        if any(call.output):
-            self._tell_line(call, "".join(call.output))
-        call.output = []
-
-    def _tell_line(self, call: _Call, line: str) -> None:
-        call.lines += 1
-        if call.lines <= _MOST_LINES:
-            self._view.line("result", f"{call.name}: {_cut(line)}")
-
-    def _result_data(self, event: ToolResultDataDeltaEvent) -> None:
-        call = self._called(event.tool_call_id)
+    def _show_result_data(self, event: ToolResultDataDeltaEvent) -> None:
+        call = self._find_call(event.tool_call_id)
         if call.block_id != event.block_id:
             call.block_id = event.block_id
-            self._flush(call)
-            self._tell_line(call, f"{event.media_type} {event.url or event.name or ''}".rstrip())
+            self._end_line(call)
+            self._show_line(call, f"{event.media_type} {event.url or event.name or ''}".rstrip())
 
-    def _result_end(self, event: ToolResultEndEvent) -> None:
-        call = self._called(event.tool_call_id)
-        self._flush(call)
+    def _show_result_end(self, event: ToolResultEndEvent) -> None:
+        call = self._find_call(event.tool_call_id)
+        self._end_line(call)
         if event.output is not None:
-            self._tell_instead(call, event.output)
-        if call.lines > _MOST_LINES:
-            self._view.line("result", f"{call.name}: ... and {call.lines - _MOST_LINES} more lines")
+            self._replace_output(call, event.output)
+        if call.lines > _MAX_LINES:
+            self._view.line("result", f"{call.name}: ... and {call.lines - _MAX_LINES} more lines")
         if event.state is not ToolResultState.SUCCESS:
             self._view.line("error", f"{call.name}: {event.state}")
         elif not call.lines:
             self._view.line("result", f"{call.name}: done")
 
-    def _tell_instead(self, call: _Call, output: list[Any]) -> None:
+    def _show_max_iters(self, event: ExceedMaxItersEvent) -> None:
+        self._view.line("error", f"{event.name} used up the rounds of one reply")
+
+    def _show_confirmation(self, event: RequireUserConfirmEvent) -> None:
+        self._view.line("waiting", f"for a decision on {', '.join(map(describe_call, event.tool_calls))}")
+
+    def _show_external_calls(self, event: RequireExternalExecutionEvent) -> None:
+        self._view.line("waiting", f"for the result of {', '.join(map(describe_call, event.tool_calls))}")
+
+    def _show_custom_event(self, event: CustomEvent) -> None:
+        self._view.line(_shorten(event.name), one_line(str(event.value)))
+
+    def _begin_block(self, block_id: str) -> None:
+        self._view.end()
+        self._block_id = block_id
+        self._pieces = []
+
+    def _stream(self, kind: Kind, block_id: str, delta: str) -> None:
+        if block_id != self._block_id:  # another agent speaks in between
+            self._begin_block(block_id)
+        self._pieces.append(delta)
+        self._view.stream(kind, delta)
+
+    def _find_call(self, call_id: str) -> _ShownCall:
+        return self._calls.setdefault(call_id, _ShownCall("?"))  # a layer may have dropped the event of its start
+
+    def _add_output(self, call: _ShownCall, text: str) -> None:
+        *lines, rest = text.split("\n")
+        for line in lines:
+            self._show_line(call, "".join([*call.line, line]))
+            call.line = []
+        call.line.append(rest)
+
+    def _end_line(self, call: _ShownCall) -> None:
+        if any(call.line):
+            self._show_line(call, "".join(call.line))
+        call.line = []
+
+    def _show_line(self, call: _ShownCall, line: str) -> None:
+        call.lines += 1
+        if call.lines <= _MAX_LINES:
+            self._view.line("result", f"{call.name}: {_shorten(line)}")
+
+    def _replace_output(self, call: _ShownCall, output: list[TextBlock | DataBlock]) -> None:
         if call.lines:
             self._view.line("replaced", f"{call.name}: the result above is void; instead:")
         call.lines = 0
         for block in output:
-            self._put(call, block.text if isinstance(block, TextBlock) else block.source.media_type)
-            self._flush(call)
+            self._add_output(call, block.text if isinstance(block, TextBlock) else block.source.media_type)
+            self._end_line(call)
 
-    def _called(self, call_id: str) -> _Call:
-        return self._calls.setdefault(call_id, _Call("?"))
+    # Last, since a class body knows only the methods above a line.
+    _METHODS: ClassVar[dict[type[AgentEvent], Callable[["EventRenderer", Any], None]]] = {
+        ModelCallStartEvent: _show_model_call,
+        ModelCallRetryEvent: _show_retry,
+        ReplyResumedEvent: _show_resumption,
+        BlocksWithdrawnEvent: _show_withdrawal,
+        TextBlockStartEvent: _show_block_start,
+        TextBlockDeltaEvent: _show_text,
+        TextBlockEndEvent: _show_text_end,
+        ThinkingBlockStartEvent: _show_block_start,
+        ThinkingBlockDeltaEvent: _show_thinking,
+        ThinkingBlockEndEvent: _show_thinking_end,
+        DataBlockStartEvent: _show_data,
+        DataBlockDeltaEvent: _show_data_url,
+        HintBlockEvent: _show_hint,
+        ProviderBlockEvent: _show_provider_block,
+        ToolCallStartEvent: _show_call_start,
+        ToolCallDeltaEvent: _show_call_input,
+        ToolCallEndEvent: _show_call_end,
+        ToolResultStartEvent: _show_result_start,
+        ToolResultTextDeltaEvent: _show_result_text,
+        ToolResultDataDeltaEvent: _show_result_data,
+        ToolResultEndEvent: _show_result_end,
+        ExceedMaxItersEvent: _show_max_iters,
+        RequireUserConfirmEvent: _show_confirmation,
+        RequireExternalExecutionEvent: _show_external_calls,
+        CustomEvent: _show_custom_event,
+    }
 
-    def _exceeded(self, event: ExceedMaxItersEvent) -> None:
-        self._view.line("error", f"{event.name} used up the rounds of one reply")
 
-    def _confirm(self, event: RequireUserConfirmEvent) -> None:
-        self._view.line("waiting", f"for a decision on {_calls(event.tool_calls)}")
-
-    def _external(self, event: RequireExternalExecutionEvent) -> None:
-        self._view.line("waiting", f"for somebody to run {_calls(event.tool_calls)}")
-
-    def _custom(self, event: CustomEvent) -> None:
-        self._view.line(_cut(event.name), one_line(str(event.value)))
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= 500 else line[:500] + "..."
-
-
-def _calls(calls: list[ToolCallBlock]) -> str:
-    return ", ".join(map(describe_call, calls))
-
-
-_TELL: dict[type[AgentEvent], Callable[[Transcript, Any], None]] = {
-    ModelCallStartEvent: Transcript._model_call,
-    ModelCallRetryEvent: Transcript._retry,
-    ReplyResumedEvent: Transcript._resumed,
-    BlocksWithdrawnEvent: Transcript._withdrawn,
-    TextBlockStartEvent: Transcript._start,
-    TextBlockDeltaEvent: Transcript._text,
-    TextBlockEndEvent: Transcript._text_end,
-    ThinkingBlockStartEvent: Transcript._start,
-    ThinkingBlockDeltaEvent: Transcript._thinking,
-    ThinkingBlockEndEvent: Transcript._end,
-    DataBlockStartEvent: Transcript._data,
-    DataBlockDeltaEvent: Transcript._data_url,
-    HintBlockEvent: Transcript._hint,
-    ProviderBlockEvent: Transcript._provider,
-    ToolCallStartEvent: Transcript._call,
-    ToolCallDeltaEvent: Transcript._call_input,
-    ToolCallEndEvent: Transcript._call_end,
-    ToolResultStartEvent: Transcript._result,
-    ToolResultTextDeltaEvent: Transcript._result_text,
-    ToolResultDataDeltaEvent: Transcript._result_data,
-    ToolResultEndEvent: Transcript._result_end,
-    ExceedMaxItersEvent: Transcript._exceeded,
-    RequireUserConfirmEvent: Transcript._confirm,
-    RequireExternalExecutionEvent: Transcript._external,
-    CustomEvent: Transcript._custom,
-}
+def _shorten(line: str) -> str:
+    return line if len(line) <= _MAX_LINE_LENGTH else line[:_MAX_LINE_LENGTH] + "..."

@@ -8,7 +8,7 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 class Paragraphs:
-    """Takes a text piece by piece and hands out what is finished, a few paragraphs at a time.
+    """Collects text piece by piece and returns what is finished, a few paragraphs at a time.
 
     A paragraph is finished when another one begins: after an empty line, outside of a fenced block, and not indented,
     as it would be inside of a list. Each piece costs what it is long, however long the text is.
@@ -24,7 +24,7 @@ class Paragraphs:
 
     @property
     def rest(self) -> str:
-        """What was not handed out yet."""
+        """What was not returned yet."""
         return "\n".join([*self._lines, "".join(self._parts)])
 
     def feed(self, piece: str) -> list[str]:
@@ -35,24 +35,24 @@ class Paragraphs:
             return []
         lines = ("".join(self._parts) + head).split("\n")
         self._parts = [tail]
-        return [done for line in lines if (done := self._take(line)) is not None]
+        return [paragraphs for line in lines if (paragraphs := self._take(line)) is not None]
 
     def take_rest(self) -> str:
-        """Return what was not handed out yet, and begin anew."""
+        """Return what was not returned yet, and begin anew."""
         rest = self.rest
         self._lines, self._parts = [], []
         self._fence, self._after_empty = None, False
         return rest
 
     def _take(self, line: str) -> str | None:
-        done = None
+        finished = None
         if self._after_empty and self._fence is None and line[:1].strip():
-            done = "\n".join([*self._lines, ""])
+            finished = "\n".join([*self._lines, ""])
             self._lines = []
         self._after_empty = not line.strip()
         self._lines.append(line)
         self._note_fence(line)
-        return done
+        return finished
 
     def _note_fence(self, line: str) -> None:
         match = _FENCE.match(line)

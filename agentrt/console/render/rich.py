@@ -30,7 +30,7 @@ class RichView:
         self._console = Console(file=file, highlight=False, markup=False, emoji=False)
         self._live = Live(
             console=self._console,
-            get_renderable=self._unfinished,
+            get_renderable=self._draw_unfinished,
             refresh_per_second=_REDRAWN_PER_SECOND,
             transient=True,
             redirect_stderr=sys.stderr.isatty(),
@@ -55,14 +55,14 @@ class RichView:
             self.end()
             self._open = kind
         for finished in self._paragraphs.feed(escape_controls(piece)):
-            self._print(self._formatted(finished))
+            self._print(self._format(finished))
             self._print("")
 
     def end(self) -> None:
         """Print what is left of the text that is open."""
         rest = self._paragraphs.take_rest()
         if rest.strip():
-            self._print(self._formatted(rest))
+            self._print(self._format(rest))
         self._open = None
 
     def line(self, label: str, text: str) -> None:
@@ -84,7 +84,7 @@ class RichView:
         self._live.refresh()  # without what is about to be printed, which would be seen twice
         self._console.print(renderable)
 
-    def _unfinished(self) -> Any:
+    def _draw_unfinished(self) -> Any:
         # Runs in rich's own thread, ten times a second.
         rest = self._paragraphs.rest
         if not rest.strip():
@@ -92,16 +92,18 @@ class RichView:
         lines = rest.split("\n")
         room = self._console.height - 2
         if len(lines) <= room:
-            return self._formatted(rest)
-        return self._raw("\n".join(lines[-room:]))  # the end is what is wanted, and half a table is no Markdown
+            return self._format(rest)
+        return self._as_plain(
+            "\n".join(lines[-room:])
+        )  # the end is what the user reads, and half a table is not Markdown
 
-    def _formatted(self, text: str) -> Any:
+    def _format(self, text: str) -> Any:
         from rich.markdown import Markdown
 
         # Without links, the address that a link leads to is there to be read.
-        return self._raw(text.strip("\n")) if self._open == "thinking" else Markdown(text, hyperlinks=False)
+        return self._as_plain(text.strip("\n")) if self._open == "thinking" else Markdown(text, hyperlinks=False)
 
-    def _raw(self, text: str) -> Any:
+    def _as_plain(self, text: str) -> Any:
         from rich.text import Text
 
         return Text(text, style="dim italic" if self._open == "thinking" else "")

@@ -1,4 +1,4 @@
-"""Showing a reply while it happens."""
+"""`show`: prints a reply while it happens."""
 
 import codecs
 import os
@@ -9,7 +9,7 @@ from typing import Protocol, TextIO
 
 import anyio
 
-from agentrt.console.render.event_renderer import Transcript
+from agentrt.console.render.event_renderer import EventRenderer
 from agentrt.console.render.plain import PlainView
 from agentrt.console.render.view import View
 from agentrt.errors import UsageError
@@ -27,12 +27,12 @@ from agentrt.types import ChatUsage
 __all__ = ["show"]
 
 
-class _Stream(Protocol):
+class _ReplyItems(Protocol):
     def __aiter__(self) -> AsyncIterator[AgentEvent | Msg]: ...
     async def aclose(self) -> None: ...
 
 
-async def show(stream: _Stream, *, color: bool = True) -> Msg:
+async def show(stream: _ReplyItems, *, color: bool = True) -> Msg:
     """Print a reply as it happens, `await show(agent.reply_stream("Hi!"))`, and return its final message.
 
     Prints to `sys.stdout`: with rich, to a terminal, Markdown in colours; plain text otherwise, and with `color=False`
@@ -41,69 +41,66 @@ async def show(stream: _Stream, *, color: bool = True) -> Msg:
     """
     answer = _Answer()
     async with aclosing(stream):
-        with _view(sys.stdout, color) as view:
-            transcript = Transcript(view)
+        with _open_view(sys.stdout, color) as view:
+            renderer = EventRenderer(view)
             try:
                 async for item in stream:
-                    answer.take(item)
+                    answer.add(item)
                     if not isinstance(item, Msg):
-                        transcript.take(item)
+                        renderer.render(item)
             except anyio.get_cancelled_exc_class():
                 view.line("stopped", "")
                 raise
-            final = answer.final()
-            if not transcript.spoke:  # a layer may answer without a single event
-                view.stream("text", final.get_text_content() or "")
-            if final.usage is not None and final.usage != ChatUsage():  # what was never said is no number
-                transcript.usage(final.usage)
-    return final
+            message = answer.final_message()
+            if not renderer.has_shown_text:  # a layer may answer without a single event
+                view.stream("text", message.get_text_content() or "")
+            if message.usage is not None and message.usage != ChatUsage():  # where no usage is known, show no zeros
+                renderer.render_usage(message.usage)
+    return message
 
 
 class _Answer:
     """The final message: the one that the stream ends with, or else the last round of what its events build."""
 
     def __init__(self) -> None:
-        self._given: Msg | None = None
-        self._built: Msg | None = None
+        self._last_item: Msg | None = None
+        self._rebuilt: Msg | None = None
         self._round_start = 0
 
-    def take(self, item: AgentEvent | Msg) -> None:
+    def add(self, item: AgentEvent | Msg) -> None:
         if isinstance(item, Msg):
-            self._given = item
+            self._last_item = item
             return
-        if self._built is None and isinstance(item, (ReplyStartEvent, ReplyResumedEvent)):
-            self._built = Msg(item.name, [], item.role, id=item.reply_id)
-        if self._built is None or item.reply_id != self._built.id:
+        if self._rebuilt is None and isinstance(item, (ReplyStartEvent, ReplyResumedEvent)):
+            self._rebuilt = Msg(item.name, [], item.role, id=item.reply_id)
+        if self._rebuilt is None or item.reply_id != self._rebuilt.id:
             return
         if isinstance(item, BlocksWithdrawnEvent):
-            earlier = self._built.get_content_blocks()[: self._round_start]
+            earlier = self._rebuilt.get_content_blocks()[: self._round_start]
             self._round_start -= sum(block.id in item.block_ids for block in earlier)
         with suppress(ValueError):  # a layer kept the beginning of a block to itself
-            self._built.append_event(item)
+            self._rebuilt.append_event(item)
         if isinstance(item, (ModelCallStartEvent, ToolResultEndEvent)):
-            self._round_start = len(self._built.content)
+            self._round_start = len(self._rebuilt.content)
 
-    def final(self) -> Msg:
-        if self._given is not None:
-            return self._given
-        if self._built is None:
+    def final_message(self) -> Msg:
+        if self._last_item is not None:
+            return self._last_item
+        if self._rebuilt is None:
             raise UsageError(
                 "show() was given a stream without a reply: write `await show(agent.reply_stream(...))`, with "
                 "yield_final_msg=True where reply_id may name a reply that is over and has no events any more"
             )
-        self._built.content = self._built.get_content_blocks()[self._round_start :]
-        return self._built
+        self._rebuilt.content = self._rebuilt.get_content_blocks()[self._round_start :]
+        return self._rebuilt
 
 
-def _view(file: TextIO, color: bool) -> View:
-    if color and not os.environ.get("NO_COLOR") and _can_redraw(file):
-        from agentrt.console.render.rich import RichView
+def _open_view(file: TextIO, color: bool) -> View:
+    if color and not os.environ.get("NO_COLOR"):
+        is_utf8 = codecs.lookup(getattr(file, "encoding", None) or "ascii").name == "utf-8"
+        if is_utf8 and file.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown"):
+            from agentrt.console.render.rich import RichView
 
-        with suppress(ImportError):
-            return RichView(file)
+            with suppress(ImportError):
+                return RichView(file)
     return PlainView(file)
-
-
-def _can_redraw(file: TextIO) -> bool:
-    is_utf8 = codecs.lookup(getattr(file, "encoding", None) or "ascii").name == "utf-8"
-    return is_utf8 and file.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
