@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _chat(options)
     except AgentRTError as error:
-        _print_error(str(error))
+        _print_to_stderr(str(error))
         return 2
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -36,23 +36,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             print(flush=True)
         except OSError:
-            _discard_output()
+            # What Python flushes at exit would fail once more.
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            os.close(null)
         else:
             raise  # it was another file that failed
-        _print_error(f"standard output can no longer be written: {error.strerror}")
+        _print_to_stderr(f"standard output can no longer be written: {error.strerror}")
         return 1
 
 
-def _print_error(text: str) -> None:
+def _print_to_stderr(text: str) -> None:
     with suppress(OSError):
         print(escape_controls(f"agentrt: {text}"), file=sys.stderr)
-
-
-def _discard_output() -> None:
-    # What Python flushes at exit would fail once more.
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -81,7 +77,11 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _chat(options: argparse.Namespace) -> int:
-    _check_streams()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # `input` wants one, until the program ends
+    for name in ("stdin", "stdout"):
+        if getattr(sys, name) is None:
+            raise UsageError(f"the standard {name.removeprefix('std')}put is closed: give it one, such as {os.devnull}")
     session = SessionFile(options.session) if options.session is not None else None
     agent = Agent(
         "assistant",
@@ -98,26 +98,15 @@ def _chat(options: argparse.Namespace) -> int:
         logger.addHandler(_StderrHandler())
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if in_terminal:
-        print(escape_controls(_greeting(agent)))
+        tools = ", ".join(agent.toolkit.names()) or "none"
+        messages = len(agent.state.context)
+        continued = f", {messages} messages so far" if messages else ""
+        words = f"Model: {agent.model.model}. Tools: {tools}{continued}. /help tells more."
+        print(escape_controls(f"agentrt {agentrt.__version__}. {words}"))
     with start_blocking_portal(name="agentrt") as portal, portal.wrap_async_context_manager(agent):
         is_whole = Chat(agent, portal, color=not options.no_color).run()
     sys.stdout.flush()
     return 0 if is_whole or in_terminal else 1  # the user at a terminal has seen the error
-
-
-def _check_streams() -> None:
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # `input` wants one, until the program ends
-    for name in ("stdin", "stdout"):
-        if getattr(sys, name) is None:
-            raise UsageError(f"the standard {name.removeprefix('std')}put is closed: give it one, such as {os.devnull}")
-
-
-def _greeting(agent: Agent) -> str:
-    tools = ", ".join(agent.toolkit.names()) or "none"
-    known = len(agent.state.context)
-    continued = f", {known} messages so far" if known else ""
-    return f"agentrt {agentrt.__version__}. Model: {agent.model.model}. Tools: {tools}{continued}. /help tells more."
 
 
 class _StderrHandler(logging.Handler):

@@ -4,14 +4,12 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
 __all__ = ["ReplyRunner"]
 
-_T = TypeVar("_T")
 _WAIT_SECONDS = 0.5  # at a time; on Windows Ctrl-C does not arrive while a thread waits
 
 
@@ -22,7 +20,7 @@ class ReplyRunner:
     `KeyboardInterrupt`.
     """
 
-    def __init__(self, portal: BlockingPortal, main: Callable[[], Awaitable[_T]]) -> None:
+    def __init__(self, portal: BlockingPortal, main: Callable[[], Awaitable[object]]) -> None:
         self._portal = portal
         self._main = main
         self._scope: anyio.CancelScope | None = None
@@ -35,8 +33,11 @@ class ReplyRunner:
         try:
             future = self._portal.start_task_soon(self._run)
             future.add_done_callback(lambda _: signals.put("done"))
-            while _next_signal(signals) != "done":
-                self._interrupt()
+            while True:
+                with suppress(Empty):
+                    if signals.get(timeout=_WAIT_SECONDS) == "done":
+                        break
+                    self._interrupt()
             future.result()
         finally:
             signal.signal(signal.SIGINT, before)
@@ -54,9 +55,3 @@ class ReplyRunner:
     async def _run(self) -> None:
         with anyio.CancelScope() as self._scope:
             await self._main()
-
-
-def _next_signal(signals: SimpleQueue[str]) -> str:
-    while True:
-        with suppress(Empty):
-            return signals.get(timeout=_WAIT_SECONDS)

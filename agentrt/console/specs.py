@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
@@ -41,18 +41,13 @@ def load_model(spec: str | None) -> ChatModelBase:
 
     if spec is None:
         return default_model()
-    return _load_model_object(spec) if _names_module(spec, {*PRESETS, "rules"}) else chat_model(spec)
-
-
-def _names_module(spec: str, presets: Set[str]) -> bool:
-    top = spec.partition(":")[0].partition(".")[0]
-    if ":" not in spec or not top or top in presets:
-        return False
+    module_name, colon, _ = spec.partition(":")
+    package = module_name.partition(".")[0]
+    if not colon or not package or package in {*PRESETS, "rules"}:
+        return chat_model(spec)
     _add_current_folder()
-    return find_spec(top) is not None
-
-
-def _load_model_object(spec: str) -> ChatModelBase:
+    if find_spec(package) is None:
+        return chat_model(spec)
     model = _load_object(spec)
     if isinstance(model, type) and issubclass(model, ChatModelBase):
         make: Callable[[], ChatModelBase] = model

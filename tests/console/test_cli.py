@@ -63,7 +63,7 @@ def test_a_last_reply_that_failed_fails_the_command(said, code, tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell closes the streams")
 @pytest.mark.parametrize(("closed", "word"), [("<&-", "input"), (">&-", "output")])
-def test_a_stream_that_is_closed_is_told_in_one_line(closed, word, tmp_path):
+def test_a_closed_stream_is_reported_in_one_line(closed, word, tmp_path):
     line = f"{shlex.join([sys.executable, '-m', 'agentrt.console', *SLOW])} {closed}"
     done = subprocess.run(
         ["sh", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, encoding="utf-8", check=False
@@ -79,7 +79,7 @@ def test_without_a_model_or_key_the_offline_rules_answer(tmp_path):
     assert "never said" not in done.stdout
 
 
-def test_a_failing_tool_is_logged_without_anything_that_a_terminal_would_obey(tmp_path):
+def test_the_log_of_a_failing_tool_has_no_control_codes(tmp_path):
     (tmp_path / "bad.py").write_text("def wait() -> str:\n    raise ValueError('\\x1b[31mno')\n", encoding="utf-8")
     done = piped(["chat", "--model", "things:Slow", "--tools", "bad:wait"], "wait\n", tmp_path)
     assert "[error] wait: error" in done.stdout
@@ -87,7 +87,7 @@ def test_a_failing_tool_is_logged_without_anything_that_a_terminal_would_obey(tm
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_a_session_goes_on_in_another_process(tmp_path):
+def test_a_session_continues_in_another_process(tmp_path):
     with_session = [*SLOW, "--session", "talk.json"]
     first = piped(with_session, "one\ntwo\n", tmp_path)
     second = piped(with_session, "three\n", tmp_path)
@@ -149,7 +149,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(arguments, complaint, tmp_pa
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["chat", "--version"]])
-def test_the_version_is_told(arguments, capsys):
+def test_the_version_is_printed(arguments, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(arguments)
     assert capsys.readouterr().out == f"agentrt {agentrt.__version__}\n"
@@ -215,7 +215,7 @@ def test_a_conversation_needs_no_standard_error(errors, tmp_path):
     assert "HEARD 3: **hello**" in done.stdout
 
 
-def test_two_programs_on_one_session_file_are_told_of_it(tmp_path):
+def test_the_second_program_on_a_session_file_may_not_save(tmp_path):
     arguments = [*SLOW, "--session", "talk.json"]
     command = [sys.executable, "-m", "agentrt.console", *arguments]
     with subprocess.Popen(

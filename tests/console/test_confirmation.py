@@ -112,7 +112,7 @@ def test_a_question_cuts_long_values_and_input_shows_them(tmp_path):
         ('{"a": ' + "9" * 4400 + "}", None),
     ],
 )
-def test_an_input_is_told_as_canonical_json_in_one_line(text, told):
+def test_an_input_is_shown_as_canonical_json_in_one_line(text, told):
     line = describe_call(ToolCallBlock("1", "f", text))
     assert line == f"f {told}" if told is not None else line.startswith("f (this is not a JSON object)")
     assert line.isprintable()

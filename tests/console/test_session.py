@@ -50,7 +50,7 @@ async def test_a_link_is_followed_and_stays_one(tmp_path):
     assert SessionFile(str(tmp_path / "talk.json")).read().summary == "one"
 
 
-async def test_a_second_program_is_told_and_overwrites_nothing(tmp_path):
+async def test_a_second_program_is_refused_and_overwrites_nothing(tmp_path):
     path = str(tmp_path / "talk.json")
     await SessionFile(path).save(AgentState(session_id="s", summary="one"))
     first, second = SessionFile(path), SessionFile(path)
@@ -79,7 +79,7 @@ async def test_a_state_that_is_older_than_the_file_is_not_saved(tmp_path):
     assert session.read() == newer
 
 
-async def test_a_program_that_found_no_file_is_told_of_one(tmp_path):
+async def test_a_program_that_found_no_file_overwrites_none(tmp_path):
     path = str(tmp_path / "talk.json")
     first, second = SessionFile(path), SessionFile(path)
     assert first.read() is second.read() is None
@@ -143,7 +143,7 @@ def test_of_many_programs_at_once_one_saves_each_revision(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no json", b"\xff\xfe", b"[]", b'{"version": 2}', b'{"colour": "red"}'])
-def test_a_file_that_holds_something_else_is_refused_and_left_alone(content, tmp_path):
+def test_a_file_that_is_not_a_session_is_refused_and_kept(content, tmp_path):
     path = tmp_path / "talk.json"
     path.write_bytes(content)
     with pytest.raises(
@@ -153,7 +153,7 @@ def test_a_file_that_holds_something_else_is_refused_and_left_alone(content, tmp
     assert path.read_bytes() == content
 
 
-def test_a_folder_is_no_session_file(tmp_path):
+def test_a_folder_is_not_a_session_file(tmp_path):
     with pytest.raises(StateError, match="cannot be read: Is a directory"):
         SessionFile(str(tmp_path)).read()
 

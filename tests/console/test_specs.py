@@ -84,7 +84,7 @@ def test_two_toolkits_are_refused():
 
 
 @pytest.mark.parametrize("spec", ["own_things:Named", "own_things:instance"])
-def test_a_model_of_ones_own_is_named_by_its_class_or_an_instance(spec):
+def test_a_custom_model_is_named_by_its_class_or_an_instance(spec):
     assert load_model(spec).model == "named"
 
 

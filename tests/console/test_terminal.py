@@ -19,7 +19,7 @@ def things(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rich", [True, False], ids=["rich", "plain"])
-def test_ctrl_c_stops_a_reply_or_a_tool_and_the_conversation_goes_on(rich, tmp_path):
+def test_ctrl_c_stops_a_reply_or_a_tool_not_the_conversation(rich, tmp_path):
     with Terminal([*SLOW, "--session", "talk.json"], tmp_path, rich=rich) as terminal:
         assert "Model: slow. Tools: wait, hold, add." in terminal.read(".\r\n")
         terminal.say("add")
@@ -65,7 +65,7 @@ def test_no_color_means_no_control_codes_in_what_is_printed(tmp_path):
         assert "\x1b" not in terminal.transcript
 
 
-def test_ctrl_c_at_the_prompt_hints_and_leaves_when_pressed_again(tmp_path):
+def test_ctrl_c_at_the_prompt_leaves_when_pressed_twice(tmp_path):
     with Terminal(SLOW, tmp_path) as terminal:
         terminal.read(PROMPT)
         assert terminal.press_ctrl_c_until_it_ends() == 0

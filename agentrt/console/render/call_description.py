@@ -60,13 +60,12 @@ def _shorten_middle(text: str, longest: int) -> str:
 def _escape_invisible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
-    return "".join(char if _is_visible(char) else _escape(char) for char in text)
-
-
-def _is_visible(char: str) -> bool:
-    return char == _WIDE_SPACE or (char.isprintable() and char not in _BLANK_LETTERS)
-
-
-def _escape(char: str) -> str:
-    units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+    pieces: list[str] = []
+    for char in text:
+        if char == _WIDE_SPACE or (char.isprintable() and char not in _BLANK_LETTERS):
+            pieces.append(char)
+        else:
+            # As JSON escapes it, in units of UTF-16, of which a character may have two.
+            units = char.encode("utf-16-be", "surrogatepass")
+            pieces += [f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)]
+    return "".join(pieces)

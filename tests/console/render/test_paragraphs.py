@@ -16,7 +16,7 @@ def cut(*pieces: str) -> tuple[list[str], str]:
 
 
 @given(PIECES)
-def test_no_character_is_lost_or_said_twice(pieces):
+def test_no_character_is_lost_or_repeated(pieces):
     finished, rest = cut(*pieces)
     assert "".join(finished) + rest == "".join(pieces)
 
@@ -38,7 +38,7 @@ def test_how_the_text_was_cut_into_pieces_changes_nothing(pieces):
         ("````\n```\n\nx\n````\n\nz\n", ["````\n```\n\nx\n````\n\n"], "z\n"),
     ],
 )
-def test_a_paragraph_is_finished_when_another_begins_outside_of_lists_and_fences(text, finished, rest):
+def test_a_paragraph_ends_where_the_next_one_begins(text, finished, rest):
     assert cut(text) == (finished, rest)
 
 

@@ -167,7 +167,7 @@ async def test_what_layers_and_tools_announce_is_shown(capsys):
     ]
 
 
-async def test_what_a_provider_did_is_a_line_and_cannot_move_the_cursor(capsys):
+async def test_a_provider_block_is_a_line_and_cannot_move_the_cursor(capsys):
     search = ProviderBlock("anthropic", '{"type": "server_tool_use",\n "name": "\x1b[2Jweb_search"}')
     first, last = await shown(agent_of([ChatResponse([search, TextBlock("Tea.")], is_last=False)]), capsys)
     assert first.startswith('[provider] anthropic: {"type": "server_tool_use",')
@@ -193,7 +193,7 @@ async def test_an_answer_without_events_is_shown_too(capsys):
         [[call("add", "{}")], [call("add", '{"a": 1, "b": 1}', "2")], [ThinkingBlock("so"), TextBlock("2")]],
     ],
 )
-async def test_the_message_is_the_final_one_whether_or_not_the_stream_gives_it(responses):
+async def test_show_returns_the_final_message_even_if_not_streamed(responses):
     given = await show(agent_of(*responses, tools=[add]).reply_stream("go", yield_final_msg=True))
     built = await show(agent_of(*responses, tools=[add]).reply_stream("go"))
     assert built.get_text_content() == given.get_text_content() is not None
@@ -248,7 +248,7 @@ async def test_characters_that_the_output_lacks_are_spelt_out(monkeypatch):
     assert bytes_written.getvalue().startswith("café \\u65e9\n".encode("latin-1"))
 
 
-async def test_a_stream_that_is_no_reply_is_refused():
+async def test_a_stream_without_a_reply_is_refused():
     async def empty():
         return
         yield
