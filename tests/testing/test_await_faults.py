@@ -58,7 +58,7 @@ async def test_a_save_without_a_shield_is_found(monkeypatch):
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_save_whose_shield_is_gone_at_a_second_cancellation_is_found(monkeypatch):
+async def test_a_shield_that_a_second_cancellation_breaks_is_found(monkeypatch):
     async def shielded_once(seconds: float, work: Callable[[], Any]) -> bool:
         with anyio.CancelScope(shield=True):
             await work()
@@ -127,7 +127,7 @@ async def test_a_cancellation_that_is_swallowed_is_found():
         await check_every_suspension(lambda log: agent(log, cls=Deaf), faults=["cancel_task"])
 
 
-async def test_a_result_that_is_told_before_it_is_saved_is_found():
+async def test_a_result_that_is_emitted_before_it_is_saved_is_found():
     class SavesLate(Agent):
         async def save(self) -> None:
             context = self.state.reply_context
@@ -144,7 +144,7 @@ async def test_a_result_that_is_told_before_it_is_saved_is_found():
     [
         (
             lambda agent: True,
-            f"interrupt {AT_SUSPENSION}the interruption was not heeded, and it went on with the model",
+            f"interrupt {AT_SUSPENSION}the interruption was not heeded, and it continued with the model",
         ),
         (lambda agent: {}["no"], f"interrupt {AT_SUSPENSION}KeyError: 'no' was raised at once"),
     ],
@@ -185,18 +185,18 @@ class LosesResults(MiddlewareBase):
         (LosesResults, "a model was sent a broken request: the call '1' of 'add' has no result"),
     ],
 )
-async def test_tools_and_requests_that_are_not_what_the_state_says_are_found(layer, words):
+async def test_tool_runs_and_requests_that_contradict_the_state_are_found(layer, words):
     with pytest.raises(AssertionError, match=f"left alone: {words}"):
         await check_every_suspension(lambda log: agent(log, layer()), faults=[])
 
 
-async def test_too_few_suspensions_are_told():
+async def test_too_few_suspensions_are_an_error():
     with pytest.raises(AssertionError, match=r"there are \d+ suspensions, which is fewer than 1000"):
         await check_every_suspension(agent, at_least=1000)
 
 
 async def test_a_fault_that_does_not_exist_is_named_with_those_that_do():
-    with pytest.raises(ValueError, match=f"there is no fault 'explode': choose from {', '.join(FAULTS)}"):
+    with pytest.raises(ValueError, match=f"'explode' is not a fault: choose from {', '.join(FAULTS)}"):
         await check_every_suspension(agent, faults=["cancel", "explode"])
 
 
@@ -204,7 +204,7 @@ def test_the_example_in_the_documentation_runs():
     assert doctest.testmod(agentrt.testing).failed == 0
 
 
-def test_what_fails_on_purpose_floods_no_screen():
+def test_expected_errors_are_not_logged_to_the_screen():
     program = (
         "import anyio\n"
         "from agentrt import Agent\n"

@@ -340,12 +340,12 @@ BAD = [
     (ResetsAToken, r"ResetsAToken\.on_reply leaves the ContextVar 'who' changed while its reader runs"),
     (
         SwallowsACancellation,
-        r"cancelled .*\n.*its on_model_call swallowed the cancellation and went on: let it through",
+        r"cancelled .*\n.*its on_model_call swallowed the cancellation and continued: let it through",
     ),
-    (SwallowsItInAStream, r"cancelled .*\n.*its on_reply swallowed the cancellation and went on"),
+    (SwallowsItInAStream, r"cancelled .*\n.*its on_reply swallowed the cancellation and continued"),
     (
         TurnsErrors,
-        r"the model raises before its answer:\n.*_MadeToFail came from inside of it, and RuntimeError out of",
+        r"the model raises before its answer:\n.*InjectedError came from inside of it, and RuntimeError out of",
     ),
     (KeepsTextInItself, r"one instance in two .*\n.*while another one is given, .*: keep what belongs to a reply in"),
     (KeepsDataUnderItsOwnName, r"two instances share the data 'mine' of the conversation: keep it in agent\.state_of"),
@@ -367,7 +367,7 @@ BAD = [
 @pytest.mark.parametrize(("middleware", "words"), BAD, ids=[each.__name__ for each, _ in BAD])
 @pytest.mark.filterwarnings("ignore:Async generator .* was garbage collected:ResourceWarning")  # theirs, on trio
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])  # a loop of its own, since some leave things behind in it
-def test_a_bad_middleware_is_found_and_told_in_words(loop, middleware, words):
+def test_a_bad_middleware_is_reported_in_words(loop, middleware, words):
     with pytest.raises(MiddlewareProblems, match=words) as caught:
         anyio.run(check, middleware, backend=loop)
     assert str(caught.value).startswith(f"{middleware.__name__} does not keep what a middleware must keep:\n- ")
@@ -378,8 +378,8 @@ def test_a_bad_middleware_is_found_and_told_in_words(loop, middleware, words):
 @pytest.mark.parametrize(
     ("middleware", "what"), [(SwallowsItInThePrompt, "the model"), (SwallowsItWhereItDecides, "a tool")]
 )
-def test_a_swallowed_cancellation_of_a_task_is_found_where_it_costs_a_call(middleware, what):
-    words = rf"cancel_task at .*: the cancellation was swallowed, and it went on with {what}"
+def test_a_swallowed_task_cancellation_is_found_by_later_calls(middleware, what):
+    words = rf"cancel_task at .*: the cancellation was swallowed, and it continued with {what}"
 
     async def check():
         await check_middleware(middleware, faults=["cancel_task"])
@@ -513,19 +513,19 @@ class BringsATool(MiddlewareBase):
         SaysNo,
     ],
 )
-async def test_what_a_middleware_may_do_is_left_alone(middleware, faults):
+async def test_what_a_middleware_may_do_is_not_reported(middleware, faults):
     report = await check_middleware(middleware, faults=faults)
     assert not report.problems
     assert str(report).startswith(f"{middleware.__name__}: nothing found in ")
 
 
-def test_a_context_that_a_library_keeps_for_itself_is_not_held_against_a_middleware():
+def test_a_context_variable_of_a_library_is_not_reported():
     # In a fresh context, since whoever calculates first has one for all that comes after.
     reports = Context().run(check_middleware_on_both_loops, Calculates, faults=[])
     assert not any(report.problems for report in reports.values())
 
 
-async def test_the_model_is_asked_for_a_summary_too():
+async def test_compression_calls_the_model_in_the_kit():
     asked = []
 
     class Listens(MiddlewareBase):
@@ -537,7 +537,7 @@ async def test_the_model_is_asked_for_a_summary_too():
     assert any(asked)
 
 
-def test_both_loops_are_tried_from_a_test_that_is_no_coroutine():
+def test_both_loops_are_tried_from_a_plain_function():
     reports = check_middleware_on_both_loops(MiddlewareBase, faults=[])
     assert set(reports) == {"asyncio", "trio"}
     assert all(report.conversations > 100 for report in reports.values())
@@ -555,7 +555,7 @@ KEPT = AnswersItself()
         (lambda: KEPT, "the factory returned one AnswersItself twice: make a new one each time"),
     ],
 )
-async def test_a_factory_that_makes_no_new_middleware_is_told(factory, words):
+async def test_a_factory_without_new_middlewares_is_refused(factory, words):
     with pytest.raises(MiddlewareProblems, match=words):
         await check_middleware(factory)
 
@@ -623,11 +623,11 @@ class PromptsByWhatItKeeps(MiddlewareBase):
         (KeepsEachReply, r"many replies:\n.*its `seen` grows with each reply, by \d+ on average: keep what belongs"),
         (KeepsThemOnItsClass, r"its `seen` grows with each reply"),
         (KeepsThemFurtherIn, r"its `log` grows with each reply"),
-        (LosesTheUsage, r"with usage:\n.*the model reported its usage, and MODEL_CALL_END has none of it: hand on the"),
+        (LosesTheUsage, r"with usage:\n.*the model reported its usage, and MODEL_CALL_END has none of it: pass on the"),
         (PromptsByWhatItKeeps, r"loaded between two replies, the model is asked .*times\..*: keep what belongs to the"),
     ],
 )
-async def test_what_it_keeps_loses_and_asks_is_looked_at(middleware, words, monkeypatch):
+async def test_growth_lost_usage_and_prompts_of_kept_data_are_reported(middleware, words, monkeypatch):
     monkeypatch.setattr(growth, "_LONG_RUN", 150)
     with pytest.raises(MiddlewareProblems, match=words):
         await check_middleware(middleware, faults=[])
@@ -699,7 +699,7 @@ async def test_what_triggers_a_guard_is_given_by_inputs_or_by_a_model():
         )
 
 
-async def test_a_conversation_that_is_given_has_all_that_can_happen_too():
+async def test_the_authors_conversation_is_disturbed_as_well():
     report = await check_middleware(
         OneAtATime, faults=["cancel"], inputs=["Tell me."], model=lambda: ScriptedChatModel(repeat("It is so."))
     )

@@ -11,9 +11,9 @@ from agentrt import MiddlewareBase
 from agentrt.errors import SessionIOError
 from agentrt.message import Msg
 from agentrt.testing import MiddlewareProblems, MiddlewareReport, check_middleware
-from agentrt.testing.harness.await_faults import quiet
-from agentrt.testing.kit.observe_and_print import observing, printing
-from agentrt.testing.kit.session import GivenUp, Rehearsal
+from agentrt.testing.harness.await_faults import silence_expected_errors
+from agentrt.testing.kit.observe_and_print import observe_messages, print_messages
+from agentrt.testing.kit.session import KitRun, TimedOut
 
 
 class RaisesWhenItHears(MiddlewareBase):
@@ -168,7 +168,7 @@ class IsMuteForEver(MiddlewareBase):
         self.lock.release()
 
 
-SWALLOWED = "swallowed the cancellation and went on: let it through"
+SWALLOWED = "swallowed the cancellation and continued: let it through"
 IN_PLACE = r"that it was given, which others share: replace what you change, as in next_handler\("
 BAD = [
     (RaisesWhenItHears, r"observing, between replies and while one waits:\n.*KeyError was raised: 'always'"),
@@ -196,8 +196,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("middleware", "words"), BAD, ids=[each.__name__ for each, _ in BAD])
-async def test_what_is_wrong_with_observing_and_printing_is_found_and_told_in_words(middleware, words):
-    assert re.search(words, await told_of(middleware))
+async def test_mistakes_in_observing_and_printing_are_reported(middleware, words):
+    assert re.search(words, await report_on(middleware))
 
 
 @pytest.mark.parametrize(
@@ -216,16 +216,16 @@ async def test_the_kit_tries_observing_and_printing_too(middleware, words):
         await check_middleware(middleware, faults=["cancel"])
 
 
-async def told_of(middleware):
+async def report_on(middleware):
     # As little patience with those that hang as makes the test short, and enough for a busy machine with the others.
-    rehearsal = Rehearsal(middleware, patience=0.4 if middleware in (IsDeafForEver, IsMuteForEver) else 10.0)
-    for ordeal in (observing, printing):
+    run = KitRun(middleware, patience=0.4 if middleware in (IsDeafForEver, IsMuteForEver) else 10.0)
+    for scenario in (observe_messages, print_messages):
         try:
-            with quiet():
-                await ordeal(rehearsal)
-        except GivenUp as error:
-            rehearsal.tell(str(error))
-    return str(MiddlewareReport(middleware.__name__, rehearsal.trials, rehearsal.problems))
+            with silence_expected_errors():
+                await scenario(run)
+        except TimedOut as error:
+            run.report(str(error))
+    return str(MiddlewareReport(middleware.__name__, run.conversations, run.problems))
 
 
 class HearsNothing(MiddlewareBase):
@@ -322,11 +322,11 @@ LEGAL = [
 
 
 @pytest.mark.parametrize("middleware", LEGAL)
-async def test_what_a_middleware_may_do_with_what_is_observed_and_printed_is_left_alone(middleware):
-    assert "nothing found in" in await told_of(middleware)
+async def test_legal_observing_and_printing_is_not_reported(middleware):
+    assert "nothing found in" in await report_on(middleware)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("middleware", LEGAL)
-async def test_what_it_may_do_is_left_alone_whatever_else_happens(middleware):
+async def test_legal_hooks_are_not_reported_under_any_fault(middleware):
     assert not (await check_middleware(middleware, faults=["cancel"])).problems

@@ -6,20 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
 from agentrt.concurrency.event_loop import running_trio
 from agentrt.hooks import ReplyInput
 from agentrt.state import AgentState
 from agentrt.testing.harness.approve import approve
 from agentrt.testing.harness.checkable import Checkable
-from agentrt.testing.harness.fault_run import Scenario, Trial
-from agentrt.testing.harness.faults import FAULTS, Fault, faults_named
+from agentrt.testing.harness.fault_run import ConversationPlan, FaultRun
+from agentrt.testing.harness.faults import FAULTS, faults_named
 from agentrt.testing.harness.tool_log import ToolLog
 
-__all__ = ["SuspensionReport", "check_every_suspension", "quiet", "try_every_suspension"]
+__all__ = ["SuspensionReport", "check_every_suspension", "run_with_every_fault", "silence_expected_errors"]
 
-_MOST_TOLD = 5
+_MAX_PLACES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +37,12 @@ async def check_every_suspension(
     make: Callable[[ToolLog], Checkable],
     inputs: Sequence[str | ReplyInput] = ("go",),
     *,
-    structured_schema: Any = None,
+    structured_schema: object = None,
     answer: Callable[[AgentState], ReplyInput] = approve,
     faults: Iterable[str] = FAULTS,
     at_least: int = 1,
 ) -> SuspensionReport:
-    """Check that a conversation is whole, and goes on, wherever it is cancelled, interrupted, left or failed by a part.
+    """Check that a conversation is whole and continues wherever it is cancelled, interrupted, left or failed by a part.
 
     `make` builds a new agent for each run, with new parts; tools that it gets from `log.watch(function)` are compared
     with what the state says of their calls. The inputs are sent one after the other, and `answer` answers for a reply
@@ -52,58 +51,53 @@ async def check_every_suspension(
 
     After each run: every call in what is kept has one result, or waits; a reply has one end on record and at most one
     `REPLY_END`; no task and no generator is left; tools ran as their results say; a cancellation has left as one; and
-    the conversation goes on, in place and from what was saved, with requests that are well-formed.
+    the conversation continues, in place and from what was saved, with requests that are well-formed.
 
-    Raises `AssertionError`, which tells in words what was broken by what and where, and also when there are fewer
+    Raises `AssertionError`, which says in words what was broken by what and where, and also when there are fewer
     suspensions than `at_least`. Suspensions are counted in the task that reads the reply and in every task that starts
     meanwhile; what threads do is not seen. On trio the order of tasks varies, so places may differ from run to run.
     """
-    with quiet():
-        return await try_every_suspension(Scenario(make, inputs, structured_schema, answer), faults, at_least)
+    with silence_expected_errors():
+        plan = ConversationPlan(make, inputs, structured_schema, answer)
+        return await run_with_every_fault(plan, faults, at_least)
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep what fails on purpose from a screen that nobody has set up for logs."""
-    logger, silence = logging.getLogger("agentrt"), logging.NullHandler()
-    logger.addHandler(silence)
+def silence_expected_errors() -> Iterator[None]:
+    """Keep what fails on purpose off the screen, where no handler for logs is set up."""
+    logger, handler = logging.getLogger("agentrt"), logging.NullHandler()
+    logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(silence)
+        logger.removeHandler(handler)
 
 
-async def try_every_suspension(scenario: Scenario, faults: Iterable[str], at_least: int = 1) -> SuspensionReport:
+async def run_with_every_fault(plan: ConversationPlan, faults: Iterable[str], at_least: int = 1) -> SuspensionReport:
     """Do what `check_every_suspension` promises."""
-    chosen = faults_named(set(faults), "asyncio" if running_trio() is None else "trio")
-    undisturbed = Trial(scenario)
-    _tell([await undisturbed.run()])
+    undisturbed = FaultRun(plan)
+    _raise_for([await undisturbed.run()])
     suspensions = undisturbed.reached["suspension"]
     assert suspensions >= at_least, f"there are {suspensions} suspensions, which is fewer than {at_least}"
     runs: Counter[str] = Counter()
-    told: list[str] = []
-    for fault in chosen:
+    problems: list[str] = []
+    for fault in faults_named(faults, "asyncio" if running_trio() is None else "trio"):
         if undisturbed.agent.state_store is None and fault.name == "kill":
             continue
-        told += await _sweep(scenario, fault, runs)
-    _tell(told)
+        places = 0
+        for number in count(1):  # the first place where the fault can be, the second, and so on
+            run = FaultRun(plan, fault, number)
+            found = await run.run()
+            if found:
+                problems.append(found)
+                places += 1
+            if not run.hit or places == _MAX_PLACES_SHOWN:
+                break
+            runs[fault.name] += 1
+    _raise_for(problems)
     return SuspensionReport(suspensions, dict(runs))
 
 
-async def _sweep(scenario: Scenario, fault: Fault, runs: Counter[str]) -> list[str]:
-    """Run with the fault at each place; what was found at the first few of them is told."""
-    told: list[str] = []
-    for number in count(1):
-        trial = Trial(scenario, fault, number)
-        problems = await trial.run()
-        if problems:
-            told.append(problems)
-        if not trial.hit or len(told) == _MOST_TOLD:
-            break
-        runs[fault.name] += 1
-    return told
-
-
-def _tell(told: list[str]) -> None:
-    if any(told):
-        raise AssertionError("\n".join(filter(None, told)))
+def _raise_for(problems: list[str]) -> None:
+    if any(problems):
+        raise AssertionError("\n".join(filter(None, problems)))

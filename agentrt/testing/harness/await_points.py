@@ -1,8 +1,8 @@
 """Seeing every suspension of a piece of code, and what it leaves behind, on both event loops.
 
-On asyncio a task factory puts the coroutine of each new task into a driver that steps it; on trio an instrument is told
-after each step. Generators are seen through the interpreter's own hooks. So tasks that were started before are not
-seen, nor threads, nor what an event loop does between the steps of its tasks.
+On asyncio a task factory wraps the coroutine of each new task and steps it; trio calls an instrument after each step.
+Generators are seen through the interpreter's own hooks. So tasks that were started before are not seen, nor threads,
+nor what an event loop does between the steps of its tasks.
 """
 
 import asyncio
@@ -10,136 +10,164 @@ import gc
 import os
 import sys
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
+
+import anyio
+import anyio.lowlevel
 
 from agentrt.concurrency.event_loop import running_trio
 
-__all__ = ["Watch", "current_task", "place_of"]
+__all__ = ["AwaitWatcher", "Task", "current_task", "describe_position"]
 
-_DEEPEST = 200
-_SHOWN = 5
-_PARTS = ("cr", "ag", "gi")
+Task: TypeAlias = Any
+"""A task of asyncio or of trio: the two have no class in common, and trio may not be installed."""
+
+_AnyCoroutine: TypeAlias = Coroutine[Any, Any, Any]
+
+_STEPS_TO_STOP = 50
+_SECONDS_TO_STOP = 1.0
+_MAX_DEPTH = 200
+_MAX_SHOWN = 5
+_FRAME_PREFIXES = ("cr", "ag", "gi")
+_KINDS_WITH_FRAMES = ("async_generator", "coroutine", "generator", "async_generator_asend", "async_generator_athrow")
+_EVENT_LOOP_MODULES = ("anyio.", "asyncio.", "trio.", f"{__package__}.")
 
 
-class Watch:
-    """While entered: calls `suspended` at each suspension of a task that was started meanwhile, with its coroutine.
+class AwaitWatcher:
+    """While entered: calls `on_suspend` at each suspension of a task that was started meanwhile, with its coroutine.
 
-    On asyncio `thrown` is called with each exception that is thrown into one; trio does not tell.
+    On asyncio `on_throw` is called with each exception that is thrown into one; trio gives no notice of that.
     """
 
-    def __init__(self, suspended: Callable[[Any], None], thrown: Callable[[Any, BaseException], None]) -> None:
-        self.suspended = suspended
-        self.thrown = thrown
-        self.collected: list[str] = []
-        self.tasks: set[Any] = set()
-        self._generators: list[weakref.ref[Any]] = []
+    def __init__(self, on_suspend: Callable[[_AnyCoroutine], None], on_throw: Callable[[BaseException], None]) -> None:
+        self.on_suspend = on_suspend
+        self.on_throw = on_throw
+        self.lost_generators: list[str] = []
+        self.tasks: set[Task] = set()
+        # Weakly, since a generator that nothing else holds is finalised by the event loop, and that is to be noticed.
+        self._generators: list[weakref.ref[AsyncGenerator[object, object]]] = []
         self._restore = ExitStack()
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "AwaitWatcher":
         trio = running_trio()
         if trio is None:
             loop = asyncio.get_running_loop()
             factory = loop.get_task_factory()
             self._restore.callback(loop.set_task_factory, factory)
-            loop.set_task_factory(_Factory(self, factory))
+            loop.set_task_factory(_TaskFactory(self, factory))
         else:
             instrument = _Instrument(self)
             trio.lowlevel.add_instrument(instrument)
             self._restore.callback(trio.lowlevel.remove_instrument, instrument)
         self._hooks = sys.get_asyncgen_hooks()
         self._restore.callback(sys.set_asyncgen_hooks, *self._hooks)
-        sys.set_asyncgen_hooks(self._generator_begins, self._generator_is_lost)
+        sys.set_asyncgen_hooks(self._on_first_iteration, self._on_finalize)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._restore.close()
 
-    def left(self, besides: Any = None) -> list[str]:
-        """Name the tasks that still run, but for one, and the generators that are still open."""
-        tasks = [each for each in self.tasks if each is not besides and not _is_done(each)]
-        open_ones = [each for reference in self._generators if (each := reference()) is not None]
-        generators = [f"the generator {_name(each)}" for each in open_ones if each.ag_frame is not None]
-        return [f"the task {_name(_coroutine_of(task))}" for task in tasks] + generators
+    def find_leftovers(self, besides: Task = None) -> list[str]:
+        """Name the tasks that still run, except that one, and the generators that are still open."""
+        leftovers: list[str] = []
+        for task in self.tasks:
+            is_asyncio = isinstance(task, asyncio.Task)
+            if task is not besides and not (is_asyncio and task.done()):
+                leftovers.append(f"the task {_name(task.get_coro() if is_asyncio else task.coro)}")
+        for reference in self._generators:
+            generator = reference()
+            if getattr(generator, "ag_frame", None) is not None:  # which a closed one has not
+                leftovers.append(f"the generator {_name(generator)}")
+        return leftovers
 
-    def _generator_begins(self, generator: Any) -> None:
+    async def wait_for_leftovers(self) -> None:
+        """Give what was told to stop the time that it takes to do so."""
+        for _ in range(_STEPS_TO_STOP):
+            if not self.find_leftovers():
+                return
+            await anyio.lowlevel.checkpoint()
+        with anyio.move_on_after(_SECONDS_TO_STOP):
+            while self.find_leftovers():  # noqa: ASYNC110  # nothing notifies us when it is over
+                await anyio.sleep(0.005)
+
+    def _on_first_iteration(self, generator: AsyncGenerator[object, object]) -> None:
         self._generators.append(weakref.ref(generator))
         if self._hooks.firstiter is not None:
             self._hooks.firstiter(generator)
 
-    def _generator_is_lost(self, generator: Any) -> None:
-        self.collected.append(_name(generator))
+    def _on_finalize(self, generator: AsyncGenerator[object, object]) -> None:
+        self.lost_generators.append(_name(generator))
         if self._hooks.finalizer is not None:
             self._hooks.finalizer(generator)
 
 
-class _Factory:
-    """Makes tasks of asyncio whose coroutines are driven."""
+class _TaskFactory:
+    """Makes tasks of asyncio whose coroutines are watched."""
 
-    def __init__(self, watch: Watch, factory: Any) -> None:
-        self._watch = watch
-        self._make = factory or _plain_task
+    def __init__(self, watcher: AwaitWatcher, factory: Callable[..., Task] | None) -> None:
+        self._watcher = watcher
+        self._factory = factory
 
-    def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
-        driven = _Driven(coroutine, self._watch) if isinstance(coroutine, Coroutine) else coroutine
-        task = self._make(loop, driven, **options)
-        self._watch.tasks.add(task)
-        task.add_done_callback(self._watch.tasks.discard)
+    def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Task:
+        watched = _WatchedCoroutine(coroutine, self._watcher) if isinstance(coroutine, Coroutine) else coroutine
+        if self._factory is None:
+            task: Task = asyncio.Task(watched, loop=loop, **options)
+        else:
+            task = self._factory(loop, watched, **options)
+        self._watcher.tasks.add(task)
+        task.add_done_callback(self._watcher.tasks.discard)
         return task
 
 
-def _plain_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
-    return asyncio.Task(coroutine, loop=loop, **options)
+class _WatchedCoroutine(Coroutine[Any, Any, Any]):
+    """Steps a coroutine, and reports when it is suspended."""
 
+    def __init__(self, coroutine: _AnyCoroutine, watcher: AwaitWatcher) -> None:
+        self.coroutine = coroutine
+        self._watcher = watcher
 
-class _Driven(Coroutine[Any, Any, Any]):
-    """Steps a coroutine, and says when it is suspended."""
+    def send(self, value: object) -> object:
+        awaited = self.coroutine.send(value)
+        self._watcher.on_suspend(self.coroutine)
+        return awaited
 
-    def __init__(self, coroutine: Any, watch: Watch) -> None:
-        self.driven = coroutine
-        self._watch = watch
-
-    def send(self, value: Any) -> Any:
-        waits_for = self.driven.send(value)
-        self._watch.suspended(self.driven)
-        return waits_for
-
-    def throw(self, *error: Any) -> Any:
-        self._watch.thrown(self.driven, error[0])
-        waits_for = self.driven.throw(*error)
-        self._watch.suspended(self.driven)
-        return waits_for
+    def throw(self, *error: Any) -> object:
+        self._watcher.on_throw(error[0])
+        awaited = self.coroutine.throw(*error)
+        self._watcher.on_suspend(self.coroutine)
+        return awaited
 
     def close(self) -> None:
-        self.driven.close()
+        self.coroutine.close()
 
     def __await__(self) -> Any:
         return self
 
     def __getattr__(self, name: str) -> Any:  # what anyio and debuggers look at: cr_frame, cr_running, ...
-        return getattr(self.driven, name)
+        return getattr(self.coroutine, name)
 
 
 class _Instrument:
-    """Is told by trio of each task and each step."""
+    """Called by trio for each task and each step."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, watcher: AwaitWatcher) -> None:
+        self._watcher = watcher
 
-    def task_spawned(self, task: Any) -> None:
-        self._watch.tasks.add(task)
+    def task_spawned(self, task: Task) -> None:
+        self._watcher.tasks.add(task)
 
-    def task_exited(self, task: Any) -> None:
-        self._watch.tasks.discard(task)
+    def task_exited(self, task: Task) -> None:
+        self._watcher.tasks.discard(task)
 
-    def after_task_step(self, task: Any) -> None:
-        if task in self._watch.tasks:
-            self._watch.suspended(task.coro)
+    def after_task_step(self, task: Task) -> None:
+        if task in self._watcher.tasks:
+            self._watcher.on_suspend(task.coro)
 
 
-def current_task() -> Any:
+def current_task() -> Task:
     """Return the event loop's own object for the task that runs; `None` in a thread that has no event loop."""
     trio = running_trio()
     if trio is not None:
@@ -150,50 +178,34 @@ def current_task() -> Any:
         return None
 
 
-def place_of(coroutine: Any) -> str:
+def describe_position(coroutine: object) -> str:
     """Say where a suspended coroutine is: its innermost functions, outermost of these first."""
-    shown = [f"{frame.f_code.co_name} ({_short(frame)})" for frame in _frames(coroutine) if _is_worth_it(frame)]
-    return " > ".join(shown[-_SHOWN:])
+    positions: list[str] = []
+    for frame in _frames(coroutine):
+        module = f"{frame.f_globals.get('__name__')}."
+        if not module.startswith(_EVENT_LOOP_MODULES):
+            folder, file = os.path.split(frame.f_code.co_filename)
+            positions.append(f"{frame.f_code.co_name} ({os.path.basename(folder)}/{file}:{frame.f_lineno})")
+    return " > ".join(positions[-_MAX_SHOWN:])
 
 
-def _frames(awaitable: Any) -> Iterator[FrameType]:
-    for _ in range(_DEEPEST):
-        part = next((each for each in _PARTS if hasattr(awaitable, f"{each}_frame")), None)
-        if part is None:
-            awaitable = _inside(awaitable)
+def _frames(awaitable: object) -> Iterator[FrameType]:
+    for _ in range(_MAX_DEPTH):
+        prefix = next((prefix for prefix in _FRAME_PREFIXES if hasattr(awaitable, f"{prefix}_frame")), None)
+        if prefix is None:
+            # The awaitable of `__anext__` does not say whose it is, but the garbage collector knows.
+            referents = gc.get_referents(awaitable)
+            awaitable = next((item for item in referents if type(item).__name__ in _KINDS_WITH_FRAMES), None)
         else:
-            frame = getattr(awaitable, f"{part}_frame")
+            frame = getattr(awaitable, f"{prefix}_frame")
             if frame is not None:
                 yield frame
-            awaitable = getattr(awaitable, "gi_yieldfrom" if part == "gi" else f"{part}_await")
+            awaitable = getattr(awaitable, "gi_yieldfrom" if prefix == "gi" else f"{prefix}_await")
         if awaitable is None:
             return
 
 
-def _inside(awaitable: Any) -> Any:
-    # The awaitable of `__anext__` does not say whose it is, but the garbage collector knows.
-    kinds = ("async_generator", "coroutine", "generator", "async_generator_asend", "async_generator_athrow")
-    return next((each for each in gc.get_referents(awaitable) if type(each).__name__ in kinds), None)
-
-
-def _short(frame: FrameType) -> str:
-    folder, file = os.path.split(frame.f_code.co_filename)
-    return f"{os.path.basename(folder)}/{file}:{frame.f_lineno}"
-
-
-def _is_worth_it(frame: FrameType) -> bool:
-    module = f"{frame.f_globals.get('__name__')}."
-    return not module.startswith(("anyio.", "asyncio.", "trio.", f"{__package__}."))
-
-
-def _is_done(task: Any) -> bool:
-    return isinstance(task, asyncio.Task) and task.done()
-
-
-def _coroutine_of(task: Any) -> Any:
-    return task.get_coro() if isinstance(task, asyncio.Task) else task.coro
-
-
-def _name(each: Any) -> str:
-    each = each.driven if isinstance(each, _Driven) else each
-    return str(getattr(each, "__qualname__", type(each).__name__)).replace(".<locals>", "")
+def _name(part: object) -> str:
+    """Name a coroutine or a generator as its function is named."""
+    function = part.coroutine if isinstance(part, _WatchedCoroutine) else part
+    return str(getattr(function, "__qualname__", type(function).__name__)).replace(".<locals>", "")

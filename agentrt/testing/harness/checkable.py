@@ -1,20 +1,27 @@
-"""What is put around the parts of an agent under test."""
+"""The agent under test, and what the harness puts around its store and its model."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any, Protocol
 
-import anyio
+import anyio.lowlevel
 
+from agentrt.event import AgentEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
 from agentrt.model import ChatModelBase, ModelResult
 from agentrt.state import AgentState, StateStore
 from agentrt.testing.harness.invariants import problems_of_request
-from agentrt.types import JSONSchema, ToolChoice
+from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
-__all__ = ["Checkable", "WatchedModel", "WatchedStore"]
+__all__ = ["Checkable", "FaultyModel", "FaultyStore"]
 
-_Reach = Callable[[str], None]
+_OnPlace = Callable[[str], None]
+
+
+class _Stream(Protocol):
+    def __aiter__(self) -> AsyncIterator[AgentEvent | Msg]: ...
+    async def aclose(self) -> None: ...
 
 
 class Checkable(Protocol):
@@ -26,61 +33,66 @@ class Checkable(Protocol):
 
     def reply_stream(
         self, inputs: str | ReplyInput = None, structured_schema: Any = None, *, yield_final_msg: bool = False
-    ) -> Any: ...
+    ) -> _Stream: ...
     def interrupt(self) -> object: ...
     def with_state(self, state: AgentState) -> "Checkable": ...
 
 
-class WatchedStore:
-    """The agent's own store, which may be told to fail before or after each of its works; `saved` is the last state."""
+class FaultyStore:
+    """The agent's own store, which a fault may fail before or after each operation; `saved` is the last state.
 
-    def __init__(self, store: StateStore, reach: _Reach) -> None:
+    `on_place` is called with the place that is reached, and raises where a fault is due.
+    """
+
+    def __init__(self, store: StateStore, on_place: _OnPlace) -> None:
         self.store = store
         self.saved = ""
-        self._reach = reach
+        self._on_place = on_place
 
     async def save(self, state: AgentState) -> None:
         await anyio.lowlevel.checkpoint()
-        self._reach("before saving")
+        self._on_place("before saving")
         await self.store.save(state)
         self.saved = state.model_dump_json()
-        self._reach("after saving")
+        self._on_place("after saving")
 
     async def load(self, session_id: str) -> AgentState | None:
         await anyio.lowlevel.checkpoint()
-        self._reach("before loading")
+        self._on_place("before loading")
         return await self.store.load(session_id)
 
 
-class WatchedModel(ChatModelBase):
-    """The agent's own model, which may be told to fail before it is asked, and before each piece of its answer."""
+class FaultyModel(ChatModelBase):
+    """The agent's own model, which a fault may fail before it is called, and before each piece of its answer.
 
-    def __init__(self, model: ChatModelBase, reach: _Reach, asked: Callable[[str], None]) -> None:
+    `on_call` is called with each call, and `on_place` as in `FaultyStore`; `problems` has what was wrong with requests.
+    """
+
+    def __init__(self, model: ChatModelBase, on_place: _OnPlace, on_call: Callable[[str], None]) -> None:
         super().__init__(model=model.model, stream=model.stream, context_size=model.context_size)
-        self.own = model
         self.problems: list[str] = []
-        self._reach = reach
-        self._asked = asked
+        self._model = model
+        self._on_place = on_place
+        self._on_call = on_call
 
     async def _call(
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
-        self._asked("the model")
-        self.problems += [f"a model was sent a broken request: {each}" for each in problems_of_request(messages)]
-        self._reach("before asking")
+        self._on_call("the model")
+        problems = problems_of_request(messages)
+        self.problems += [f"a model was sent a broken request: {problem}" for problem in problems]
+        self._on_place("before asking")
         await anyio.lowlevel.checkpoint()
-        result = await self.own(messages, tools, tool_choice)
-        self._reach("after asking")
-        return result if not hasattr(result, "__aiter__") else self._stream(result)
+        result = await self._model(messages, tools, tool_choice)
+        self._on_place("after asking")
+        return result if isinstance(result, ChatResponse) else self._stream(result)
 
-    async def _stream(self, stream: Any) -> AsyncGenerator[Any, None]:
-        try:
+    async def _stream(self, stream: AsyncGenerator[ChatResponse, None]) -> AsyncGenerator[ChatResponse, None]:
+        async with aclosing(stream):
             async for piece in stream:
                 await anyio.lowlevel.checkpoint()
-                self._reach("in the middle of an answer")
+                self._on_place("in the middle of an answer")
                 yield piece
-        finally:
-            await stream.aclose()
 
     async def aclose(self) -> None:
-        await self.own.aclose()
+        await self._model.aclose()

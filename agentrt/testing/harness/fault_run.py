@@ -2,329 +2,341 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any
+from typing import Literal
 
 import anyio
 
+from agentrt.errors import SessionIOError, Transient
 from agentrt.event import AgentEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
 from agentrt.model.scripted import ScriptedChatModel
 from agentrt.state import AgentState, InMemoryStateStore
-from agentrt.testing.harness.await_points import Watch, current_task, place_of
-from agentrt.testing.harness.checkable import Checkable, WatchedModel, WatchedStore
-from agentrt.testing.harness.faults import Fault, Kept, Point
+from agentrt.testing.harness.await_points import AwaitWatcher, Task, current_task, describe_position
+from agentrt.testing.harness.checkable import Checkable, FaultyModel, FaultyStore
+from agentrt.testing.harness.faults import Fault, KilledProcess, Point
 from agentrt.testing.harness.invariants import (
     problems_of_events,
+    problems_of_killed_process,
     problems_of_runs,
     problems_of_state,
-    problems_of_what_is_kept,
 )
 from agentrt.testing.harness.tool_log import ToolLog, ToolRun
 
-__all__ = ["Scenario", "Trial"]
+__all__ = ["ConversationPlan", "FaultRun"]
 
-_PATIENCE = 20.0  # seconds
-_STEPS_TO_SETTLE = 50
-_SECONDS_TO_SETTLE = 1.0
-_MOST_ANSWERS = 10
+_MAX_SECONDS = 20.0
+_MAX_ANSWERS_PER_REPLY = 10
+_LAST_ANSWER = "I continue."
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
-    """What is run over and over. With `any_answer` it need not be the model's that is kept: a layer may change it."""
+class ConversationPlan:
+    """The conversation that is run over and over.
+
+    With `any_answer` the message that is kept need not be the model's: a layer may change it.
+    """
 
     make: Callable[[ToolLog], Checkable]
     inputs: Sequence[str | ReplyInput]
-    structured_schema: Any
+    structured_schema: object
     answer: Callable[[AgentState], ReplyInput]
     any_answer: bool = False
 
 
-class Trial:
-    """One run of a scenario, with the fault at the `number`-th of its points. `hit` says where that was."""
+class FaultRun:
+    """One run of a conversation, with the fault at the `number`-th of its points. `hit` says where that was."""
 
-    def __init__(self, scenario: Scenario, fault: Fault | None = None, number: int = 0) -> None:
+    def __init__(self, plan: ConversationPlan, fault: Fault | None = None, number: int = 0) -> None:
         self.hit = ""
         self.reached: Counter[Point] = Counter()
-        self.scope: Any = None
-        self.task: Any = None
-        self.leaves = ""
-        self.injected: Exception | None = None
-        self.kept: Kept | None = None
-        self._scenario = scenario
+        self._plan = plan
         self._fault = fault
         self._number = number
-        self._again = fault is not None and fault.again
-        self._log = ToolLog(on_run=self._work_begins)
-        self.agent = scenario.make(self._log)
-        self._model = WatchedModel(self.agent.model, lambda place: self._reach("model", place), self._work_begins)
+        self._cancels_again = fault is not None and fault.again
+        self._scope = anyio.CancelScope()
+        self._task: Task = None
+        self._log = ToolLog(on_run=self._on_work)
+        self.agent = plan.make(self._log)
+        self._model = FaultyModel(self.agent.model, lambda place: self._reach("model", place), self._on_work)
         self.agent.model = self._model
         self._store = self.agent.state_store
-        self._watched_store: WatchedStore | None = None
+        self._faulty_store: FaultyStore | None = None
         if self._store is not None:
-            self._watched_store = WatchedStore(self._store, lambda place: self._reach("store", place))
-            self.agent.state_store = self._watched_store
+            self._faulty_store = FaultyStore(self._store, lambda place: self._reach("store", place))
+            self.agent.state_store = self._faulty_store
+        self._departure: Literal["", "closed", "dropped"] = ""
+        self._injected: Exception | None = None
+        self._killed: KilledProcess | None = None
         self._events: list[AgentEvent] = []
-        self._last = ""
+        self._last_reply_id = ""
         self._problems: list[str] = []
-        self._watch = Watch(self._suspended, self._thrown)
-        self._over = anyio.Event()
+        self._watcher = AwaitWatcher(self._on_suspend, self._on_throw)
+        self._is_over = anyio.Event()
         self._was_cancelled = False
         self._error: BaseException | None = None
-        self._went_on_with: list[str] = []
+        self._work_after_fault: list[str] = []
 
     async def run(self) -> str:
-        """Run, check, and go on with the conversation; returns what is broken, in words, "" for nothing."""
-        with self._watch as watch:
+        """Run, check, and continue the conversation; returns what is broken, in words, "" for nothing."""
+        with self._watcher as watcher:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._main)
-                with anyio.move_on_after(_PATIENCE):
-                    await self._over.wait()
-                if not self._over.is_set():
-                    self._problems.append(f"the run was not over after {_PATIENCE:g} seconds")
+                group.start_soon(self._read_all)
+                with anyio.move_on_after(_MAX_SECONDS):
+                    await self._is_over.wait()
+                if not self._is_over.is_set():
+                    self._problems.append(f"the run was not over after {_MAX_SECONDS:g} seconds")
                     group.cancel_scope.cancel()
-            await _settle(watch)
-            self._problems += [f"{each} was left behind" for each in watch.left()]
-            self._problems += [f"the generator {each} was not closed, but lost" for each in watch.collected]
+            await watcher.wait_for_leftovers()
+            self._report(watcher.find_leftovers(), "{} was left behind")
+            self._report(watcher.lost_generators, "the generator {} was not closed, but lost")
         self._check_ending()
-        if self.kept is None:
+        if self._killed is None:
             await self._check_conversation()
-        else:
-            await self._check_kept(self.kept)
-        self._problems += self._model.problems
-        return "\n".join(f"{self._title()}: {each}" for each in dict.fromkeys(self._problems))
+        elif self._killed.state is not None:
+            killed, state = self._killed, self._killed.state
+            self._report(problems_of_killed_process(killed.events, killed.runs, killed.last, state))
+            await self._continue_elsewhere(state, killed.runs)
+        elif self._killed.events:
+            self._problems.append("an event was emitted before anything was saved")
+        self._report(self._model.problems)
+        title = "left alone"
+        if self._fault is not None:
+            title = f"{self._fault.name} at {self._fault.point} {self._number} {self.hit}"
+        return "\n".join(f"{title}: {problem}" for problem in dict.fromkeys(self._problems))
 
-    def keep(self) -> Kept:
-        """Return what would be left if the process died now."""
-        saved = self._watched_store.saved if self._watched_store is not None else ""
+    def cancel_scope(self) -> None:
+        """Cancel a scope around the reader."""
+        self._scope.cancel()
+
+    def cancel_task(self) -> None:
+        """Cancel the reader's task itself."""
+        self._task.cancel()
+
+    def interrupt(self) -> None:
+        """Interrupt the agent."""
+        self.agent.interrupt()
+
+    def kill(self) -> None:
+        """Keep what would be left if the process died now, and have the reader stop."""
+        saved = self._faulty_store.saved if self._faulty_store is not None else ""
         state = AgentState.model_validate_json(saved) if saved else None
-        return Kept(state, self._log.copy(), list(self._events), self._last)
+        self._killed = KilledProcess(state, self._log.copy(), list(self._events), self._last_reply_id)
+        self._scope.cancel()
 
-    def _title(self) -> str:
-        if self._fault is None:
-            return "left alone"
-        return f"{self._fault.name} at {self._fault.point} {self._number} {self.hit}"
+    def leave(self) -> None:
+        """Have the reader close the stream."""
+        self._departure = "closed"
 
-    async def _main(self) -> None:
-        self.task = current_task()
+    def drop(self) -> None:
+        """Have the reader drop the stream without closing it."""
+        self._departure = "dropped"
+
+    def fail_store(self) -> None:
+        """Raise in the store, the same error each time."""
+        self._injected = self._injected or SessionIOError("the store was made to fail")
+        raise self._injected
+
+    def fail_model(self) -> None:
+        """Raise in the model."""
+        self._injected = Transient("the model was made to fail")
+        raise self._injected
+
+    def _report(self, problems: Iterable[str], words: str = "{}") -> None:
+        self._problems += [words.format(problem) for problem in problems]
+
+    async def _read_all(self) -> None:
+        self._task = current_task()
         try:
-            with anyio.CancelScope() as self.scope:
-                await self._talk()
-            self._was_cancelled = self.scope.cancelled_caught
+            with self._scope:
+                await self._send_inputs()
+            self._was_cancelled = self._scope.cancelled_caught
         except anyio.get_cancelled_exc_class():
-            if not (self.hit and isinstance(self.task, asyncio.Task)):
+            if not (self.hit and isinstance(self._task, asyncio.Task)):
                 raise  # the harness itself is cancelled
             self._was_cancelled = True
         except BaseException as error:  # noqa: BLE001  # judged by what was done
             self._error = error
         finally:
-            if self.leaves != "dropped":
-                self._problems += [f"{each} was not over when the reply was" for each in self._watch.left(self.task)]
-            self._over.set()
+            if self._departure != "dropped":  # a reply that was dropped is closed in a task of its own
+                self._report(self._watcher.find_leftovers(self._task), "{} was not over when the reply was")
+            self._is_over.set()
 
-    async def _talk(self) -> None:
-        for each in self._scenario.inputs:
-            await self._hear(each)
-            for _ in range(_MOST_ANSWERS):
+    async def _send_inputs(self) -> None:
+        for inputs in self._plan.inputs:
+            await self._read_reply(inputs)
+            for _ in range(_MAX_ANSWERS_PER_REPLY):
                 if self.hit or self.agent.state.reply_context is None:
                     break
-                await self._hear(self._scenario.answer(self.agent.state))
+                await self._read_reply(self._plan.answer(self.agent.state))
             if self.hit:
                 break
 
-    async def _hear(self, inputs: str | ReplyInput) -> None:
-        self._last = ""
-        stream = self.agent.reply_stream(inputs, self._schema_for(inputs))
+    async def _read_reply(self, inputs: str | ReplyInput) -> None:
+        self._last_reply_id = ""
+        schema = self._plan.structured_schema if isinstance(inputs, (str, Msg)) else None
+        stream = self.agent.reply_stream(inputs, schema)
         try:
             async for event in stream:
+                assert not isinstance(event, Msg)  # which comes only where it is asked for
                 self._events.append(event)
-                self._last = event.reply_id or self._last
+                self._last_reply_id = event.reply_id or self._last_reply_id
                 await anyio.lowlevel.checkpoint()
-                self._reach("item", f"after {getattr(event, 'type', event)}")
-                if self.leaves:
+                self._reach("item", f"after {event.type}")
+                if self._departure:
                     break
         except BaseException:
             await stream.aclose()
             raise
-        if self.leaves != "dropped":
+        if self._departure != "dropped":
             await stream.aclose()
 
-    def _schema_for(self, inputs: str | ReplyInput) -> Any:
-        return self._scenario.structured_schema if isinstance(inputs, (str, Msg)) else None
-
-    def _suspended(self, coroutine: Any) -> None:
-        if self._over.is_set():
+    def _on_suspend(self, coroutine: object) -> None:
+        if self._is_over.is_set():
             return
         self.reached["suspension"] += 1
-        if self.hit and self._again and current_task() is self.task:
-            self._again = False
-            self.task.cancel()
+        if self.hit and self._cancels_again and current_task() is self._task:
+            self._cancels_again = False
+            self._task.cancel()
         if self._is_due("suspension"):
-            place = place_of(coroutine)
+            position = describe_position(coroutine)
             try:
-                self._strike(f"in {place}" if place else "in the reader of the stream")
-            except Exception as error:  # noqa: BLE001  # must not be raised into whatever was just suspended
-                self._problems.append(f"{_told(error)} was raised at once")
+                self._inject(f"in {position}" if position else "in the reader of the stream")
+            except Exception as error:  # noqa: BLE001  # must not be raised into what was just suspended
+                self._problems.append(f"{_describe(error)} was raised at once")
 
-    def _thrown(self, coroutine: Any, error: BaseException) -> None:
-        if self.hit and isinstance(error, anyio.get_cancelled_exc_class()) and current_task() is self.task:
-            self._went_on_with.append("what it was at")
+    def _on_throw(self, error: BaseException) -> None:
+        if self.hit and isinstance(error, anyio.get_cancelled_exc_class()) and current_task() is self._task:
+            self._work_after_fault.append("what it was at")
 
     def _reach(self, point: Point, place: str) -> None:
-        if self._over.is_set():
+        if self._is_over.is_set():
             return
         self.reached[point] += 1
         if self._is_due(point):
-            self._strike(place)
-        elif self.hit and self._fault is not None and self._fault.stays and self._fault.point == point:
-            self._fault.strike(self)
+            self._inject(place)
+        elif self.hit and self._fault is not None and self._fault.persists and self._fault.point == point:
+            self._fault.inject(self)
 
     def _is_due(self, point: Point) -> bool:
         fault = self._fault
         return not self.hit and fault is not None and fault.point == point and self.reached[point] == self._number
 
-    def _strike(self, place: str) -> None:
+    def _inject(self, place: str) -> None:
         self.hit = f"({place})"
         assert self._fault is not None
-        self._fault.strike(self)
+        self._fault.inject(self)
 
-    def _work_begins(self, what: str) -> None:
+    def _on_work(self, what: str) -> None:
         if self.hit:
-            self._went_on_with.append(what)
-            # The task's own cancellation comes at its next step, so whoever begins something there has swallowed it.
-            if self._fault is not None and self._fault.strikes_task and current_task() is self.task:
-                self._problems.append(f"the cancellation was swallowed, and it went on with {what}")
+            self._work_after_fault.append(what)
+            # The task's own cancellation comes at its next step, so what begins something there has swallowed it.
+            if self._fault is not None and self._fault.strikes_task and current_task() is self._task:
+                self._problems.append(f"the cancellation was swallowed, and it continued with {what}")
 
     def _check_ending(self) -> None:
         fault, error = self._fault, self._error
         if fault is not None and fault.cancels and self.hit and not self._was_cancelled:
             if error is not None:
-                self._problems.append(f"{_told(error)} was raised in place of the cancellation")
-            elif self._went_on_with:
-                self._problems.append(f"the cancellation was swallowed, and it went on with {self._went_on_with[0]}")
+                self._problems.append(f"{_describe(error)} was raised in place of the cancellation")
+            elif self._work_after_fault:
+                what = self._work_after_fault[0]
+                self._problems.append(f"the cancellation was swallowed, and it continued with {what}")
         elif self._was_cancelled and not (fault is not None and fault.cancels):
-            self._problems.append("a cancellation came out that nobody had asked for")
-        elif error is not None and not _comes_from(error, self.injected):
-            self._problems.append(f"{_told(error)} was raised")
+            self._problems.append("a cancellation came out that nothing had asked for")
+        elif error is not None and not self._was_injected(error):
+            self._problems.append(f"{_describe(error)} was raised")
         if fault is not None and fault.name == "interrupt" and self.hit:
             self._check_interruption(self.agent.state)
+
+    def _was_injected(self, error: BaseException | None) -> bool:
+        while error is not None:
+            if error is self._injected:
+                return True
+            error = error.__cause__ or error.__context__
+        return False
 
     def _check_interruption(self, state: AgentState) -> None:
         if state.reply_context is not None:
             self._problems.append("it was interrupted, and waits for an answer none the less")
-        elif self._went_on_with and state.last_reply is not None and state.last_reply.finished_reason == "completed":
-            self._problems.append(f"the interruption was not heeded, and it went on with {self._went_on_with[0]}")
+        elif self._work_after_fault and getattr(state.last_reply, "finished_reason", "") == "completed":
+            what = self._work_after_fault[0]
+            self._problems.append(f"the interruption was not heeded, and it continued with {what}")
 
     async def _check_conversation(self) -> None:
         state = self.agent.state
-        self._problems += problems_of_state(state)
-        self._problems += problems_of_events(self._events, self._last, state)
-        self._problems += problems_of_runs(self._log, state)
-        saved = await self._saved()
+        self._report(problems_of_state(state))
+        self._report(problems_of_events(self._events, self._last_reply_id, state))
+        self._report(problems_of_runs(self._log, state))
+        saved = await self._load_saved_state()
         runs = self._log.copy()
-        await self._go_on(self.agent, self._log, "in place")
+        await self._continue(self.agent, self._log, "in place")
         if saved is not None:
-            await self._go_on_elsewhere(saved, runs)
+            await self._continue_elsewhere(saved, runs)
 
-    async def _check_kept(self, kept: Kept) -> None:
-        if kept.state is None:
-            self._problems += ["an event was emitted before anything was saved"] if kept.events else []
-            return
-        self._problems += problems_of_what_is_kept(kept.events, kept.runs, kept.last, kept.state)
-        await self._go_on_elsewhere(kept.state, kept.runs)
-
-    async def _go_on_elsewhere(self, saved: AgentState, runs: list[ToolRun]) -> None:
-        log = ToolLog(runs)
-        again = self._scenario.make(log).with_state(saved)
-        again.state_store = InMemoryStateStore()
-        saved.revision = 0
-        await self._go_on(again, log, "from what was saved")
-
-    async def _saved(self) -> AgentState | None:
-        """Return what was saved, or would be, as another process would find it."""
+    async def _load_saved_state(self) -> AgentState | None:
+        """Return what was saved, or would be, as another process would find it, and check it."""
         state = self.agent.state
         if self._store is None:
             return AgentState.model_validate_json(state.model_dump_json())
         saved = await self._store.load(state.session_id)
-        if self.injected is not None or (saved is None and not self._events):
+        if self._injected is not None or (saved is None and not self._events):
             return saved  # a store that failed may be behind
         if saved is None:
             self._problems.append("nothing was saved")
-        else:
-            self._problems += [f"in what was saved, {each}" for each in problems_of_state(saved)]
-            self._problems += [
-                f"in what was saved, {each}" for each in problems_of_events(self._events, self._last, saved)
-            ]
-            if not _same(saved, state):
-                self._problems.append("what was saved is not what the agent holds")
+            return None
+        words = "in what was saved, {}"
+        self._report(problems_of_state(saved), words)
+        self._report(problems_of_events(self._events, self._last_reply_id, saved), words)
+        if replace(saved, revision=0).model_dump_json() != replace(state, revision=0).model_dump_json():
+            self._problems.append("what was saved is not what the agent holds")
         return saved
 
-    async def _go_on(self, agent: Checkable, log: ToolLog, how: str) -> None:
-        own = ScriptedChatModel(repeat("I go on."))
-        own.context_size = agent.model.context_size
-        model = agent.model = WatchedModel(own, _ignore, _ignore)
+    async def _continue_elsewhere(self, saved: AgentState, runs: list[ToolRun]) -> None:
+        log = ToolLog(runs)
+        agent = self._plan.make(log).with_state(saved)
+        agent.state_store = InMemoryStateStore()
+        saved.revision = 0
+        await self._continue(agent, log, "from what was saved")
+
+    async def _continue(self, agent: Checkable, log: ToolLog, how: str) -> None:
+        """Answer what waits and send one more message, with a model that has no faults."""
+        model = ScriptedChatModel(repeat(_LAST_ANSWER))
+        model.context_size = agent.model.context_size
+        checked_model = agent.model = FaultyModel(model, _do_nothing, _do_nothing)
         problems: list[str] = []
         try:
-            with anyio.fail_after(_PATIENCE):
-                for _ in range(_MOST_ANSWERS):
-                    if not _waits(agent.state):
+            with anyio.fail_after(_MAX_SECONDS):
+                for _ in range(_MAX_ANSWERS_PER_REPLY):
+                    context = agent.state.reply_context
+                    # By the decisions, since the process may have ended before the reply was parked.
+                    if context is None or not any(decision.waits_for for decision in context.decisions.values()):
                         break
-                    await _drain(agent, self._scenario.answer(agent.state))
-                await _drain(agent, "go on")
+                    await _drain(agent, self._plan.answer(agent.state))
+                await _drain(agent, "continue")
         except Exception as error:  # noqa: BLE001  # whatever it is, it is what is wrong
-            problems.append(_told(error))
-        is_wanted = self._scenario.any_answer or agent.state.context[-1].get_text_content() == "I go on."
-        if not problems and not is_wanted:
-            problems.append(f"the last message is not the model's answer, but {agent.state.context[-1]!r:.200}")
-        problems += [*model.problems, *problems_of_state(agent.state), *problems_of_runs(log, agent.state)]
-        self._problems += [f"going on {how}, {each}" for each in problems]
+            problems.append(_describe(error))
+        last = agent.state.context[-1] if agent.state.context else None
+        is_expected = self._plan.any_answer or (last is not None and last.get_text_content() == _LAST_ANSWER)
+        if not problems and not is_expected:
+            problems.append(f"the last message is not the model's answer, but {last!r:.200}")
+        problems += [*checked_model.problems, *problems_of_state(agent.state), *problems_of_runs(log, agent.state)]
+        self._report(problems, f"continuing {how}, {{}}")
 
 
 async def _drain(agent: Checkable, inputs: str | ReplyInput) -> None:
-    stream = agent.reply_stream(inputs)
-    try:
+    async with aclosing(agent.reply_stream(inputs)) as stream:
         async for _ in stream:
             pass
-    finally:
-        await stream.aclose()
 
 
-async def _settle(watch: Watch) -> None:
-    """Give what was told to stop the time that it takes to do so."""
-    for _ in range(_STEPS_TO_SETTLE):
-        if not watch.left():
-            return
-        await anyio.lowlevel.checkpoint()
-    with anyio.move_on_after(_SECONDS_TO_SETTLE):
-        while watch.left():  # noqa: ASYNC110  # nobody tells when it is over
-            await anyio.sleep(0.005)
-
-
-def _same(saved: AgentState, state: AgentState) -> bool:
-    return replace(saved, revision=0).model_dump_json() == replace(state, revision=0).model_dump_json()
-
-
-def _waits(state: AgentState) -> bool:
-    """Say whether a call waits for somebody, also where the process ended before the reply was parked."""
-    context = state.reply_context
-    return context is not None and any(call.waits_for for call in context.decisions.values())
-
-
-def _ignore(_: str) -> None:
+def _do_nothing(_: str) -> None:
     pass
 
 
-def _comes_from(error: BaseException | None, injected: Exception | None) -> bool:
-    while error is not None:
-        if error is injected:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

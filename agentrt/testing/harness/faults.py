@@ -1,37 +1,36 @@
 """What can be made to go wrong in one run of a conversation, and how the run must then end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from agentrt.errors import SessionIOError, Transient
 from agentrt.event import AgentEvent
 from agentrt.state import AgentState
 from agentrt.testing.harness.tool_log import ToolRun
 
-__all__ = ["FAULTS", "Fault", "Kept", "Point", "Struck", "faults_named"]
+__all__ = ["FAULTS", "Fault", "FaultTarget", "KilledProcess", "Point", "faults_named"]
 
 Point = Literal["suspension", "store", "model", "item"]
 
 
-class Struck(Protocol):
-    """The run that a fault strikes."""
+class FaultTarget(Protocol):
+    """The run that a fault is injected into: a method for everything that can go wrong."""
 
-    scope: Any
-    task: Any
-    agent: Any
-    leaves: str
-    kept: "Kept | None"
-    injected: Exception | None
-
-    def keep(self) -> "Kept": ...
+    def cancel_scope(self) -> None: ...
+    def cancel_task(self) -> None: ...
+    def interrupt(self) -> None: ...
+    def kill(self) -> None: ...
+    def leave(self) -> None: ...
+    def drop(self) -> None: ...
+    def fail_store(self) -> None: ...
+    def fail_model(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is left of a process that was killed: the state last saved, the runs of tools and the events heard so far.
+class KilledProcess:
+    """What is left of a process that was killed: the state last saved, the runs of tools and the events until then.
 
-    `last` is the id of the last reply, empty where nothing was heard of it.
+    `last` is the id of the last reply, empty where none of its events has come.
     """
 
     state: AgentState | None
@@ -45,82 +44,62 @@ class Fault:
     """Something that goes wrong at the n-th of its points.
 
     `cancels` says that the caller's cancellation is what goes wrong, `again` that it comes a second time, at the next
-    suspension, `strikes_task` that the task itself is cancelled, `stays` that it goes on at all later points, and
+    suspension, `strikes_task` that the task itself is cancelled, `persists` that it recurs at all later points, and
     `only_on` names the one event loop that has it.
     """
 
     name: str
     point: Point
-    strike: Callable[[Struck], None]
+    inject: Callable[[FaultTarget], None]
     cancels: bool = False
     again: bool = False
     strikes_task: bool = False
-    stays: bool = False
+    persists: bool = False
     only_on: str = ""
 
 
-def _cancel(run: Struck) -> None:
-    run.scope.cancel()
-
-
-def _cancel_task(run: Struck) -> None:
-    run.task.cancel()
-
-
-def _interrupt(run: Struck) -> None:
-    run.agent.interrupt()
-
-
-def _kill(run: Struck) -> None:
-    run.kept = run.keep()
-    run.scope.cancel()
-
-
-def _leave(run: Struck) -> None:
-    run.leaves = "closed"
-
-
-def _drop(run: Struck) -> None:
-    run.leaves = "dropped"
-
-
-def _fail_store(run: Struck) -> None:
-    run.injected = run.injected or SessionIOError("the store was made to fail")
-    raise run.injected
-
-
-def _fail_model(run: Struck) -> None:
-    run.injected = Transient("the model was made to fail")
-    raise run.injected
-
-
-_ALL = [
-    Fault("cancel", "suspension", _cancel, cancels=True),
-    Fault("cancel_task", "suspension", _cancel_task, cancels=True, strikes_task=True, only_on="asyncio"),
-    Fault("cancel_task_twice", "suspension", _cancel_task, cancels=True, again=True, only_on="asyncio"),
-    Fault("interrupt", "suspension", _interrupt),
-    Fault("kill", "suspension", _kill, cancels=True),
-    Fault("leave", "item", _leave),
-    Fault("drop", "item", _drop),
-    Fault("fail_store", "store", _fail_store),
-    Fault("break_store", "store", _fail_store, stays=True),
-    Fault("fail_model", "model", _fail_model),
+_ALL_FAULTS = [
+    Fault("cancel", "suspension", lambda run: run.cancel_scope(), cancels=True),
+    Fault(
+        "cancel_task",
+        "suspension",
+        lambda run: run.cancel_task(),
+        cancels=True,
+        strikes_task=True,
+        only_on="asyncio",
+    ),
+    Fault(
+        "cancel_task_twice",
+        "suspension",
+        lambda run: run.cancel_task(),
+        cancels=True,
+        again=True,
+        only_on="asyncio",
+    ),
+    Fault("interrupt", "suspension", lambda run: run.interrupt()),
+    Fault("kill", "suspension", lambda run: run.kill(), cancels=True),
+    Fault("leave", "item", lambda run: run.leave()),
+    Fault("drop", "item", lambda run: run.drop()),
+    Fault("fail_store", "store", lambda run: run.fail_store()),
+    Fault("break_store", "store", lambda run: run.fail_store(), persists=True),
+    Fault("fail_model", "model", lambda run: run.fail_model()),
 ]
 
-FAULTS = tuple(fault.name for fault in _ALL)
+FAULTS = tuple(fault.name for fault in _ALL_FAULTS)
 """The names of all faults, in the order of their trial.
 
 At a suspension: `cancel` cancels a scope around the caller, `cancel_task` the task itself, as asyncio does it, and
-`cancel_task_twice` once more at its next suspension; `interrupt` calls `agent.interrupt()`; `kill` goes on from what
+`cancel_task_twice` once more at its next suspension; `interrupt` calls `agent.interrupt()`; `kill` continues from what
 was saved by then, as if the process had died. After an item: `leave` closes the stream, `drop` merely drops it.
 `fail_store` and `fail_model` raise once, before or after what the store and the model do; `break_store` has the store
 fail from there on.
 """
 
 
-def faults_named(names: Any, backend: str) -> list[Fault]:
+def faults_named(names: Iterable[str], backend: str) -> list[Fault]:
     """Return these faults, without those that this event loop does not have."""
-    unknown = sorted(set(names) - set(FAULTS))
+    names = set(names)
+    unknown = sorted(names - set(FAULTS))
     if unknown:
-        raise ValueError(f"there is no fault {unknown[0]!r}: choose from {', '.join(FAULTS)}")
-    return [fault for fault in _ALL if fault.name in names and fault.only_on in ("", backend)]
+        raise ValueError(f"{unknown[0]!r} is not a fault: choose from {', '.join(FAULTS)}")
+    return [fault for fault in _ALL_FAULTS if fault.name in names and fault.only_on in ("", backend)]

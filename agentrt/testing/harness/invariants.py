@@ -1,4 +1,4 @@
-"""What must hold of a conversation, whatever happened to it; broken promises are told in words."""
+"""What must hold of a conversation, whatever happened to it; each function yields in words what does not."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -11,22 +11,22 @@ from agentrt.testing.harness.tool_log import ToolLog, ToolRun
 
 __all__ = [
     "problems_of_events",
+    "problems_of_killed_process",
     "problems_of_request",
     "problems_of_runs",
     "problems_of_state",
-    "problems_of_what_is_kept",
 ]
 
 _MAY_HAVE_RUN = set(ToolResultState) - {ToolResultState.DENIED}
 
 
 def problems_of_request(messages: Sequence[Msg]) -> Iterator[str]:
-    """Tell what is wrong with the tool calls in what a model is sent."""
+    """Yield what is wrong with the tool calls in what a model is sent."""
     yield from _problems_of_calls(_blocks(messages), set())
 
 
 def problems_of_state(state: AgentState) -> Iterator[str]:
-    """Tell what is wrong with a state that nobody works on."""
+    """Yield what is wrong with a state that no reply is working on."""
     messages = _messages(state)
     waiting: set[str] = set()
     context = state.reply_context
@@ -41,9 +41,9 @@ def problems_of_state(state: AgentState) -> Iterator[str]:
 
 
 def problems_of_events(events: Iterable[AgentEvent], last: str, state: AgentState) -> Iterator[str]:
-    """Tell what is wrong with the ends of the replies that were heard, and with the end of the last one on record.
+    """Yield what is wrong with the ends of the replies that these events tell of, and with the last end on record.
 
-    `last` is the id of the last reply, empty where nothing was heard of it.
+    `last` is the id of the last reply, empty where none of its events has come.
     """
     ends = [event for event in events if isinstance(event, ReplyEndEvent)]
     for end in ends:
@@ -55,19 +55,19 @@ def problems_of_events(events: Iterable[AgentEvent], last: str, state: AgentStat
     if outcome is None or outcome.reply_id != last:
         yield f"the reply {last!r} has no end on record"
         return
-    told = [end.finished_reason for end in ends if end.reply_id == outcome.reply_id]
-    if told and told[-1] != outcome.finished_reason:
-        yield f"REPLY_END said {told[-1]!r}, but {outcome.finished_reason!r} is on record"
+    reasons = [end.finished_reason for end in ends if end.reply_id == outcome.reply_id]
+    if reasons and reasons[-1] != outcome.finished_reason:
+        yield f"REPLY_END said {reasons[-1]!r}, but {outcome.finished_reason!r} is on record"
 
 
-def problems_of_what_is_kept(
+def problems_of_killed_process(
     events: Iterable[AgentEvent], runs: Iterable[ToolRun], last: str, state: AgentState
 ) -> Iterator[str]:
-    """Tell what of the last reply was let out before it was saved, where a process died and left this state."""
+    """Yield what of the last reply was emitted before it was saved, where a process died and left this state."""
     blocks = list(_blocks(_messages(state)))
     results = {block.id: block.state for block in blocks if isinstance(block, ToolResultBlock)}
     if state.summary:
-        return  # what it stands for cannot be told any more
+        return  # which of the messages it stands for were saved cannot be seen any more
     for event in [event for event in events if event.reply_id == last]:
         if isinstance(event, ToolResultEndEvent) and results.get(event.tool_call_id) != event.state:
             yield f"TOOL_RESULT_END of the call {event.tool_call_id!r} was emitted before its result was saved"
@@ -75,35 +75,35 @@ def problems_of_what_is_kept(
             yield f"REPLY_END of the reply {last!r} was emitted before the end was saved"
     calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
     for run in runs:
-        if not any(_fits(run, call) for call in calls):
+        if not any(_is_run_of(run, call) for call in calls):
             yield f"the tool {run.name!r} ran before its call was saved"
 
 
 def problems_of_runs(log: ToolLog, state: AgentState) -> Iterator[str]:
-    """Tell where what the tools did is not what the state says they did."""
+    """Yield where what the tools did is not what the state says they did."""
     blocks = list(_blocks(_messages(state)))
     results = {block.id: block.state for block in blocks if isinstance(block, ToolResultBlock)}
     calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
-    told: set[tuple[str, str]] = set()
+    # Calls with one name and one input cannot be told apart in the log, so they are judged together.
+    groups: dict[tuple[str, str], list[ToolCallBlock]] = {}
     for call in calls:
-        if call.name in log.watched and (call.name, call.input) not in told:
-            told.add((call.name, call.input))
-            same = [results.get(each.id) for each in calls if (each.name, each.input) == (call.name, call.input)]
-            yield from _problems_of_one(call, same, [run for run in log.runs if _fits(run, call)])
+        if call.name in log.watched:
+            groups.setdefault((call.name, call.input), []).append(call)
+    for same_calls in groups.values():
+        call = same_calls[0]
+        states = [results.get(same_call.id) for same_call in same_calls]
+        runs = [run for run in log.runs if _is_run_of(run, call)]
+        if sum(run.finished for run in runs) < states.count(ToolResultState.SUCCESS):
+            yield (f"the call {call.id!r} of {call.name!r} is reported a success, but the tool did not come to its end")
+        may_have_run = sum(state in _MAY_HAVE_RUN for state in states)
+        if len(runs) > may_have_run:
+            yield (
+                f"{call.name!r} ran {len(runs)} times with the input {call.input:.100} of the call {call.id!r}, but by "
+                f"the results of such calls ({', '.join(map(str, states))}) {may_have_run} times at most"
+            )
 
 
-def _problems_of_one(call: ToolCallBlock, states: list[ToolResultState | None], runs: list[ToolRun]) -> Iterator[str]:
-    if sum(run.finished for run in runs) < states.count(ToolResultState.SUCCESS):
-        yield f"the call {call.id!r} of {call.name!r} is reported a success, but the tool did not come to its end"
-    may_have_run = sum(state in _MAY_HAVE_RUN for state in states)
-    if len(runs) > may_have_run:
-        yield (
-            f"{call.name!r} ran {len(runs)} times with the input {call.input:.100} of the call {call.id!r}, but by "
-            f"the results of such calls ({', '.join(str(each) for each in states)}) {may_have_run} times at most"
-        )
-
-
-def _fits(run: ToolRun, call: ToolCallBlock) -> bool:
+def _is_run_of(run: ToolRun, call: ToolCallBlock) -> bool:
     try:
         arguments = from_json(call.input or "{}")
     except ValueError:
@@ -122,10 +122,6 @@ def _blocks(messages: Iterable[Msg]) -> Iterator[ContentBlock]:
             yield from message.content
 
 
-def _is_final(block: ContentBlock) -> bool:
-    return isinstance(block, ToolResultBlock) and block.state is not ToolResultState.RUNNING
-
-
 def _problems_of_calls(blocks: Iterable[ContentBlock], waiting: set[str]) -> Iterator[str]:
     open_calls: dict[str, ToolCallBlock] = {}
     for block in blocks:
@@ -133,8 +129,10 @@ def _problems_of_calls(blocks: Iterable[ContentBlock], waiting: set[str]) -> Ite
             if block.id in open_calls:
                 yield f"the call {block.id!r} of {block.name!r} comes again before its result"
             open_calls[block.id] = block
-        elif _is_final(block) and open_calls.pop(block.id, None) is None:
-            yield f"there is a result too many for the call {block.id!r}"
+        elif isinstance(block, ToolResultBlock) and block.state is not ToolResultState.RUNNING:
+            answered = open_calls.pop(block.id, None)
+            if answered is None:
+                yield f"there is a result too many for the call {block.id!r}"
     for call in open_calls.values():
         if call.id not in waiting:
             yield f"the call {call.id!r} of {call.name!r} has no result"

@@ -1,7 +1,8 @@
 """A log of what the tools of an agent under test really did."""
 
 import inspect
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -20,7 +21,7 @@ class ToolRun:
     """One run of a tool: what it was called with, as JSON would have it, and whether it came to its end."""
 
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
     finished: bool = False
 
 
@@ -39,55 +40,40 @@ class ToolLog:
         success must have run, so a tool that a layer may answer for, out of a cache say, is better left unwatched.
         """
         self.watched.add(function.__name__)
+
+        # One wrapper for each kind of function, since the runtime tells the kinds apart.
+        @wraps(function)
+        async def run_coroutine(*args: object, **kwargs: object) -> object:
+            with self._log_run(function, args, kwargs):
+                return await function(*args, **kwargs)
+
+        @wraps(function)
+        async def run_stream(*args: object, **kwargs: object) -> AsyncGenerator[object, None]:
+            with self._log_run(function, args, kwargs):
+                async with aclosing(function(*args, **kwargs)) as stream:
+                    async for item in stream:
+                        yield item
+
+        @wraps(function)
+        def run_plain(*args: object, **kwargs: object) -> object:
+            with self._log_run(function, args, kwargs):
+                return function(*args, **kwargs)
+
         if inspect.iscoroutinefunction(function):
-            return cast(_F, self._around_coroutine(function))
-        if inspect.isasyncgenfunction(function):
-            return cast(_F, self._around_stream(function))
-        return cast(_F, self._around_plain(function))
+            return cast(_F, run_coroutine)
+        return cast(_F, run_stream if inspect.isasyncgenfunction(function) else run_plain)
 
     def copy(self) -> list[ToolRun]:
         """Return the runs as they are now."""
         return [replace(run) for run in self.runs]
 
-    def _around_coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        async def run(*args: Any, **kwargs: Any) -> Any:
-            entry = self._begin(function, args, kwargs)
-            result = await function(*args, **kwargs)
-            entry.finished = True
-            return result
-
-        return run
-
-    def _around_stream(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        async def run(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-            entry = self._begin(function, args, kwargs)
-            stream = function(*args, **kwargs)
-            try:
-                async for item in stream:
-                    yield item
-            finally:
-                await stream.aclose()
-            entry.finished = True
-
-        return run
-
-    def _around_plain(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            entry = self._begin(function, args, kwargs)
-            result = function(*args, **kwargs)
-            entry.finished = True
-            return result
-
-        return run
-
-    def _begin(self, function: Callable[..., Any], args: Iterable[Any], kwargs: dict[str, Any]) -> ToolRun:
+    @contextmanager
+    def _log_run(self, function: _F, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[None]:
         bound = inspect.signature(function).bind(*args, **kwargs).arguments
-        given = {name: value for name, value in bound.items() if not isinstance(value, ToolContext)}
-        entry = ToolRun(function.__name__, to_jsonable_python(given, fallback=repr))
-        self.runs.append(entry)
+        arguments = {name: value for name, value in bound.items() if not isinstance(value, ToolContext)}
+        run = ToolRun(function.__name__, to_jsonable_python(arguments, fallback=repr))
+        self.runs.append(run)
         if self.on_run is not None:
-            self.on_run(f"the tool {entry.name!r}")
-        return entry
+            self.on_run(f"the tool {run.name!r}")
+        yield
+        run.finished = True  # not in a `finally`: a run that an error or a cancellation ends has not come to its end

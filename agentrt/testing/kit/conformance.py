@@ -1,26 +1,24 @@
-"""The kit that tries a middleware in everything that can happen to it."""
+"""`check_middleware`: tries a middleware in everything that can happen to it."""
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 import anyio
 
-from agentrt.errors import ConfigError
 from agentrt.hooks import MiddlewareBase, ReplyInput
 from agentrt.model import ChatModelBase
-from agentrt.testing.harness.await_faults import quiet
+from agentrt.testing.harness.await_faults import silence_expected_errors
 from agentrt.testing.harness.faults import FAULTS
-from agentrt.testing.kit.scenarios import ORDEALS, try_suspensions
-from agentrt.testing.kit.session import GivenUp, Rehearsal, told
+from agentrt.testing.kit.scenarios import run_scenarios
+from agentrt.testing.kit.session import KitRun
 
 __all__ = ["MiddlewareProblems", "MiddlewareReport", "check_middleware", "check_middleware_on_both_loops"]
 
 
 @dataclass(frozen=True, slots=True)
 class MiddlewareReport:
-    """What was found in a middleware: `problems` maps what was done to what was wrong then, in words."""
+    """What was found in a middleware: `problems` maps what was done to it to what was wrong then, in words."""
 
     middleware: str
     conversations: int
@@ -30,13 +28,13 @@ class MiddlewareReport:
         if not self.problems:
             return f"{self.middleware}: nothing found in {self.conversations} conversations"
         lines = [f"{self.middleware} does not keep what a middleware must keep:"]
-        for doing, found in self.problems.items():
-            lines += [f"- {doing}:", *(f"    - {words}" for words in found)]
+        for activity, problems in self.problems.items():
+            lines += [f"- {activity}:", *(f"    - {problem}" for problem in problems)]
         return "\n".join(lines)
 
 
 class MiddlewareProblems(AssertionError):
-    """A middleware does not keep what it must; `report` has what was found."""
+    """A middleware breaks what every middleware must keep; `report` has what was found."""
 
     def __init__(self, report: MiddlewareReport) -> None:
         super().__init__(str(report))
@@ -63,49 +61,33 @@ async def check_middleware(
     factory of a model that says them: the middleware is then tried in a conversation with these as well, undisturbed,
     left early, cancelled, saved and loaded, and with the faults.
 
-    It is tried with answers that stream and that do not, with tools side by side, with calls that wait for a person and
+    It is tried with answers that stream and that do not, with tools side by side, with calls that wait for the user and
     for a result from outside, with structured output and with compression; it is left early and cancelled; its model,
     its tools, its store and the layers inside of it fail; items are held back; a layer beside it answers by itself, or
     rewrites the answer; two instances serve one agent, and one instance two conversations and two agents at once; its
-    conversation is saved and goes on with another instance; it observes and prints, is cancelled meanwhile, and the
+    conversation is saved and continues with another instance; it observes and prints, is cancelled meanwhile, and the
     store and the queue fail.
 
     It may do what a middleware may do: wait, ask the model again or not at all, answer by itself, change what is asked
     or answered, change or drop what is observed or printed, deal with an error. What must hold: what it is given is not
     changed in place; what it yields has the types of its hook and ends as it must; it does not yield in an open scope
     or task group, nor after it was closed; no context variable leaks; a cancellation leaves, and so does an error, with
-    its type, or it is dealt with, but for that of a store which has not kept what was observed: this always leaves, and
+    its type, or it is dealt with, except that of a store which has not kept what was observed: this always leaves, and
     nothing is taken in; nothing is left behind or held back for good; each call has one result, its own, and each reply
     one end; the events rebuild the message that is kept, without what an attempt said that was given up, and it says
-    what the reply answers; answers are the same whether they stream or not and whoever else is answered meanwhile.
+    what the reply answers; answers are the same whether they stream or not and whatever else is answered meanwhile.
 
-    Raises `MiddlewareProblems`, an `AssertionError` that tells in words what was broken by what. The faults at every
+    Raises `MiddlewareProblems`, an `AssertionError` that says in words what was broken by what. The faults at every
     suspension are tried last, and only when nothing was found before.
     """
-    rehearsal = Rehearsal(factory, patience, tuple(beside), _checked_inputs(inputs), model)
-    with quiet():
-        await _undergo_all(rehearsal, faults)
-    report = MiddlewareReport(rehearsal.name, rehearsal.trials, rehearsal.problems)
+    inputs = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+    run = KitRun(factory, patience, tuple(beside), inputs, model)
+    with silence_expected_errors():
+        await run_scenarios(run, faults)
+    report = MiddlewareReport(run.name, run.conversations, run.problems)
     if report.problems:
         raise MiddlewareProblems(report)
     return report
-
-
-async def _undergo_all(rehearsal: Rehearsal, faults: Iterable[str]) -> None:
-    try:
-        rehearsal.name = _name_of(rehearsal.factory)
-        for place, (doing, ordeal) in enumerate(ORDEALS.items()):
-            rehearsal.doing = doing
-            await _undergo(ordeal, rehearsal)
-            if rehearsal.problems and not place:
-                return  # what is broken when nothing goes wrong would be told again and again
-        if not rehearsal.problems:
-            await try_suspensions(rehearsal, faults)
-    except ConfigError as error:
-        rehearsal.doing = "putting it into an agent"
-        rehearsal.tell(f"it is refused, before anything runs: {error}")
-    except GivenUp as error:
-        rehearsal.tell(str(error))
 
 
 def check_middleware_on_both_loops(
@@ -119,7 +101,7 @@ def check_middleware_on_both_loops(
 ) -> dict[str, MiddlewareReport]:
     """Check a middleware as `check_middleware` does, on asyncio and, if it is installed, on trio.
 
-    For tests that are no coroutines. Returns the report of each event loop.
+    For tests that are not coroutines. Returns the report of each event loop.
     """
     faults = tuple(faults)
 
@@ -129,39 +111,3 @@ def check_middleware_on_both_loops(
         )
 
     return {loop: anyio.run(check, backend=loop) for loop in ("asyncio", "trio") if find_spec(loop)}
-
-
-def _name_of(factory: Callable[[], MiddlewareBase]) -> str:
-    if isinstance(factory, MiddlewareBase):
-        name = type(factory).__name__
-        raise ConfigError(
-            f"check_middleware takes a factory, and was given an instance of {name}: write "
-            f"check_middleware({name}), or check_middleware(lambda: {name}(...)) where it has settings"
-        )
-    try:
-        first, second = factory(), factory()
-    except TypeError as error:
-        raise ConfigError(
-            f"the factory {factory!r:.100} cannot be called without arguments ({error}): write lambda: ...(...)"
-        ) from error
-    if inspect.isawaitable(first) or not isinstance(first, MiddlewareBase):
-        raise ConfigError(f"the factory must return a middleware, such as MyMiddleware(), not {first!r:.200}")
-    if first is second:
-        raise ConfigError(
-            f"the factory returned one {type(first).__name__} twice: make a new one each time, as in "
-            f"check_middleware({type(first).__name__}) or check_middleware(lambda: {type(first).__name__}(...))"
-        )
-    return type(first).__name__
-
-
-def _checked_inputs(inputs: Sequence[str | ReplyInput]) -> tuple[str | ReplyInput, ...]:
-    return (inputs,) if isinstance(inputs, str) else tuple(inputs)
-
-
-async def _undergo(ordeal: Callable[[Rehearsal], Awaitable[None]], rehearsal: Rehearsal) -> None:
-    try:
-        await ordeal(rehearsal)
-    except (ConfigError, GivenUp):
-        raise
-    except Exception as error:  # noqa: BLE001  # the others are tried none the less
-        rehearsal.tell(told(error))

@@ -1,22 +1,29 @@
-"""What goes wrong at one point of what the kit does: somebody is cancelled there, or something raises."""
+"""What goes wrong at one point of a conversation of the kit: it is cancelled there, or something raises."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Protocol
 
 import anyio
 import anyio.lowlevel
 
+from agentrt.hooks import MiddlewareBase
 from agentrt.testing.kit.kit_agents import OnPoint
-from agentrt.testing.kit.probe_layers import Outcomes
-from agentrt.testing.kit.session import GivenUp, Rehearsal
+from agentrt.testing.kit.probe_layers import OutcomeProbe
+from agentrt.testing.kit.session import Conversation, KitRun, TimedOut
 
-__all__ = ["Hang", "cancel_at", "raising"]
+__all__ = ["PauseAt", "cancel_at", "raise_once_at"]
 
-_STEPS_TO_STOP = 30
+_STEPS_TO_UNWIND = 30
 
 
-class Hang:
-    """Holds up whoever comes to a point first, until the cancellation, or else until it is let go."""
+class StartConversation(Protocol):
+    """Starts a conversation with these layers; it awaits `on_point` at each of its points."""
+
+    def __call__(self, layers: list[MiddlewareBase], *, on_point: OnPoint) -> Conversation: ...
+
+
+class PauseAt:
+    """Holds up what first comes to a point, until it is cancelled, or else until `is_over` is set."""
 
     def __init__(self, point: str) -> None:
         self.reached = anyio.Event()
@@ -30,46 +37,55 @@ class Hang:
             await self.is_over.wait()
 
 
-async def cancel_at(rehearsal: Rehearsal, hang: Hang, outcomes: Outcomes, work: Callable[[], Awaitable[Any]]) -> None:
-    """Do the work, cancel it where it hangs, and tell of the hook that did not let the cancellation through."""
-    scope = anyio.CancelScope()
+async def cancel_at(
+    run: KitRun,
+    point: str,
+    start: StartConversation,
+    work: Callable[[Conversation], Awaitable[object]],
+    make_probe: Callable[[OutcomeProbe | None], OutcomeProbe] = OutcomeProbe,
+) -> Conversation:
+    """Start a conversation, cancel its work at the point, and report the hook that swallowed the cancellation.
 
-    async def do() -> None:
+    The middleware stands between two probes: what came out of the inner one as a cancellation must come out of the
+    outer one as a cancellation too.
+    """
+    inner, pause, scope = make_probe(None), PauseAt(point), anyio.CancelScope()
+    outer = make_probe(inner)
+    conversation = start(run.layers([outer], [inner]), on_point=pause.on_point)
+
+    async def do_work() -> None:
         try:
             with scope:
-                await work()
-        except GivenUp as error:
-            rehearsal.tell(str(error))
+                await work(conversation)
+        except TimedOut as error:
+            run.report(str(error))
         finally:
-            hang.reached.set()
+            pause.reached.set()  # also where the work never comes to the point
 
     async with anyio.create_task_group() as group:
-        group.start_soon(do)
-        await hang.reached.wait()
-        outcomes.strike()
+        group.start_soon(do_work)
+        await pause.reached.wait()
+        outer.arm()
         scope.cancel()
-        for _ in range(_STEPS_TO_STOP):  # a layer may shield what lies inside of it, and then that comes to its end
+        for _ in range(_STEPS_TO_UNWIND):  # a layer may shield what lies inside of it, and then that comes to its end
             await anyio.lowlevel.checkpoint()
-        hang.is_over.set()
-    _tell_who_swallowed_it(rehearsal, outcomes)
-
-
-def _tell_who_swallowed_it(rehearsal: Rehearsal, outcomes: Outcomes) -> None:
+        pause.is_over.set()
     allowed = (anyio.get_cancelled_exc_class(), GeneratorExit)
-    for hook, error in outcomes.seen:
+    for hook, error in outer.outcomes:
         if not isinstance(error, allowed):
-            became = "went on" if error is None else f"raised {type(error).__name__} in its place"
-            rehearsal.tell(f"its {hook} swallowed the cancellation and {became}: let it through, with a bare `raise`")
-            return
+            what = "continued" if error is None else f"raised {type(error).__name__} in its place"
+            run.report(f"its {hook} swallowed the cancellation and {what}: let it through, with a bare `raise`")
+            break
+    return conversation
 
 
-def raising(point: str, error: Exception) -> OnPoint:
-    """Return what raises the error at that point, once."""
-    left = [error]
+def raise_once_at(point: str, error: Exception) -> OnPoint:
+    """Return an `on_point` that raises the error when that point is first reached."""
+    errors = [error]
 
-    async def on_point(at: str) -> None:
+    async def on_point(reached: str) -> None:
         await anyio.lowlevel.checkpoint()
-        if at == point and left:
-            raise left.pop()
+        if reached == point and errors:
+            raise errors.pop()
 
     return on_point

@@ -3,94 +3,90 @@
 import gc
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
+from functools import partial
 
 from agentrt.agent import Agent
 from agentrt.hooks import MiddlewareBase
 from agentrt.state import AgentState
-from agentrt.testing.kit.kit_agents import QUESTIONS
-from agentrt.testing.kit.session import Rehearsal, Talk
+from agentrt.testing.kit.kit_agents import TWO_TOOLS_QUESTION
+from agentrt.testing.kit.session import Conversation, KitRun
 
-__all__ = ["replying_again_and_again"]
+__all__ = ["reply_many_times"]
 
-_EACH_TIME = 4  # replies, between two looks at what is kept
+_REPLIES = 4  # between two looks at what is kept
+_CONTAINERS = (dict, list, set, deque)
 _LONG_RUN = 1_000  # replies, after which a cache with a limit is full
 
 
-async def replying_again_and_again(rehearsal: Rehearsal) -> None:
+async def reply_many_times(run: KitRun) -> None:
     """Let one instance serve many replies, each in a conversation of its own, and report what grows all the time."""
-    middleware = rehearsal.factory()
-    agent = rehearsal.agent([middleware])
-    talk = Talk(rehearsal, agent)
-    sizes = [await _sizes_after(talk, middleware, _EACH_TIME) for _ in range(3)]
-    if _growing(sizes):
-        await _sizes_after(talk, middleware, _LONG_RUN)
-        sizes = [await _sizes_after(talk, middleware, _EACH_TIME) for _ in range(3)]
-    for name in _growing(sizes):
-        rehearsal.tell(
-            f"its `{name}` grows with each reply, by {(sizes[2][name] - sizes[1][name]) / _EACH_TIME:g} on average: "
+    middleware = run.factory()
+    conversation = Conversation(run, run.make_agent([middleware]))
+    sizes = [await _measure_after(conversation, middleware, _REPLIES) for _ in range(3)]
+    if _growing_names(sizes):
+        await _measure_after(conversation, middleware, _LONG_RUN)
+        sizes = [await _measure_after(conversation, middleware, _REPLIES) for _ in range(3)]
+    for name in _growing_names(sizes):
+        run.report(
+            f"its `{name}` grows with each reply, by {(sizes[2][name] - sizes[1][name]) / _REPLIES:g} on average: "
             f"keep what belongs to one reply in agent.run.scratch(self), and forget what is no longer needed"
         )
 
 
-async def _sizes_after(talk: Talk, middleware: MiddlewareBase, replies: int) -> dict[str, int]:
+async def _measure_after(conversation: Conversation, middleware: MiddlewareBase, replies: int) -> dict[str, int]:
     """Return how much each attribute holds after so many more replies."""
+
+    async def read_reply(agent: Agent) -> None:
+        async with agent.reply_stream(TWO_TOOLS_QUESTION) as stream:
+            async for _ in stream:
+                pass
+
     for _ in range(replies):
-        talk.rehearsal.trials += 1
-        if await talk.do("one reply of many", _reply, talk.agent.with_state(AgentState())) is not None:
+        conversation.run.conversations += 1
+        agent = conversation.agent.with_state(AgentState())
+        if await conversation.perform("one reply of many", partial(read_reply, agent)) is not None:
             break  # a limiter may refuse so many
     gc.collect()  # so that what only weak references keep goes with its conversation
-    return dict(_sizes(middleware))
-
-
-async def _reply(agent: Agent) -> None:
-    async with agent.reply_stream(QUESTIONS["tools side by side"]) as stream:
-        async for _ in stream:
-            pass
-
-
-def _growing(sizes: list[dict[str, int]]) -> list[str]:
-    first, second, third = sizes
-    return [
-        name for name in third if first.get(name, 0) + _EACH_TIME <= second.get(name, 0) <= third[name] - _EACH_TIME
-    ]
-
-
-def _sizes(middleware: MiddlewareBase) -> Iterator[tuple[str, int]]:
-    package = type(middleware).__module__.partition(".")[0]
+    package = _package_of(type(middleware))
+    attributes = list(_attributes(middleware))
     for cls in type(middleware).__mro__:
-        if cls.__module__.partition(".")[0] == package and cls is not MiddlewareBase:
-            yield from ((name, _size(value, package, set())) for name, value in vars(cls).items() if _is_data(value))
-    yield from ((name, _size(value, package, set())) for name, value in _attributes(middleware))
+        if cls is not MiddlewareBase and _package_of(cls) == package:  # what its author has put on a class
+            attributes += [(name, value) for name, value in vars(cls).items() if isinstance(value, _CONTAINERS)]
+    return {name: _size(value, package, set()) for name, value in reversed(attributes)}
 
 
-def _is_data(value: Any) -> bool:
-    return isinstance(value, (dict, list, set, deque))
+def _growing_names(sizes: list[dict[str, int]]) -> list[str]:
+    first, second, third = sizes
+    return [name for name in third if first.get(name, 0) + _REPLIES <= second.get(name, 0) <= third[name] - _REPLIES]
 
 
-def _size(value: Any, package: str, seen: set[int]) -> int:
+def _package_of(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
+
+
+def _size(value: object, package: str, seen: set[int]) -> int:
     """Return how many items the value holds, those of its parts included, as far as these are the middleware's own."""
     if id(value) in seen:
         return 0
     seen.add(id(value))
     if isinstance(value, (str, bytes, bytearray)):
         return len(value)
+    count = 0
+    parts: Iterable[object] = ()
     if isinstance(value, dict):
-        return len(value) + _total([*value.keys(), *value.values()], package, seen)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return len(value) + _total(value, package, seen)
-    if isinstance(value, deque):
-        return 0 if value.maxlen is not None else len(value) + _total(value, package, seen)
-    if isinstance(value, type) or type(value).__module__.partition(".")[0] != package:
-        return 0
-    return _total((each for _, each in _attributes(value)), package, seen)
+        count, parts = len(value), [*value.keys(), *value.values()]
+    elif isinstance(value, deque):
+        if value.maxlen is not None:
+            return 0
+        count, parts = len(value), value
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        count, parts = len(value), value
+    elif not isinstance(value, type) and _package_of(type(value)) == package:
+        parts = [part for _, part in _attributes(value)]
+    return count + sum(_size(part, package, seen) for part in parts)
 
 
-def _total(values: Iterable[Any], package: str, seen: set[int]) -> int:
-    return sum(_size(value, package, seen) for value in values)
-
-
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+def _attributes(value: object) -> Iterator[tuple[str, object]]:
     yield from [*getattr(value, "__dict__", {}).items()]
     for cls in type(value).__mro__:
         slots = vars(cls).get("__slots__", ())

@@ -2,37 +2,62 @@
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict, Unpack
 
 import anyio.lowlevel
 
 from agentrt.agent import Agent, ContextConfig, ReActConfig
 from agentrt.hooks import MiddlewareBase
-from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolResultBlock
+from agentrt.message import ContentBlock, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt.model.scripted import stream_response, whole_response
 from agentrt.state import AgentState, InMemoryStateStore, StateStore
 from agentrt.tool import FunctionTool, ToolBase, Toolkit
 from agentrt.types import JSONSchema, ToolChoice
 
-__all__ = ["FORM", "QUESTIONS", "OnPoint", "PointedModel", "StageModel", "StageQueue", "StageStore", "agent_on_stage"]
+__all__ = [
+    "CONFIRM_QUESTION",
+    "FORM",
+    "PLAIN_QUESTION",
+    "QUESTIONS",
+    "TOOL_QUESTION",
+    "TWO_TOOLS_QUESTION",
+    "WAITING_QUESTION",
+    "AgentOptions",
+    "KitModel",
+    "KitQueue",
+    "KitStore",
+    "OnPoint",
+    "make_kit_agent",
+    "pass_point",
+]
 
 OnPoint = Callable[[str], Awaitable[None]]
+"""Called with the name of each point that a conversation comes to; what it raises is raised there."""
+
+PLAIN_QUESTION = "Is it a fine day?"
+TOOL_QUESTION = "Please add."
+TWO_TOOLS_QUESTION = "Please add and count."
+CONFIRM_QUESTION = "Please write."
+WAITING_QUESTION = "Please add, write and send."
 
 QUESTIONS = {
-    "a plain question": "Is it a fine day?",
-    "a tool": "Please add.",
-    "tools side by side": "Please add and count.",
-    "a call to confirm": "Please write.",
-    "calls to confirm and to execute outside": "Please add, write and send.",
+    "a plain question": PLAIN_QUESTION,
+    "a tool": TOOL_QUESTION,
+    "tools side by side": TWO_TOOLS_QUESTION,
+    "a call to confirm": CONFIRM_QUESTION,
+    "calls to confirm and to execute outside": WAITING_QUESTION,
 }
 """What is asked in each kind of conversation, by what happens then."""
 
-FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+FORM: JSONSchema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+"""The form in which structured output is asked for."""
+
 _ID = re.compile(r"\bid='[^']*'(, )?")
 _FORM_TOOL = "GenerateStructuredOutput"
-_INPUTS = {
+_CALL_INPUTS = {
     "add": '{"a": 1, "b": 2}',
     "subtract": "{}",
     "count": '{"to": 3}',
@@ -41,119 +66,100 @@ _INPUTS = {
 }
 
 
-async def _nothing(point: str) -> None:
+async def pass_point(point: str) -> None:
+    """Pass a point at which nothing happens."""
     await anyio.lowlevel.checkpoint()
 
 
-class StageModel(ChatModelBase):
-    """A model whose answer depends only on what it is asked, and which keeps that, in words, in `asked`.
+class KitModel(ChatModelBase):
+    """A model whose answer depends only on what it is asked, and which keeps that, in words, in `requests`.
 
     `on_point` is awaited "before", "midway" and "after" an answer.
     """
 
-    def __init__(self, *, stream: bool = True, on_point: OnPoint = _nothing) -> None:
-        super().__init__(model="stage", stream=stream)
-        self.asked: list[list[str]] = []
+    def __init__(self, *, stream: bool = True, on_point: OnPoint = pass_point) -> None:
+        super().__init__(model="kit", stream=stream)
+        self.requests: list[list[str]] = []
         self._on_point = on_point
 
     async def _call(
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
-        self.asked.append([*map(_in_words, messages), f"tools {tools}", f"tool_choice {tool_choice}"])
+        # Without ids, which differ from run to run, so that the requests of two conversations can be compared.
+        words = [f"{msg.role} {msg.name}: {_ID.sub('', repr(msg.get_content_blocks()))}" for msg in messages]
+        self.requests.append([*words, f"tools {tools}", f"tool_choice {tool_choice}"])
         await self._on_point("before")
-        whole = whole_response(_content(messages, tools or []), messages)
-        assert whole.usage is not None
-        whole.usage = replace(whole.usage, estimated=False)  # as a provider reports it
+        response = whole_response(_answer_content(messages, tools or []), messages)
+        assert response.usage is not None
+        response.usage = replace(response.usage, estimated=False)  # as a provider reports it
         if self.stream:
-            return self._pieces(whole)
+            return _stream_past_points(stream_response(response), self._on_point)
         await self._on_point("midway")
         await self._on_point("after")
-        return whole
-
-    async def _pieces(self, whole: ChatResponse) -> AsyncGenerator[ChatResponse, None]:
-        pieces = stream_response(whole)
-        try:
-            place = 0
-            async for piece in pieces:
-                await (_nothing if place != 1 else self._on_point)("midway")
-                yield piece
-                place += 1
-        finally:
-            await pieces.aclose()
-        await self._on_point("after")
+        return response
 
 
-def _in_words(message: Msg) -> str:
-    return f"{message.role} {message.name}: {_ID.sub('', repr(message.get_content_blocks()))}"
+class _AuthorModel(ChatModelBase):
+    """The model that the author gives, made to stream or not, with the points of a `KitModel`."""
 
-
-class PointedModel(ChatModelBase):
-    """The author's model, made to stream or not to.
-
-    `on_point` is awaited "before" and "after" its answer, and "midway" in it.
-    """
-
-    def __init__(self, model: ChatModelBase, *, stream: bool = True, on_point: OnPoint = _nothing) -> None:
+    def __init__(self, model: ChatModelBase, *, stream: bool, on_point: OnPoint) -> None:
         super().__init__(model=model.model, stream=stream, context_size=model.context_size)
-        self._own = model
+        self._model = model
         self._on_point = on_point
 
     async def _call(
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
         await self._on_point("before")
-        result = await self._own(messages, tools, tool_choice)
+        result = await self._model(messages, tools, tool_choice)
         if self.stream:
-            return self._pieces(stream_response(result) if isinstance(result, ChatResponse) else result)
-        whole = result if isinstance(result, ChatResponse) else await _last_of(result)
+            stream = stream_response(result) if isinstance(result, ChatResponse) else result
+            return _stream_past_points(stream, self._on_point)
+        if isinstance(result, ChatResponse):
+            response = result
+        else:
+            response = ChatResponse([])
+            async with aclosing(result) as pieces:
+                async for response in pieces:  # noqa: B007  # the last one has the whole content
+                    pass
         await self._on_point("midway")
         await self._on_point("after")
-        return whole
-
-    async def _pieces(self, stream: AsyncGenerator[ChatResponse, None]) -> AsyncGenerator[ChatResponse, None]:
-        place = 0
-        try:
-            async for piece in stream:
-                if place == 1:
-                    await self._on_point("midway")
-                yield piece
-                place += 1
-        finally:
-            await stream.aclose()
-        await self._on_point("after")
+        return response
 
 
-async def _last_of(stream: AsyncGenerator[ChatResponse, None]) -> ChatResponse:
-    last = ChatResponse([])
-    try:
+async def _stream_past_points(
+    stream: AsyncGenerator[ChatResponse, None], on_point: OnPoint
+) -> AsyncGenerator[ChatResponse, None]:
+    position = 0
+    async with aclosing(stream):
         async for piece in stream:
-            last = piece
-    finally:
-        await stream.aclose()
-    return last
+            # Between the first piece and the second, so that something has been said and something is still to come.
+            await (on_point if position == 1 else pass_point)("midway")
+            yield piece
+            position += 1
+    await on_point("after")
 
 
-def _content(messages: Sequence[Msg], tools: Sequence[JSONSchema]) -> list[Any]:
+def _answer_content(messages: Sequence[Msg], tools: Sequence[JSONSchema]) -> list[ContentBlock]:
+    """Return the answer to the last question of the user, or to the results that have come since."""
     names = [tool["function"]["name"] for tool in tools]
     if _FORM_TOOL in names:
         return [ToolCallBlock("form", _FORM_TOOL, '{"city": "Beijing"}')]
-    asked, since = _last_question(messages)
-    if any(isinstance(block, ToolResultBlock) for message in since for block in message.get_content_blocks()):
+    question, later = "", messages[:0]
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].role == "user" and messages[index].name != "runtime":
+            question, later = messages[index].get_text_content() or "", messages[index:]
+            break
+    if any(isinstance(block, ToolResultBlock) for message in later for block in message.get_content_blocks()):
         return [TextBlock("That is done, all of it.")]
-    wanted = [name for name in _INPUTS if name in asked.lower() and name in names] if "Please" in asked else []
-    if wanted:
-        return [TextBlock("Let me see."), *(ToolCallBlock(name, name, _INPUTS[name]) for name in wanted)]
-    return [TextBlock(f"You asked {asked!r}, and the answer is yes.")]
+    if "Please" in question:
+        calls = [name for name in _CALL_INPUTS if name in question.lower() and name in names]
+        if calls:
+            return [TextBlock("Let me see."), *(ToolCallBlock(name, name, _CALL_INPUTS[name]) for name in calls)]
+    return [TextBlock(f"You asked {question!r}, and the answer is yes.")]
 
 
-def _last_question(messages: Sequence[Msg]) -> tuple[str, Sequence[Msg]]:
-    for place in range(len(messages) - 1, -1, -1):
-        if messages[place].role == "user" and messages[place].name != "runtime":
-            return messages[place].get_text_content() or "", messages[place:]
-    return "", messages
-
-
-class StageStore(InMemoryStateStore):
+class KitStore(InMemoryStateStore):
     """A store; `on_point` is awaited at "save", before it keeps anything."""
 
     def __init__(self, on_point: OnPoint) -> None:
@@ -166,27 +172,27 @@ class StageStore(InMemoryStateStore):
         await super().save(state)
 
 
-class StageQueue:
+class KitQueue:
     """What messages are printed into; `on_point` is awaited at each "piece" of one, and at the "last" of it."""
 
-    def __init__(self, on_point: OnPoint = _nothing) -> None:
+    def __init__(self, on_point: OnPoint = pass_point) -> None:
         self._on_point = on_point
 
-    async def put(self, item: tuple[Msg, bool, Any]) -> None:
+    async def put(self, item: tuple[Msg, bool, DataBlock | list[DataBlock] | None]) -> None:
         """Take what is printed, and forget it."""
         await self._on_point("last" if item[1] else "piece")
 
 
-class _Send(ToolBase):
-    """A tool that somebody else runs."""
+class _SendTool(ToolBase):
+    """A tool that runs outside of the agent."""
 
     name = "send"
-    description = "Send a text."
+    description = "Send a note."
     input_schema = {"type": "object", "properties": {"text": {"type": "string"}}}  # noqa: RUF012
     is_external_tool = True
 
 
-def _tools(on_point: OnPoint) -> list[Any]:
+def _make_toolkit(on_point: OnPoint) -> Toolkit:
     async def add(a: int, b: int) -> int:
         """Add two numbers."""
         await on_point("tool")
@@ -204,32 +210,39 @@ def _tools(on_point: OnPoint) -> list[Any]:
             yield f"{number} "
 
     async def write(text: str) -> str:
-        """Write a text down."""
+        """Write a note down."""
         await anyio.lowlevel.checkpoint()
         return f"wrote {text!r}"
 
     strict = FunctionTool(subtract, raise_tool_errors=True)
-    return [add, strict, FunctionTool(count, is_read_only=True), FunctionTool(write, ask=True), _Send()]
+    counter, writer = FunctionTool(count, is_read_only=True), FunctionTool(write, ask=True)
+    return Toolkit(tools=[add, strict, counter, writer, _SendTool()])
 
 
-def agent_on_stage(
-    middlewares: Sequence[MiddlewareBase],
-    *,
-    stream: bool = True,
-    on_point: OnPoint = _nothing,
-    name: str = "tester",
-    state_store: StateStore | None = None,
-    model: Callable[[], ChatModelBase] | None = None,
-) -> Agent:
+class AgentOptions(TypedDict, total=False):
+    """What may be said about an agent of the kit; `model` is the author's factory of a model."""
+
+    stream: bool
+    on_point: OnPoint
+    name: str
+    state_store: StateStore | None
+    model: Callable[[], ChatModelBase] | None
+
+
+def make_kit_agent(middlewares: Sequence[MiddlewareBase], **options: Unpack[AgentOptions]) -> Agent:
     """Return an agent with these layers; `on_point` is awaited at the model's points, at "tool" and "strict tool"."""
-    own = StageModel(stream=stream, on_point=on_point)
+    stream, on_point = options.get("stream", True), options.get("on_point", pass_point)
+    make_model = options.get("model")
+    model: ChatModelBase = KitModel(stream=stream, on_point=on_point)
+    if make_model is not None:
+        model = _AuthorModel(make_model(), stream=stream, on_point=on_point)
     return Agent(
-        name,
+        options.get("name", "tester"),
         "You are tested.",
-        own if model is None else PointedModel(model(), stream=stream, on_point=on_point),
-        Toolkit(tools=_tools(on_point)),
+        model,
+        _make_toolkit(on_point),
         middlewares,
-        state_store=state_store,
+        state_store=options.get("state_store"),
         context_config=ContextConfig(reserve_ratio=0),  # however short it is, there is something to be compressed
         react_config=ReActConfig(max_iters=4),  # a layer that lets no tool run would have it asked for again and again
     )

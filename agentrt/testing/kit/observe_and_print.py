@@ -1,176 +1,148 @@
-"""What the kit does to a middleware aside from replies: the agent observes, and it prints."""
+"""What the kit does to a middleware besides replies: the agent observes, and it prints."""
 
 from functools import partial
-from typing import Any
 
 import anyio.lowlevel
 
 from agentrt.errors import SessionIOError
+from agentrt.hooks import MiddlewareBase
 from agentrt.message import Base64Source, DataBlock, Msg, TextBlock
 from agentrt.testing.harness.approve import approve
-from agentrt.testing.kit.fault_points import Hang, cancel_at, raising
-from agentrt.testing.kit.kit_agents import QUESTIONS, OnPoint, StageQueue, StageStore
-from agentrt.testing.kit.probe_layers import OutcomesAside
-from agentrt.testing.kit.session import GivenUp, Rehearsal, Talk
+from agentrt.testing.kit.fault_points import cancel_at, raise_once_at
+from agentrt.testing.kit.kit_agents import (
+    CONFIRM_QUESTION,
+    PLAIN_QUESTION,
+    TWO_TOOLS_QUESTION,
+    KitQueue,
+    KitStore,
+    OnPoint,
+    pass_point,
+)
+from agentrt.testing.kit.probe_layers import ObserveAndPrintProbe
+from agentrt.testing.kit.session import Conversation, KitRun, blame_what_came_before
 
-__all__ = ["observing", "printing"]
-
-_PLAIN = QUESTIONS["a plain question"]
+__all__ = ["observe_messages", "print_messages"]
 
 
-async def observing(rehearsal: Rehearsal) -> None:
+async def observe_messages(run: KitRun) -> None:
     """Have the agent observe: between replies, while one waits, while it is cancelled, and with a store that fails."""
-    rehearsal.doing = "observing, between replies and while one waits"
-    await _observed(rehearsal)
-    if rehearsal.doing in rehearsal.problems or not rehearsal.has("on_observe"):
-        return  # what is broken when nothing goes wrong would be told again and again
-    rehearsal.doing = "observing, and cancelled while what was observed is saved"
-    await _observing_is_cancelled(rehearsal)
-    rehearsal.doing = "observing, and the store fails"
-    await _observing_fails(rehearsal)
+    run.activity = "observing, between replies and while one waits"
+    await _observe_undisturbed(run)
+    if run.activity in run.problems or not run.has_hook("on_observe"):
+        return  # what is broken when nothing goes wrong would be reported again and again
+    run.activity = "observing, and cancelled while what was observed is saved"
+    conversation = await cancel_at(
+        run,
+        "save",
+        lambda layers, on_point: run.start(layers, state_store=KitStore(on_point)),
+        lambda conversation: _observe(conversation, _msg("It rains.")),
+        ObserveAndPrintProbe,
+    )
+    await _observe_again(conversation, "one that was cancelled")
+    run.activity = "observing, and the store fails"
+    await _observe_with_broken_store(run)
 
 
-async def _observed(rehearsal: Rehearsal) -> None:
-    talk = rehearsal.talk()
-    for each in _heard():
-        await _observe_without_errors(talk, each)
-    await talk.ask_without_errors(_PLAIN)
-    await _observe_without_errors(talk, _said("It rains."))
-    await talk.ask(QUESTIONS["a call to confirm"], answers=0)
-    await _observe_without_errors(talk, _said("It has stopped."))
-    if talk.agent.state.reply_context is not None:
-        await talk.ask_without_errors(approve(talk.agent.state))
-    await talk.ask_without_errors(_PLAIN)
-
-
-def _heard() -> list[Any]:
-    """Return one of each kind of what an agent takes in."""
+async def _observe_undisturbed(run: KitRun) -> None:
+    conversation = run.start()
     blocks = Msg("friend", [TextBlock("I am here.")], "assistant")
-    return ["Hello, all.", blocks, [_said("It is late."), Msg("moderator", "Go on.", "system")], None]
+    # One of each kind that an agent takes in.
+    for msg in ("Hello, all.", blocks, [_msg("It is late."), Msg("moderator", "Go on.", "system")], None):
+        conversation.report_error(await _observe(conversation, msg))
+    await conversation.ask_without_errors(PLAIN_QUESTION)
+    conversation.report_error(await _observe(conversation, _msg("It rains.")))
+    await conversation.ask(CONFIRM_QUESTION, answers=0)
+    conversation.report_error(await _observe(conversation, _msg("It has stopped.")))
+    if conversation.agent.state.reply_context is not None:
+        await conversation.ask_without_errors(approve(conversation.agent.state))
+    await conversation.ask_without_errors(PLAIN_QUESTION)
 
 
-def _said(text: str) -> Msg:
+def _msg(text: str) -> Msg:
     return Msg("friend", text, "user")
 
 
-async def _observe(talk: Talk, msg: Any) -> BaseException | None:
+async def _observe(conversation: Conversation, msg: str | Msg | list[Msg] | None) -> BaseException | None:
     before = repr(msg)
-    error = await talk.do("observing a message", talk.agent.observe, msg)
-    if repr(msg) != before and not talk.lints():  # where there is an error, the lints do not look
-        talk.rehearsal.tell("its on_observe changed the message that it was given, which others share: replace it")
+    error = await conversation.perform("observing a message", lambda: conversation.agent.observe(msg))
+    if repr(msg) != before and not conversation.lint_problems():  # where there is an error, the lints do not look
+        conversation.run.report("its on_observe changed the message that it was given, which others share: replace it")
     return error
 
 
-async def _observe_without_errors(talk: Talk, msg: Any) -> None:
-    talk.tell_error(await _observe(talk, msg))
-
-
-async def _observing_is_cancelled(rehearsal: Rehearsal) -> None:
-    core, hang = OutcomesAside(), Hang("save")
-    outcomes = OutcomesAside(core)
-    layers = rehearsal.layers([outcomes], [core])
-    talk = rehearsal.talk(layers, state_store=StageStore(hang.on_point))
-    await cancel_at(rehearsal, hang, outcomes, partial(_observe, talk, _said("It rains.")))
-    await _is_free_again(talk, "that was cancelled")
-
-
-async def _observing_fails(rehearsal: Rehearsal) -> None:
-    error, core, is_broken = SessionIOError("made to fail"), OutcomesAside(), [True]
+async def _observe_with_broken_store(run: KitRun) -> None:
+    error, core, is_broken = SessionIOError("made to fail"), ObserveAndPrintProbe(), True
 
     async def on_point(point: str) -> None:
         await anyio.lowlevel.checkpoint()
         if is_broken:
             raise error
 
-    layers = rehearsal.layers(inside=[core])
-    talk = rehearsal.talk(layers, state_store=StageStore(on_point))
-    core.strike()
-    raised = await _observe(talk, _said("It rains."))
-    if any(each is not None for _, each in core.seen):  # rather than that the message was dropped on purpose
-        _tell_of_failure(talk, error, raised)
+    conversation = run.start(run.layers(inside=[core]), state_store=KitStore(on_point))
+    core.arm()
+    raised = await _observe(conversation, _msg("It rains."))
+    if all(outcome is None for _, outcome in core.outcomes):  # the message was dropped on purpose
+        conversation.report_error(raised)
     else:
-        talk.tell_error(raised)
-    is_broken.clear()
-    await _is_free_again(talk, "that failed")
+        if raised is None:
+            run.report(
+                "its on_observe swallowed the SessionIOError of the store: let it through, for the caller who gave "
+                "the message has to know that it was not kept"
+            )
+        run.check_error(error, raised)
+        if conversation.agent.state.context:
+            run.report(
+                "what was observed is in the conversation though the store has failed, and is there twice once it is "
+                "given again: leave it to next_handler() to take messages in"
+            )
+    is_broken = False
+    await _observe_again(conversation, "one that failed")
 
 
-def _tell_of_failure(talk: Talk, error: Exception, raised: BaseException | None) -> None:
-    rehearsal = talk.rehearsal
-    if raised is None:
-        rehearsal.tell(
-            f"its on_observe swallowed the {type(error).__name__} of the store: let it through, for whoever gave the "
-            f"message has to know that it was not kept"
-        )
-    rehearsal.tell_what_became_of(error, raised)
-    if talk.agent.state.context:
-        rehearsal.tell(
-            "what was observed is in the conversation though the store has failed, and is there twice once it is given "
-            "again: leave it to next_handler() to take messages in"
-        )
+async def _observe_again(conversation: Conversation, what_came_before: str) -> None:
+    with blame_what_came_before(what_came_before):
+        conversation.report_error(await _observe(conversation, _msg("It is fine again.")))
+    await conversation.ask_without_errors(PLAIN_QUESTION)
 
 
-async def _is_free_again(talk: Talk, why: str) -> None:
-    try:
-        await _observe_without_errors(talk, _said("It is fine again."))
-    except GivenUp as error:
-        raise GivenUp(f"{error}: it came after one {why}, so give back in a `finally` what you take") from None
-    await talk.ask_without_errors(_PLAIN)
-
-
-async def printing(rehearsal: Rehearsal) -> None:
+async def print_messages(run: KitRun) -> None:
     """Have the agent print: replies, messages given by hand, while it is cancelled, and into a queue that fails."""
-    if not rehearsal.has("on_print"):
+    if not run.has_hook("on_print"):
         return
-    rehearsal.doing = "printing into a queue, and by hand"
-    await _printed(rehearsal)
-    if rehearsal.doing in rehearsal.problems:
-        return
-    for point, where in (("piece", "a piece of a message"), ("last", "a whole message")):
-        rehearsal.doing = f"printing, and cancelled while {where} is shown"
-        await _printing_is_cancelled(rehearsal, point)
-        rehearsal.doing = f"printing, and showing {where} fails"
-        await _printing_fails(rehearsal, point)
-
-
-async def _printed(rehearsal: Rehearsal) -> None:
-    talk = _with_queue(rehearsal.talk(), _at_once)
-    for question in (_PLAIN, QUESTIONS["tools side by side"]):
-        await talk.ask_without_errors(question)
+    run.activity = "printing into a queue, and by hand"
+    conversation = _start_with_queue(run, run.layers(), on_point=pass_point)
+    for question in (PLAIN_QUESTION, TWO_TOOLS_QUESTION):
+        await conversation.ask_without_errors(question)
     sound = DataBlock(Base64Source("AAAA", "audio/wav"))
     message = Msg("tester", "Hello", "assistant")
-    for last, speech in ((False, None), (False, sound), (True, [sound])):
-        talk.tell_error(await talk.do("printing a message", talk.agent.print, message, last, speech))
+    calls: list[tuple[bool, DataBlock | list[DataBlock] | None]] = [(False, None), (False, sound), (True, [sound])]
+    for last, speech in calls:
+        print_it = partial(conversation.agent.print, message, last, speech)
+        conversation.report_error(await conversation.perform("printing a message", print_it))
+    if run.activity in run.problems:
+        return
+    for point, where in (("piece", "a piece of a message"), ("last", "a whole message")):
+        run.activity = f"printing, and cancelled while {where} is shown"
+        conversation = await cancel_at(
+            run,
+            point,
+            partial(_start_with_queue, run),
+            lambda conversation: conversation.ask(PLAIN_QUESTION),
+            ObserveAndPrintProbe,
+        )
+        with blame_what_came_before("printing that was cancelled"):
+            await conversation.ask_without_errors(PLAIN_QUESTION)
+        run.activity = f"printing, and showing {where} fails"
+        error = OSError("made to fail")
+        conversation = _start_with_queue(run, run.layers(), on_point=raise_once_at(point, error))
+        await conversation.ask(PLAIN_QUESTION)
+        run.check_error(error, conversation.error)  # to proceed without what cannot be shown is as good
+        with blame_what_came_before("printing that failed"):
+            await conversation.ask_without_errors(PLAIN_QUESTION)
 
 
-async def _at_once(point: str) -> None:
-    await anyio.lowlevel.checkpoint()
-
-
-def _with_queue(talk: Talk, on_point: OnPoint) -> Talk:
-    talk.agent.set_msg_queue_enabled(True, StageQueue(on_point))
-    talk.agent.disable_console_output()
-    return talk
-
-
-async def _printing_is_cancelled(rehearsal: Rehearsal, point: str) -> None:
-    core, hang = OutcomesAside(), Hang(point)
-    outcomes = OutcomesAside(core)
-    layers = rehearsal.layers([outcomes], [core])
-    talk = _with_queue(rehearsal.talk(layers), hang.on_point)
-    await cancel_at(rehearsal, hang, outcomes, partial(talk.ask, _PLAIN))
-    await _prints_again(talk, "that was cancelled")
-
-
-async def _printing_fails(rehearsal: Rehearsal, point: str) -> None:
-    error = OSError("made to fail")
-    talk = _with_queue(rehearsal.talk(), raising(point, error))
-    await talk.ask(_PLAIN)
-    rehearsal.tell_what_became_of(error, talk.error)  # going on without what cannot be shown is as good
-    await _prints_again(talk, "that failed")
-
-
-async def _prints_again(talk: Talk, why: str) -> None:
-    try:
-        await talk.ask_without_errors(_PLAIN)
-    except GivenUp as error:
-        raise GivenUp(f"{error}: it came after printing {why}, so give back in a `finally` what you take") from None
+def _start_with_queue(run: KitRun, layers: list[MiddlewareBase], *, on_point: OnPoint) -> Conversation:
+    conversation = run.start(layers)
+    conversation.agent.set_msg_queue_enabled(True, KitQueue(on_point))
+    conversation.agent.disable_console_output()
+    return conversation

@@ -1,85 +1,104 @@
 """Layers that the kit puts around a middleware, and inside of it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
 
+import anyio
 import anyio.lowlevel
 
-from agentrt.hooks import MiddlewareBase
+from agentrt.agent import Agent
+from agentrt.event import AgentEvent
+from agentrt.hooks import (
+    ActingValues,
+    CheckPermissionValues,
+    MiddlewareBase,
+    ModelCallValues,
+    NextActing,
+    NextCheckPermission,
+    NextModelCall,
+    NextObserve,
+    NextPrint,
+    NextReasoning,
+    NextReply,
+    ObserveValues,
+    PrintValues,
+    ReasoningValues,
+    ReplyValues,
+)
 from agentrt.message import AssistantMsg, Msg
+from agentrt.model import ModelResult
+from agentrt.types import ChatResponse, PermissionDecision, ToolChunk, ToolResponse
 
-__all__ = ["Answers", "Fails", "HoldsBack", "Outcomes", "OutcomesAside", "Rewrites"]
+__all__ = ["AnswerLayer", "DelayLayer", "FaultLayer", "ObserveAndPrintProbe", "OutcomeProbe", "RewriteLayer"]
 
-_NOTHING: Any = object()
+_ProbedT = TypeVar("_ProbedT")
 
 
-class _Around(MiddlewareBase):
-    """Does one thing around each hook: `items` has the stream of what lies inside, `result` is to call it."""
+class _ProbeLayer(MiddlewareBase):
+    """Does one thing in each hook: `pass_items` gets the stream from inside, `pass_result` makes the call inside."""
 
-    def items(self, hook: str, stream: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    def pass_items(self, hook: str, stream: AsyncIterator[_ProbedT]) -> AsyncGenerator[_ProbedT, None]:
         raise NotImplementedError
 
-    async def result(self, hook: str, next_handler: Any, values: Any) -> Any:
-        return await next_handler(**values)
+    async def pass_result(self, hook: str, call: Callable[[], Awaitable[_ProbedT]]) -> _ProbedT:
+        return await call()
 
-    async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
-        items = self.items("on_reply", next_handler(**input_kwargs))
-        try:
+    async def on_reply(
+        self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        async with aclosing(self.pass_items("on_reply", next_handler(**input_kwargs))) as items:
             async for item in items:
                 yield item
-        finally:
-            await items.aclose()
 
-    async def on_reasoning(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
-        items = self.items("on_reasoning", next_handler(**input_kwargs))
-        try:
+    async def on_reasoning(
+        self, agent: Agent, input_kwargs: ReasoningValues, next_handler: NextReasoning
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        async with aclosing(self.pass_items("on_reasoning", next_handler(**input_kwargs))) as items:
             async for item in items:
                 yield item
-        finally:
-            await items.aclose()
 
-    async def on_acting(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
-        items = self.items("on_acting", next_handler(**input_kwargs))
-        try:
+    async def on_acting(
+        self, agent: Agent, input_kwargs: ActingValues, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        async with aclosing(self.pass_items("on_acting", next_handler(**input_kwargs))) as items:
             async for item in items:
                 yield item
-        finally:
-            await items.aclose()
 
-    async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
-        result = await self.result("on_model_call", next_handler, input_kwargs)
-        return self.items("on_model_call", aiter(result)) if hasattr(result, "__anext__") else result
+    async def on_model_call(
+        self, agent: Agent, input_kwargs: ModelCallValues, next_handler: NextModelCall
+    ) -> ModelResult:
+        result = await self.pass_result("on_model_call", lambda: next_handler(**input_kwargs))
+        return result if isinstance(result, ChatResponse) else self.pass_items("on_model_call", aiter(result))
 
-    async def on_check_permission(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
-        return await self.result("on_check_permission", next_handler, input_kwargs)
+    async def on_check_permission(
+        self, agent: Agent, input_kwargs: CheckPermissionValues, next_handler: NextCheckPermission
+    ) -> PermissionDecision:
+        return await self.pass_result("on_check_permission", lambda: next_handler(**input_kwargs))
 
 
-class Outcomes(_Around):
-    """Notes how each hook inside of it ends once `is_struck`: with an error, or with none where it simply goes on.
+class OutcomeProbe(_ProbeLayer):
+    """Notes in `outcomes` how each hook inside of it ends once it is armed: with an error, or `None` where it succeeds.
 
-    With `core`, which is the same at the other side of a middleware, going on counts where a cancellation came out of
-    that hook there: what was on its way already may still come.
+    With `core`, which is the probe at the other side of a middleware, a success counts only where a cancellation came
+    out of that hook there: what was on its way already may still come.
     """
 
-    def __init__(self, core: "Outcomes | None" = None) -> None:
-        self.is_struck = False
-        self.seen: list[tuple[str, BaseException | None]] = []
+    def __init__(self, core: "OutcomeProbe | None" = None) -> None:
+        self.outcomes: list[tuple[str, BaseException | None]] = []
+        self._is_armed = False
         self._core = core
 
-    def strike(self) -> None:
-        self.is_struck = True
+    def arm(self) -> None:
+        self._is_armed = True
         if self._core is not None:
-            self._core.strike()
-
-    def _note(self, hook: str, error: BaseException | None) -> None:
-        if self.is_struck and (error is not None or self._core is None or self._core.was_cancelled_in(hook)):
-            self.seen.append((hook, error))
+            self._core.arm()
 
     def was_cancelled_in(self, hook: str) -> bool:
         cancelled = anyio.get_cancelled_exc_class()
-        return any(each == hook and isinstance(error, cancelled) for each, error in self.seen)
+        return any(name == hook and isinstance(error, cancelled) for name, error in self.outcomes)
 
-    async def items(self, hook: str, stream: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    async def pass_items(self, hook: str, stream: AsyncIterator[_ProbedT]) -> AsyncGenerator[_ProbedT, None]:
         try:
             async for item in stream:
                 self._note(hook, None)
@@ -89,73 +108,79 @@ class Outcomes(_Around):
             raise
         self._note(hook, None)
 
-    async def result(self, hook: str, next_handler: Any, values: Any) -> Any:
+    async def pass_result(self, hook: str, call: Callable[[], Awaitable[_ProbedT]]) -> _ProbedT:
         try:
-            result = await next_handler(**values)
+            result = await call()
         except BaseException as error:
             self._note(hook, error)
             raise
         self._note(hook, None)
         return result
 
-
-class OutcomesAside(Outcomes):
-    """Notes it of observing and printing too; apart, since an agent prints for whoever looks."""
-
-    async def on_observe(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
-        return await self.result("on_observe", next_handler, input_kwargs)
-
-    async def on_print(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
-        return await self.result("on_print", next_handler, input_kwargs)
+    def _note(self, hook: str, error: BaseException | None) -> None:
+        if self._is_armed and (error is not None or self._core is None or self._core.was_cancelled_in(hook)):
+            self.outcomes.append((hook, error))
 
 
-class HoldsBack(_Around):
-    """Keeps each item back until the next one comes, or nothing more does."""
+class ObserveAndPrintProbe(OutcomeProbe):
+    """Notes observing and printing too; a class of its own, since an agent prints only where a layer has the hook."""
 
-    async def items(self, hook: str, stream: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
-        held = _NOTHING
+    async def on_observe(self, agent: Agent, input_kwargs: ObserveValues, next_handler: NextObserve) -> None:
+        await self.pass_result("on_observe", lambda: next_handler(**input_kwargs))
+
+    async def on_print(self, agent: Agent, input_kwargs: PrintValues, next_handler: NextPrint) -> None:
+        await self.pass_result("on_print", lambda: next_handler(**input_kwargs))
+
+
+class DelayLayer(_ProbeLayer):
+    """Keeps each item back until the next one comes, or the stream ends."""
+
+    async def pass_items(self, hook: str, stream: AsyncIterator[_ProbedT]) -> AsyncGenerator[_ProbedT, None]:
+        delayed: list[_ProbedT] = []
         async for item in stream:
-            if held is not _NOTHING:
-                yield held
+            if delayed:
+                yield delayed.pop()
             await anyio.lowlevel.checkpoint()
-            held = item
-        if held is not _NOTHING:
-            yield held
+            delayed.append(item)
+        if delayed:
+            yield delayed.pop()
 
 
-class Fails(_Around):
+class FaultLayer(_ProbeLayer):
     """Raises an error in one hook, once: before it calls what lies inside, or after the first item of that."""
 
-    def __init__(self, hook: str, error: Exception, *, midway: bool) -> None:
+    def __init__(self, hook: str, error: Exception, *, is_midway: bool) -> None:
         self._hook = hook
         self._error: Exception | None = error
-        self._midway = midway
+        self._is_midway = is_midway
 
-    def _fail(self, hook: str, midway: bool) -> None:
+    async def pass_items(self, hook: str, stream: AsyncIterator[_ProbedT]) -> AsyncGenerator[_ProbedT, None]:
+        if hook != "on_model_call":
+            self._fail(hook, is_midway=False)
+        async for item in stream:
+            yield item
+            self._fail(hook, is_midway=True)
+
+    async def pass_result(self, hook: str, call: Callable[[], Awaitable[_ProbedT]]) -> _ProbedT:
+        self._fail(hook, is_midway=False)
+        result = await call()
+        if not hasattr(result, "__anext__"):
+            self._fail(hook, is_midway=True)
+        return result
+
+    def _fail(self, hook: str, *, is_midway: bool) -> None:
         error = self._error
-        if error is not None and hook == self._hook and midway == self._midway:
+        if error is not None and hook == self._hook and is_midway == self._is_midway:
             self._error = None
             raise error
 
-    async def items(self, hook: str, stream: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
-        if hook != "on_model_call":
-            self._fail(hook, False)
-        async for item in stream:
-            yield item
-            self._fail(hook, True)
 
-    async def result(self, hook: str, next_handler: Any, values: Any) -> Any:
-        self._fail(hook, False)
-        result = await next_handler(**values)
-        if not hasattr(result, "__anext__"):
-            self._fail(hook, True)
-        return result
-
-
-class Answers(MiddlewareBase):
+class AnswerLayer(MiddlewareBase):
     """Answers every message itself, and passes on the answers to questions."""
 
-    async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+    async def on_reply(
+        self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
         if agent.state.reply_context is None:
             yield AssistantMsg("layer", "A layer answers this.")
             return
@@ -163,10 +188,12 @@ class Answers(MiddlewareBase):
             yield item
 
 
-class Rewrites(MiddlewareBase):
+class RewriteLayer(MiddlewareBase):
     """Replaces the last message, unless the reply waits for an answer."""
 
-    async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+    async def on_reply(
+        self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
         async for item in next_handler():
             is_answer = isinstance(item, Msg) and agent.state.reply_context is None
             yield AssistantMsg("layer", "A layer has rewritten this.") if is_answer else item

@@ -1,14 +1,17 @@
 """One conversation with a middleware, and what must hold of it whatever the middleware does."""
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Unpack
 
 import anyio
 import anyio.lowlevel
 
 from agentrt.agent import Agent
 from agentrt.chain.check import must_wrap, overrides
+from agentrt.errors import ConfigError
 from agentrt.event import AgentEvent, ReplyStartEvent
 from agentrt.hooks import MiddlewareBase, ReplyInput
 from agentrt.message import AssistantMsg, Msg
@@ -17,24 +20,34 @@ from agentrt.state import AgentState
 from agentrt.testing.harness.approve import approve
 from agentrt.testing.harness.invariants import problems_of_events, problems_of_state
 from agentrt.testing.harness.lint import Lint, kind_of_lint
-from agentrt.testing.kit.kit_agents import agent_on_stage
+from agentrt.testing.kit.kit_agents import AgentOptions, KitModel, make_kit_agent
+from agentrt.types import JSONSchema
 
-__all__ = ["GivenUp", "Rehearsal", "Talk", "between_lints", "told"]
+__all__ = [
+    "Conversation",
+    "KitRun",
+    "TimedOut",
+    "add_lints",
+    "blame_what_came_before",
+    "describe_error",
+    "differs_from_both",
+]
 
-_MOST_ANSWERS = 5
+_MAX_ANSWERS = 5
 _IGNORED_EXIT = "async generator ignored GeneratorExit"
 
 
-class GivenUp(Exception):
-    """Something is not over in time; what is tried next would most likely wait as long."""
+class TimedOut(Exception):
+    """Something did not end in time; what is tried next would most likely wait as long."""
 
 
 @dataclass(slots=True)
-class Rehearsal:
-    """The trying of one middleware: what makes it, how long a conversation may take, and what was found so far.
+class KitRun:
+    """One check of a middleware: its factory, how long a conversation may take, and what was found so far.
 
-    `beside` makes the other layers that it needs; `inputs` and `model` are for the author's conversation. `problems`
-    maps what was done to what was wrong then, in words; `trials` counts the conversations.
+    `beside` has the factories of the other layers that it needs; `inputs` and `model` are for the author's
+    conversation. `activity` says what is being done to the middleware, `problems` maps each activity to what was wrong
+    then, in words; `conversations` counts the conversations.
     """
 
     factory: Callable[[], MiddlewareBase]
@@ -43,152 +56,208 @@ class Rehearsal:
     inputs: Sequence[str | ReplyInput] = ()
     model: Callable[[], ChatModelBase] | None = None
     name: str = "the middleware"
-    trials: int = 0
-    doing: str = ""
+    conversations: int = 0
+    activity: str = ""
     problems: dict[str, list[str]] = field(default_factory=dict)
 
-    def tell(self, *words: str) -> None:
-        """Note what is wrong, where it was found first."""
-        for each in words:
-            if not any(each in found for found in self.problems.values()):
-                self.problems.setdefault(self.doing, []).append(each)
+    def check_factory(self) -> None:
+        """Learn the middleware's name; raises `ConfigError` for what is not a factory of new middlewares."""
+        if isinstance(self.factory, MiddlewareBase):
+            name = type(self.factory).__name__
+            raise ConfigError(
+                f"check_middleware takes a factory, and was given an instance of {name}: write "
+                f"check_middleware({name}), or check_middleware(lambda: {name}(...)) where it has settings"
+            )
+        try:
+            first, second = self.factory(), self.factory()
+        except TypeError as error:
+            raise ConfigError(
+                f"the factory {self.factory!r:.100} cannot be called without arguments ({error}): "
+                "write lambda: ...(...)"
+            ) from error
+        if inspect.isawaitable(first) or not isinstance(first, MiddlewareBase):
+            raise ConfigError(f"the factory must return a middleware, such as MyMiddleware(), not {first!r:.200}")
+        if first is second:
+            raise ConfigError(
+                f"the factory returned one {type(first).__name__} twice: make a new one each time, as in "
+                f"check_middleware({type(first).__name__}) or check_middleware(lambda: {type(first).__name__}(...))"
+            )
+        self.name = type(first).__name__
 
-    def tell_what_became_of(self, injected: Exception, error: BaseException | None) -> None:
-        """Note it if the error that came from inside of the middleware has left as one of another type."""
+    def report(self, *problems: str) -> None:
+        """Record what is wrong, under the activity in which it was found first."""
+        for problem in problems:
+            if not any(problem in earlier for earlier in self.problems.values()):
+                self.problems.setdefault(self.activity, []).append(problem)
+
+    def check_error(self, injected: Exception, error: BaseException | None) -> None:
+        """Report an error that left the middleware with another type than the one that came from inside of it."""
         if error is not None and type(error) is not type(injected):
-            self.tell(
+            self.report(
                 f"{type(injected).__name__} came from inside of it, and {type(error).__name__} out of it "
                 f"({error}): let errors leave as they are, or deal with them"
             )
 
-    def has(self, hook: str) -> bool:
+    def has_hook(self, hook: str) -> bool:
         """Say whether the middleware has that hook."""
         return overrides(self.factory(), MiddlewareBase, hook)
 
-    def talk(self, layers: Sequence[MiddlewareBase] | None = None, **options: Any) -> "Talk":
+    def start(self, layers: Sequence[MiddlewareBase] | None = None, **options: Unpack[AgentOptions]) -> "Conversation":
         """Return a conversation with these layers, or else with a new instance of the middleware alone."""
-        self.trials += 1
-        return Talk(self, self.agent(self.layers() if layers is None else layers, **options))
+        self.conversations += 1
+        return Conversation(self, self.make_agent(self.layers() if layers is None else layers, **options))
 
     def layers(
         self, outside: Sequence[MiddlewareBase] = (), inside: Sequence[MiddlewareBase] = ()
     ) -> list[MiddlewareBase]:
         """Return a new instance of the middleware between lint layers, with the given layers around it."""
-        return between_lints([self.factory()], outside, inside)
+        return add_lints([self.factory()], outside, inside)
 
-    def agent(self, layers: Sequence[MiddlewareBase], **options: Any) -> Agent:
+    def make_agent(self, layers: Sequence[MiddlewareBase], **options: Unpack[AgentOptions]) -> Agent:
         """Return an agent with these layers and those that the middleware needs, where these may stand."""
         outer: list[MiddlewareBase] = []
         inner: list[MiddlewareBase] = []
         for make in self.beside:
-            other = make()
-            is_inside = layers[0].position == "outermost" or any(must_wrap(each, other) for each in layers)
-            (inner if is_inside else outer).append(other)
-        return agent_on_stage([*outer, *layers, *inner], **options)
+            needed = make()
+            is_inside = layers[0].position == "outermost" or any(must_wrap(layer, needed) for layer in layers)
+            (inner if is_inside else outer).append(needed)
+        return make_kit_agent([*outer, *layers, *inner], **options)
 
 
-def between_lints(
+def add_lints(
     layers: Sequence[MiddlewareBase], outside: Sequence[MiddlewareBase] = (), inside: Sequence[MiddlewareBase] = ()
 ) -> list[MiddlewareBase]:
     """Return the layers, each inside a `Lint`, between others that may stand outermost and innermost as these may."""
-    for each in outside:
-        each.position = "outermost" if layers[0].position == "outermost" else None
-    kind = kind_of_lint(layers)
-    core = kind("the core, or a layer of this check,")
-    for each in (*inside, core):
-        each.position = "innermost" if layers[-1].position == "innermost" else None
-    return [*outside, *(each for layer in layers for each in (kind(layer), layer)), core, *inside]
+    for layer in outside:
+        layer.position = "outermost" if layers[0].position == "outermost" else None
+    lint_class = kind_of_lint(layers)
+    core = lint_class("the core, or a layer of this check,")
+    for layer in (*inside, core):
+        layer.position = "innermost" if layers[-1].position == "innermost" else None
+    return [*outside, *(item for layer in layers for item in (lint_class(layer), layer)), core, *inside]
 
 
-class Talk:
-    """One conversation; what is wrong in it is told to the rehearsal."""
+class Conversation:
+    """One conversation; what is wrong in it is reported to the run."""
 
-    def __init__(self, rehearsal: Rehearsal, agent: Agent) -> None:
-        self.rehearsal = rehearsal
+    def __init__(self, run: KitRun, agent: Agent) -> None:
+        self.run = run
         self.agent = agent
         self.error: BaseException | None = None
-        self._items: list[Any] = []
+        self._items: list[AgentEvent | Msg] = []
 
-    async def ask(self, inputs: str | ReplyInput, schema: Any = None, *, answers: int = _MOST_ANSWERS) -> str | None:
+    async def ask(
+        self, inputs: str | ReplyInput, schema: JSONSchema | None = None, *, answers: int = _MAX_ANSWERS
+    ) -> str | None:
         """Say something, answer what is asked in return, check it all, and return the text of the final message.
 
-        An error that leaves the reply is kept in `error`, and nothing is returned. Raises `GivenUp`.
+        An error that leaves the reply is kept in `error`, and nothing is returned. Raises `TimedOut`.
         """
-        self.error = None
         self._items = []
-        with anyio.move_on_after(self.rehearsal.patience) as limit:
-            try:
-                await self.hear(inputs, schema)
-                for _ in range(answers):
-                    if self.agent.state.reply_context is None:
-                        break
-                    await self.hear(approve(self.agent.state))
-            except Exception as error:  # noqa: BLE001  # judged by who asked
-                self.error = error
-        if limit.cancelled_caught:
-            raise GivenUp(f"the reply was not over after {self.rehearsal.patience:g} seconds")
-        self.rehearsal.tell(*self.lints(), *self._problems())
-        return None if self.error is not None else self._text()
+        self.error = await self._try_in_time("the reply", lambda: self._hear(inputs, schema, answers))
+        self.run.report(*self.lint_problems(), *self._find_problems())
+        message = self._final_message()
+        return None if self.error is not None or message is None else message.get_text_content("")
 
-    async def do(self, what: str, work: Callable[..., Awaitable[None]], *values: Any) -> BaseException | None:
-        """Have the agent do something else than reply, and return the error that leaves it. Raises `GivenUp`."""
-        error: BaseException | None = None
-        with anyio.move_on_after(self.rehearsal.patience) as limit:
-            try:
-                await work(*values)
-            except Exception as raised:  # noqa: BLE001  # judged by who asked
-                error = raised
-        if limit.cancelled_caught:
-            raise GivenUp(f"{what} was not over after {self.rehearsal.patience:g} seconds")
-        self.rehearsal.tell(*self.lints())
-        return error
-
-    def tell_error(self, error: BaseException | None) -> None:
-        """Tell of an error that ought not to be, unless a lint has told it already."""
-        if error is not None and not any(self.lints()):
-            self.rehearsal.tell(told(error))
-
-    async def ask_without_errors(self, inputs: str | ReplyInput, schema: Any = None) -> str | None:
-        """Do what `ask` does; an error that leaves the reply is told as well."""
+    async def ask_without_errors(self, inputs: str | ReplyInput, schema: JSONSchema | None = None) -> str | None:
+        """Do what `ask` does; an error that leaves the reply is reported as well."""
         text = await self.ask(inputs, schema)
-        self.tell_error(self.error)
+        self.report_error(self.error)
         return text
 
-    @property
-    def message(self) -> Msg | None:
-        """The final message."""
-        return next((item for item in reversed(self._items) if isinstance(item, Msg)), None)
+    async def perform(self, what: str, work: Callable[[], Awaitable[object]]) -> BaseException | None:
+        """Have the agent do something else than reply, and return the error that leaves it. Raises `TimedOut`."""
+        error = await self._try_in_time(what, work)
+        self.run.report(*self.lint_problems())
+        return error
 
-    async def hear(self, inputs: str | ReplyInput, schema: Any = None) -> None:
-        """Read a reply to its end."""
-        if isinstance(inputs, AgentEvent):
-            self._items.append(inputs)
-        async with self.agent.reply_stream(inputs, schema, yield_final_msg=True) as stream:
-            async for item in stream:
-                self._items.append(item)
-                await anyio.lowlevel.checkpoint()
+    async def read_items(
+        self, inputs: str | ReplyInput, limit: int | None = None, on_item: Callable[[], object] | None = None
+    ) -> bool:
+        """Read a reply, leave it after so many items, and return whether it ended before. Reports what is raised.
+
+        Raises `TimedOut`.
+        """
+        with self._time_limit("closing the reply took longer than {:g} seconds"):
+            try:
+                async with self.agent.reply_stream(inputs) as stream:
+                    count = 0
+                    async for _ in stream:
+                        count += 1
+                        if on_item is not None:
+                            on_item()
+                        if count == limit:
+                            return False
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is what is wrong
+                self.run.report(describe_error(error))
+                return False
+        return True
+
+    def resume_elsewhere(self, **options: Unpack[AgentOptions]) -> "Conversation":
+        """Return the conversation as another process would continue it from what is saved."""
+        copy = self.run.start(**options)
+        copy.agent = copy.agent.with_state(self._load_saved_state())
+        return copy
+
+    def report_error(self, error: BaseException | None) -> None:
+        """Report an error that ought not to be, unless a lint has reported it already."""
+        if error is not None and not any(self.lint_problems()):
+            self.run.report(describe_error(error))
+
+    def lint_problems(self) -> list[str]:
+        """Return what the lints have found."""
+        lints = [layer for layer in self.agent.chains.middlewares if isinstance(layer, Lint)]
+        return [problem for layer in lints for problem in layer.problems]
 
     @property
     def events(self) -> list[AgentEvent]:
         """The events since the last question."""
         return [item for item in self._items if isinstance(item, AgentEvent)]
 
-    def saved_state(self) -> AgentState:
-        """Return the state as another process would find it; reports a state that cannot be saved."""
+    @property
+    def requests(self) -> list[list[str]]:
+        """What the model was asked so far, in words; nothing where it is the author's."""
+        model = self.agent.model
+        return model.requests if isinstance(model, KitModel) else []
+
+    @contextmanager
+    def _time_limit(self, message: str) -> Iterator[None]:
+        with anyio.move_on_after(self.run.patience) as limit:
+            yield
+        if limit.cancelled_caught:
+            raise TimedOut(message.format(self.run.patience))
+
+    async def _try_in_time(self, what: str, work: Callable[[], Awaitable[object]]) -> BaseException | None:
+        with self._time_limit(f"{what} was not over after {{:g}} seconds"):
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001  # judged by the caller
+                return error
+        return None
+
+    async def _hear(self, inputs: str | ReplyInput, schema: JSONSchema | None, answers: int) -> None:
+        for _ in range(answers + 1):
+            if isinstance(inputs, AgentEvent):
+                self._items.append(inputs)  # an answer is one of the events that the message is built from
+            async with self.agent.reply_stream(inputs, schema, yield_final_msg=True) as stream:
+                async for item in stream:
+                    self._items.append(item)
+                    await anyio.lowlevel.checkpoint()
+            if self.agent.state.reply_context is None or not answers:
+                break
+            inputs, schema, answers = approve(self.agent.state), None, answers - 1
+
+    def _final_message(self) -> Msg | None:
+        return next((item for item in reversed(self._items) if isinstance(item, Msg)), None)
+
+    def _load_saved_state(self) -> AgentState:
         try:
             return AgentState.model_validate_json(self.agent.state.model_dump_json())
         except Exception as error:  # noqa: BLE001  # whatever it is, it is what is wrong
-            self.rehearsal.tell(f"the state cannot be saved: {told(error)}")
+            self.run.report(f"the state cannot be saved: {describe_error(error)}")
             return self.agent.state
 
-    def _text(self) -> str | None:
-        return None if self.message is None else self.message.get_text_content("")
-
-    def lints(self) -> list[str]:
-        """Return what the lints have told."""
-        return [words for each in self.agent.chains.middlewares if isinstance(each, Lint) for words in each.problems]
-
-    def _problems(self) -> Iterator[str]:
+    def _find_problems(self) -> Iterator[str]:
         state = self.agent.state
         events = self.events
         last = events[-1].reply_id if events else ""
@@ -197,39 +266,54 @@ class Talk:
         starts = [event.reply_id for event in events if isinstance(event, ReplyStartEvent)]
         if len(starts) > len(set(starts)):
             yield f"REPLY_START of the reply {starts[0]!r} was emitted more than once"
-        try:
-            AgentState.model_validate_json(state.model_dump_json())
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is what is wrong
-            yield f"the state cannot be saved: {told(error)}"
+        self._load_saved_state()
         if self.error is None and starts:
-            yield from self._rebuilding(events, last)
+            yield from self._compare_with_events(events, last)
 
-    def _rebuilding(self, events: Sequence[AgentEvent], last: str) -> Iterator[str]:
+    def _compare_with_events(self, events: Sequence[AgentEvent], last: str) -> Iterator[str]:
+        """Yield what is wrong where the events, the message that is kept and the answer do not agree."""
         state = self.agent.state
-        kept = next((message for message in state.context if message.id == last), None)
-        if kept is None:
+        message = next((message for message in state.context if message.id == last), None)
+        if message is None:
             if state.reply_context is not None or state.summary:
-                return  # it is not over, or the summary stands for it
-            kept = AssistantMsg("", [])
-        message = AssistantMsg("", [], id=last)
+                return  # the reply is not over, or the summary stands for it
+            message = AssistantMsg("", [])
+        rebuilt = AssistantMsg("", [], id=last)
         for event in events:
-            message.append_event(event)
-        if message.content != kept.content:
+            rebuilt.append_event(event)
+        if rebuilt.content != message.content:
             yield (
-                f"the events do not rebuild the message that is kept: they say {message.content!r:.300}, and kept is "
-                f"{kept.content!r:.300}"
+                f"the events do not rebuild the message that is kept: they say {rebuilt.content!r:.300}, and kept is "
+                f"{message.content!r:.300}"
             )
-        answer = self.message
+        answer = self._final_message()
         if answer is None or answer.finished_reason != "completed" or answer.structured_output is not None:
             return  # it is not part of the conversation, or the end of the reply holds it
-        if not (kept.get_text_content("") or "").endswith(answer.get_text_content("") or ""):
+        if not (message.get_text_content() or "").endswith(answer.get_text_content() or ""):
             yield (
                 f"the answer is {answer.get_text_content('')!r:.300}, but the message that is kept says "
-                f"{kept.get_text_content('')!r:.300}"
+                f"{message.get_text_content('')!r:.300}"
             )
 
 
-def told(error: BaseException) -> str:
+def differs_from_both(disturbed: object, before: object, after: object) -> bool:
+    """Say whether a disturbed result differs from two undisturbed ones that agree.
+
+    Two, because a middleware may answer differently each time, and then nothing follows from a difference.
+    """
+    return before == after != disturbed
+
+
+@contextmanager
+def blame_what_came_before(what: str) -> Iterator[None]:
+    """Add to a `TimedOut` what came before, and so has most likely kept something for good."""
+    try:
+        yield
+    except TimedOut as error:
+        raise TimedOut(f"{error}: it came after {what}, so give back in a `finally` what you take") from None
+
+
+def describe_error(error: BaseException) -> str:
     """Return in words what was raised."""
     if _IGNORED_EXIT in str(error):
         return "it yields after its reader has left, in a `finally` or an `except`: nothing may be yielded there"
