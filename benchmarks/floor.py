@@ -2,7 +2,7 @@
 
 It has what every agent loop must have: slotted dataclasses, a history in a list, JSON arguments with a type check, and
 an onion that is composed once. It has no events, no ids, no clock, no permissions, no state to save, no check of what a
-layer hands on and no care for streams that are left open.
+layer passes on and no care for streams that are left open.
 """
 
 import json
@@ -53,7 +53,7 @@ class Tool:
     parameters: dict[str, type]
 
     def schema(self) -> dict[str, Any]:
-        """Return what the model is told."""
+        """Return the form in which the model learns about the tool."""
         return {"name": self.name, "parameters": {name: kind.__name__ for name, kind in self.parameters.items()}}
 
 
@@ -140,7 +140,7 @@ def compose(core: Callable[..., Any], layers: Sequence[Callable[..., Any]]) -> C
 
 
 def _wrap(layer: Callable[..., Any], inner: Callable[[Values], Any]) -> Callable[[Values], Any]:
-    # One fold serves both shapes: an awaitable and an async iterator are handed on as they are.
+    # One fold serves both shapes: an awaitable and an async iterator are passed on as they are.
     def step(values: Values) -> Any:
         def next_handler(**overrides: Any) -> Any:
             return inner({**values, **overrides})

@@ -119,9 +119,9 @@ def trio_pairs() -> list[Pair]:
 async def measure_round(pairs: Sequence[Pair], batches: int) -> dict[str, float]:
     """Return the fastest batch of each side of each pair, and of the bare step."""
     gc.collect()
-    sample = {STEP: min([await timed(partial(bare_steps, STEPS), 1) / STEPS for _ in range(batches)])}
+    sample = {STEP: min([await time_iterations(partial(bare_steps, STEPS), 1) / STEPS for _ in range(batches)])}
     for pair in pairs:
-        # The sides take turns, so that both see the same weather on a shared machine.
+        # The sides take turns, so that both see the same load on a shared machine.
         times = [(await measure_batch(pair.floor), await measure_batch(pair.agentrt)) for _ in range(batches)]
         sample[f"{pair.key}/floor"] = min(floor for floor, _ in times)
         sample[f"{pair.key}/agentrt"] = min(agentrt for _, agentrt in times)
@@ -130,12 +130,12 @@ async def measure_round(pairs: Sequence[Pair], batches: int) -> dict[str, float]
 
 async def measure_batch(side: Side) -> float:
     """Return microseconds per iteration, of a run that did what it should."""
-    microseconds = await timed(side.workload, side.iterations)
+    microseconds = await time_iterations(side.workload, side.iterations)
     side.workload.check()
     return microseconds
 
 
-async def timed(workload: Callable[[], Awaitable[None]], iterations: int) -> float:
+async def time_iterations(workload: Callable[[], Awaitable[None]], iterations: int) -> float:
     """Return microseconds per iteration."""
     start = perf_counter()
     for _ in range(iterations):
@@ -147,7 +147,7 @@ async def warm_up(pairs: Sequence[Pair]) -> None:
     """Run each side until it is warm, and choose its iterations per batch."""
     for pair in pairs:
         for side in (pair.floor, pair.agentrt):
-            microseconds = min([await timed(side.workload, 3) for _ in range(5)])
+            microseconds = min([await time_iterations(side.workload, 3) for _ in range(5)])
             side.iterations = max(1, round(BATCH_SECONDS * 1e6 / microseconds))
 
 
@@ -175,27 +175,31 @@ def show_progress(text: str) -> None:
 def make_rows(samples: Sequence[Sample]) -> list[Row]:
     """Turn the rounds into the lines of the table."""
     rows = [
-        make_row(samples, "W1 one turn", "us", one("W1"), target=10),
-        make_row(samples, "   a new conversation", "us", one("new")),
-        make_row(samples, f"W2 {ROUNDS} rounds", "us", one("W3 N=0"), target=6),
+        make_row(samples, "W1 one turn", "us", read_pair("W1"), target=10),
+        make_row(samples, "   a new conversation", "us", read_pair("new")),
+        make_row(samples, f"W2 {ROUNDS} rounds", "us", read_pair("W3 N=0"), target=6),
     ]
     for layers in CALL_LAYERS[1:]:
-        rows.append(make_row(samples, f"W3 N={layers}", "us", one(f"W3 N={layers}")))
+        rows.append(make_row(samples, f"W3 N={layers}", "us", read_pair(f"W3 N={layers}")))
     rows += [
-        make_row(samples, "W3 first layer", "us/call", slope("W3", (0, 1), INTERCEPTED)),
-        make_row(samples, "W3 each further layer", "us/call", slope("W3", CALL_LAYERS[1:], INTERCEPTED), target=2),
-        make_row(samples, "W3 idle tracing", "us/call", over_no_layer("idle", INTERCEPTED), target=1),
-        make_row(samples, "W4 N=0", "us/delta", one("W4 N=0", DELTAS), target=8),
+        make_row(samples, "W3 first layer", "us/call", slope_over_depths("W3", (0, 1), INTERCEPTED)),
+        make_row(
+            samples, "W3 each further layer", "us/call", slope_over_depths("W3", CALL_LAYERS[1:], INTERCEPTED), target=2
+        ),
+        make_row(samples, "W3 idle tracing", "us/call", excess_over_no_layer("idle", INTERCEPTED), target=1),
+        make_row(samples, "W4 N=0", "us/delta", read_pair("W4 N=0", DELTAS), target=8),
     ]
     for layers in STREAM_LAYERS[1:]:
-        rows.append(make_row(samples, f"W4 N={layers}", "us/delta", one(f"W4 N={layers}", DELTAS)))
+        rows.append(make_row(samples, f"W4 N={layers}", "us/delta", read_pair(f"W4 N={layers}", DELTAS)))
     return [
         *rows,
-        make_row(samples, "W4 first layer", "us/delta", slope("W4", (0, 1), DELTAS)),
-        make_row(samples, "W4 each further layer", "us/delta", slope("W4", STREAM_LAYERS[1:], DELTAS), target=1.2),
+        make_row(samples, "W4 first layer", "us/delta", slope_over_depths("W4", (0, 1), DELTAS)),
+        make_row(
+            samples, "W4 each further layer", "us/delta", slope_over_depths("W4", STREAM_LAYERS[1:], DELTAS), target=1.2
+        ),
         make_row(samples, "W4 N=0, agentrt on trio", "us/delta", trio_against_asyncio, target=25),
-        make_row(samples, "W4 N=0, both on trio", "us/delta", one("W4 trio", DELTAS)),
-        make_row(samples, "W5 rate limit, in the queue", "us/call", one("W5", CALLS), target=3.1),
+        make_row(samples, "W4 N=0, both on trio", "us/delta", read_pair("W4 trio", DELTAS)),
+        make_row(samples, "W5 rate limit, in the queue", "us/call", read_pair("W5", CALLS), target=3.1),
     ]
 
 
@@ -203,12 +207,12 @@ Metric = Callable[[Sample, str], float]
 """Reads one number of one side ("floor" or "agentrt") out of one round."""
 
 
-def one(key: str, per: int = 1) -> Metric:
+def read_pair(key: str, per: int = 1) -> Metric:
     """Return the metric that reads one pair."""
     return lambda sample, side: sample[f"{key}/{side}"] / per
 
 
-def slope(name: str, depths: Sequence[int], per: int) -> Metric:
+def slope_over_depths(name: str, depths: Sequence[int], per: int) -> Metric:
     """Return the metric that fits a line over the depths: what one more layer costs."""
 
     def metric(sample: Sample, side: str) -> float:
@@ -218,20 +222,20 @@ def slope(name: str, depths: Sequence[int], per: int) -> Metric:
     return metric
 
 
-def over_no_layer(key: str, per: int) -> Metric:
+def excess_over_no_layer(key: str, per: int) -> Metric:
     """Return the metric of a pair that is agentrt on both sides: what it takes beyond agentrt without a layer."""
     return lambda sample, side: (sample[f"{key}/{side}"] - sample["W3 N=0/agentrt"]) / per
 
 
 def trio_against_asyncio(sample: Sample, side: str) -> float:
     """Read agentrt's streamed delta on trio, and the floor's on asyncio."""
-    return one("W4 trio" if side == "agentrt" else "W4 N=0", DELTAS)(sample, side)
+    return read_pair("W4 trio" if side == "agentrt" else "W4 N=0", DELTAS)(sample, side)
 
 
 def make_row(samples: Sequence[Sample], name: str, unit: str, metric: Metric, target: float | None = None) -> Row:
     floor = [metric(sample, "floor") for sample in samples]
     agentrt = [metric(sample, "agentrt") for sample in samples]
-    ratio = median(mine / least for mine, least in zip(agentrt, floor, strict=True))
+    ratio = median(ours / theirs for ours, theirs in zip(agentrt, floor, strict=True))
     return Row(name, unit, median(floor), median(agentrt), ratio, target)
 
 
@@ -255,7 +259,7 @@ def machine() -> dict[str, str]:
     }
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/run.py", description="Measure agentrt against the floor.")
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds to take the median of (default: 7)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a look, not a measurement")
@@ -269,7 +273,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and return the exit code."""
-    options = parse(arguments)
+    options = parse_arguments(arguments)
     samples = measure(min(3, options.rounds), batches=2) if options.quick else measure(options.rounds, batches=11)
     rows = make_rows(samples)
     step = median(sample[STEP] for sample in samples)

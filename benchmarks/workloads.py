@@ -70,10 +70,10 @@ async def add(a: int, b: int) -> str:
     return str(a + b)
 
 
-def expect(found: object, wanted: object) -> None:
+def expect(actual: object, expected: object) -> None:
     """Raise `WrongRunError` unless the two are equal."""
-    if found != wanted:
-        raise WrongRunError(f"the run gave {found!r:.200}, but its script says {wanted!r:.200}")
+    if actual != expected:
+        raise WrongRunError(f"the run gave {actual!r:.200}, but its script says {expected!r:.200}")
 
 
 async def bare_steps(count: int) -> None:
@@ -117,12 +117,12 @@ class FloorChat:
     """W1 to W3 on the floor: a reply in `rounds` rounds of one tool call each, then words; not streamed."""
 
     def __init__(self, rounds: int = ROUNDS, layers: int = 0) -> None:
-        asks = [floor.Chunk("", [floor.ToolCall(f"call-{n}", "add", ARGUMENTS)]) for n in range(rounds)]
+        rounds_of_calls = [floor.Chunk("", [floor.ToolCall(f"call-{n}", "add", ARGUMENTS)]) for n in range(rounds)]
         tools = [floor.Tool("add", add, {"a": int, "b": int})] if rounds else []
         self._rounds = rounds
         self._history = [floor.Message("system", SYSTEM_PROMPT)]
         self._loop = floor.Loop(
-            FloorModel([*asks, floor.Chunk(ANSWER)]),
+            FloorModel([*rounds_of_calls, floor.Chunk(ANSWER)]),
             tools,
             around_call=[_pass_call] * layers,
             around_tool=[_pass_stream] * layers,
@@ -136,10 +136,10 @@ class FloorChat:
 
     def check(self) -> None:
         expect(
-            [each.role for each in self._history],
+            [message.role for message in self._history],
             ["system", "user", *["assistant", "tool"] * self._rounds, "assistant"],
         )
-        results = [(each.tool_call_id, each.content) for each in self._history if each.role == "tool"]
+        results = [(message.tool_call_id, message.content) for message in self._history if message.role == "tool"]
         expect(results, [(f"call-{n}", SUM) for n in range(self._rounds)])
 
 
@@ -177,7 +177,7 @@ class FloorStream:
         expect(item.content if isinstance(item, floor.Message) else item, self._text)
 
     def check(self) -> None:
-        expect([each.role for each in self._history], ["system", "user", "assistant"])
+        expect([message.role for message in self._history], ["system", "user", "assistant"])
 
 
 class CannedChatModel(ChatModelBase):
@@ -232,12 +232,12 @@ class AgentChat:
     """
 
     def __init__(self, rounds: int = ROUNDS, layers: int = 0, within: Sequence[MiddlewareBase] = ()) -> None:
-        asks = [ChatResponse([ToolCallBlock(f"call-{n}", "add", ARGUMENTS)]) for n in range(rounds)]
+        rounds_of_calls = [ChatResponse([ToolCallBlock(f"call-{n}", "add", ARGUMENTS)]) for n in range(rounds)]
         self._rounds = rounds
         self._agent = Agent(
             name="assistant",
             system_prompt=SYSTEM_PROMPT,
-            model=CannedChatModel([*asks, ChatResponse([TextBlock(ANSWER)])]),
+            model=CannedChatModel([*rounds_of_calls, ChatResponse([TextBlock(ANSWER)])]),
             toolkit=Toolkit(tools=[add] if rounds else []),
             middlewares=[*within, *(PassOnCalls() for _ in range(layers))],
         )
@@ -316,8 +316,8 @@ class FloorQueue:
     """W5 on the floor: calls that go through one place, each waiting in its queue."""
 
     def __init__(self, calls: int = CALLS) -> None:
-        self._each = range(calls // CALLERS)
-        self._wanted = [caller for _ in self._each for caller in range(CALLERS)]
+        self._calls_of_caller = range(calls // CALLERS)
+        self._expected_order = [caller for _ in self._calls_of_caller for caller in range(CALLERS)]
         self._order: list[int] = []
 
     async def __call__(self) -> None:
@@ -327,24 +327,24 @@ class FloorQueue:
             for caller in range(CALLERS):
                 callers.start_soon(self._calls, caller, place)
                 await anyio.lowlevel.checkpoint()
-        expect(len(self._order), len(self._wanted))
+        expect(len(self._order), len(self._expected_order))
 
     async def _calls(self, caller: int, place: anyio.Semaphore) -> None:
-        for _ in self._each:
+        for _ in self._calls_of_caller:
             await place.acquire()
             self._order.append(caller)
             place.release()
 
     def check(self) -> None:
-        expect(self._order, self._wanted)
+        expect(self._order, self._expected_order)
 
 
 class AgentQueue:
     """W5 on agentrt: the same through a rate limiter, where every second call is refunded and the others owe tokens."""
 
     def __init__(self, calls: int = CALLS) -> None:
-        self._each = range(calls // CALLERS)
-        self._wanted = [caller for _ in self._each for caller in range(CALLERS)]
+        self._calls_of_caller = range(calls // CALLERS)
+        self._expected_order = [caller for _ in self._calls_of_caller for caller in range(CALLERS)]
         self._order: list[int] = []
         self._limits = Limits(requests_per_minute=1e9, tokens_per_minute=1e9, max_concurrency=1)
         self._limiter = Limiter(self._limits)
@@ -358,14 +358,14 @@ class AgentQueue:
                 callers.start_soon(self._calls, caller)
                 await anyio.lowlevel.checkpoint()
             await lease.settle()
-        expect(len(self._order), len(self._wanted))
+        expect(len(self._order), len(self._expected_order))
 
     async def _calls(self, caller: int) -> None:
-        for number in self._each:
+        for number in self._calls_of_caller:
             lease = await self._limiter.acquire(100)
             self._order.append(caller)
             await lease.settle(1_000 if number % 2 else 10)
 
     def check(self) -> None:
-        expect(self._order, self._wanted)
+        expect(self._order, self._expected_order)
         expect(self._limiter.usage.active, 0)

@@ -1,4 +1,4 @@
-"""Ask a person before a tool runs: yes, no, or yes to something else."""
+"""Ask the user before a tool runs: yes, no, or yes to something else."""
 
 import asyncio
 import json

@@ -14,7 +14,7 @@ from agentrt.session import JSONSession
 
 
 class Politeness(MiddlewareBase):
-    """Adds what is polite, whatever the agent's own `reply` takes and does."""
+    """Adds a polite word, whatever the agent's own `reply` takes and does."""
 
     async def on_reply(
         self, agent: AgentBase, input_kwargs: dict[str, Any], next_handler: Any

@@ -15,7 +15,7 @@ class GetWeather(ToolBase):
 
     name = "get_weather"
     is_external_tool = True
-    input_schema = {  # noqa: RUF012  # nobody changes it
+    input_schema = {  # noqa: RUF012  # it is never changed
         "type": "object",
         "properties": {"city": {"type": "string"}},
         "required": ["city"],
@@ -25,7 +25,7 @@ class GetWeather(ToolBase):
 def look_out_of_the_window(call: ToolCallBlock) -> ToolResultBlock:
     """Do the tool's work, in a browser or on a phone, say."""
     city = json.loads(call.input)["city"]
-    print(f"(somebody in {city} looks out of the window)")
+    print(f"(a colleague in {city} looks out of the window)")
     return ToolResultBlock(call.id, call.name, f"It is snowing in {city}.")
 
 

@@ -10,25 +10,25 @@ from agentrt.types import ToolResponse
 
 
 class Echo(AgentBase):
-    """Says what it hears."""
+    """Repeats the message."""
 
     async def reply(self, msg: Msg) -> Msg:
         return msg
 
 
-def of_the_instance(self: AgentBase, kwargs: dict[str, Any]) -> dict[str, Any]:
+def mark_for_instance(self: AgentBase, kwargs: dict[str, Any]) -> dict[str, Any]:
     kwargs["msg"].content += " [instance]"  # a copy: it counts because it is returned
     return kwargs
 
 
-def of_the_class(self: AgentBase, kwargs: dict[str, Any]) -> dict[str, Any]:
+def mark_for_class(self: AgentBase, kwargs: dict[str, Any]) -> dict[str, Any]:
     kwargs["msg"].content += " [class]"
     return kwargs
 
 
-async def look_at_result(self: AgentBase, kwargs: dict[str, Any], output: ToolResponse) -> None:
-    said = "".join(block.text for block in output.content if isinstance(block, TextBlock))
-    print(f"{kwargs['tool_call'].name} gave {said} ({output.state})")
+async def print_result(self: AgentBase, kwargs: dict[str, Any], output: ToolResponse) -> None:
+    text = "".join(block.text for block in output.content if isinstance(block, TextBlock))
+    print(f"{kwargs['tool_call'].name} gave {text} ({output.state})")
 
 
 async def add(a: int, b: int) -> str:
@@ -38,15 +38,15 @@ async def add(a: int, b: int) -> str:
 
 async def main() -> None:
     agent = Echo(name="echo")
-    Echo.register_class_hook("pre_reply", "mark", of_the_class)
-    agent.register_instance_hook("pre_reply", "mark", of_the_instance)
+    Echo.register_class_hook("pre_reply", "mark", mark_for_class)
+    agent.register_instance_hook("pre_reply", "mark", mark_for_instance)
     print((await agent(Msg("user", "Hello, world!", "user"))).content)
     Echo.clear_class_hooks()
     print((await agent(Msg("user", "Hello, world!", "user"))).content)
 
     model = ScriptedChatModel([[ToolCallBlock("1", "add", '{"a": 2, "b": 3}')], "It is 5."])
     solver = Agent("solver", model=model, toolkit=Toolkit(tools=[add]))
-    solver.register_instance_hook("post_acting", "look", look_at_result)
+    solver.register_instance_hook("post_acting", "look", print_result)
     solver.register_instance_hook("post_reply", "praise", lambda self, kwargs, output: Msg("solver", "5!", "assistant"))
     print((await solver("What is 2 + 3?")).content)
     print(next(line for line in solver.explain().splitlines() if "ActingHookMiddleware" in line).split("  /")[0])

@@ -1,4 +1,4 @@
-"""Three debaters in a hub hear each other without being told to, and a judge who listens decides."""
+"""Three debaters in a hub hear each other, and a judge who listens decides."""
 
 import asyncio
 
@@ -11,21 +11,21 @@ from agentrt.types import JSONSchema
 TOPIC = "Is tea better than coffee?"
 
 
-def after(messages: list[Msg]) -> str:
-    """Name who has spoken so far, as one can tell from what one has heard."""
+def names_of_speakers(messages: list[Msg]) -> str:
+    """Name who has spoken so far, according to what an agent has heard."""
     return ", ".join(msg.name for msg in messages if msg.role == "assistant") or "nobody"
 
 
 def debater(name: str, opinion: str) -> Agent:
     def speak(messages: list[Msg], tools: list[JSONSchema] | None) -> str:
-        return f"{opinion} (Before me spoke: {after(messages)}.)"
+        return f"{opinion} (Before me spoke: {names_of_speakers(messages)}.)"
 
     return Agent(name, f"You are {name}. Argue for your opinion.", ScriptedChatModel([speak, speak]))
 
 
 def verdict(messages: list[Msg], tools: list[JSONSchema] | None) -> str:
     words = {msg.name: len((msg.get_text_content() or "").split("(")[0].split()) for msg in messages[1:]}
-    return f"Of {after(messages)}, the most was said by {max(words, key=lambda name: words[name])}."
+    return f"Of {names_of_speakers(messages)}, the most was said by {max(words, key=lambda name: words[name])}."
 
 
 async def main() -> None:

@@ -21,7 +21,7 @@ from agentrt import Agent, MiddlewareBase, Toolkit, errors, event
 from agentrt.model import default_model
 
 QUESTIONS = "Which file defines MiddlewareBase?", "What does LICENSE say about trademarks?", "What is 17 * 23?"
-NOT_WALKED = {"__pycache__", "node_modules", "venv", "build", "dist"}  # and what begins with a dot
+SKIPPED_FOLDERS = {"__pycache__", "node_modules", "venv", "build", "dist"}  # and what begins with a dot
 OPERATORS: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 OPERATORS |= {ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow}
 
@@ -44,41 +44,41 @@ class Folder:
         return place.read_text(encoding="utf-8")
 
     def search_text(self, text: str) -> str:
-        """Find the lines of all files that hold a text, in upper or lower case."""
+        """Find the lines of all files that contain some text, in upper or lower case."""
         lines = ((name, n, line) for name, path in self._files() for n, line in enumerate(read(path).split("\n"), 1))
         hits = [f"{name}:{n}: {line.strip()[:200]}" for name, n, line in lines if text.lower() in line.lower()]
         return "\n".join(hits[:500] + ["... and more lines"] * (len(hits) > 500)) or "nothing found"
 
     def _files(self) -> Iterator[tuple[str, Path]]:
         for folder, folders, files in os.walk(self.root):
-            folders[:] = sorted(name for name in folders if name[0] != "." and name not in NOT_WALKED)
+            folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED_FOLDERS)
             paths = (Path(folder, name) for name in sorted(files))
             yield from ((path.relative_to(self.root).as_posix(), path) for path in paths if not path.is_symlink())
 
 
 def read(path: Path) -> str:
-    fit = path.is_file() and os.access(path, os.R_OK) and path.stat().st_size < 5_000_000
-    return path.read_text(encoding="utf-8", errors="replace") if fit else ""
+    is_readable = path.is_file() and os.access(path, os.R_OK) and path.stat().st_size < 5_000_000
+    return path.read_text(encoding="utf-8", errors="replace") if is_readable else ""
 
 
 def calculate(expression: str) -> str:
     """Calculate an arithmetic expression such as 2 * (3 + 4)."""
     if len(expression) > 200:
         raise ValueError("the expression is longer than 200 characters")
-    return str(work_out(ast.parse(expression, mode="eval").body))
+    return str(evaluate(ast.parse(expression, mode="eval").body))
 
 
-def work_out(node: ast.expr) -> Any:
+def evaluate(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=int() | float() as number):
             return number
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -work_out(operand)
+            return -evaluate(operand)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            one, other = work_out(left), work_out(right)
-            if isinstance(op, ast.Pow) and (abs(one) > 1e12 or abs(other) > 1000):
+            first, second = evaluate(left), evaluate(right)
+            if isinstance(op, ast.Pow) and (abs(first) > 1e12 or abs(second) > 1000):
                 raise ValueError("the power is too large")
-            return OPERATORS[type(op)](one, other)
+            return OPERATORS[type(op)](first, second)
     raise ValueError(f"{ast.unparse(node)!r} is not arithmetic")
 
 
@@ -106,12 +106,12 @@ class DynamicContextMiddleware(MiddlewareBase):
         return f"{current_prompt}\n\n## Current Context\nTime: {datetime.now():%H:%M on %A, %d %B %Y}"
 
 
-def plain(text: str) -> str:
-    return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)  # no escape sequences
+def remove_escapes(text: str) -> str:
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)  # no escape sequences
 
 
 def show(text: str) -> None:
-    print(plain(text), end="", flush=True)
+    print(remove_escapes(text), end="", flush=True)
 
 
 async def main(questions: Sequence[str], folder: Folder) -> None:
@@ -138,14 +138,15 @@ async def answer(agent: Agent, question: str) -> None:
 if __name__ == "__main__":
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # not every terminal knows every letter
     logging.getLogger("agentrt").setLevel(logging.ERROR)  # a tool's failure shows in the answer
-    here = next((each for each in Path(__file__).resolve().parents[1:2] if (each / "pyproject.toml").is_file()), Path())
+    project = Path(__file__).resolve().parents[1]
+    here = project if (project / "pyproject.toml").is_file() else Path()
     parser = argparse.ArgumentParser(description="Ask questions about a folder.")
     parser.add_argument("question", nargs="?", help="without one, three questions about this project are answered")
     parser.add_argument("folder", nargs="?", type=Path, default=here, help="where to look (default: %(default)s)")
-    asked = parser.parse_args()
-    if not asked.folder.is_dir():
-        parser.error(f"{str(asked.folder)!r} is not a folder")
+    options = parser.parse_args()
+    if not options.folder.is_dir():
+        parser.error(f"{str(options.folder)!r} is not a folder")
     try:
-        asyncio.run(main([asked.question] if asked.question else QUESTIONS, Folder(asked.folder)))
+        asyncio.run(main([options.question] if options.question else QUESTIONS, Folder(options.folder)))
     except errors.AgentRTError as error:
-        sys.exit(f"error: {plain(str(error))}")
+        sys.exit(f"error: {remove_escapes(str(error))}")

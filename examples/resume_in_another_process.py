@@ -1,4 +1,4 @@
-"""Ask in one process and go on in another: all that they share is a folder."""
+"""Ask in one process and resume in another: all that they share is a folder."""
 
 import asyncio
 import subprocess
@@ -33,21 +33,21 @@ async def ask(folder: str) -> None:
     print(f"first process: {msg.get_text_content()}")
 
 
-async def go_on(folder: str) -> None:
+async def resume(folder: str) -> None:
     store = FileStateStore(folder)
     state = await store.load("weather")
     assert state is not None
-    waiting = state.reply_context
-    assert waiting is not None
-    calls = waiting.message.get_content_blocks("tool_call")
-    answer = UserConfirmResultEvent(waiting.reply_id, [ConfirmResult(True, call) for call in calls])
+    context = state.reply_context
+    assert context is not None
+    calls = context.message.get_content_blocks("tool_call")
+    answer = UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, call) for call in calls])
     msg = await make_agent(store, state).reply(answer)
     print(f"second process: {msg.get_text_content()}")
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for step in ("ask", "go_on"):
+        for step in ("ask", "resume"):
             subprocess.run([sys.executable, __file__, step, folder], check=True)
 
 
@@ -55,4 +55,4 @@ if __name__ == "__main__":
     if len(sys.argv) == 1:
         main()
     else:
-        asyncio.run({"ask": ask, "go_on": go_on}[sys.argv[1]](sys.argv[2]))
+        asyncio.run({"ask": ask, "resume": resume}[sys.argv[1]](sys.argv[2]))

@@ -23,15 +23,15 @@ class Counter(AgentBase):
 async def main() -> None:
     poet = Agent("poet", "Be brief.", ScriptedChatModel(["A cup of tea"]))
     counter = Counter(name="counter")
-    counter.disable_console_output()  # it is the reader who shows
+    counter.disable_console_output()  # the reader below shows the messages
     agents = [poet, counter]
 
-    shown: dict[str, int] = {}
-    async with stream_printing_messages(agents, fanout_pipeline(agents, UserMsg("user", "Go."))) as printed:
-        async for msg, last in printed:
+    lengths: dict[str, int] = {}
+    async with stream_printing_messages(agents, fanout_pipeline(agents, UserMsg("user", "Go."))) as messages:
+        async for msg, last in messages:
             text = msg.get_text_content() or ""
-            new = text[shown.get(msg.id, 0) :]
-            shown[msg.id] = len(text)
+            new = text[lengths.get(msg.id, 0) :]
+            lengths[msg.id] = len(text)
             print(f"{msg.name:>7}: {new.strip()}{' (complete)' if last else ''}")
 
 

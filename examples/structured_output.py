@@ -1,4 +1,4 @@
-"""Get an answer that has a form: a pydantic model says which, and the model is told what does not fit."""
+"""Get an answer that has a form: a pydantic model says which, and the model learns what does not fit."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ def answer(**fields: object) -> list[ToolCallBlock]:
 
 
 async def main() -> None:
-    # The first attempt does not fit, which the model learns, and the second one does.
+    # The first attempt does not fit, and the model learns why; the second one does.
     model = ScriptedChatModel([answer(city="Kyoto", days=-3), answer(city="Kyoto", days=3)])
     agent = Agent(name="assistant", model=model)
     msg = await agent.reply("Three days in Kyoto, please.", Trip)
