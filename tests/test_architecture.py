@@ -198,7 +198,7 @@ def test_the_files_that_are_exempt_are_there(path):
     assert path in SOURCES
 
 
-def test_importing_agentrt_loads_nothing_that_an_agent_may_never_need():
+def test_importing_agentrt_loads_no_optional_module():
     program = f"import sys, agentrt; print([name for name in {NOT_LOADED!r} if name in sys.modules])"
     paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware")])
     finished = subprocess.run(

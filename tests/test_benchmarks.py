@@ -120,7 +120,7 @@ async def test_the_floor_checks_the_types_of_arguments(arguments: str, monkeypat
         await FloorChat(rounds=1)()
 
 
-async def test_a_layer_of_the_floor_overrides_what_it_names_and_keeps_the_rest() -> None:
+async def test_a_floor_layer_overrides_only_the_keys_that_it_names() -> None:
     async def core(a: int, b: int) -> tuple[int, int]:
         return a, b
 
@@ -175,7 +175,7 @@ def made_up_round(layer: float = 2.0, scale: float = 1.0) -> dict[str, float]:
     return sample
 
 
-def test_ratios_are_taken_within_a_round_so_a_slow_round_does_not_count() -> None:
+def test_a_slow_round_does_not_change_the_ratios() -> None:
     rows = {row.name: row for row in make_rows([made_up_round(), made_up_round(scale=3), made_up_round()])}
     assert rows["W2 10 rounds"].ratio == pytest.approx(5)
     assert rows["W3 each further layer"].ratio == pytest.approx(2)

@@ -38,7 +38,7 @@ def test_a_program_of_the_documentation_runs(program):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_first_program_of_the_readme_prints_its_chains_and_the_answer():
+def test_the_first_readme_program_prints_chains_and_answer():
     first = next(programs()).values[0]
     printed = run(first).stdout
     assert "on_reasoning (stream)" in printed
@@ -47,7 +47,7 @@ def test_the_first_program_of_the_readme_prints_its_chains_and_the_answer():
 
 
 @pytest.mark.parametrize("page", HOOK_TABLES)
-def test_the_hook_tables_of_the_documentation_are_those_of_the_runtime(page):
+def test_documented_hook_tables_are_those_of_the_runtime(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     table = text[text.index("\n| hook | ") :].partition("\n\n")[0]
     rows = re.findall(r"^\| `(on_\w+)` \|(.*)\|$", table, re.MULTILINE)

@@ -26,7 +26,7 @@ SAYS = {
         r"parrot: Hello there! Hello there!\n\(Hello there! Hello there! Thank you\.\)\n\['Hello there!'\]\n"
     ),
     "dynamic_system_prompt.py": r"Time: \d{4}-\d\d-\d\dT.*\nTime: \d{4}-\d\d-\d\dT.*\n",
-    "external_tool.py": r"\(somebody in Oslo looks out of the window\)\nIt is snowing in Oslo\.\n",
+    "external_tool.py": r"\(a colleague in Oslo looks out of the window\)\nIt is snowing in Oslo\.\n",
     "full_observability.py": (
         r"\[reply\] start for assistant\n"
         r"(\[reasoning\] start\n\[system_prompt\] length=28\n\[model_call\] rules\n\[model_call\] done\n"
@@ -117,7 +117,7 @@ def some_word() -> str:
     return "".join(random.choices("bcdfghjklmnpqrstvwxz", k=10))
 
 
-def test_the_quickstart_names_the_file_that_holds_a_word_and_no_other(folder: Path) -> None:
+def test_the_quickstart_names_only_the_file_that_has_a_word(folder: Path) -> None:
     word = some_word()
     needle = random.choice([folder / "top-a.txt", *(folder / "garden").rglob("*.*")])
     with needle.open("a") as file:
@@ -144,7 +144,7 @@ def test_the_quickstart_follows_a_file_that_moves(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [".git", "node_modules"])
-def test_the_quickstart_does_not_search_what_is_not_the_users_own(place: str, folder: Path) -> None:
+def test_the_quickstart_skips_hidden_and_generated_folders(place: str, folder: Path) -> None:
     word = some_word()
     (folder / place / "hidden.txt").write_text(word)
 
@@ -184,20 +184,20 @@ def test_the_quickstart_reads_nothing_outside_of_its_folder(path: str, folder: P
     assert "found no file" in answer("Which file contains the word treasure?", folder)
 
 
-def test_the_quickstart_reads_an_absolute_path_only_inside_of_its_folder(folder: Path) -> None:
+def test_the_quickstart_refuses_absolute_paths_outside_its_folder(folder: Path) -> None:
     secret = folder.parent / "secret.txt"
     secret.write_text("the treasure is under the oak\n")
 
     assert "under the oak" not in answer(f"Read the file {secret}", folder)
 
 
-def test_the_quickstart_writes_to_a_terminal_that_knows_no_unicode(folder: Path) -> None:
+def test_the_quickstart_writes_to_a_terminal_without_unicode(folder: Path) -> None:
     (folder / "tee.txt").write_text("grüner Tee, 绿茶\n", encoding="utf-8")
 
     assert "gr?ner Tee, ??" in answer("Read tee.txt", folder, PYTHONIOENCODING="ascii")
 
 
-def test_the_quickstart_sends_no_escape_sequences_from_files_to_the_terminal(folder: Path) -> None:
+def test_the_quickstart_removes_escape_sequences_of_files(folder: Path) -> None:
     (folder / "trap.txt").write_text("\x1b[2Jgone\n")
 
     said = answer("Read trap.txt", folder)
@@ -267,7 +267,7 @@ def server() -> Iterator[ModelServer]:
 
 
 @pytest.mark.parametrize(("spec", "model"), [({}, "gpt-5-mini"), ({"AGENTRT_MODEL": "openai:mine"}, "mine")])
-def test_the_quickstart_asks_a_real_model_when_the_environment_calls_for_one(
+def test_the_quickstart_calls_the_model_of_the_environment(
     spec: dict[str, str], model: str, server: ModelServer, tmp_path: Path
 ) -> None:
     (tmp_path / "only.txt").write_text("nothing of note\n")
@@ -304,7 +304,7 @@ def test_the_quickstart_says_in_one_line_why_there_is_no_model(
         ("other.txt", "Deleted other.txt."),
     ],
 )
-def test_the_approval_example_does_what_the_person_says(told: str, said: str, tmp_path: Path) -> None:
+def test_the_approval_example_does_what_the_user_says(told: str, said: str, tmp_path: Path) -> None:
     finished = run(EXAMPLES / "approval.py", cwd=tmp_path, told=f"{told}\n")
 
     assert finished.returncode == 0, finished.stderr

@@ -33,13 +33,13 @@ def mypy(*arguments: str) -> tuple[int, str]:
     return finished.returncode, finished.stdout + finished.stderr
 
 
-def test_what_users_write_type_checks_and_their_mistakes_are_found() -> None:
+def test_user_code_type_checks_and_its_mistakes_are_found() -> None:
     code, output = mypy("tests/typing")
     assert output == ""
     assert code == 0
 
 
-def test_a_misspelt_key_of_next_handler_is_named_with_the_right_one(tmp_path: Path) -> None:
+def test_a_misspelt_next_handler_key_gets_a_suggestion(tmp_path: Path) -> None:
     file = tmp_path / "misspelt.py"
     file.write_text(MISSPELT)
     code, output = mypy(str(file))
