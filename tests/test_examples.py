@@ -184,7 +184,7 @@ def test_the_quickstart_reads_nothing_outside_of_its_folder(path: str, folder: P
     assert "found no file" in answer("Which file contains the word treasure?", folder)
 
 
-def test_the_quickstart_refuses_absolute_paths_outside_its_folder(folder: Path) -> None:
+def test_the_quickstart_refuses_absolute_paths_to_other_places(folder: Path) -> None:
     secret = folder.parent / "secret.txt"
     secret.write_text("the treasure is under the oak\n")
 

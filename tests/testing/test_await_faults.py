@@ -185,7 +185,7 @@ class LosesResults(MiddlewareBase):
         (LosesResults, "a model was sent a broken request: the call '1' of 'add' has no result"),
     ],
 )
-async def test_tool_runs_and_requests_that_contradict_the_state_are_found(layer, words):
+async def test_runs_and_requests_that_contradict_the_state_are_found(layer, words):
     with pytest.raises(AssertionError, match=f"left alone: {words}"):
         await check_every_suspension(lambda log: agent(log, layer()), faults=[])
 
