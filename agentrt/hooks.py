@@ -4,10 +4,10 @@ A middleware derives from `MiddlewareBase` and overrides the hooks it needs. `HO
 the checks, `explain()` and the documentation read.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
-from agentrt.chain import HookSpec
+from agentrt.chain import Chains, HookSpec
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import DataBlock, Msg, ToolCallBlock
 from agentrt.model.base import ChatModelBase, ModelResult
@@ -18,6 +18,7 @@ from agentrt.types import ChatResponse, JSONSchema, PermissionDecision, ToolChoi
 __all__ = [
     "HOOKS",
     "ActingValues",
+    "AgentChains",
     "CheckPermissionValues",
     "CompressContextValues",
     "MiddlewareBase",
@@ -110,7 +111,7 @@ class ObserveValues(TypedDict, total=False):
 
 
 class PrintValues(TypedDict, total=False):
-    """What `on_print` passes on; the message of a reply in progress goes on growing, so look at it and let it go."""
+    """What `on_print` passes on; the message of a reply in progress keeps growing, so keep no reference to it."""
 
     msg: Msg
     last: bool
@@ -126,6 +127,7 @@ class NextReply(Protocol):
 class NextReasoning(Protocol):
     """The next layer of `on_reasoning`; a key left out keeps the value that reached this layer."""
 
+    # `Any`, so that a hook written for AgentScope, which says that only events pass here, still type-checks.
     def __call__(self, **overrides: Unpack[ReasoningOverrides]) -> AsyncGenerator[Any, None]: ...
 
 
@@ -165,13 +167,13 @@ class NextPrint(Protocol):
     def __call__(self, **overrides: Unpack[PrintValues]) -> Awaitable[None]: ...
 
 
-def _as_choice(value: Any, _: Any) -> Any:
+def _as_tool_choice(value: object, _: object) -> object:
     return ToolChoice(value) if isinstance(value, str) else value
 
 
 _NONE = type(None)
-_CHOICE = (ToolChoice, _NONE)
-_ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
+_TOOL_CHOICE = (ToolChoice, _NONE)
+_ANSWER_EVENTS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
 
 HOOKS: tuple[HookSpec, ...] = (
     HookSpec(
@@ -181,7 +183,7 @@ HOOKS: tuple[HookSpec, ...] = (
         (AgentEvent, Msg),
         Msg,
         "one whole reply, to its end",
-        types={"inputs": (str, Msg, list, *_ANSWERS, _NONE), "structured_schema": (type, dict, _NONE)},
+        types={"inputs": (str, Msg, list, *_ANSWER_EVENTS, _NONE), "structured_schema": (type, dict, _NONE)},
     ),
     HookSpec(
         "on_reasoning",
@@ -190,8 +192,8 @@ HOOKS: tuple[HookSpec, ...] = (
         (AgentEvent, Msg),
         None,
         "one round of asking the model",
-        types={"tool_choice": _CHOICE},
-        converters={"tool_choice": _as_choice},
+        types={"tool_choice": _TOOL_CHOICE},
+        converters={"tool_choice": _as_tool_choice},
     ),
     HookSpec(
         "on_system_prompt",
@@ -211,10 +213,10 @@ HOOKS: tuple[HookSpec, ...] = (
         types={
             "messages": (list,),
             "tools": (OfferedTools,),
-            "tool_choice": _CHOICE,
+            "tool_choice": _TOOL_CHOICE,
             "current_model": (ChatModelBase,),
         },
-        converters={"tools": as_offered_tools, "tool_choice": _as_choice},
+        converters={"tools": as_offered_tools, "tool_choice": _as_tool_choice},
     ),
     HookSpec(
         "on_check_permission",
@@ -264,6 +266,24 @@ HOOKS: tuple[HookSpec, ...] = (
         types={"msg": (Msg,), "last": (bool,), "speech": (DataBlock, list, _NONE)},
     ),
 )
+
+
+class AgentChains(Chains):
+    """The chains of an agent: an entry for each hook that has a core, called as the core is: `entry(agent, **values)`.
+
+    Where no middleware overrides the hook, the entry is the core itself. Agents that write their own `reply` have
+    entries for `on_reply`, `on_observe` and `on_print`, and what passes through their `on_reply` is theirs to say.
+    """
+
+    on_reply: Callable[..., AsyncGenerator[AgentEvent | Msg, None]]
+    on_reasoning: Callable[..., AsyncGenerator[AgentEvent | Msg, None]]
+    on_system_prompt: Callable[..., Awaitable[str]]
+    on_model_call: Callable[..., Awaitable[ModelResult]]
+    on_check_permission: Callable[..., Awaitable[PermissionDecision]]
+    on_acting: Callable[..., AsyncGenerator[ToolChunk | ToolResponse, None]]
+    on_compress_context: Callable[..., Awaitable[None]]
+    on_observe: Callable[..., Awaitable[None]]
+    on_print: Callable[..., Awaitable[None]]
 
 
 class MiddlewareBase:
@@ -343,8 +363,8 @@ class MiddlewareBase:
     ) -> Awaitable[PermissionDecision]:
         """Wrap deciding on one tool call; decisions are replaced, never changed.
 
-        What the rules and the tool say holds where it is stricter, but for an ASK that is not `bypass_immune`, which a
-        layer may answer.
+        What the rules and the tool say holds where it is stricter, except for an ASK that is not `bypass_immune`: a
+        layer may answer that.
         """
         return next_handler(**input_kwargs)
 

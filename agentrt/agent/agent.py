@@ -11,7 +11,6 @@ from agentrt.agent.base import ReActAgentBase, interrupted
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides import OverriddenCall, hook_method
 from agentrt.agent.reply_override import OverriddenLoopReply, reply_by_loop
-from agentrt.chain import Chains
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.config import ContextConfig, ReActConfig
@@ -22,7 +21,7 @@ from agentrt.conversation.reply_stream import ReplyStream
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim, WhenBusy, lock_of
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
-from agentrt.hooks import HOOKS, MiddlewareBase, ReplyInput
+from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase, ReplyInput
 from agentrt.loop.acting import act
 from agentrt.loop.approval import check_permission
 from agentrt.loop.compression import compress, compress_now
@@ -318,7 +317,7 @@ class Agent(ReActAgentBase):
         if scope.cancelled_caught:
             raise SessionIOError(f"{type(store).__name__} took longer than {_SAVE_SECONDS:g} seconds to save the state")
 
-    def current_chains(self) -> Chains:
+    def current_chains(self) -> AgentChains:
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
         if self.conversation.run is None:
             self._compile_if_stale()

@@ -24,14 +24,14 @@ from agentrt.agent.hook_registry import (
 )
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides import ChainedMethods, OverriddenCall, OverriddenMethod, OverriddenStep, hook_method
-from agentrt.chain import Chains, HookSpec, compile_chains, explain
+from agentrt.chain import HookSpec, compile_chains, explain
 from agentrt.chain.check import overrides
 from agentrt.chain.explain import ExplainFormat
 from agentrt.concurrency.event_loop import call_soon_function
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError, ConfigError, MiddlewareConfigError, UsageError
-from agentrt.hooks import HOOKS, MiddlewareBase
+from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase
 from agentrt.message import Msg
 from agentrt.module import StateModule
 from agentrt.state import AgentState
@@ -77,7 +77,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     id: str
     name: str
     state: AgentState
-    chains: Chains
+    chains: AgentChains
     conversation: AgentConversation
     _compiled: _Compiled
 
@@ -176,7 +176,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         self.current_chains()
         return explain(self.chains, self.name, self._explained(), self._tools_of_middlewares(), format)
 
-    def current_chains(self) -> Chains:
+    def current_chains(self) -> AgentChains:
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
         run = current_run(self)
         if run is not None:
@@ -208,7 +208,9 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         table = [overridden[spec.name].adapt(spec) if spec.name in overridden else spec for spec in self._table]
         cores = self._cores | {hook: method.core for hook, method in overridden.items()}
         _check_use(type(self).__name__, compiled.middlewares, cores)
-        self.chains = compile_chains(MiddlewareBase, table, cores, [*compiled.middlewares, *layers_for(hooks)])
+        self.chains = compile_chains(
+            MiddlewareBase, table, cores, [*compiled.middlewares, *layers_for(hooks)], AgentChains
+        )
 
     def _install(self) -> None:
         """Put the entries of overridden methods on this agent, where they hide the methods themselves."""

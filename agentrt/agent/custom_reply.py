@@ -11,13 +11,14 @@ from typing import Any, NoReturn, Protocol, cast
 
 from agentrt.agent.audience import AgentConversation
 from agentrt.agent.overrides import ChainedAgent, OverriddenMethod, last_item
-from agentrt.chain import Chains, HookSpec
+from agentrt.chain import HookSpec
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.concurrency.reaper import Reaper
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim
 from agentrt.errors import ChainContractError, UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent
+from agentrt.hooks import AgentChains
 from agentrt.message import Msg
 from agentrt.state import AgentState
 from agentrt.tool import Toolkit
@@ -43,7 +44,7 @@ class _CustomRun(Run):
     """One reply of an agent that writes its own `reply`."""
 
     is_silent = is_over = False
-    chains: Chains
+    chains: AgentChains
 
     def continue_with(self, hint: str) -> NoReturn:
         """Raise `UsageError`."""

@@ -14,9 +14,10 @@ from types import MethodType
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from agentrt.agent.initialization import refuse_call
-from agentrt.chain import Chains, HookSpec
+from agentrt.chain import HookSpec
 from agentrt.errors import ChainContractError, ConfigError
 from agentrt.event import AgentEvent
+from agentrt.hooks import AgentChains
 
 __all__ = [
     "ChainedAgent",
@@ -39,7 +40,7 @@ class ChainedAgent(Protocol):
 
     name: str
 
-    def current_chains(self) -> Chains: ...
+    def current_chains(self) -> AgentChains: ...
 
 
 class OverriddenMethod:

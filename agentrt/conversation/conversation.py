@@ -2,12 +2,11 @@
 
 from typing import Protocol
 
-from agentrt.chain import Chains
 from agentrt.conversation.config import ContextConfig, ReActConfig
 from agentrt.conversation.context_usage import ContextUsage
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import WhenBusy
-from agentrt.hooks import ReplyInput
+from agentrt.hooks import AgentChains, ReplyInput
 from agentrt.message import Msg, SystemMsg
 from agentrt.model import ChatModelBase
 from agentrt.state import AgentState, StateStore
@@ -93,10 +92,10 @@ class ReplyingAgent(Protocol):
     @property
     def run(self) -> Run: ...
     @property
-    def chains(self) -> Chains: ...
+    def chains(self) -> AgentChains: ...
     @property
     def toolkit(self) -> Toolkit: ...
 
-    def current_chains(self) -> Chains: ...
+    def current_chains(self) -> AgentChains: ...
     async def save(self) -> None: ...
     async def handle_interrupt(self, inputs: ReplyInput, *, reason: str | None) -> Msg: ...
