@@ -2,7 +2,7 @@
 
 `check_every_suspension` runs a conversation over and over, and each time something goes wrong at one place later: it is
 cancelled, interrupted or left, or its store or its model fails. Whatever happened, the conversation must be whole
-afterwards and go on. In a test of one's own it looks like this:
+afterwards and continue. In a test of your own it looks like this:
 
     >>> import anyio
     >>> from agentrt import Agent, Toolkit
@@ -24,7 +24,7 @@ afterwards and go on. In a test of one's own it looks like this:
     >>> anyio.run(test_my_agent_is_whole_whatever_happens).suspensions >= 10
     True
 
-`check_middleware` tries a middleware in everything that can happen to it, on both event loops if one wants, and says in
+`check_middleware` tries a middleware in everything that can happen to it, on both event loops if you want, and says in
 words what broke:
 
     >>> from agentrt import MiddlewareBase
@@ -35,7 +35,7 @@ words what broke:
     >>> for report in check_middleware_on_both_loops(Shout, faults=["cancel"]).values():
     ...     assert "nothing found" in str(report)
 
-`lint` has every layer of an agent watched, and a broken contract names its layer:
+`lint` puts a watching layer around every layer of an agent, so that a broken contract names its layer:
 
     >>> from agentrt.errors import ChainContractError
     >>> from agentrt.testing import lint

@@ -71,7 +71,7 @@ async def test_a_shield_that_a_second_cancellation_breaks_is_found(monkeypatch):
 
 
 async def test_a_result_that_is_lost_is_found(monkeypatch):
-    monkeypatch.setattr(driver, "settle", lambda agent, run: iter(()))
+    monkeypatch.setattr(driver, "close_open_calls", lambda agent, run: iter(()))
     with pytest.raises(AssertionError, match=f"cancel {AT_SUSPENSION}the call '1' of 'add' has no result"):
         await check_every_suspension(agent, faults=["cancel"])
 
