@@ -8,13 +8,16 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import httpx2
+import pytest
 
+from agentrt.errors import ModelError
 from agentrt.message import Msg, UserMsg
 from agentrt.model import ChatResponse, OpenAIChatModel
 
 KEY = "sk-canary-0123456789abcdef"
 URL = "http://test.invalid/v1"
 DONE = b"data: [DONE]\n\n"
+SHORT = 0.03  # seconds, for time limits that are meant to pass
 HANG = object()
 PINGS = object()
 HELLO = [UserMsg("user", "Hello")]
@@ -153,3 +156,17 @@ async def body_of(receive: Any) -> bytes:
         event = await receive()
         body, more = body + event["body"], event["more_body"]
     return body
+
+
+async def failure_of(*answers: Any, **options: Any) -> ModelError:
+    """Return the error of one call, which leaves nothing open."""
+    model, server = model_of(*answers, **options)
+    with pytest.raises(ModelError) as caught:
+        await answer_of(model)
+    assert not server.open
+    return caught.value
+
+
+def endless_line() -> Any:
+    while True:
+        yield b"x" * 10_000

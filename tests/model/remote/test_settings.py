@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import httpx2
 import pytest
+from pydantic import SecretStr
 
-from agentrt.model import AnthropicChatModel, ConnectionOptions, OpenAIChatModel, RemoteChatModel
+from agentrt.errors import ConfigError
+from agentrt.model import AnthropicChatModel, ConnectionOptions, OpenAIChatModel, RemoteChatModel, Timeouts
 from agentrt.model.remote.settings import option_names
-from tests.model.wire_openai import KEY, URL
+from tests.model.wire_openai import KEY, URL, answer_of, completion, model_of
 
 MODELS: list[type[Any]] = [OpenAIChatModel, AnthropicChatModel]
 
@@ -64,3 +67,92 @@ def test_the_environment_gives_the_url_of_each_provider(monkeypatch: pytest.Monk
         made: RemoteChatModel = model("m", api_key=KEY)
         assert made.base_url == "http://from-environment.invalid/v1"
         assert model("m", api_key=KEY, base_url=URL).base_url == URL
+
+
+@pytest.mark.parametrize("size", [0, -1, None, "1 MB", float("nan")])
+def test_a_wrong_max_bytes_is_refused(size: Any) -> None:
+    with pytest.raises(ConfigError, match="max_bytes="):
+        OpenAIChatModel("gpt-test", api_key=KEY, max_bytes=size)
+
+
+@pytest.mark.parametrize("extra", ["user:canary@", ":canary@", "canary@", "?token=canary", "#canary"])
+def test_a_url_with_a_secret_is_refused_without_showing_it(extra: str) -> None:
+    user, rest = (extra, "") if "@" in extra else ("", extra)
+    with pytest.raises(ConfigError, match=r"'https://host.invalid:8443/v1'.*api_key=.*extra_headers=") as caught:
+        OpenAIChatModel("gpt-test", api_key=KEY, base_url=f"https://{user}host.invalid:8443/v1{rest}")
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [f" {KEY}\n", SecretStr(KEY)])
+async def test_a_key_is_a_str_or_a_secret_and_is_stripped(given: Any) -> None:
+    model, server = model_of(completion(content="ok"), api_key=given, stream=False)
+    await answer_of(model)
+
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_key_from_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTHER_KEY", KEY)
+
+    assert OpenAIChatModel("gpt-test", key_variable="OTHER_KEY")._key.get_secret_value() == KEY
+
+
+@pytest.mark.parametrize("given", ["canary key", "canary\x00key", "schlüssel-canary"])
+def test_a_malformed_key_is_refused_without_being_shown(given: str) -> None:
+    with pytest.raises(ConfigError, match="characters") as caught:
+        OpenAIChatModel("gpt-test", api_key=given)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [b"canary", 5, lambda: "canary"])
+def test_a_key_of_another_type_is_refused_without_being_shown(given: Any) -> None:
+    with pytest.raises(ConfigError, match="str or a SecretStr, not of type") as caught:
+        OpenAIChatModel("gpt-test", api_key=given)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000/v1", "host.invalid", "http://", "http://[::1", "ftp://host/v1", "http://host:99999/v1"]
+)
+def test_a_url_that_leads_nowhere_is_refused_with_the_remedy(url: str) -> None:
+    with pytest.raises(ConfigError, match="write it in full, as in 'http://localhost:8000/v1'") as caught:
+        OpenAIChatModel("gpt-test", api_key=KEY, base_url=url)
+    assert url in str(caught.value)
+
+
+def test_a_refused_url_is_shown_without_what_is_secret_in_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        OpenAIChatModel("gpt-test", api_key=KEY, base_url="user:canary@host.invalid/v1?token=canary")
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", [" http://host.invalid/v1\n", "  "])
+def test_space_around_a_url_is_stripped(url: str) -> None:
+    model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=url)
+
+    assert model.base_url == (url.strip() or "https://api.openai.com/v1")
+
+
+def test_a_model_without_a_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="name of a model"):
+        OpenAIChatModel("", api_key=KEY)
+
+
+@pytest.mark.parametrize("wrong", [{"connect": 0}, {"idle": -1}, {"total": None}, {"total": float("nan")}])
+def test_a_wrong_time_limit_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"Timeouts.{next(iter(wrong))}="):
+        Timeouts(**wrong)
+
+
+@pytest.mark.parametrize("option", ["extra_headers", "extra_body"])
+@pytest.mark.parametrize("wrong", ["secret", [("authorization", "secret")], 5])
+def test_a_wrong_mapping_is_refused_without_being_shown(option: str, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"OpenAIChatModel\({option}=...\) is a dict, as in") as caught:
+        OpenAIChatModel("gpt-test", api_key=KEY, **{option: wrong})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [30, 0, False, {"total": 30}, httpx2.Timeout(5)])
+def test_limits_of_another_type_are_refused_at_once(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"OpenAIChatModel\(timeouts=...\) is a Timeouts, as in"):
+        OpenAIChatModel("gpt-test", api_key=KEY, timeouts=wrong)
