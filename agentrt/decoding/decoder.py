@@ -217,6 +217,7 @@ class Decoder:
 
     def answer(self, response: ChatResponse) -> Events:
         """Return the events of an answer that was not streamed, to the end of the model call."""
+        self._last = response
         content = response.content
         first = content[0] if content.__class__ is list and len(content) == 1 else None
         if first.__class__ is TextBlock and first.text.__class__ is str and 0 < len(first.text) < _LARGE:
@@ -258,8 +259,13 @@ class Decoder:
             self._piece(block, events)
 
     def end(self) -> Events:
-        """Return the events that end a stream; raises `ChainContractError` when nothing came."""
+        """Return the events that end a stream; raises `ChainContractError` when nothing came.
+
+        There are none after `answer`, which ends the model call by itself.
+        """
         if self._latest is None:
+            if self._last is not None:
+                return []
             raise self._refused(
                 "gave a stream that ended without any response: end it with the whole content and is_last=True"
             )

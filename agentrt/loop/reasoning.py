@@ -1,9 +1,8 @@
 """One round of asking the model: the cores of on_reasoning, on_system_prompt and on_model_call."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import replace
-from functools import partial
+from typing import Any
 
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.event_loop import checkpoint
@@ -39,6 +38,8 @@ _ABOUT_SUMMARY = (
 # checkpoint costs as much as everything else in a call.
 _CALLS_PER_CHECKPOINT = 8
 _RESPONSES_PER_CHECKPOINT = 256
+
+_decoded_already: Callable[[Any], Iterable[AgentEvent]] = iter
 
 
 async def system_prompt(agent: ReplyingAgent, current_prompt: str) -> str:
@@ -81,16 +82,16 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
     progress.attempt = decoder = Decoder(run.id, run.new_id, progress.call_ids, model, limit=limit)
     recorder = None if agent.chains.on_reasoning is reason else Recorder(run.id, agent.name)
     yield ModelCallStartEvent(run.id, model)
-    answer: ChatResponse | AsyncGenerator[AgentEvent | ChatResponse, None]
-    decode: Callable[[AgentEvent | ChatResponse], list[AgentEvent]]
     if conversation.emitting_hooks and not conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_REQUEST):
-        answer, decode = _ask_in_background(agent, run, tool_choice), partial(_decode_item, run, decoder)
+        answer: ChatResponse | AsyncGenerator[Any, None] = _ask_in_background(agent, run, decoder, tool_choice)
+        decode = _decoded_already
     else:
         calls = conversation.model_calls
         conversation.model_calls = calls + 1
         if not calls % _CALLS_PER_CHECKPOINT:
             await checkpoint()
-        answer, decode = await _ask(agent, run, tool_choice), decoder.feed
+        answer = await _ask(agent, run, tool_choice)
+        decode = decoder.feed
     if isinstance(answer, ChatResponse):
         for event in _record_all(recorder, decoder.answer(answer)):
             yield event
@@ -101,8 +102,8 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
         return
     left = _RESPONSES_PER_CHECKPOINT
     try:
-        async for response in answer:
-            for event in decode(response):
+        async for piece in answer:
+            for event in decode(piece):
                 if recorder is not None:
                     # What `recorder.record` does, without a call for each delta. The two kinds of `DELTAS` by name,
                     # since a look into the set takes half as long again.
@@ -135,37 +136,36 @@ def _record_all(recorder: Recorder | None, events: list[AgentEvent]) -> list[Age
 
 
 async def _ask_in_background(
-    agent: ReplyingAgent, run: Run, tool_choice: ToolChoice | None
-) -> AsyncGenerator[AgentEvent | ChatResponse, None]:
-    """Yield the model's responses, and what layers emit, as it happens: while a layer waits, the task waits for it."""
+    agent: ReplyingAgent, run: Run, decoder: Decoder, tool_choice: ToolChoice | None
+) -> AsyncGenerator[list[AgentEvent], None]:
+    """Yield the events of the answer, and those that layers emit, as they come: the task waits while a layer waits."""
     mailbox = run.mailbox
 
-    async def ask() -> None:
+    async def ask() -> ChatResponse | None:
         answer = await _ask(agent, run, tool_choice)
         if isinstance(answer, ChatResponse):
-            await mailbox.put(answer if answer.is_last else replace(answer, is_last=True))
-            return
+            return answer
         async with aclosing(answer):
             async for response in answer:
                 await mailbox.put(response)
+        return None
 
     try:
         async with BackgroundTask(run.claim, mailbox, ask) as task:
             async for item in task:
-                yield item
-            await task.outcome()
+                if isinstance(item, AgentEvent):
+                    # Not when it was emitted: responses of that attempt may have been ahead of it in the mailbox.
+                    run.progress.discard_attempt(item)
+                    yield [item]
+                else:
+                    yield decoder.feed(item)
+            answer = await task.outcome()
     finally:
-        # The core passes on the events that were emitted, also when the round is cut short. Responses would be taken
-        # for the next round's.
+        # A round that is left early may leave responses behind, which the next one must not find. Emitted events stay:
+        # the core passes them on.
         mailbox.keep(AgentEvent)
-
-
-def _decode_item(run: Run, decoder: Decoder, item: AgentEvent | ChatResponse) -> list[AgentEvent]:
-    if not isinstance(item, AgentEvent):
-        return decoder.feed(item)
-    # Not when it was emitted: responses of that attempt may have been ahead of it in the mailbox.
-    run.progress.discard_attempt(item)
-    return [item]
+    if answer is not None:
+        yield decoder.answer(answer)
 
 
 def _messages_of_round(decoder: Decoder, recorder: Recorder | None) -> list[Msg]:
