@@ -1,13 +1,14 @@
 """One queue in front of some limits: first come, first served.
 
-Only the head of the queue may ask whether it may begin. It does so when it has become the head, when the time that it
-was told has passed, and when a call has ended; however it leaves the queue, it wakes the next one. Asking and taking is
-one step without an `await`, so a waiter that is cancelled has taken nothing.
+Only the head of the queue may try to begin. It tries when it becomes the head, when the wait that it was given is over,
+and when a call has ended; however it leaves the queue, it wakes the next waiter. Asking and taking is one step without
+an `await`, so a waiter that is cancelled has taken nothing.
 
 A limiter serves any number of event loops, in several threads or one after the other. Each waiter is woken on its own.
-While the loop of the head is blocked, the calls of other loops go before those of that loop.
+While the event loop of the head is blocked, the calls of other loops go before those of that loop.
+
 A call that was lost with its event loop is closed by the garbage collector: in any thread, in the middle of anything,
-where no loop runs. So the lock lets its own thread in again, and what ends a call or leaves the queue needs no loop.
+where no loop runs. So the lock is reentrant, and neither ending a call nor leaving the queue needs an event loop.
 """
 
 from asyncio import AbstractEventLoop, _get_running_loop
@@ -24,19 +25,21 @@ from anyio.lowlevel import RunVar, current_token
 from agentrt.errors import RateLimitTimeout
 from agentrt_middleware.rate_limit.usage_window import Limits, Refusal, Usage
 
-__all__ = ["TURN", "Lease", "Limiter", "Listener", "Waiter", "loop_time"]
+__all__ = ["NOT_YOUR_TURN", "Lease", "Limiter", "Listener", "Waiter", "loop_time"]
 
-_offset: RunVar[float] = RunVar("agentrt_clock_offset")
-_GRACE = 0.25  # seconds for which the head may keep the others waiting after it should have looked
-_PACE = 0.1  # seconds between two looks at a clock that may run differently from the event loop's
-_NEWS = 1.0  # seconds by which a wait must be longer than was announced, to be announced again
+_clock_offset: RunVar[float] = RunVar("agentrt_clock_offset")
+_HEAD_GRACE = 0.25  # seconds for which the head may keep the others waiting after it should have tried
+_CLOCK_POLL = 0.1  # seconds between two readings of a clock that may run differently from the event loop's
+_NOTABLE = 1.0  # seconds by which a wait must exceed what was announced, to be announced again
 
 
 def loop_time() -> float:
-    """The clock of the event loop, as `time.monotonic` would show it, so that those of several can be compared.
+    """Return the time of the event loop, on the scale of `time.monotonic`, so that those of several are comparable.
 
-    Where no loop runs it is `time.monotonic`.
+    Without an event loop this is `time.monotonic`.
     """
+    # The private function, since the public one raises where asyncio does not run, and that is slow: on trio this is
+    # called several times per call of the model.
     loop = _get_running_loop()
     if loop is not None:
         return loop.time()
@@ -44,27 +47,28 @@ def loop_time() -> float:
         now = anyio.current_time()
     except RuntimeError:  # no loop runs here
         return monotonic()
+    # The clock of trio starts at a random number.
     try:
-        return now + _offset.get()
+        return now + _clock_offset.get()
     except LookupError:
-        _offset.set(monotonic() - now)
-        return now + _offset.get()
+        _clock_offset.set(monotonic() - now)
+        return now + _clock_offset.get()
 
 
 class Listener:
-    """Is told what becomes of one call; does nothing with it, unless a subclass says so."""
+    """Learns what happens to one call; this one does nothing with it."""
 
-    def waits(self, refusal: Refusal, ahead: int) -> None:
-        """The call waits, behind `ahead` others."""
+    def on_wait(self, refusal: Refusal, ahead: int) -> None:
+        """The call has to wait, behind `ahead` others."""
 
-    def store_changed(self, is_up: bool, policy: str) -> None:
-        """The store that the limits are shared through has failed, or is back."""
+    def on_store_change(self, is_up: bool, policy: str) -> None:
+        """The store that shares the limits has failed, or is back."""
 
 
-_DEAF = Listener()
+_NO_LISTENER = Listener()
 
-TURN = Refusal(0.0, "turn", inf)
-"""It is the turn of another call; nothing else is known."""
+NOT_YOUR_TURN = Refusal(0.0, "turn", inf)
+"""It is another call's turn; nothing else is known."""
 
 
 class Lease:
@@ -77,15 +81,15 @@ class Lease:
         self._tokens = tokens
         self._is_settled = False
 
-    def is_due(self) -> bool:
-        """Say whether the call is to be renewed, if it goes on."""
+    def needs_renewal(self) -> bool:
+        """Say whether the lease is to be renewed, if the call continues."""
         return False
 
     async def renew(self) -> None:
-        """Keep the place of the call for longer, where that is needed."""
+        """Keep the place of the call for longer."""
 
     async def settle(self, tokens: float | None = None) -> None:
-        """Let the next call begin, and count the tokens that this one took; `None` leaves it at the estimate.
+        """Let the next call begin, and count the tokens that this one has used; `None` keeps the estimate.
 
         Only the first time counts.
         """
@@ -107,66 +111,79 @@ def _event_loop() -> Any:
 class Waiter:
     """One call in the queue."""
 
-    __slots__ = ("_bell", "_seen", "ahead", "due", "is_awake", "is_queued", "looks", "loop", "now", "number", "tokens")
+    __slots__ = (
+        "_alarm",
+        "_watched_head",
+        "ahead",
+        "due",
+        "is_awake",
+        "is_queued",
+        "loop",
+        "now",
+        "number",
+        "tokens",
+        "tries",
+    )
 
     def __init__(self, tokens: float) -> None:
         self.tokens = tokens
-        self.number = 0  # in the order in which they came
-        self.looks = 0
-        self.due = -inf  # when it is to look again
-        self._seen: tuple[Waiter, int, float] | None = None
+        self.number = 0  # in the order of arrival
+        self.tries = 0
+        self.due = -inf  # when it is to try again
+        self._watched_head: tuple[Waiter, int, float] | None = None  # the head, its tries, and since when
         self.loop: Any = None
         self.ahead = 0
         self.now = 0.0
         self.is_queued = False
-        self.is_awake = False  # since it last looked
-        self._bell: Any = None
+        self.is_awake = False  # since its last try
+        self._alarm: Any = None
 
-    def sees_blocked(self, head: "Waiter") -> bool:
-        """Say whether the head should have looked long ago, which only a waiter of another event loop can see."""
+    def finds_blocked(self, head: "Waiter") -> bool:
+        """Say whether the head should have tried long ago, which only a waiter of another event loop can tell."""
         if not head.is_awake and head.due > self.now:
             return False
-        if self._seen is None or self._seen[:2] != (head, head.looks):
-            self._seen = (head, head.looks, self.now)
-        return self.now - self._seen[2] >= _GRACE
+        if self._watched_head is None or self._watched_head[:2] != (head, head.tries):
+            self._watched_head = (head, head.tries, self.now)
+        return self.now - self._watched_head[2] >= _HEAD_GRACE
 
-    def sleep(self, seconds: float) -> Awaitable[Any]:
-        """Wait until it is woken, but no longer than this."""
-        return self._ring() if seconds == inf else self._ring_within(seconds)
+    def sleep(self, seconds: float) -> Awaitable[object]:
+        """Wait until it is woken, but no longer than `seconds`."""
+        return self._alarmed() if seconds == inf else self._alarmed_within(seconds)
 
-    async def _ring_within(self, seconds: float) -> None:
+    async def _alarmed_within(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):
-            await self._ring()
+            await self._alarmed()
 
-    def _ring(self) -> Awaitable[Any]:
-        # On asyncio this is what anyio's event is made of; alone, it takes a quarter off the way through the queue.
+    def _alarmed(self) -> Awaitable[object]:
+        # On asyncio a bare future, which is what an event of anyio is made of: without the event, the way through the
+        # queue takes a quarter less time.
         if isinstance(self.loop, AbstractEventLoop):
-            future = self._bell = self.loop.create_future()
+            future = self._alarm = self.loop.create_future()
             return future
-        event = self._bell = anyio.Event()
+        event = self._alarm = anyio.Event()
         return event.wait()
 
     def wake(self) -> bool:
-        """Have the waiter look again; `False` if its event loop has ended, or was stopped and may never go on."""
+        """Have the waiter try again; `False` if its event loop has ended, or was stopped and may never run again."""
         loop, self.is_awake = self.loop, True
         if loop is _event_loop():
-            self._wake()
+            self._raise_alarm()
             return True
         is_asyncio = isinstance(loop, AbstractEventLoop)
         try:
-            (loop.call_soon_threadsafe if is_asyncio else loop.run_sync_soon)(self._wake)
-        except RuntimeError:
+            (loop.call_soon_threadsafe if is_asyncio else loop.run_sync_soon)(self._raise_alarm)
+        except RuntimeError:  # the loop is closed
             return False
         return not is_asyncio or bool(loop.is_running())
 
-    def _wake(self) -> None:
-        bell = self._bell
-        if bell is None:
+    def _raise_alarm(self) -> None:
+        alarm = self._alarm
+        if alarm is None:
             return
         if not isinstance(self.loop, AbstractEventLoop):
-            bell.set()
-        elif not bell.done():  # it is when the wait is over, or being cancelled
-            bell.set_result(None)
+            alarm.set()
+        elif not alarm.done():  # it is done if the wait is over, or has been cancelled
+            alarm.set_result(None)
 
 
 class Limiter:
@@ -177,43 +194,47 @@ class Limiter:
         self.clock = clock
         self.usage = Usage()
         self._queue: deque[Waiter] = deque()
-        self._blocked: list[Waiter] = []  # of event loops that are blocked
+        self._set_aside: list[Waiter] = []  # whose event loops are blocked
         self._queued_tokens = 0.0
         self._calls_to_wake = self._last_number = 0
         self._lock = RLock()
 
-    async def acquire(self, tokens: float = 0.0, *, max_wait: float | None = None, listener: Listener = _DEAF) -> Lease:
+    async def acquire(
+        self, tokens: float = 0.0, *, max_wait: float | None = None, listener: Listener = _NO_LISTENER
+    ) -> Lease:
         """Wait until a call of about this many tokens may begin.
 
         Raises `RateLimitTimeout` as soon as it is known that this takes longer than `max_wait` seconds.
         """
         waiter = Waiter(tokens)
-        answer = self._enter(waiter)
+        answer = self._take_or_queue(waiter)
         if isinstance(answer, Lease):
             return answer
         try:
-            patience = _Patience(self.clock, waiter.now, max_wait, listener)
+            wait = _LimitedWait(self.clock, waiter.now, max_wait, listener)
             while True:
                 if answer is not None:
-                    patience.check(answer, waiter)
-                    waiter.ahead = 0  # counted once; a later look need not be as close
-                    seconds = min(answer.again, patience.left())
+                    wait.check(answer, waiter)
+                    waiter.ahead = 0  # counted once; later estimates need not be as close
+                    seconds = min(answer.again, wait.remaining())
                     if seconds < inf and self.clock is not loop_time:
-                        seconds = min(seconds, _PACE)
+                        seconds = min(seconds, _CLOCK_POLL)
                     waiter.due = waiter.now + seconds
+                    # It may have been woken since it was queued, by another thread or the garbage collector.
                     if not waiter.is_awake:
                         await waiter.sleep(seconds)
                 waiter.is_awake = False
-                waiter.looks += 1
-                answer = self._look(waiter) or await self._look_elsewhere(waiter, listener)
+                waiter.tries += 1
+                answer = self._try(waiter) or await self._take_from_store(waiter, listener)
                 if isinstance(answer, Lease):
                     return answer
         finally:
-            if waiter.is_queued or self._blocked:
-                self._leave(waiter)
+            # Cancelled or refused, it must not stay at the head. A waiter that took has left the queue already.
+            if waiter.is_queued or self._set_aside:
+                self._withdraw(waiter)
 
     def change(self, limits: Limits) -> None:
-        """Have other limits from now on, also for those that wait."""
+        """Have other limits from now on, also for the calls that wait."""
         with self._lock:
             self.limits = limits
             self._wake_head()
@@ -223,22 +244,23 @@ class Limiter:
         with self._lock:
             self.usage.block(self.clock(), seconds)
             waiters = list(self._queue)
+        # All of them, since a call with a `max_wait` may now have to wait too long.
         for waiter in waiters:
             waiter.wake()
 
-    def is_at_rest(self) -> bool:
-        """Say whether nobody calls or waits, and nothing is used."""
+    def is_idle(self) -> bool:
+        """Say whether no call runs or waits, and nothing is in use."""
         with self._lock:
-            return not self._queue and not self._blocked and self.usage.is_at_rest(self.limits, self.clock())
+            return not self._queue and not self._set_aside and self.usage.is_idle(self.limits, self.clock())
 
     def end(self, lease: Lease, difference: float) -> None:
-        """Count the end of a call that took that many tokens more than it was counted with; let the next one look."""
+        """Count the end of a call that used `difference` tokens more than it was counted with; wake the next one."""
         with self._lock:
             self.usage.end(lease, difference)
             self._wake_head()
 
-    def _enter(self, waiter: Waiter) -> Lease | Refusal | None:
-        """Take at once, or queue; `None` if the waiter is to look before it sleeps."""
+    def _take_or_queue(self, waiter: Waiter) -> Lease | Refusal | None:
+        """Take at once, or queue; `None` if the waiter is to try before it sleeps."""
         with self._lock:
             calls_to_wake = self._calls_to_wake
             if not self._queue:
@@ -246,16 +268,16 @@ class Limiter:
                 if isinstance(answer, Lease):
                     return answer
             else:
-                answer = self._refuse_last(waiter)
+                answer = self._refuse_newcomer(waiter)
             self._join(waiter)
             # If the garbage collector has ended calls meanwhile, this waiter was not there yet to be woken.
             return answer if calls_to_wake == self._calls_to_wake else None
 
-    def _refuse_last(self, waiter: Waiter) -> Refusal:
+    def _refuse_newcomer(self, waiter: Waiter) -> Refusal:
         """Return why a waiter that comes after all others must wait."""
         waiter.loop = _event_loop()
         waiter.ahead = len(self._queue)
-        return self._in_turn(waiter, self._queued_tokens)
+        return self._refuse_until_turn(waiter, self._queued_tokens)
 
     def _take(self, waiter: Waiter) -> Lease | Refusal:
         waiter.now = self.clock()
@@ -269,42 +291,43 @@ class Limiter:
             self._last_number += 1
             waiter.number = self._last_number
             self._queue.append(waiter)
-        else:  # it returns to its place
-            place = (place for place, other in enumerate(self._queue) if other.number > waiter.number)
-            self._queue.insert(next(place, len(self._queue)), waiter)
+        else:  # it was set aside, and returns to its place
+            later = (place for place, queued in enumerate(self._queue) if queued.number > waiter.number)
+            self._queue.insert(next(later, len(self._queue)), waiter)
         self._queued_tokens += waiter.tokens
         if self._queue[0].loop is not waiter.loop:
             self._wake_head()  # to find out whether its event loop is still there
 
-    def _look(self, waiter: Waiter) -> Lease | Refusal | None:
-        """Take, or say why not; `None` if that is to be asked elsewhere."""
+    def _try(self, waiter: Waiter) -> Lease | Refusal | None:
+        """Take, or say why not; `None` if the store is to be asked."""
         with self._lock:
             if not self._is_head(waiter):
-                return self._in_turn(waiter, 0.0)
+                return self._refuse_until_turn(waiter, 0.0)
             answer = self._take(waiter)
             if isinstance(answer, Lease):
-                self._step_out(waiter)
+                self._leave(waiter)
             return answer
 
-    async def _look_elsewhere(self, waiter: Waiter, listener: Listener) -> Lease | Refusal:
-        raise NotImplementedError  # here every look is an answer
+    async def _take_from_store(self, waiter: Waiter, listener: Listener) -> Lease | Refusal:
+        raise NotImplementedError  # without a store, `_try` always has an answer
 
     def _is_head(self, waiter: Waiter) -> bool:
+        """Say whether it is this waiter's turn, after bringing the queue up to date with blocked event loops."""
         if not waiter.is_queued:  # its event loop was stopped or blocked, and runs again
-            blocked, self._blocked = self._blocked, []
-            for other in blocked:
-                (self._join if other.loop is waiter.loop else self._blocked.append)(other)
+            set_aside, self._set_aside = self._set_aside, []
+            for other in set_aside:
+                (self._join if other.loop is waiter.loop else self._set_aside.append)(other)
         if not waiter.is_queued:
             self._join(waiter)
         head = self._queue[0]
         if head.loop is not waiter.loop:
             waiter.now = self.clock()
-            if waiter.sees_blocked(head):
-                self._step_over(head.loop)
+            if waiter.finds_blocked(head):
+                self._set_loop_aside(head.loop)
         return self._queue[0] is waiter
 
-    def _step_over(self, loop: Any) -> None:
-        """Let others go before the waiters of an event loop that is blocked; when it runs again, they come back."""
+    def _set_loop_aside(self, loop: object) -> None:
+        """Let others go before the waiters of a blocked event loop; these come back when it runs again."""
         waiters, self._queue = self._queue, deque()
         for waiter in waiters:
             if waiter.loop is not loop:
@@ -312,26 +335,28 @@ class Limiter:
                 continue
             waiter.is_queued = False
             self._queued_tokens -= waiter.tokens
-            if waiter.wake():
-                self._blocked.append(waiter)
+            if waiter.wake():  # if not, its loop has ended and the waiter with it
+                self._set_aside.append(waiter)
         self._wake_head()
 
-    def _in_turn(self, waiter: Waiter, tokens_ahead: float) -> Refusal:
-        """Return what can be said of a waiter that is not the head."""
+    def _refuse_until_turn(self, waiter: Waiter, tokens_ahead: float) -> Refusal:
+        """Return how long a waiter that is not the head must wait at least."""
         waiter.now = self.clock()
-        again = inf if not self._queue or self._queue[0].loop is waiter.loop else _GRACE
+        # The head wakes the next one, unless its event loop is blocked: others have to check for that themselves.
+        again = inf if not self._queue or self._queue[0].loop is waiter.loop else _HEAD_GRACE
         refusal = self.usage.wait(self.limits, waiter.now, waiter.tokens, waiter.ahead, tokens_ahead)
         if refusal is None or not refusal.seconds:
-            return TURN if again == inf else Refusal(0.0, "turn", again)
+            return NOT_YOUR_TURN if again == inf else Refusal(0.0, "turn", again)
         return Refusal(refusal.seconds, refusal.reason, again)
 
-    def _leave(self, waiter: Waiter) -> None:
+    def _withdraw(self, waiter: Waiter) -> None:
+        """Leave the queue without having taken anything."""
         with self._lock:
-            if waiter in self._blocked:
-                self._blocked.remove(waiter)
-            self._step_out(waiter)
+            if waiter in self._set_aside:
+                self._set_aside.remove(waiter)
+            self._leave(waiter)
 
-    def _step_out(self, waiter: Waiter) -> None:
+    def _leave(self, waiter: Waiter) -> None:
         if waiter.is_queued:
             was_head = self._queue[0] is waiter
             self._remove(waiter)
@@ -339,9 +364,9 @@ class Limiter:
                 self._wake_head()
 
     def _is_full(self) -> bool:
-        """Say whether the next one may as well sleep on: the end of a call will wake it."""
-        most = self.limits.max_concurrency
-        return most is not None and self.usage.active >= most
+        """Say whether the next waiter need not be woken, since the end of a call will do that."""
+        limit = self.limits.max_concurrency
+        return limit is not None and self.usage.active >= limit
 
     def _wake_head(self) -> None:
         self._calls_to_wake += 1
@@ -349,7 +374,7 @@ class Limiter:
             head = self._queue[0]
             if head.wake():
                 break
-            self._remove(head)
+            self._remove(head)  # its event loop has ended, so it can never leave by itself
 
     def _remove(self, waiter: Waiter) -> None:
         if not waiter.is_queued:
@@ -362,31 +387,32 @@ class Limiter:
         self._queued_tokens -= waiter.tokens
 
 
-class _Patience:
-    """How long one call is willing to wait, and what it has been told."""
+class _LimitedWait:
+    """How long one call is willing to wait, and what has been announced of its wait."""
 
-    __slots__ = ("_clock", "_deadline", "_listener", "_max_wait", "_promised")
+    __slots__ = ("_announced", "_clock", "_deadline", "_listener", "_max_wait")
 
     def __init__(self, clock: Callable[[], float], now: float, max_wait: float | None, listener: Listener) -> None:
         self._clock = clock
         self._max_wait = max_wait
         self._deadline = inf if max_wait is None else now + max_wait
         self._listener = listener
-        self._promised = -inf
+        self._announced = -inf  # until when
 
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Return for how many seconds the call may still wait."""
         return inf if self._deadline == inf else max(0.0, self._deadline - self._clock())
 
     def check(self, refusal: Refusal, waiter: Waiter) -> None:
-        """Raise `RateLimitTimeout` if that is too long to wait, or else tell whoever wants to know."""
-        until, first = waiter.now + refusal.seconds, self._promised == -inf
-        if until > self._deadline or (waiter.now >= self._deadline and not first):
+        """Raise `RateLimitTimeout` if the wait is too long; otherwise announce it, if it is news."""
+        until, is_first = waiter.now + refusal.seconds, self._announced == -inf
+        # With `max_wait=0` a call that must wait for its turn alone is not refused before it has tried once.
+        if until > self._deadline or (waiter.now >= self._deadline and not is_first):
             raise RateLimitTimeout(
                 f"the rate limit ({refusal.reason}) allows this call in {refusal.seconds:.3g} s at the earliest, "
                 f"but max_wait={self._max_wait:g}: wait longer, or call less",
                 retry_after=refusal.seconds,
             )
-        if first or (refusal.seconds > 0 and until > self._promised + _NEWS):
-            self._promised = until
-            self._listener.waits(refusal, waiter.ahead)
+        if is_first or (refusal.seconds > 0 and until > self._announced + _NOTABLE):
+            self._announced = until
+            self._listener.on_wait(refusal, waiter.ahead)

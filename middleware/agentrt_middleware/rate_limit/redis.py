@@ -8,31 +8,35 @@ from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
 
 __all__ = ["RedisStore"]
 
-_LONGEST = 86_400  # seconds
+_MAX_LEASE = 86_400  # seconds
 _SCHEMES = ("redis://", "rediss://", "unix://")
-_KEPT = "600"  # seconds for which a call that has lost its place may still tell of its tokens
-_POLL = "0.1"  # seconds until the next look where only the end of another process's call can help
+_KEPT = "600"  # seconds for which a call that has lost its place may still report its tokens
+_POLL = "0.1"  # seconds until the next try if only the end of another process's call can help
 
-# The same reckoning as `Usage`, on the server's clock. Should that be set back, everything is moved back with it.
-# A lease whose time has run out has no place any more, but is kept for KEPT seconds: its call may still end, and then
-# took other tokens than it was counted with. What is not there has ended, or was lost with the server.
-# Of the tokens, `surpluses` has for each open call the largest surplus of the stretches that begin with it, or between
-# the open call before it and it; `begun` has the order in which these calls began, `latest` the largest surplus of the
-# stretches that begin after the last of them, and `tokens` what is to be added to all of these numbers.
+# The same arithmetic as that of `Usage`, on the server's clock. If that is set back, everything is moved back with it.
+# A script, so that asking and taking is one step for all processes.
+#
+# An expired lease has no place any more, but is kept for KEPT seconds: its call may still end, with other tokens than
+# it was counted with. A lease that is not there has ended, or was lost with the server.
+#
+# Instead of the tree of `Usage`, sorted sets hold the tokens: `surpluses` has for each open call the largest surplus of
+# the stretches that begin with it, or between the open call before it and it; `begun` has the order in which these
+# calls began, `latest` the largest surplus of the stretches that begin after the last of them, and `tokens` what is to
+# be added to all of these numbers.
 _SCRIPT = """
 local usage, leases, begun, surpluses = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local what, name, amount, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local interval, rpm = tonumber(ARGV[5]), tonumber(ARGV[6])
-local tpm, most = tonumber(ARGV[7]), tonumber(ARGV[8])
+local tpm, max_concurrency = tonumber(ARGV[7]), tonumber(ARGV[8])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-local found = redis.call('HMGET', usage, 'at', 'requests', 'tokens', 'latest', 'next_start', 'blocked_until')
-local at = tonumber(found[1] or now)
-local requests, tokens, latest = tonumber(found[2] or 0), tonumber(found[3] or 0), tonumber(found[4] or 0)
-local next_start, blocked_until = tonumber(found[5] or 0), tonumber(found[6] or 0)
+local saved = redis.call('HMGET', usage, 'at', 'requests', 'tokens', 'latest', 'next_start', 'blocked_until')
+local at = tonumber(saved[1] or now)
+local requests, tokens, latest = tonumber(saved[2] or 0), tonumber(saved[3] or 0), tonumber(saved[4] or 0)
+local next_start, blocked_until = tonumber(saved[5] or 0), tonumber(saved[6] or 0)
 local passed = now - at
 if passed < 0 then
-  for _, each in ipairs(redis.call('ZRANGE', leases, 0, -1)) do redis.call('ZINCRBY', leases, passed, each) end
+  for _, call in ipairs(redis.call('ZRANGE', leases, 0, -1)) do redis.call('ZINCRBY', leases, passed, call) end
   next_start, blocked_until, passed = next_start + passed, blocked_until + passed, 0
 end
 local function exact(number) return string.format('%.17g', number) end
@@ -51,8 +55,8 @@ local function pour()
 end
 local function raise(first, last, difference)
   if difference == 0 then return end
-  for _, each in ipairs(redis.call('ZRANGE', begun, first, last)) do
-    redis.call('ZINCRBY', surpluses, exact(difference), each)
+  for _, call in ipairs(redis.call('ZRANGE', begun, first, last)) do
+    redis.call('ZINCRBY', surpluses, exact(difference), call)
   end
 end
 local function correct(call, difference)
@@ -87,8 +91,8 @@ end
 
 local function refusal()
   local seconds, reason = blocked_until - now, 'retry_after'
-  local function wait(other, why)
-    if other > seconds then seconds, reason = other, why end
+  local function wait(candidate, limit)
+    if candidate > seconds then seconds, reason = candidate, limit end
   end
   if interval > 0 then wait(next_start - now, 'min_interval') end
   if rpm > 0 then wait((requests + 1 - math.max(1, rpm)) * 60 / rpm, 'requests_per_minute') end
@@ -97,7 +101,7 @@ local function refusal()
     local text = string.format('%.6f', seconds + 0.000001)
     return {text, reason, text}
   end
-  if most > 0 and redis.call('ZCOUNT', leases, string.format('(%.6f', now), '+inf') >= most then
+  if max_concurrency > 0 and redis.call('ZCOUNT', leases, string.format('(%.6f', now), '+inf') >= max_concurrency then
     return {'0', 'max_concurrency', 'POLL'}
   end
 end
@@ -109,9 +113,9 @@ end
 
 local answer = {}
 if what == 'take' then
-  for _, each in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now - KEPT)) do
-    correct(each, 0)
-    redis.call('ZREM', leases, each)
+  for _, call in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now - KEPT)) do
+    correct(call, 0)
+    redis.call('ZREM', leases, call)
   end
   local refused = refusal()
   if refused then
@@ -146,24 +150,24 @@ return answer
 class RedisStore:
     """Counts in Redis, on its clock: `redis://`, `rediss://` or `unix://`. Needs the extra `redis`.
 
-    A call of which nothing is heard for `lease_seconds` loses its place of `max_concurrency`: its process has died, was
-    stopped, or could not give the place back and has been idle since. A call is heard of when the next piece of its
-    stream is asked for. One that is silent for longer, since it does not stream or the model thinks, loses its place
-    as well: another call may begin. From its next piece to its end it counts again, if need be beyond the limit, and
-    the log tells of it.
+    A call that is silent for `lease_seconds` loses its place of `max_concurrency`, since its process may have died, may
+    have been stopped, or may have failed to give the place back. A call is renewed when the next piece of its stream is
+    asked for. One that is silent for longer because it does not stream, or because the model thinks, loses its place as
+    well, and another call may begin. From its next piece to its end it counts again, even beyond the limit, and the log
+    says so.
     """
 
     url: str = field(repr=False)  # may hold a password
     lease_seconds: float = 90.0  # more than a minute of waiting for a piece, even if a renewal was not yet due
 
     def __post_init__(self) -> None:
-        _coredis()
+        _import_coredis()  # so that a missing package is an error here, and not of the first call
         if not str(self.url).startswith(_SCHEMES):
             raise ConfigError(f"RedisStore(url) begins with {', '.join(_SCHEMES)}: it was given another one")
         seconds: object = self.lease_seconds
-        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= _MAX_LEASE:
             raise ConfigError(
-                f"RedisStore(lease_seconds=...) is a number above 0 and up to {_LONGEST:,}, not {seconds!r:.200}"
+                f"RedisStore(lease_seconds=...) is a number above 0 and up to {_MAX_LEASE:,}, not {seconds!r:.200}"
             )
 
     async def take(self, key: str, limits: Limits, tokens: float, lease: str) -> Refusal | None:
@@ -174,12 +178,12 @@ class RedisStore:
     async def renew(self, key: str, limits: Limits, lease: str) -> bool:
         """Count that call for `lease_seconds` more.
 
-        `False` if it had lost its place; it has one again, if need be beyond the limit.
+        `False` if it had lost its place; it gets one again, even beyond the limit.
         """
         return bool(await self._run(key, limits, "renew", lease, 0.0))
 
     async def end(self, key: str, limits: Limits, lease: str, difference: float) -> bool:
-        """Count the end of that call, which took that many tokens more than it was counted with.
+        """Count the end of that call, which used `difference` tokens more than it was counted with.
 
         Does nothing the second time. `False` if it had lost its place.
         """
@@ -190,21 +194,21 @@ class RedisStore:
         await self._run(key, limits, "block", "", seconds)
 
     async def _run(self, key: str, limits: Limits, what: str, lease: str, amount: float) -> Any:
-        coredis = _coredis()
-        # One connection per question: coredis keeps those of a pool in a task group, which belongs to the task that
-        # opened it, and a limiter is asked by many tasks and outlives them all. It costs a millisecond.
+        coredis = _import_coredis()
+        # One connection per question, which costs a millisecond. A pool of coredis would keep its connections in a task
+        # group, which belongs to the task that opened it, but a limiter serves many tasks and outlives them all.
         client = coredis.Redis.from_url(
             self.url, decode_responses=True, verify_version=False, retry_policy=coredis.retry.NoRetryPolicy()
         )
-        most = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
-        numbers = [amount, self.lease_seconds, limits.min_interval, *(each or 0.0 for each in most)]
-        # In one slot of a cluster, by the braces.
+        maximums = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
+        numbers = [amount, self.lease_seconds, limits.min_interval, *(maximum or 0.0 for maximum in maximums)]
+        # The braces put all keys into one slot of a cluster, as a script needs them.
         keys = [f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases", "begun", "surpluses")]
         async with client:
-            return await client.eval(_SCRIPT, keys, [what, lease, *(repr(float(each)) for each in numbers)])
+            return await client.eval(_SCRIPT, keys, [what, lease, *(repr(float(number)) for number in numbers)])
 
 
-def _coredis() -> Any:
+def _import_coredis() -> Any:
     try:
         import coredis
         import coredis.retry

@@ -1,11 +1,14 @@
-"""What is allowed, and what was used of it. Numbers only: nothing here waits, and whoever asks says what time it is.
+"""The arithmetic of the limits: what is allowed, and what has been used of it.
 
-Requests and tokens are two buckets that leak: what is used flows off evenly, a minute's worth per minute, and a call
-may begin where it still fits into a minute's worth. So the calls that begin within `w` seconds take no more than one
-minute's worth and `w / 60` of another. What is larger than a bucket fits when that is empty, and is then worked off.
+Numbers only: nothing here waits, and the caller says what time it is.
 
-A call counts with an estimate of its tokens until it ends, and from then on with those that it took, as if they had
-been known when it began. So the promise holds for what was really taken. If an estimate was too low, the difference is
+Requests and tokens are two leaky buckets. What is used drains evenly, a minute's worth per minute, and a call may begin
+if it still fits into a minute's worth. So the calls that begin within `w` seconds use no more than one minute's worth
+and `w / 60` of another. A call that is larger than its bucket fits when the bucket is empty, and later calls wait until
+it has drained.
+
+A call counts with an estimate of its tokens until it ends, and from then on with those that it has used, as if they had
+been known when it began. So the promise holds for what was really used. If an estimate was too low, the difference is
 a debt, which later calls wait for.
 """
 
@@ -17,12 +20,12 @@ from typing import NamedTuple
 __all__ = ["Limits", "Refusal", "Usage"]
 
 _MINUTE = 60.0
-_SOON = 1e-6  # seconds that are not worth a wait, as clocks and floats are no better than that
+_NEGLIGIBLE = 1e-6  # seconds not worth a wait, as clocks and floats are no more precise than that
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may be used; `None` is without limit. `min_interval` is in seconds, from one start to the next."""
+    """What may be used; `None` means no limit. `min_interval` is in seconds, from one start to the next."""
 
     min_interval: float = 0.0
     requests_per_minute: float | None = None
@@ -33,7 +36,7 @@ class Limits:
 class Refusal(NamedTuple):
     """Why a call may not begin: it has to wait `seconds` at least, and may ask again in `again` seconds.
 
-    `again` is infinite where no time will help, but the end of another call.
+    `again` is infinite if only the end of another call will help, and not time.
     """
 
     seconds: float
@@ -45,7 +48,7 @@ _FULL = Refusal(0.0, "max_concurrency", inf)
 
 
 class Usage:
-    """What was used of some limits, which may be other ones at the next question."""
+    """What has been used; the limits are an argument, since they may change from one question to the next."""
 
     __slots__ = ("_at", "_requests", "_tokens", "active", "blocked_until", "next_start")
 
@@ -64,11 +67,11 @@ class Usage:
 
     def charge(self, limits: Limits, now: float, tokens: float, call: Hashable) -> None:
         """Count a call that begins now, allowed or not."""
-        self._flow_off(limits, now)
+        self._drain(limits, now)
         self._count(limits, now, tokens, call)
 
     def end(self, call: Hashable, difference: float) -> None:
-        """Count the end of a call that took that many tokens more than it was counted with."""
+        """Count the end of a call that used `difference` tokens more than it was counted with."""
         if self.active:
             self.active -= 1
         self._tokens.correct(call, difference)
@@ -80,32 +83,34 @@ class Usage:
     def wait(
         self, limits: Limits, now: float, tokens: float, ahead: int = 0, tokens_ahead: float = 0.0
     ) -> Refusal | None:
-        """Say why a call of this many tokens must not begin now, after `ahead` others that were to begin before it."""
-        self._flow_off(limits, now)
+        """Return why a call of this many tokens must not begin now, if `ahead` others are to begin before it."""
+        self._drain(limits, now)
         seconds, reason = self.blocked_until - now, "retry_after"
         if limits.min_interval:
             interval = self.next_start - now + ahead * limits.min_interval
             if interval > seconds:
                 seconds, reason = interval, "min_interval"
-        most = limits.requests_per_minute
-        if most is not None:
-            flow = (self._requests + ahead + 1 - (most if most > 1 else 1.0)) * _MINUTE / most
-            if flow > seconds:
-                seconds, reason = flow, "requests_per_minute"
-        most = limits.tokens_per_minute
-        if most is not None:
-            flow = (self._tokens.level + tokens_ahead - (most - tokens if most > tokens else 0.0)) * _MINUTE / most
-            if flow > seconds:
-                seconds, reason = flow, "tokens_per_minute"
-        if seconds > _SOON:
+        # How long until what is too much now has drained. A call that is larger than its bucket waits until that is
+        # empty. Comparisons instead of `max`: every call comes through here, and each waiter more than once.
+        rate = limits.requests_per_minute
+        if rate is not None:
+            draining = (self._requests + ahead + 1 - (rate if rate > 1 else 1.0)) * _MINUTE / rate
+            if draining > seconds:
+                seconds, reason = draining, "requests_per_minute"
+        rate = limits.tokens_per_minute
+        if rate is not None:
+            draining = (self._tokens.level + tokens_ahead - (rate - tokens if rate > tokens else 0.0)) * _MINUTE / rate
+            if draining > seconds:
+                seconds, reason = draining, "tokens_per_minute"
+        if seconds > _NEGLIGIBLE:
             return Refusal(seconds, reason, seconds)
         if limits.max_concurrency is not None and self.active + ahead >= limits.max_concurrency:
             return _FULL
         return None
 
-    def is_at_rest(self, limits: Limits, now: float) -> bool:
-        """Say whether this is no different from new."""
-        self._flow_off(limits, now)
+    def is_idle(self, limits: Limits, now: float) -> bool:
+        """Say whether nothing is in use, as if this were new."""
+        self._drain(limits, now)
         used = self.active or self._requests or self._tokens.level
         return not used and max(self.next_start, self.blocked_until) <= now
 
@@ -116,66 +121,67 @@ class Usage:
         self.next_start = now + limits.min_interval
         self.active += 1
 
-    def _flow_off(self, limits: Limits, now: float) -> None:
+    def _drain(self, limits: Limits, now: float) -> None:
         minutes = (now - self._at) / _MINUTE
         if minutes > 0:
             self._at = now
-            left = self._requests - minutes * (limits.requests_per_minute or inf)
-            self._requests = left if left > 0 else 0.0
+            requests = self._requests - minutes * (limits.requests_per_minute or inf)
+            self._requests = requests if requests > 0 else 0.0
             if limits.tokens_per_minute is not None:
-                self._tokens.leak(minutes * limits.tokens_per_minute)
+                self._tokens.drain(minutes * limits.tokens_per_minute)
             elif self._tokens.level:  # they are no longer limited
                 self._tokens = _Bucket()
 
 
 class _Bucket:
-    """How full a leaking bucket is, if what a call has poured in may later turn out to be more or less.
+    """How full a leaky bucket is, if what a call has poured in may later turn out to be more or less.
 
-    The surplus of a stretch of time that ends now is what was poured in during it, less what flows off in that time;
-    the level is the largest surplus of all stretches that begin with a call. Correcting what a call has poured in
-    changes the stretches that contain its beginning, and no others: what has flowed off is never given back.
+    The surplus of a stretch of time that ends now is what was poured in during it, less what drains in that time; the
+    level is the largest surplus of all stretches that begin with a call. Correcting what a call has poured in changes
+    the stretches that contain its beginning, and no others: what has drained is never given back.
 
     A binary tree over the calls in progress, and those that began after the first of them, holds for each run of calls
-    what was poured in less what flowed off meanwhile (`_sums`), and the largest surplus at its end (`_surpluses`). So
+    what was poured in less what drained meanwhile (`_sums`), and the largest surplus at its end (`_surpluses`). So
     pouring and correcting take a number of steps that grows with the logarithm of the calls. Node `n` has the children
-    `2n` and `2n + 1`; what was there before the first leaf is one number (`_before`).
+    `2n` and `2n + 1`; the level before the first leaf is one number (`_before`).
     """
 
-    __slots__ = ("_before", "_flowed", "_next", "_places", "_size", "_sums", "_surpluses")
+    __slots__ = ("_before", "_drained", "_next", "_places", "_size", "_sums", "_surpluses")
 
     def __init__(self) -> None:
         self._before = 0.0
-        self._flowed = 0.0  # since the last call began
+        self._drained = 0.0  # since the last call began
         self._places: dict[Hashable, int] = {}  # of the calls that may be corrected, among the leaves
-        self._plant([])
+        self._build_tree([])
 
     @property
     def level(self) -> float:
         before, since = self._before + self._sums[1], self._surpluses[1]
-        surplus = (before if before > since else since) - self._flowed
+        surplus = (before if before > since else since) - self._drained
         return surplus if surplus > 0 else 0.0
 
-    def leak(self, amount: float) -> None:
-        """Let that amount flow off."""
-        self._flowed += amount
+    def drain(self, amount: float) -> None:
+        """Let that amount drain."""
+        self._drained += amount
 
     def pour(self, amount: float, call: Hashable) -> None:
-        """Pour in what a call that begins now is about to take."""
+        """Pour in what a call that begins now is about to use."""
         if not self._places:
-            self._before, self._flowed, self._next = self.level, 0.0, 0
+            # No call can be corrected any more, so the level is all there is to know of the past.
+            self._before, self._drained, self._next = self.level, 0.0, 0
             if self._size > 1:
-                self._plant([])
+                self._build_tree([])
         elif self._next == self._size:
-            self._plant(self._runs())
+            self._build_tree(self._merged_runs())
         self._places[call] = self._next
-        self._set(self._next, amount - self._flowed, amount)
+        self._set(self._next, amount - self._drained, amount)
         self._next += 1
-        self._flowed = 0.0
+        self._drained = 0.0
 
     def correct(self, call: Hashable, difference: float) -> None:
         """Count a call, for the last time, as if it had poured in that much more when it began."""
         place = self._places.pop(call, None)
-        if place is not None and difference:  # without a place, it began when tokens were not limited
+        if place is not None and difference:  # a call without a place began when tokens were not limited
             node = self._size + place
             self._set(place, self._sums[node] + difference, self._surpluses[node] + difference)
 
@@ -183,6 +189,8 @@ class _Bucket:
         sums, surpluses = self._sums, self._surpluses
         node = self._size + place
         sums[node], surpluses[node] = total, surplus
+        # Up to the root. The largest surplus of two runs is that of the later one, or that of the earlier one and all
+        # that was poured in since.
         while node > 1:
             node >>= 1
             right = 2 * node + 1
@@ -190,24 +198,25 @@ class _Bucket:
             sums[node] = sums[right - 1] + later
             surpluses[node] = before if before > after else after
 
-    def _runs(self) -> list[tuple[float, float]]:
-        """Return the leaves; neighbours that can no longer be corrected are merged into one."""
+    def _merged_runs(self) -> list[tuple[float, float]]:
+        """Return the leaves; neighbours that can no longer be corrected are merged into one run."""
         calls = {place: call for call, place in self._places.items()}
         runs: list[tuple[float, float]] = []
-        is_open = True
+        is_correctable = True
         for place in range(self._next):
             total, surplus = self._sums[self._size + place], self._surpluses[self._size + place]
             if place in calls:
                 self._places[calls[place]] = len(runs)
-            elif not is_open:
+            elif not is_correctable:
                 total_before, surplus_before = runs.pop()
                 total, surplus = total_before + total, max(surplus_before + total, surplus)
-            is_open = place in calls
+            is_correctable = place in calls
             runs.append((total, surplus))
         return runs
 
-    def _plant(self, runs: list[tuple[float, float]]) -> None:
+    def _build_tree(self, runs: list[tuple[float, float]]) -> None:
         self._next = 0
+        # At least twice the room that the runs need, so that the cost of building spreads over the calls to come.
         self._size = 2 << len(runs).bit_length() if runs else 1
         self._sums = [0.0] * (2 * self._size)
         self._surpluses = [-inf] * (2 * self._size)

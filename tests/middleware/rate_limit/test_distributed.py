@@ -7,7 +7,7 @@ import pytest
 
 from agentrt_middleware.rate_limit.distributed import SharedLimiter
 from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
-from tests.middleware.played import on_both_loops, play
+from tests.middleware.fake_time import on_both_loops, play
 
 PATIENCE = 10.0  # seconds; only a failure waits that long
 
@@ -72,18 +72,18 @@ def parts():
     return store, SharedLimiter(Limits(max_concurrency=1), store, "key", clock=time), time
 
 
-async def test_a_call_that_ends_while_the_store_is_away_gives_its_place_back_later(parts):
+async def test_an_end_the_store_missed_is_reported_later(parts):
     store, limiter, time = parts
     lease = await limiter.acquire()
     store.is_down = True
     await lease.settle()
-    assert not limiter.is_at_rest()
+    assert not limiter.is_idle()
     store.is_down = False
     time.now += 5.0
     with anyio.fail_after(PATIENCE):
         await (await limiter.acquire()).settle()
     assert store.leases == set()
-    assert limiter._owed == {}
+    assert limiter._unreported == {}
 
 
 async def test_a_place_whose_grant_came_too_late_is_given_back(parts):
@@ -101,7 +101,7 @@ async def test_a_place_whose_grant_came_too_late_is_given_back(parts):
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("ends", [False, True], ids=["beginning", "ending"])
-async def test_a_cancellation_of_asyncios_own_loses_no_place(parts, ends, anyio_backend):
+async def test_an_asyncio_task_cancel_loses_no_place(parts, ends, anyio_backend):
     store, limiter, _ = parts
     lease = await limiter.acquire() if ends else None
     store.gate = anyio.Event()
@@ -116,36 +116,36 @@ async def test_a_cancellation_of_asyncios_own_loses_no_place(parts, ends, anyio_
     assert store.leases == set()
 
 
-async def test_a_call_that_goes_on_is_renewed_three_times_in_a_lease(parts):
+async def test_a_continuing_call_is_renewed_three_times_per_lease(parts):
     store, limiter, time = parts
     lease = await limiter.acquire()
     due = []
     for _ in range(18):
         time.now += 10.0
-        if lease.is_due():
+        if lease.needs_renewal():
             due.append(time.now)
             await lease.renew()
     assert due == [30, 60, 90, 120, 150, 180]
     assert store.renewed == [*store.leases] * 6
     await lease.settle()
     time.now += 30.0
-    assert not lease.is_due()
+    assert not lease.needs_renewal()
 
 
-async def test_where_the_calls_at_a_time_are_not_limited_none_is_renewed(parts):
+async def test_no_lease_is_renewed_without_max_concurrency(parts):
     store, _, time = parts
     limiter = SharedLimiter(Limits(min_interval=1), store, "key", clock=time)
     store.take = take_always
     lease = await limiter.acquire()
     time.now += 1_000.0
-    assert not lease.is_due()
+    assert not lease.needs_renewal()
 
 
 async def take_always(key, limits, tokens, lease):
     return None
 
 
-async def test_a_renewal_that_reaches_the_store_after_the_end_keeps_no_place(parts):
+async def test_a_renewal_that_arrives_after_the_end_holds_no_place(parts):
     store, limiter, time = parts
     lease = await limiter.acquire()
     (name,) = store.leases
@@ -161,7 +161,7 @@ async def test_a_renewal_that_reaches_the_store_after_the_end_keeps_no_place(par
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["going on", "ending"])
-async def test_the_log_tells_of_a_call_that_had_lost_its_place(parts, ends, caplog):
+async def test_a_call_that_lost_its_place_is_logged(parts, ends, caplog):
     store, limiter, _ = parts
     lease = await limiter.acquire()
     store.leases.clear()
@@ -171,30 +171,30 @@ async def test_the_log_tells_of_a_call_that_had_lost_its_place(parts, ends, capl
     assert len(store.leases) == (not ends)
 
 
-async def test_no_call_has_to_wait_until_all_that_is_owed_is_told(parts):
+async def test_a_call_does_not_wait_until_all_ends_are_reported(parts):
     store, limiter, _ = parts
     for number in range(100):
-        limiter.owe(f"lease-{number}", 0.0)
+        limiter.report_later(f"lease-{number}", 0.0)
     await limiter.acquire()
     assert 0 < len(store.ended) < 10
 
 
-async def test_what_another_thread_has_just_told_is_not_told_again(parts):
+async def test_an_end_reported_by_another_thread_is_reported_once(parts):
     store, limiter, _ = parts
 
     class OthersPay(Time):
         def __call__(self):
-            limiter._owed.clear()  # as a thread does that gets its turn here
+            limiter._unreported.clear()  # as a thread does that gets its turn here
             return self.now
 
-    limiter.owe("lease", 0.0)
+    limiter.report_later("lease", 0.0)
     limiter.clock = OthersPay()
-    await limiter._pay()
+    await limiter._report_ends()
     assert store.ended == []
 
 
 @on_both_loops
-def test_what_to_do_without_the_store_is_decided_within_a_quarter_of_a_second(backend):
+def test_the_store_error_policy_applies_within_250_ms(backend):
     async def main() -> float:
         store = Store()
         store.gate = anyio.Event()  # which nobody sets: the store hangs

@@ -1,4 +1,4 @@
-"""What a limit promises, held against a reckoning that forgets nothing: in this process, and in Redis."""
+"""What a limit promises, compared with a count that forgets nothing: in this process, and in Redis."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from agentrt_middleware.rate_limit import redis
 from agentrt_middleware.rate_limit.redis import RedisStore
 from agentrt_middleware.rate_limit.usage_window import Limits, Refusal, Usage
-from tests.middleware.played import on_both_loops
+from tests.middleware.fake_time import on_both_loops
 from tests.services import unavailable
 
 _SCRIPT = redis._SCRIPT
@@ -166,7 +166,7 @@ in_both_stores = pytest.mark.parametrize("store", [Local, Redis])
 @settings(max_examples=40)
 @example(steps=FLOWED_OFF, limit=60)
 @given(steps=STEPS, limit=LIMIT)
-def test_no_window_sees_calls_that_took_more_than_a_minutes_worth_and_what_came_back(
+def test_no_window_exceeds_a_minutes_worth_and_what_drained(
     store: Any, backend: str, steps: list[Any], limit: int
 ) -> None:
     ledger = Ledger(limit)
@@ -179,13 +179,13 @@ def test_no_window_sees_calls_that_took_more_than_a_minutes_worth_and_what_came_
 @settings(max_examples=40)
 @example(steps=WORKED_OFF, limit=60)
 @given(steps=STEPS, limit=LIMIT)
-def test_a_call_that_took_more_than_was_expected_counts_as_if_that_had_been_known(
+def test_tokens_beyond_the_estimate_count_from_the_calls_start(
     store: Any, backend: str, steps: list[Any], limit: int
 ) -> None:
     anyio.run(follow, store(Limits(tokens_per_minute=limit)), Ledger(limit), steps, more_or_less, backend=backend)
 
 
-async def test_while_the_clock_of_redis_is_set_back_waits_get_shorter_and_no_call_loses_its_place() -> None:
+async def test_setting_the_redis_clock_back_loses_no_place() -> None:
     redis, now = Redis(Limits(min_interval=20, max_concurrency=1)), _BEGIN
     assert await redis.take(now, 0, "first") is None
     now -= 3_600

@@ -31,7 +31,7 @@ from agentrt_middleware.rate_limit.distributed import SharedLimiter
 from agentrt_middleware.rate_limit.queue import Limiter
 from agentrt_middleware.rate_limit.usage_window import Limits
 from tests.loop.helpers import add
-from tests.middleware.played import Clock, on_both_loops, play
+from tests.middleware.fake_time import Clock, on_both_loops, play
 
 BACKENDS = ["asyncio", "trio"]
 names = (f"key-{number}" for number in count())
@@ -145,7 +145,7 @@ def test_the_wall_clock_does_not_matter(backend: str, jump: float, monkeypatch: 
 
 
 @on_both_loops
-def test_a_wait_is_announced_before_it_is_over_with_how_long_it_is(backend: str) -> None:
+def test_a_wait_is_announced_in_advance_with_its_length(backend: str) -> None:
     starts, found = Starts(), list[Any]()
 
     async def main() -> None:
@@ -161,7 +161,7 @@ def test_a_wait_is_announced_before_it_is_over_with_how_long_it_is(backend: str)
 
 
 @on_both_loops
-def test_middlewares_with_one_key_share_their_limits_and_others_do_not(backend: str) -> None:
+def test_only_middlewares_with_the_same_key_share_limits(backend: str) -> None:
     shared, alone = Starts(), Starts()
     key = next(names)
 
@@ -179,7 +179,7 @@ def test_middlewares_with_one_key_share_their_limits_and_others_do_not(backend: 
 
 
 @on_both_loops
-def test_without_a_key_the_models_of_one_middleware_have_a_limit_each(backend: str) -> None:
+def test_without_a_key_each_model_has_a_limit_of_its_own(backend: str) -> None:
     starts = {name: Starts() for name in ("first", "second")}
 
     async def main() -> None:
@@ -192,7 +192,7 @@ def test_without_a_key_the_models_of_one_middleware_have_a_limit_each(backend: s
     assert [each.times for each in starts.values()] == [[0, 1], [0, 1]]
 
 
-def test_the_newest_middleware_says_what_the_limits_of_a_key_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_newest_middleware_sets_the_limits_of_a_key(caplog: pytest.LogCaptureFixture) -> None:
     key = next(names)
     RateLimitMiddleware(requests_per_minute=10, key=key)
     RateLimitMiddleware(requests_per_minute=10, key=key)
@@ -213,7 +213,7 @@ class NoStore:
     renew = end = block = take
 
 
-def test_the_newest_middleware_says_what_to_do_without_the_store(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_newest_middleware_sets_the_store_error_policy(caplog: pytest.LogCaptureFixture) -> None:
     key, store = next(names), NoStore()
     for policy in ("local", "closed", "closed"):
         layer = RateLimitMiddleware(max_concurrency=1, key=key, store=store, on_store_error=policy)  # type: ignore[arg-type]
@@ -223,7 +223,7 @@ def test_the_newest_middleware_says_what_to_do_without_the_store(caplog: pytest.
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_models_of_one_account_share_a_limit_that_does_not_know_the_key() -> None:
+def test_models_of_one_account_share_a_limit_without_its_api_key() -> None:
     pytest.importorskip("openai")
     first, second, other = (OpenAIChatModel("gpt", api_key=key) for key in ("sk-canary-1", "sk-canary-1", "sk-other-2"))
     layers = [RateLimitMiddleware(min_interval=3), RateLimitMiddleware(min_interval=3)]
@@ -236,7 +236,7 @@ def test_models_of_one_account_share_a_limit_that_does_not_know_the_key() -> Non
 
 @on_both_loops
 @pytest.mark.parametrize("broken_stream", [False, True])
-def test_when_the_provider_asks_to_slow_down_all_calls_wait(backend: str, broken_stream: bool) -> None:
+def test_a_retry_after_holds_all_calls(backend: str, broken_stream: bool) -> None:
     starts, found = Starts(), list[Any]()
     error = RateLimited(retry_after=7)
     refused: Any = ["Hel", error] if broken_stream else error
@@ -258,7 +258,7 @@ def test_when_the_provider_asks_to_slow_down_all_calls_wait(backend: str, broken
 
 
 @on_both_loops
-def test_a_call_with_other_numbers_than_estimated_is_refunded_or_goes_into_debt(backend: str) -> None:
+def test_a_wrong_estimate_is_refunded_or_becomes_a_debt(backend: str) -> None:
     starts = Starts()
 
     async def main() -> list[float]:
@@ -296,7 +296,7 @@ def test_a_call_counts_with_the_tokens_that_it_took(backend: str) -> None:
 
 
 @on_both_loops
-def test_without_usage_the_estimate_stays(backend: str) -> None:
+def test_without_reported_usage_the_estimate_stays(backend: str) -> None:
     starts = Starts()
 
     async def main() -> None:
@@ -363,7 +363,7 @@ async def ask_and_leave_after(agent: Agent, deltas: int) -> None:
         ([Transient("cut")], "broken off", ASKED),
     ],
 )
-def test_a_stream_that_does_not_come_to_its_end_took_what_was_seen_of_it(
+def test_an_unfinished_stream_counts_with_what_was_seen_of_it(
     backend: str, pieces: list[Any], how: str, taken: float
 ) -> None:
     async def main() -> None:
@@ -387,7 +387,7 @@ def call_of(model: ChatModelBase) -> Any:
 
 
 @on_both_loops
-def test_what_is_expected_is_known_for_each_model_and_no_more_than_it_may_say(backend: str) -> None:
+def test_each_model_has_an_estimate_capped_by_its_max_tokens(backend: str) -> None:
     def expected(layer: RateLimitMiddleware, **options: Any) -> float:
         tokens = layer._tokens_of(call_of(Words(**options)))
         assert tokens is not None
@@ -419,7 +419,7 @@ def test_what_is_expected_is_known_for_each_model_and_no_more_than_it_may_say(ba
     ],
     ids=str,
 )
-def test_a_usage_that_cannot_be_is_capped_and_logged_and_teaches_nothing(
+def test_an_impossible_usage_is_capped_logged_and_not_learned(
     backend: str, usage: ChatUsage, counted: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -464,7 +464,7 @@ def test_an_answer_that_cannot_be_counted_gives_its_place_back(backend: str, odd
 
 
 @on_both_loops
-def test_a_request_larger_than_a_minutes_worth_goes_when_nothing_is_used_and_is_worked_off(backend: str) -> None:
+def test_an_oversized_request_starts_when_idle_and_is_drained(backend: str) -> None:
     async def main() -> list[float]:
         starts, limiter, begun = Starts(), Limiter(Limits(tokens_per_minute=60)), []
         starts.now()
@@ -563,7 +563,7 @@ def test_the_place_in_the_queue_counts_for_how_long_the_wait_is(backend: str) ->
 
 
 @on_both_loops
-def test_a_waiter_who_has_moved_up_is_not_refused_for_those_who_were_before_it(backend: str) -> None:
+def test_a_waiter_that_moved_up_is_not_refused_for_past_waiters(backend: str) -> None:
     async def main() -> float:
         starts, limiter = Starts(), Limiter(Limits(min_interval=1))
         starts.now()
@@ -594,7 +594,7 @@ def test_a_wait_of_unknown_length_is_given_up_after_max_wait(backend: str) -> No
 
 
 @on_both_loops
-def test_waiters_learn_at_once_that_a_retry_after_is_too_long_for_them(backend: str) -> None:
+def test_a_too_long_retry_after_refuses_waiters_at_once(backend: str) -> None:
     async def main() -> list[Any]:
         starts, limiter = Starts(), Limiter(Limits(min_interval=5))
         failed: list[Any] = []
@@ -617,7 +617,7 @@ def test_waiters_learn_at_once_that_a_retry_after_is_too_long_for_them(backend: 
 
 
 @pytest.mark.parametrize("seconds", [-5.0, 0.0, float("nan")])
-async def test_a_retry_after_that_is_no_time_makes_nobody_wait(seconds: float) -> None:
+async def test_a_retry_after_that_is_not_a_time_holds_no_call(seconds: float) -> None:
     await refused_with(seconds)(max_wait=0)
 
 
@@ -643,7 +643,7 @@ def refused_with(seconds: float) -> Callable[..., Awaitable[Any]]:
 
 
 @on_both_loops
-def test_those_who_wait_learn_of_a_wider_limit_at_once(backend: str) -> None:
+def test_waiters_use_a_raised_limit_at_once(backend: str) -> None:
     async def main() -> float:
         starts, key = Starts(), next(names)
         RateLimitMiddleware(max_concurrency=1, key=key)
@@ -661,7 +661,7 @@ def test_those_who_wait_learn_of_a_wider_limit_at_once(backend: str) -> None:
 
 
 @on_both_loops
-def test_a_waiter_that_is_cancelled_when_just_woken_wakes_the_next(backend: str) -> None:
+def test_a_waiter_cancelled_right_after_waking_wakes_the_next(backend: str) -> None:
     async def main() -> list[str]:
         limiter, begun = Limiter(Limits(max_concurrency=1)), list[str]()
         lease = await limiter.acquire()
@@ -709,9 +709,7 @@ LIMITS = st.builds(
 @on_both_loops
 @settings(max_examples=60)
 @given(calls=CALLS, limits=LIMITS)
-def test_no_window_sees_too_many_and_nobody_starves_whoever_is_cancelled(
-    backend: str, calls: list[Any], limits: Limits
-) -> None:
+def test_cancellations_break_no_limit_and_starve_no_waiter(backend: str, calls: list[Any], limits: Limits) -> None:
     begun: list[tuple[float, int]] = []
     cancelled: set[int] = set()
     running, most = 0, 0
@@ -775,9 +773,7 @@ def test_no_window_sees_too_many_and_nobody_starves_whoever_is_cancelled(
     tokens=st.sampled_from([60, 100, 6_000]),
 )
 @example(calls=[(0.0, 60, 0.0, 70.0, None), (60.0, 60, 1.0, 3.0, None), (20.0, 60, 1.0, 0.0, None)], tokens=60)
-def test_no_window_sees_calls_that_took_more_than_a_minutes_worth_and_what_came_back_in_it(
-    backend: str, calls: list[Any], tokens: int
-) -> None:
+def test_no_window_uses_more_tokens_than_drained_in_it(backend: str, calls: list[Any], tokens: int) -> None:
     begun: list[tuple[float, float]] = []
 
     async def call(limiter: Limiter, estimate: int, share: float, seconds: float, patience: float | None) -> None:
@@ -807,7 +803,7 @@ def test_no_window_sees_calls_that_took_more_than_a_minutes_worth_and_what_came_
 
 
 @on_both_loops
-def test_a_cancelled_head_hands_its_place_to_the_next(backend: str) -> None:
+def test_a_cancelled_head_makes_way_for_the_next(backend: str) -> None:
     async def main() -> float:
         starts, limiter = Starts(), Limiter(Limits(min_interval=1))
         starts.now()
@@ -846,7 +842,7 @@ def test_a_cancelled_head_hands_its_place_to_the_next(backend: str) -> None:
         ({"on_store_error": "maybe"}, '"local", "open" or "closed", not \'maybe\''),
     ],
 )
-def test_what_is_no_limit_is_refused_when_it_is_made(options: dict[str, Any], problem: str) -> None:
+def test_an_invalid_limit_is_refused_at_construction(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(MiddlewareConfigError, match=re.escape(problem)) as caught:
         RateLimitMiddleware(**options)
     assert "hidden" not in str(caught.value)
@@ -857,15 +853,15 @@ class RetryMiddleware(MiddlewareBase):
         return await next_handler()
 
 
-def test_a_rate_limit_stands_inside_the_retry_so_that_each_attempt_counts() -> None:
+def test_each_attempt_of_an_outer_retry_counts() -> None:
     limit, retry, model = RateLimitMiddleware(), RetryMiddleware(), ScriptedChatModel([])
     Agent("a", model=model, middlewares=[retry, limit])
     with pytest.raises(MiddlewareConfigError, match="put RateLimitMiddleware after RetryMiddleware"):
         Agent("a", model=model, middlewares=[limit, retry])
 
 
-def test_limiters_at_rest_are_dropped_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limit, "_MOST_KEPT", 3)
+def test_idle_limiters_are_dropped_when_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limit, "_MAX_KEPT", 3)
     monkeypatch.setattr(rate_limit, "_limiters", {})
 
     async def main() -> None:
@@ -879,8 +875,8 @@ def test_limiters_at_rest_are_dropped_when_there_are_many(monkeypatch: pytest.Mo
     assert len(rate_limit._limiters) <= 4
 
 
-def test_another_thread_may_add_a_limiter_while_those_at_rest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limit, "_MOST_KEPT", 3)
+def test_a_thread_may_add_a_limiter_while_idle_ones_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limit, "_MAX_KEPT", 3)
     monkeypatch.setattr(rate_limit, "_limiters", {})
     added = iter(range(3))
 
@@ -895,7 +891,7 @@ def test_another_thread_may_add_a_limiter_while_those_at_rest_are_dropped(monkey
 
 
 @on_both_loops
-def test_a_conversation_is_whole_wherever_it_is_cancelled_or_left(backend: str) -> None:
+def test_a_conversation_survives_cancelling_and_leaving_anywhere(backend: str) -> None:
     layers = []
 
     def make_agent(log: ToolLog) -> Agent:
@@ -945,7 +941,7 @@ def test_threads_with_loops_of_their_own_share_one_queue(backend: str) -> None:
 
 @on_both_loops
 @pytest.mark.parametrize("blocked", BACKENDS)
-def test_a_blocked_event_loop_whose_turn_it_is_stops_no_other(backend: str, blocked: str) -> None:
+def test_a_blocked_event_loop_at_the_head_stops_no_other(backend: str, blocked: str) -> None:
     limiter = Limiter(Limits(max_concurrency=1))
     is_waiting, is_over = Event(), Event()
     order: list[str] = []
@@ -978,11 +974,11 @@ def test_a_blocked_event_loop_whose_turn_it_is_stops_no_other(backend: str, bloc
 
     anyio.run(others, backend=backend)
     assert order == ["other", "first", "second"]
-    assert limiter.is_at_rest()
+    assert limiter.is_idle()
 
 
 @on_both_loops
-def test_a_clock_that_goes_otherwise_than_the_event_loops_is_looked_at_again_and_again(backend: str) -> None:
+def test_a_clock_other_than_the_event_loops_is_polled(backend: str) -> None:
     clock = Clock()
 
     async def main() -> float:
@@ -1004,11 +1000,11 @@ async def test_two_clocks_for_one_limit_are_refused(monkeypatch: pytest.MonkeyPa
     layers = [RateLimitMiddleware(min_interval=1, key=key, clock=clock) for _ in range(2)]
     agents = [Agent("a", model=ScriptedChatModel(["Hello."]), middlewares=[layer]) for layer in layers]
     await agents[0].reply("go")
-    with pytest.raises(MiddlewareConfigError, match="goes by another clock already"):
+    with pytest.raises(MiddlewareConfigError, match="has another clock already"):
         RateLimitMiddleware(min_interval=1, key=key)
     clock.now += 1
     RateLimitMiddleware(min_interval=1, key=key)  # nothing is used any more, so that nothing is lost
-    with pytest.raises(MiddlewareConfigError, match="goes by another clock already"):
+    with pytest.raises(MiddlewareConfigError, match="has another clock already"):
         await agents[1].reply("go")
 
 
@@ -1020,7 +1016,7 @@ async def test_two_clocks_for_the_limit_of_one_account_are_refused(monkeypatch: 
         agent = Agent("a", model=model, middlewares=[RateLimitMiddleware(min_interval=1, clock=clock)])
         if not rate_limit._limiters:
             await agent.reply("go")
-    with pytest.raises(MiddlewareConfigError, match="goes by another clock already"):
+    with pytest.raises(MiddlewareConfigError, match="has another clock already"):
         await agent.reply("go")
 
 
@@ -1037,7 +1033,7 @@ def test_a_limiter_outlives_its_event_loops() -> None:
     assert all(later - earlier >= 0.045 for earlier, later in pairwise(times))
 
 
-def test_a_waiter_of_a_loop_that_died_keeps_nobody_waiting() -> None:
+def test_a_waiter_of_a_closed_loop_blocks_no_one() -> None:
     limiter = Limiter(Limits(max_concurrency=1))
 
     async def leave_a_waiter() -> Any:
@@ -1070,7 +1066,7 @@ async def leave_a_waiter(limiter: Limiter) -> tuple[Any, "asyncio.Task[Any]"]:
     return lease, task
 
 
-def test_a_waiter_of_a_loop_that_was_stopped_keeps_nobody_waiting_and_goes_on_later() -> None:
+def test_a_waiter_of_a_stopped_loop_blocks_no_one_and_resumes() -> None:
     limiter = Limiter(Limits(max_concurrency=1))
     loop = asyncio.new_event_loop()
     lease, waiting = loop.run_until_complete(leave_a_waiter(limiter))
@@ -1089,10 +1085,10 @@ def test_a_waiter_of_a_loop_that_was_stopped_keeps_nobody_waiting_and_goes_on_la
     later = loop.run_until_complete(asyncio.wait_for(waiting, 10))
     loop.run_until_complete(later.settle())
     loop.close()
-    assert limiter.is_at_rest()
+    assert limiter.is_idle()
 
 
-def test_a_call_that_was_lost_with_its_loop_gives_its_place_back_where_no_loop_runs() -> None:
+def test_a_call_lost_with_its_loop_gives_its_place_back() -> None:
     limiter = Limiter(Limits(max_concurrency=1))
 
     async def call() -> None:
@@ -1116,7 +1112,7 @@ def test_a_call_that_was_lost_with_its_loop_gives_its_place_back_where_no_loop_r
     assert (limiter.usage.active, len(limiter._queue)) == (0, 0)
 
 
-def test_a_waiter_that_the_garbage_collector_closes_in_the_middle_of_a_question_blocks_nobody() -> None:
+def test_a_waiter_closed_by_the_garbage_collector_blocks_no_one() -> None:
     lost: list[Any] = []
 
     def clock() -> float:
@@ -1141,7 +1137,7 @@ def test_a_waiter_that_the_garbage_collector_closes_in_the_middle_of_a_question_
     assert (limiter.usage.active, len(limiter._queue)) == (0, 0)
 
 
-def test_a_call_that_comes_while_the_garbage_collector_ends_the_last_one_does_not_wait() -> None:
+def test_a_call_sees_an_end_by_the_garbage_collector_at_once() -> None:
     lost: list[Any] = []
 
     def clock() -> float:

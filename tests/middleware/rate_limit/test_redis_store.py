@@ -107,7 +107,7 @@ async def redis(url: str) -> AsyncIterator[Any]:
     ],
     ids=str,
 )
-async def test_what_one_process_took_another_does_not_get(
+async def test_one_process_does_not_get_what_another_has_used(
     url: str, limits: Limits, taken: list[float], seconds: float
 ) -> None:
     key, one, other = next(keys), RedisStore(url), RedisStore(url)
@@ -132,7 +132,7 @@ async def test_tokens_are_refunded_and_owed_across_processes(url: str) -> None:
 
 
 @pytest.mark.parametrize("limits", [Limits(tokens_per_minute=60), Limits(0.01, 3, 60, 4)], ids=str)
-async def test_what_an_open_call_took_is_known_until_it_has_flowed_off(url: str, redis: Any, limits: Limits) -> None:
+async def test_an_open_calls_tokens_are_known_until_they_have_drained(url: str, redis: Any, limits: Limits) -> None:
     key, store = next(keys), RedisStore(url)
     assert await store.take(key, limits, 6_000, "first") is None
     assert await store.take(key, limits, 30, "second") is not None
@@ -140,7 +140,7 @@ async def test_what_an_open_call_took_is_known_until_it_has_flowed_off(url: str,
         assert await redis.pttl(name) >= 6_000 * 1_000, name
 
 
-async def test_all_processes_wait_when_the_provider_asked_one_to(url: str) -> None:
+async def test_a_retry_after_holds_the_calls_of_all_processes(url: str) -> None:
     key, limits = next(keys), Limits(max_concurrency=3)
     await RedisStore(url).block(key, limits, 40)
     refusal = await RedisStore(url).take(key, limits, 0, "other")
@@ -148,7 +148,7 @@ async def test_all_processes_wait_when_the_provider_asked_one_to(url: str) -> No
     assert (refusal.reason, round(refusal.seconds)) == ("retry_after", 40)
 
 
-async def test_a_place_comes_back_when_the_call_ends_or_its_holder_is_gone_for_too_long(url: str) -> None:
+async def test_a_place_comes_back_at_the_end_or_when_the_lease_expires(url: str) -> None:
     key, limits = next(keys), Limits(max_concurrency=1)
     patient, hasty = RedisStore(url), RedisStore(url, lease_seconds=0.03)
     assert await patient.take(key, limits, 0, "first") is None
@@ -170,7 +170,7 @@ async def test_a_call_that_is_renewed_keeps_its_place(url: str) -> None:
     assert await patient.take(key, limits, 0, "second") is None
 
 
-async def test_a_call_that_had_lost_its_place_counts_again_beyond_the_limit(url: str) -> None:
+async def test_a_call_that_lost_its_place_counts_again_over_the_limit(url: str) -> None:
     key, limits = next(keys), Limits(max_concurrency=1)
     hasty, patient = RedisStore(url, lease_seconds=0.03), RedisStore(url)
     assert await hasty.take(key, limits, 0, "first") is None
@@ -181,7 +181,7 @@ async def test_a_call_that_had_lost_its_place_counts_again_beyond_the_limit(url:
     assert await patient.take(key, limits, 0, "third") is not None
 
 
-async def test_the_place_of_a_patient_call_outlives_the_lease_of_a_hasty_one(url: str) -> None:
+async def test_a_long_lease_outlives_a_short_one_of_the_same_limit(url: str) -> None:
     key, limits = next(keys), Limits(max_concurrency=2)
     hasty, patient = RedisStore(url, lease_seconds=0.03), RedisStore(url)
     assert await patient.take(key, limits, 0, "first") is None
@@ -191,7 +191,7 @@ async def test_the_place_of_a_patient_call_outlives_the_lease_of_a_hasty_one(url
     assert await patient.take(key, limits, 0, "fourth") is not None
 
 
-async def test_a_call_that_ends_after_its_lease_still_counts_with_its_tokens_once(url: str) -> None:
+async def test_a_call_that_outlives_its_lease_counts_its_tokens_once(url: str) -> None:
     key, limits, store = next(keys), Limits(tokens_per_minute=600), RedisStore(url, lease_seconds=0.03)
     assert await store.take(key, limits, 600, "first") is None
     await anyio.sleep(0.04)
@@ -202,7 +202,7 @@ async def test_a_call_that_ends_after_its_lease_still_counts_with_its_tokens_onc
     assert await store.take(key, limits, 250, "fourth") is not None
 
 
-async def test_a_server_clock_that_is_set_back_keeps_no_place_for_longer(url: str, redis: Any) -> None:
+async def test_setting_the_server_clock_back_prolongs_no_lease(url: str, redis: Any) -> None:
     key, limits, store = next(keys), Limits(max_concurrency=2), RedisStore(url)
     assert await store.take(key, limits, 0, "first") is None
     usage, leases = (f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases"))
@@ -227,7 +227,7 @@ async def test_the_longest_and_the_largest_limits_are_kept_as_well(url: str, opt
         await redis.delete([usage])  # it would stay for decades
 
 
-async def test_a_server_clock_that_is_set_back_keeps_nobody_waiting(url: str, redis: Any) -> None:
+async def test_setting_the_server_clock_back_keeps_no_call_waiting(url: str, redis: Any) -> None:
     key, limits, store = next(keys), Limits(min_interval=20, requests_per_minute=100), RedisStore(url)
     assert await store.take(key, limits, 0, "first") is None
     usage = f"agentrt:limit:{{{key}}}:usage"
@@ -238,7 +238,7 @@ async def test_a_server_clock_that_is_set_back_keeps_nobody_waiting(url: str, re
     assert refusal.seconds == pytest.approx(20, abs=1.5)
 
 
-async def test_what_is_used_up_leaves_nothing_behind(url: str, redis: Any) -> None:
+async def test_keys_expire_when_nothing_is_in_use_any_more(url: str, redis: Any) -> None:
     key, limits, store = next(keys), Limits(0.1, requests_per_minute=60), RedisStore(url)
     await store.take(key, limits, 0, "first")
     usage, leases = (f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases"))
@@ -292,7 +292,7 @@ async def test_a_cancelled_waiter_loses_no_place(url: str) -> None:
 
 
 @when_redis_fails
-async def test_a_process_that_could_not_give_its_place_back_and_is_idle_holds_it_no_longer_than_its_lease(
+async def test_a_place_an_idle_process_could_not_return_expires(
     server: Server,
 ) -> None:
     key, limits, store = next(keys), Limits(max_concurrency=1), RedisStore(server.url, lease_seconds=LEASE)
@@ -301,7 +301,7 @@ async def test_a_process_that_could_not_give_its_place_back_and_is_idle_holds_it
     server.send(signal.SIGSTOP)
     await lease.settle()
     server.send(signal.SIGCONT)
-    assert not limiter.is_at_rest()
+    assert not limiter.is_idle()
     await granted(store, key, "other")
 
 
@@ -345,7 +345,7 @@ class Holder:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(("backend", "fault"), [("asyncio", signal.SIGKILL), ("trio", signal.SIGSTOP)])
-async def test_a_process_that_reads_keeps_its_place_and_one_that_stands_still_loses_it(
+async def test_a_reading_process_keeps_its_place_a_stopped_does_not(
     url: str, backend: str, fault: signal.Signals, anyio_backend: str
 ) -> None:
     key, store, one = next(keys), RedisStore(url), Limits(max_concurrency=1)
@@ -379,7 +379,7 @@ async def ask(agent: Agent, found: list[Any]) -> None:
 @when_redis_fails
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("policy", ["local", "open", "closed"])
-async def test_when_redis_fails_in_mid_run_the_policy_decides_soon_and_tells_once(
+async def test_when_redis_fails_the_policy_applies_and_is_said_once(
     server: Server, fault: signal.Signals, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     found: list[Any] = []
@@ -396,7 +396,7 @@ async def test_when_redis_fails_in_mid_run_the_policy_decides_soon_and_tells_onc
     else:
         await ask(agent, found)
         assert found == [("rate_limit_store", {"state": "down", "policy": policy})]
-    assert monotonic() - begin < 2 * distributed._PATIENCE + 0.5  # a bound for busy machines, asked but once
+    assert monotonic() - begin < 2 * distributed._STORE_TIMEOUT + 0.5  # a bound for busy machines, asked but once
     if policy == "open":
         await ask(agent, found)
     elif policy == "local":
@@ -410,7 +410,7 @@ async def test_when_redis_fails_in_mid_run_the_policy_decides_soon_and_tells_onc
 async def test_when_redis_is_back_the_limits_are_shared_again(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(distributed, "_REST", 0.0)
+    monkeypatch.setattr(distributed, "_STORE_PAUSE", 0.0)
     found: list[Any] = []
     agent = agent_on(server.url, "open", requests_per_minute=4, max_wait=1)
     await ask(agent, found)
@@ -435,7 +435,7 @@ def test_a_password_in_the_url_is_not_shown() -> None:
         *((("redis://x", seconds), "above 0") for seconds in (0, -1, float("nan"), float("inf"), "90", True)),
     ],
 )
-def test_what_is_no_store_is_refused_when_it_is_made(arguments: Any, problem: str) -> None:
+def test_an_invalid_store_is_refused_at_construction(arguments: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
         RedisStore(*arguments)
     assert "canary" not in str(caught.value)
@@ -447,7 +447,7 @@ def test_without_coredis_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
         RedisStore("redis://127.0.0.1")
 
 
-def test_four_processes_together_stay_within_the_limit_as_one_server_sees_it(url: str) -> None:
+def test_four_processes_together_stay_within_the_limit(url: str) -> None:
     arrivals: list[float] = []
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
 
