@@ -1,8 +1,8 @@
-"""What the spans of replies, model calls and tool calls say, by the names of the conventions for generative AI."""
+"""The attributes of the spans of replies, model calls and tool calls, by the conventions for generative AI."""
 
-from typing import Any
 from urllib.parse import urlsplit
 
+from agentrt.agent import AgentBase
 from agentrt.event import AgentEvent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ChatModelBase
@@ -10,13 +10,12 @@ from agentrt.tool import Toolkit
 from agentrt.types import ChatResponse, ChatUsage
 from agentrt_middleware.reply_info import model_name_of
 from agentrt_middleware.tracing import conventions
+from agentrt_middleware.tracing.conventions import Attributes
 
-__all__ = ["Attributes", "answering", "labels_of", "of_agent", "of_chat", "of_tool", "of_usage"]
-
-Attributes = dict[str, Any]
+__all__ = ["labels_of", "of_agent", "of_chat", "of_tool", "of_usage", "responding_model"]
 
 
-def of_agent(agent: Any, inputs: Any) -> tuple[str, Attributes]:
+def of_agent(agent: AgentBase, inputs: object) -> tuple[str, Attributes]:
     """Return the name of an agent, and the attributes of the span of its reply."""
     return agent.name, {
         conventions.AGENT_NAME: agent.name,
@@ -27,33 +26,31 @@ def of_agent(agent: Any, inputs: Any) -> tuple[str, Attributes]:
     }
 
 
-def of_chat(agent: Any, model: ChatModelBase) -> tuple[str, Attributes]:
-    """Return the name of a model, and the attributes of the span of a call of it."""
+def of_chat(agent: AgentBase, model: ChatModelBase) -> tuple[str, Attributes]:
+    """Return the name of a model, and the attributes of the span of a call to it."""
     url = urlsplit(str(getattr(model, "base_url", None) or ""))
+    names = conventions.REQUEST_SETTINGS
+    settings = {names[name]: value for name, value in model.settings.items() if name in names}
     return model.model, {
         **labels_of(model),
         conventions.AGENT_NAME: agent.name,
         conventions.CONVERSATION_ID: agent.state.session_id,
         conventions.REQUEST_STREAM: model.stream or None,
-        **_settings(model),
+        # A single stop sequence may be given as a str, but the attribute is always a list.
+        **{name: [value] if isinstance(value, str) else value for name, value in settings.items()},
         conventions.SERVER_ADDRESS: url.hostname,
         conventions.SERVER_PORT: url.port,
         conventions.CHAT_IS_INTERNAL: agent.run.is_internal or None,
     }
 
 
-def _settings(model: ChatModelBase) -> Attributes:
-    names = conventions.REQUEST_SETTINGS
-    known = {names[name]: value for name, value in model.settings.items() if name in names}
-    # One sequence that ends an answer may be given as it is; an attribute is always a list of them.
-    return {name: [value] if isinstance(value, str) else value for name, value in known.items()}
-
-
-def of_tool(agent: Any, toolkit: Toolkit, call: ToolCallBlock, captures: bool) -> tuple[str, Attributes]:
-    """Return the name of the tool that a call is for, as far as it may be told, and the attributes of its span."""
+def of_tool(
+    agent: AgentBase, toolkit: Toolkit, call: ToolCallBlock, *, captures_content: bool
+) -> tuple[str, Attributes]:
+    """Return the name of the tool that a call is for, as far as it may be shown, and the attributes of its span."""
     tool = toolkit.get(call.name)
-    # A name that no tool has is the model's own words.
-    name = call.name if tool is not None or captures else conventions.OTHER
+    # The model made up a name that no tool has, so it is content.
+    name = call.name if tool is not None or captures_content else conventions.OTHER
     return name, {
         conventions.TOOL_NAME: name,
         conventions.TOOL_TYPE: "function",
@@ -64,7 +61,7 @@ def of_tool(agent: Any, toolkit: Toolkit, call: ToolCallBlock, captures: bool) -
 
 
 def labels_of(model: ChatModelBase) -> Attributes:
-    """Return what tells the calls of one model from those of others, in spans and metrics."""
+    """Return what distinguishes the calls of one model from those of others, in spans and metrics."""
     provider = model.provider or type(model).__name__.removesuffix("ChatModel").lower() or conventions.OTHER
     return {
         conventions.OPERATION: conventions.CHAT,
@@ -73,14 +70,14 @@ def labels_of(model: ChatModelBase) -> Attributes:
     }
 
 
-def answering(response: ChatResponse) -> str | None:
-    """Return the name of the model that answered, where a layer further in says so."""
+def responding_model(response: ChatResponse) -> str | None:
+    """Return the name of the model that answered, if a layer further in, such as a fallback, says so."""
     name = (response.metadata or {}).get("model")
     return name if isinstance(name, str) else None
 
 
 def of_usage(usage: ChatUsage | None) -> Attributes:
-    """Return the attributes for what was used."""
+    """Return the attributes for the tokens that were used."""
     if usage is None:
         return {}
     return {

@@ -1,8 +1,8 @@
-"""What people, models and tools say, in the form in which spans carry it: JSON text."""
+"""The content of messages, answers and tool calls in the form in which spans carry it: JSON text."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypedDict
 
 from agentrt.message import (
     ContentBlock,
@@ -29,76 +29,86 @@ __all__ = [
     "tool_definitions",
 ]
 
-_MOST_IN_ALL = 100_000  # characters of what a model is sent, which is the whole conversation each time
-_LEFT_OUT = {"role": "system", "parts": [{"type": "text", "content": "[what was said before is not shown]"}]}
+_MAX_INPUT_CHARACTERS = 100_000  # of what a model is sent, which is the whole conversation each time
 
-Clean = Callable[[str], str]
-"""Makes a text fit to leave: redacted, and not too long."""
+_Clean = Callable[[str], str]  # makes a text fit to leave the process: redacted, and not too long
 
 
-def _as_json(value: Any) -> str:
+class _Message(TypedDict):
+    """A message of the conventions."""
+
+    role: str
+    parts: list[dict[str, object]]
+
+
+_EARLIER_MESSAGES: _Message = {
+    "role": "system",
+    "parts": [{"type": "text", "content": "[what was said before is not shown]"}],
+}
+
+
+def _as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def arguments_json(call: ToolCallBlock, clean: Clean) -> str:
+def arguments_json(call: ToolCallBlock, clean: _Clean) -> str:
     return _as_json(_arguments(call, clean))
 
 
 def call_names(calls: Iterable[ToolCallBlock], state: ToolCallState) -> str | None:
-    """Return which of the calls are in that state, without what they are to be called with."""
-    named = [{"id": call.id, "name": call.name} for call in calls if call.state is state]
-    return _as_json(named) if named else None
+    """Return which of the calls are in that state, without their arguments."""
+    names = [{"id": call.id, "name": call.name} for call in calls if call.state is state]
+    return _as_json(names) if names else None
 
 
-def plain_text(messages: Iterable[Msg], clean: Clean) -> str:
-    return clean("\n".join(filter(None, (each.get_text_content() for each in messages))))
+def plain_text(messages: Iterable[Msg], clean: _Clean) -> str:
+    return clean("\n".join(filter(None, (message.get_text_content() for message in messages))))
 
 
-def input_messages(messages: Iterable[Msg], clean: Clean) -> str:
-    """Return the messages but for the system's, which the conventions keep apart; of many, the last ones."""
-    told: list[str] = []
-    room = _MOST_IN_ALL
-    for part in _newest_first(messages, clean):
+def input_messages(messages: Iterable[Msg], clean: _Clean) -> str:
+    """Return the messages, and of many the newest, without those of the system, which the conventions keep apart."""
+    texts: list[str] = []  # newest first
+    room = _MAX_INPUT_CHARACTERS
+    # Lazily and from the end, so that a long conversation is not rendered as a whole for each call.
+    conversation = [message for message in messages if message.role != "system"]
+    parts = (part for message in reversed(conversation) for part in reversed(_split_by_role(message, clean)))
+    for part in parts:
         text = _as_json(part)
         room -= len(text)
-        if told and room < 0:
-            told.append(_as_json(_LEFT_OUT))
+        if texts and room < 0:
+            texts.append(_as_json(_EARLIER_MESSAGES))
             break
-        told.append(text)
-    return f"[{', '.join(reversed(told))}]"
+        texts.append(text)
+    return f"[{', '.join(reversed(texts))}]"
 
 
-def output_messages(content: Sequence[ContentBlock], finish_reason: str, clean: Clean) -> str:
+def output_messages(content: Sequence[ContentBlock], finish_reason: str, clean: _Clean) -> str:
     # Some backends drop an answer that does not say why it ended.
     parts = [_part(block, clean) for block in content]
     return _as_json([{"role": "assistant", "parts": parts, "finish_reason": clean(finish_reason)}])
 
 
-def system_parts(messages: Iterable[Msg], clean: Clean) -> str | None:
-    texts = [each.get_text_content() for each in messages if each.role == "system"]
+def system_parts(messages: Iterable[Msg], clean: _Clean) -> str | None:
+    texts = [message.get_text_content() for message in messages if message.role == "system"]
     parts = [{"type": "text", "content": clean(text)} for text in texts if text]
     return _as_json(parts) if parts else None
 
 
-def tool_definitions(tools: Sequence[JSONSchema], clean: Clean) -> str | None:
-    told = [{"type": "function", **_cleaned(each.get("function", each), clean)} for each in tools]
-    return _as_json(told) if told else None
+def tool_definitions(tools: Sequence[JSONSchema], clean: _Clean) -> str | None:
+    schemas = [tool.get("function", tool) for tool in tools]
+    definitions = [{"type": "function", **_clean_dict(schema, clean)} for schema in schemas]
+    return _as_json(definitions) if definitions else None
 
 
-def result_text(output: str | ToolOutput, clean: Clean) -> str:
+def result_text(output: str | ToolOutput, clean: _Clean) -> str:
     if isinstance(output, str):
         return clean(output)
     return clean("\n".join(block.text if isinstance(block, TextBlock) else _data_name(block) for block in output))
 
 
-def _newest_first(messages: Iterable[Msg], clean: Clean) -> Iterator[dict[str, Any]]:
-    for message in reversed([each for each in messages if each.role != "system"]):
-        yield from reversed(_split(message, clean))
-
-
-def _split(message: Msg, clean: Clean) -> list[dict[str, Any]]:
-    """Return the message as those of the conventions, where results of tools are messages of their own."""
-    split: list[dict[str, Any]] = []
+def _split_by_role(message: Msg, clean: _Clean) -> list[_Message]:
+    """Return the message as messages of the conventions, where tool results have a role of their own."""
+    split: list[_Message] = []
     for block in message.get_content_blocks():
         role = "tool" if isinstance(block, ToolResultBlock) else message.role
         if not split or split[-1]["role"] != role:
@@ -107,7 +117,7 @@ def _split(message: Msg, clean: Clean) -> list[dict[str, Any]]:
     return split
 
 
-def _part(block: ContentBlock, clean: Clean) -> dict[str, Any]:
+def _part(block: ContentBlock, clean: _Clean) -> dict[str, object]:
     match block:
         case TextBlock():
             return {"type": "text", "content": clean(block.text)}
@@ -126,29 +136,31 @@ def _part(block: ContentBlock, clean: Clean) -> dict[str, Any]:
 
 
 def _data_name(block: DataBlock) -> str:
-    # Never the bytes, and no address either: it may be one that is signed.
+    # Never the bytes, and not the URL either, which may be signed.
     return f"[{block.source.media_type}]"
 
 
-def _arguments(call: ToolCallBlock, clean: Clean) -> Any:
+def _arguments(call: ToolCallBlock, clean: _Clean) -> object:
     try:
-        return _cleaned(json.loads(call.input), clean)
-    except (ValueError, RecursionError):
+        return _clean_value(json.loads(call.input), clean)
+    except (ValueError, RecursionError):  # models write JSON that is broken, or nested too deeply
         return clean(call.input)
 
 
-def _cleaned(value: Any, clean: Clean) -> Any:
+def _clean_value(value: object, clean: _Clean) -> object:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
-        return {clean(name): _cleaned(each, clean) for name, each in value.items()}
+        return _clean_dict(value, clean)
     if isinstance(value, list):
-        return [_cleaned(each, clean) for each in value]
-    return _number(value, clean) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+        return [_clean_value(item, clean) for item in value]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        # A number may be that of a card or an account, so it is redacted like text.
+        text = str(value)
+        cleaned = clean(text)
+        return value if cleaned == text else cleaned
+    return value
 
 
-def _number(value: float, clean: Clean) -> float | str:
-    # A number of a card or a person is as good as a text to whoever redacts.
-    text = str(value)
-    cleaned = clean(text)
-    return value if cleaned == text else cleaned
+def _clean_dict(value: dict[str, object], clean: _Clean) -> dict[str, object]:
+    return {clean(name): _clean_value(item, clean) for name, item in value.items()}

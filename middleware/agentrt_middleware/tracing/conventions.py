@@ -1,9 +1,13 @@
-"""The names of OpenTelemetry's conventions for generative AI, which are still moving, and ours beside them.
+"""The attribute names of OpenTelemetry's conventions for generative AI, and our own.
 
-Written out here since the packages that hold them mark them as moved; nothing else in agentrt spells such a name.
+The conventions are still changing, and the packages that hold the names mark them as moved. So they are written out
+here, and nowhere else in agentrt.
 """
 
+from collections.abc import Mapping
 from typing import Final
+
+from opentelemetry.util.types import AttributeValue
 
 __all__ = [
     "AGENT_FINISHED_REASON",
@@ -68,13 +72,17 @@ __all__ = [
     "TOOL_STATE",
     "TOOL_TYPE",
     "USAGE_ESTIMATED",
+    "Attributes",
 ]
+
+Attributes = Mapping[str, AttributeValue | None]
+"""Attributes of a span or a metric; those with the value `None` are left out."""
 
 CAPTURE_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 CAPTURE_VALUES: Final = {"": False, "NO_CONTENT": False, "SPAN_ONLY": True, "EVENT_ONLY": False, "SPAN_AND_EVENT": True}
-"""What the variable may say, and whether spans hold content then."""
+"""The values of the variable, and whether spans hold content then."""
 OTHER: Final = "_OTHER"
-"""Stands for a value that is not among the known ones."""
+"""Replaces a value that is not one of the known ones."""
 
 INVOKE_AGENT: Final = "invoke_agent"
 CHAT: Final = "chat"
@@ -133,7 +141,7 @@ TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
 TOOL_STATE: Final = "agentrt.tool.result.state"
 
-# What follows holds what people, models and tools say: only set when it is to be captured.
+# These hold content, so they are set only if content is to be captured.
 INPUT_MESSAGES: Final = "gen_ai.input.messages"
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
@@ -141,15 +149,15 @@ TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
 TOOL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
 TOOL_RESULT: Final = "gen_ai.tool.call.result"
 INPUT_VALUE: Final = "input.value"
-"""OpenInference's name, which Phoenix shows in the row of an agent."""
+"""A name of OpenInference, which Phoenix shows in the row of an agent."""
 OUTPUT_VALUE: Final = "output.value"
 
-# The first two are what dashboards know today; the conventions replace them by the three after them.
+# Dashboards know the first two today; the conventions replace them with the next three.
 METRIC_TOKEN_USAGE: Final = "gen_ai.client.token.usage"
 METRIC_OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
 METRIC_INFERENCE_DURATION: Final = "gen_ai.client.inference.duration"
 METRIC_INFERENCE_INPUT_TOKENS: Final = "gen_ai.client.inference.operation.input_tokens"
-# What was used, counted up: the name of a field of `ChatUsage`, and that of its counter.
+# Counters of tokens: the name of a field of `ChatUsage`, and that of its counter.
 METRICS_INFERENCE_USAGE: Final = {
     "input_tokens": "gen_ai.client.inference.usage.input_tokens",
     "output_tokens": "gen_ai.client.inference.usage.output_tokens",

@@ -2,12 +2,12 @@
 
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import iscoroutinefunction
 from time import perf_counter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, TypeVarTuple
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
@@ -15,6 +15,7 @@ from opentelemetry.metrics import MeterProvider, NoOpMeterProvider
 from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, SpanKind, Tracer, TracerProvider
 
 from agentrt import MiddlewareBase, __version__
+from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.event import (
     AgentEvent,
@@ -24,11 +25,12 @@ from agentrt.event import (
     ReplyEndEvent,
     ToolResultEndEvent,
 )
+from agentrt.hooks import ActingValues, ModelCallValues, NextActing, NextModelCall, NextReply, ReplyValues
 from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultState
-from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
+from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult
 from agentrt.types import ToolChunk, ToolResponse
-from agentrt_middleware.attempts import Pieces, is_readable
-from agentrt_middleware.reply_info import call_of, input_of, model_name_of
+from agentrt_middleware.attempts import StreamedAnswer, is_readable
+from agentrt_middleware.reply_info import call_of, input_of, messages_of, model_name_of
 from agentrt_middleware.tracing import attributes, conventions
 from agentrt_middleware.tracing.content import (
     arguments_json,
@@ -40,43 +42,54 @@ from agentrt_middleware.tracing.content import (
     system_parts,
     tool_definitions,
 )
+from agentrt_middleware.tracing.conventions import Attributes
 from agentrt_middleware.tracing.metrics import GenAIMetrics
 from agentrt_middleware.tracing.span import Current, GenAISpan, Isolated
 
 __all__ = ["TracingMiddleware"]
 
 _logger = logging.getLogger("agentrt")
-_Hook = TypeVar("_Hook", bound=Callable[..., Any])
-_Attributes = dict[str, Any]
+_Hook = TypeVar("_Hook", bound=Callable[..., object])
+_NextResult = TypeVar("_NextResult")
+_Values = TypeVarTuple("_Values")
 
-_FAILED = {state: state.value for state in ToolResultState} | {ToolResultState.ERROR: "tool_error"}
-del _FAILED[ToolResultState.SUCCESS], _FAILED[ToolResultState.RUNNING]
+_NO_FAILURES = (ToolResultState.SUCCESS, ToolResultState.RUNNING)
+# The `error.type` of a tool call that ended in one of these states.
+_ERROR_TYPES = {state: state.value for state in ToolResultState if state not in _NO_FAILURES}
+_ERROR_TYPES[ToolResultState.ERROR] = "tool_error"
 
 
-def _only_where(is_traced: Callable[["TracingMiddleware", Any, Any], bool]) -> Callable[[_Hook], _Hook]:
-    """Have the layer step aside where nothing is traced: the next one is called in its place."""
+def _only_if(is_traced: Callable[["TracingMiddleware", AgentBase, Any], bool]) -> Callable[[_Hook], _Hook]:
+    """Make a hook return the next layer's result itself when nothing is traced, so that it costs no frame per item."""
 
     def decorate(hook: _Hook) -> _Hook:
         in_context = _call_in_context if iscoroutinefunction(hook) else _stream_in_context
 
         @wraps(hook)
-        def entry(self: "TracingMiddleware", agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+        def entry(self: "TracingMiddleware", agent: AgentBase, input_kwargs: Any, next_handler: Any) -> Any:
             if is_traced(self, agent, input_kwargs):
                 return hook(self, agent, input_kwargs, next_handler)
-            context = None if self._found is None else agent.run.scratch(self).get("context")
+            # A reply that is not sampled has left the context in which its models and tools are to be called.
+            context = None if self._instruments is None else agent.run.scratch(self).get("context")
             return next_handler(**input_kwargs) if context is None else in_context(context, input_kwargs, next_handler)
 
-        return entry  # type: ignore[return-value]  # it gives what the hook would give
+        return entry  # type: ignore[return-value]  # it returns what the hook would return
 
     return decorate
 
 
-async def _call_in_context(context: Context, input_kwargs: Any, next_handler: Any) -> Any:
+async def _call_in_context(
+    context: Context, input_kwargs: ModelCallValues, next_handler: Callable[..., Awaitable[_NextResult]]
+) -> _NextResult:
     with Current(context):
         return await next_handler(**input_kwargs)
 
 
-async def _stream_in_context(context: Context, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+# Here and in the hooks below, the loop over a stream is written out: a generator that makes a span current around each
+# step would save the repetition, but cost every item one more frame.
+async def _stream_in_context(
+    context: Context, input_kwargs: Mapping[str, object], next_handler: Callable[..., AsyncIterator[_NextResult]]
+) -> AsyncGenerator[_NextResult, None]:
     steps, current = aiter(next_handler(**input_kwargs)), Current(context)
     while True:
         with current:
@@ -87,45 +100,19 @@ async def _stream_in_context(context: Context, input_kwargs: Any, next_handler: 
         yield item
 
 
-def _begins_reply(tracing: "TracingMiddleware", agent: Any, input_kwargs: Any) -> bool:
-    """Begin the span of a reply; returns whether anything is to be recorded of the reply."""
-    instruments = tracing._find()
-    if instruments is None:
-        return False
-    reply = _Reply(instruments, agent, input_of(input_kwargs))
-    if reply.span.is_recording or tracing._has_meters():
-        agent.run.scratch(tracing)["reply"] = reply
-        return True
-    # It was not sampled, so what its models and tools call must not be either. Where our caller's span says so, they
-    # know it already.
-    caller = trace.get_current_span().get_span_context()
-    if caller.trace_flags.sampled or not caller.is_valid:
-        agent.run.scratch(tracing)["context"] = reply.span.context
-    return False
-
-
-def _is_in_reply(tracing: "TracingMiddleware", agent: Any, input_kwargs: Any) -> bool:
-    return tracing._found is not None and "reply" in agent.run.scratch(tracing)
-
-
-def _is_in_reply_or_alone(tracing: "TracingMiddleware", agent: Any, input_kwargs: Any) -> bool:
-    # A conversation that is compressed between two replies asks its model as well.
-    return _is_in_reply(tracing, agent, input_kwargs) or (agent.run.is_internal and tracing._find() is not None)
-
-
 class TracingMiddleware(MiddlewareBase):
     """Traces replies: `invoke_agent {agent}`, and under it `chat {model}` and `execute_tool {tool}`.
 
-    Works with the global tracer provider, or with the one that is given; while there is none, each hook hands over to
-    the next layer and does nothing. `setup_tracing` sets one up. A reply that is not sampled costs no more, if there is
-    no meter provider either, but for one span, in whose context its models and tools are called. A tool call that is
-    denied, refused or run elsewhere has a span as well, without length. Retries and fallbacks are events on one chat
-    span, so this stands outside of the layers that do that.
+    Uses the global tracer provider, or the given one; `setup_tracing` sets one up. Without a provider each hook just
+    delegates to the next layer. If a reply is not sampled and there is no meter provider, it costs no more than that,
+    except one span, in whose context its models and tools are called. A tool call that is denied, refused or run
+    elsewhere has a span as well, without length. Retries and fallbacks are events of one chat span, so this middleware
+    stands outside of the layers that make them.
 
-    Spans say nothing of what people, models and tools say. `capture_content=True` adds that; when not given, the
-    standard variable OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT decides. `redact` is called for every text that
-    leaves, captured or not, and what it returns leaves in its place; a text for which it fails does not leave. Texts of
-    errors, bytes and addresses never do. A tracer that fails breaks no reply.
+    Spans hold no content: no messages, no answers, no arguments or results of tools. `capture_content=True` adds these;
+    without it, the standard variable OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT decides. `redact` is called
+    with every text that leaves the process, captured or not, and its result leaves instead; if it fails, the text does
+    not leave. The texts of errors, bytes and URLs never do. A tracer that fails does not break the reply.
     """
 
     wraps: ClassVar[Sequence[type | str]] = (
@@ -146,19 +133,45 @@ class TracingMiddleware(MiddlewareBase):
         meter_provider: MeterProvider | None = None,
     ) -> None:
         if redact is not None and not callable(redact):
-            raise MiddlewareConfigError(f"TracingMiddleware(redact=...) is a function of a text, not {redact!r:.200}")
-        self._captures = _captured_by_environment() if capture_content is None else capture_content
+            raise MiddlewareConfigError(f"TracingMiddleware(redact=...) is a function of a str, not {redact!r:.200}")
+        self._captures_content = _captures_by_environment() if capture_content is None else capture_content
         self._isolated = Isolated(redact)
         self._tracer_provider = tracer_provider
         self._meter_provider = meter_provider
-        self._found_for: TracerProvider | None = None
-        self._found: _Instruments | None = None
+        self._provider_in_use: TracerProvider | None = None
+        self._instruments: _Instruments | None = None
 
-    @_only_where(_begins_reply)
+    # The conditions of the hooks.
+
+    def _begin_reply(self, agent: AgentBase, input_kwargs: ReplyValues) -> bool:
+        """Begin the span of a reply; say whether anything is to be recorded of the reply."""
+        instruments = self._find_instruments()
+        if instruments is None:
+            return False
+        reply = _TracedReply(instruments, agent, input_of(input_kwargs))
+        if reply.span.is_recording or self._has_meters():
+            agent.run.scratch(self)["reply"] = reply
+            return True
+        # It is not sampled, so the calls of its models and tools must not be either. The caller's span says so to them
+        # already, if there is one that is not sampled itself.
+        caller = trace.get_current_span().get_span_context()
+        if caller.trace_flags.sampled or not caller.is_valid:
+            agent.run.scratch(self)["context"] = reply.span.context
+        return False
+
+    def _is_in_reply(self, agent: AgentBase, input_kwargs: ActingValues) -> bool:
+        return self._instruments is not None and "reply" in agent.run.scratch(self)
+
+    def _is_in_reply_or_alone(self, agent: AgentBase, input_kwargs: ModelCallValues) -> bool:
+        # A conversation that is compressed between two replies calls its model outside of any reply.
+        is_in_reply = self._instruments is not None and "reply" in agent.run.scratch(self)
+        return is_in_reply or (agent.run.is_internal and self._find_instruments() is not None)
+
+    @_only_if(_begin_reply)
     async def on_reply(
-        self, agent: Any, input_kwargs: Any, next_handler: Any
+        self, agent: AgentBase, input_kwargs: ReplyValues, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        reply: _Reply = agent.run.scratch(self)["reply"]
+        reply: _TracedReply = agent.run.scratch(self)["reply"]
         try:
             steps = aiter(next_handler(**input_kwargs))
             while True:
@@ -167,9 +180,9 @@ class TracingMiddleware(MiddlewareBase):
                         item = await anext(steps)
                     except StopAsyncIteration:
                         break
-                see = _SEEN.get(item.__class__)
-                if see is not None:
-                    self._isolated(see, reply, item)
+                handler = _HANDLERS.get(item.__class__)
+                if handler is not None:
+                    self._isolated(handler, reply, item)
                 yield item
         except BaseException as error:
             self._isolated(reply.leave, error)
@@ -177,9 +190,12 @@ class TracingMiddleware(MiddlewareBase):
         finally:
             self._isolated(reply.end)
 
-    @_only_where(_is_in_reply_or_alone)
-    async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
-        chat = _Chat(self._instruments, agent.run.scratch(self).get("reply"), agent, input_kwargs)
+    @_only_if(_is_in_reply_or_alone)
+    async def on_model_call(
+        self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
+    ) -> ModelResult:
+        assert self._instruments is not None  # the condition has looked for them
+        chat = _TracedChat(self._instruments, agent.run.scratch(self).get("reply"), agent, input_kwargs)
         try:
             with chat.span:
                 result = await next_handler(**input_kwargs)
@@ -187,12 +203,14 @@ class TracingMiddleware(MiddlewareBase):
             self._isolated(chat.stop, error)
             raise
         if not isinstance(result, ChatResponse):
-            return self._pieces(chat, result)
+            return self._trace_stream(chat, result)
         chat.response = result
         self._isolated(chat.stop)
         return result
 
-    async def _pieces(self, chat: "_Chat", stream: Any) -> AsyncGenerator[ChatResponse, None]:
+    async def _trace_stream(
+        self, chat: "_TracedChat", stream: AsyncIterator[ChatResponse]
+    ) -> AsyncGenerator[ChatResponse, None]:
         try:
             steps = aiter(stream)
             while True:
@@ -208,56 +226,53 @@ class TracingMiddleware(MiddlewareBase):
             raise
         self._isolated(chat.stop)
 
-    @_only_where(_is_in_reply)
+    @_only_if(_is_in_reply)
     async def on_acting(
-        self, agent: Any, input_kwargs: Any, next_handler: Any
+        self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
-        tool = _Tool(self._instruments, agent.run.scratch(self)["reply"], call_of(input_kwargs))
+        assert self._instruments is not None  # the condition has looked for them
+        tool_call = _TracedToolCall(self._instruments, agent.run.scratch(self)["reply"], call_of(input_kwargs))
         try:
             steps = aiter(next_handler(**input_kwargs))
             while True:
-                with tool.span:
+                with tool_call.span:
                     try:
                         item = await anext(steps)
                     except StopAsyncIteration:
                         break
                 if isinstance(item, ToolResponse):
-                    tool.response = item
+                    tool_call.response = item
                 yield item
         except Exception as error:
-            tool.failure = type(error).__qualname__
+            tool_call.error_type = type(error).__qualname__
             raise
         finally:
-            self._isolated(tool.stop)
+            self._isolated(tool_call.stop)
 
-    @property
-    def _instruments(self) -> "_Instruments":
-        assert self._found is not None  # the hooks look for them first
-        return self._found
-
-    def _find(self) -> "_Instruments | None":
+    def _find_instruments(self) -> "_Instruments | None":
         """Return what to trace with now, `None` while no provider is configured."""
+        # Looked up for each reply, since a program may set the global provider at any time.
         provider = trace.get_tracer_provider() if self._tracer_provider is None else self._tracer_provider
         if isinstance(provider, (ProxyTracerProvider, NoOpTracerProvider)):
             return None
-        if provider is not self._found_for:
-            self._found_for = provider
-            self._found = self._isolated(self._make, provider)
-        return self._found
+        if provider is not self._provider_in_use:
+            self._provider_in_use = provider
+            self._instruments = self._isolated(self._make_instruments, provider)
+        return self._instruments
 
     def _has_meters(self) -> bool:
         meters = metrics.get_meter_provider() if self._meter_provider is None else self._meter_provider
-        # The placeholder that stands for a missing provider has no public name.
+        # By the class's name, since the placeholder for a missing provider has no public one.
         return not isinstance(meters, NoOpMeterProvider) and type(meters).__name__ != "_ProxyMeterProvider"
 
-    def _make(self, provider: TracerProvider) -> "_Instruments":
+    def _make_instruments(self, provider: TracerProvider) -> "_Instruments":
         meters = metrics.get_meter_provider() if self._meter_provider is None else self._meter_provider
         meter = meters.get_meter("agentrt", __version__)
         tracer = provider.get_tracer("agentrt", __version__)
-        return _Instruments(self._isolated, tracer, GenAIMetrics(meter), self._captures)
+        return _Instruments(self._isolated, tracer, GenAIMetrics(meter), self._captures_content)
 
 
-def _captured_by_environment() -> bool:
+def _captures_by_environment() -> bool:
     value = os.environ.get(conventions.CAPTURE_VARIABLE, "")
     if value.upper() not in conventions.CAPTURE_VALUES:
         _logger.warning(
@@ -270,53 +285,62 @@ def _captured_by_environment() -> bool:
 
 @dataclass(slots=True)
 class _Instruments:
-    """What spans are made with."""
+    """What spans and metrics are made with."""
 
     isolated: Isolated
     tracer: Tracer
     metrics: GenAIMetrics
-    captures: bool
+    captures_content: bool
 
     def span(
-        self, operation: str, describe: Callable[..., tuple[str, _Attributes]], *values: Any, **at: Any
+        self,
+        operation: str,
+        description: tuple[str, Attributes] | None,
+        *,
+        parent: Context | None = None,
+        started_at: int | None = None,
     ) -> GenAISpan:
-        """Begin the span of an operation on what `describe` names and describes."""
-        subject, described = self.isolated(describe, *values) or (conventions.OTHER, {})
+        """Begin the span of an operation; `description` is the name of its subject, and its attributes."""
+        subject, described = description or (conventions.OTHER, {})
         kind = SpanKind.CLIENT if operation == conventions.CHAT else SpanKind.INTERNAL
-        described[conventions.OPERATION] = operation
-        return GenAISpan(self.isolated, self.tracer, f"{operation} {subject}", kind, described, **at)
+        described = {**described, conventions.OPERATION: operation}
+        name = f"{operation} {subject}"
+        return GenAISpan(self.isolated, self.tracer, name, kind, described, parent=parent, started_at=started_at)
 
-    def content(self, span: GenAISpan, name: str, make: Callable[..., str | None], *values: Any) -> None:
-        """Set what somebody said, if that is to be captured."""
-        if self.captures:
-            span.set_content(name, make, *values)
+    def set_content(
+        self,
+        span: GenAISpan,
+        name: str,
+        render: Callable[[*_Values, Callable[[str], str]], str | None],
+        *values: *_Values,
+    ) -> None:
+        """Set a text with content, if content is to be captured."""
+        if self.captures_content:
+            span.set_content(name, render, *values)
 
-    def labels(self, labels: _Attributes) -> _Attributes:
-        """Return the attributes of a metric that have a value, as they may leave."""
-        return self.isolated.cleaned(labels)
 
+class _TracedReply:
+    """One reply: its span, and what is still open in it."""
 
-class _Reply:
-    """What one reply has open, and what came of it."""
-
-    def __init__(self, instruments: _Instruments, agent: Any, inputs: Any) -> None:
+    def __init__(self, instruments: _Instruments, agent: AgentBase, inputs: object) -> None:
         self.instruments = instruments
         self.agent = agent
         self.run = agent.run
-        self.chat: _Chat | None = None
+        self.chat: _TracedChat | None = None
         self.chats = 0
-        self.tools: dict[str, _Tool] = {}
+        self.tool_calls: dict[str, _TracedToolCall] = {}
         self.usage: ChatUsage | None = None
-        self.reason: str | None = None
-        self.failure: str | None = None
-        self._started = perf_counter()
-        is_external = isinstance(inputs, ExternalExecutionResultEvent)
-        self._external = {each.id for each in inputs.execution_results} if is_external else set()
-        self.span = instruments.span(conventions.INVOKE_AGENT, attributes.of_agent, agent, inputs)
-        told = [inputs] if isinstance(inputs, Msg) else inputs
-        if isinstance(told, list):
-            instruments.content(self.span, conventions.INPUT_MESSAGES, input_messages, told)
-            instruments.content(self.span, conventions.INPUT_VALUE, plain_text, told)
+        self.finished_reason: str | None = None
+        self.error_type: str | None = None
+        self._started_at = perf_counter()
+        results = inputs.execution_results if isinstance(inputs, ExternalExecutionResultEvent) else []
+        self._external_ids = {block.id for block in results}
+        description = instruments.isolated(attributes.of_agent, agent, inputs)
+        self.span = instruments.span(conventions.INVOKE_AGENT, description)
+        messages = messages_of(inputs)
+        if messages is not None:
+            instruments.set_content(self.span, conventions.INPUT_MESSAGES, input_messages, messages)
+            instruments.set_content(self.span, conventions.INPUT_VALUE, plain_text, messages)
 
     def end_chat(self) -> None:
         if self.chat is not None:
@@ -327,9 +351,11 @@ class _Reply:
         if event.reply_id != self.run.id:
             return
         span = self.span if self.chat is None else self.chat.span
-        retry: _Attributes = {conventions.RETRY_ATTEMPT: event.attempt, conventions.RETRY_WAIT: event.wait_seconds}
-        if self.instruments.captures:
-            retry[conventions.RETRY_REASON] = event.reason
+        retry: Attributes = {
+            conventions.RETRY_ATTEMPT: event.attempt,
+            conventions.RETRY_WAIT: event.wait_seconds,
+            conventions.RETRY_REASON: event.reason if self.instruments.captures_content else None,
+        }
         span.add_event(conventions.RETRY_EVENT, retry, event.created_at)
 
     def see_model_call_end(self, event: ModelCallEndEvent) -> None:
@@ -340,16 +366,16 @@ class _Reply:
         """End the span of the call, or make one for a call that did not run here."""
         if event.reply_id != self.run.id:
             return
-        tool = self.tools.get(event.tool_call_id)
-        if tool is None:
+        tool_call = self.tool_calls.get(event.tool_call_id)
+        if tool_call is None:
             call = ToolCallBlock(event.tool_call_id, self.run.call_name(event.tool_call_id))
-            tool = _Tool(self.instruments, self, call, event.created_at)
-            tool.span.set({conventions.AGENT_IS_EXTERNAL: True if call.id in self._external else None})
-        tool.end(event.state)
+            tool_call = _TracedToolCall(self.instruments, self, call, event.created_at)
+            tool_call.span.set({conventions.AGENT_IS_EXTERNAL: True if call.id in self._external_ids else None})
+        tool_call.end(event.state)
 
     def see_end(self, event: ReplyEndEvent) -> None:
         if event.reply_id == self.run.id:
-            self.reason = event.finished_reason
+            self.finished_reason = event.finished_reason
 
     def see_message(self, message: Msg) -> None:
         calls = message.get_content_blocks("tool_call")
@@ -357,108 +383,118 @@ class _Reply:
         submitted = call_names(calls, ToolCallState.SUBMITTED)
         self.span.set({conventions.AGENT_PENDING_CONFIRMATION: asking, conventions.AGENT_PENDING_EXTERNAL: submitted})
         if asking or submitted:
-            self.reason = self.reason or "parked"
-        ended = "stop" if self.reason in (None, "completed") else self.reason
-        content = message.get_content_blocks()
-        self.instruments.content(self.span, conventions.OUTPUT_MESSAGES, output_messages, content, ended)
-        self.instruments.content(self.span, conventions.OUTPUT_VALUE, plain_text, [message])
+            self.finished_reason = self.finished_reason or "parked"
+        reason = self.finished_reason or "completed"
+        content, finish_reason = message.get_content_blocks(), "stop" if reason == "completed" else reason
+        self.instruments.set_content(self.span, conventions.OUTPUT_MESSAGES, output_messages, content, finish_reason)
+        self.instruments.set_content(self.span, conventions.OUTPUT_VALUE, plain_text, [message])
 
     def leave(self, error: BaseException) -> None:
         """Note why the reply stops short; only an `Exception` is a failure."""
         if isinstance(error, Exception):
-            self.reason, self.failure = "error", type(error).__qualname__
-            self.span.fail(self.failure)
+            self.finished_reason, self.error_type = "error", type(error).__qualname__
+            self.span.fail(self.error_type)
         else:
-            self.reason = self.reason or ("closed" if isinstance(error, GeneratorExit) else "cancelled")
+            reason = "closed" if isinstance(error, GeneratorExit) else "cancelled"
+            self.finished_reason = self.finished_reason or reason
 
     def end(self) -> None:
         self.end_chat()
-        for tool in self.tools.values():
-            tool.end(None)
-        self.span.set(
-            {conventions.AGENT_FINISHED_REASON: self.reason or "completed", **attributes.of_usage(self.usage)}
-        )
+        for tool_call in self.tool_calls.values():
+            tool_call.end(None)
+        reason = self.finished_reason or "completed"
+        self.span.set({conventions.AGENT_FINISHED_REASON: reason, **attributes.of_usage(self.usage)})
         self.span.end()
-        name, model = self.agent.name, model_name_of(self.agent)
-        labels = {conventions.AGENT_NAME: name, conventions.REQUEST_MODEL: model, conventions.ERROR_TYPE: self.failure}
-        made = self.instruments
-        made.metrics.agent(perf_counter() - self._started, self.chats, len(self.tools), made.labels(labels))
+        labels: Attributes = {
+            conventions.AGENT_NAME: self.agent.name,
+            conventions.REQUEST_MODEL: model_name_of(self.agent),
+            conventions.ERROR_TYPE: self.error_type,
+        }
+        clean_labels = self.instruments.isolated.clean_attributes(labels)
+        seconds = perf_counter() - self._started_at
+        self.instruments.metrics.record_agent(seconds, self.chats, len(self.tool_calls), clean_labels)
 
 
-_SEEN: dict[type, Callable[[_Reply, Any], None]] = {
-    ModelCallEndEvent: _Reply.see_model_call_end,
-    ModelCallRetryEvent: _Reply.see_retry,
-    Msg: _Reply.see_message,
-    ReplyEndEvent: _Reply.see_end,
-    ToolResultEndEvent: _Reply.see_tool_result,
+_HANDLERS: dict[type, Callable[[_TracedReply, Any], None]] = {
+    ModelCallEndEvent: _TracedReply.see_model_call_end,
+    ModelCallRetryEvent: _TracedReply.see_retry,
+    Msg: _TracedReply.see_message,
+    ReplyEndEvent: _TracedReply.see_end,
+    ToolResultEndEvent: _TracedReply.see_tool_result,
 }
 
 
-class _Chat:
-    """One call of a model, whatever the layers inside of it make of it.
+class _TracedChat:
+    """One call of a model, with all attempts that the layers further in make of it.
 
-    Its span is sent when the reply has seen its end, since the events of retries may be on their way until then.
+    Its span is sent when the reply has seen the end of the call: until then, events of retries may be on their way.
     """
 
-    def __init__(self, instruments: _Instruments, reply: _Reply | None, agent: Any, values: Any) -> None:
+    def __init__(
+        self, instruments: _Instruments, reply: _TracedReply | None, agent: AgentBase, values: ModelCallValues
+    ) -> None:
         self._instruments = instruments
         self._reply = reply
         self._model: ChatModelBase = values["current_model"]
-        self._started = perf_counter()
-        self._first: float | None = None
-        self._pieces = Pieces(with_content=instruments.captures)
+        self._started_at = perf_counter()
+        self._time_to_first: float | None = None
+        self._answer = StreamedAnswer(with_content=instruments.captures_content)
         self.response: ChatResponse | None = None
         if reply is not None:
             reply.end_chat()
             reply.chat = self
             reply.chats += 1
-        self.span = instruments.span(conventions.CHAT, attributes.of_chat, agent, self._model)
+        description = instruments.isolated(attributes.of_chat, agent, self._model)
+        self.span = instruments.span(conventions.CHAT, description)
         messages, choice = values["messages"], values["tool_choice"]
         tools = [] if choice is not None and choice.mode == "none" else values["tools"]
-        instruments.content(self.span, conventions.SYSTEM_INSTRUCTIONS, system_parts, messages)
-        instruments.content(self.span, conventions.INPUT_MESSAGES, input_messages, messages)
-        instruments.content(self.span, conventions.TOOL_DEFINITIONS, tool_definitions, tools)
+        instruments.set_content(self.span, conventions.SYSTEM_INSTRUCTIONS, system_parts, messages)
+        instruments.set_content(self.span, conventions.INPUT_MESSAGES, input_messages, messages)
+        instruments.set_content(self.span, conventions.TOOL_DEFINITIONS, tool_definitions, tools)
 
-    def see(self, piece: Any) -> None:
-        if self._first is None:
-            self._first = perf_counter() - self._started
+    def see(self, piece: ChatResponse) -> None:
+        if self._time_to_first is None:
+            self._time_to_first = perf_counter() - self._started_at
         if is_readable(piece):
-            self._pieces.add(piece)
+            self._answer.add(piece)
             if piece.is_last:
                 self.response = piece
 
     def stop(self, error: BaseException | None = None) -> None:
+        """Note the end of the call, and how it ended."""
         self.span.stop()
-        failure = type(error).__qualname__ if isinstance(error, Exception) else None
-        if failure is not None:
-            self.span.fail(failure)
+        error_type = type(error).__qualname__ if isinstance(error, Exception) else None
+        if error_type is not None:
+            self.span.fail(error_type)
         response = self.response
-        if response is None and error is None:  # a stream of pieces that came to its end
-            response = self._pieces.whole()
-        # One that was cut or left has no answer, which is an error to the conventions, and none to us.
-        reason = "error" if response is None else response.finished_reason or "stop"
+        if response is None and error is None:  # the stream came to its end, so its pieces are the answer
+            response = self._answer.response()
         usage = None if response is None else response.usage
-        answering = None if response is None else attributes.answering(response)
+        responding_model = None if response is None else attributes.responding_model(response)
+        # A call that was cut short or left has no answer: the conventions call that an error, although it is not a
+        # failure to us.
+        finish_reason = "error" if response is None else response.finished_reason or "stop"
         self.span.set(
             {
-                conventions.FINISH_REASONS: [reason],
-                conventions.TIME_TO_FIRST_CHUNK: self._first,
+                conventions.FINISH_REASONS: [finish_reason],
+                conventions.TIME_TO_FIRST_CHUNK: self._time_to_first,
                 conventions.RESPONSE_ID: None if response is None else response.id,
-                conventions.RESPONSE_MODEL: answering,
+                conventions.RESPONSE_MODEL: responding_model,
                 **attributes.of_usage(usage),
             }
         )
-        made = self._instruments
         if response is not None:
-            made.content(self.span, conventions.OUTPUT_MESSAGES, output_messages, response.content, reason)
-        labels = made.labels(
-            {
-                **attributes.labels_of(self._model),
-                conventions.RESPONSE_MODEL: answering,
-                conventions.ERROR_TYPE: failure,
-            }
-        )
-        made.metrics.chat(perf_counter() - self._started, usage, labels)
+            content = response.content
+            self._instruments.set_content(
+                self.span, conventions.OUTPUT_MESSAGES, output_messages, content, finish_reason
+            )
+        labels: Attributes = {
+            **attributes.labels_of(self._model),
+            conventions.RESPONSE_MODEL: responding_model,
+            conventions.ERROR_TYPE: error_type,
+        }
+        clean_labels = self._instruments.isolated.clean_attributes(labels)
+        self._instruments.metrics.record_chat(perf_counter() - self._started_at, usage, clean_labels)
         if self._reply is None:
             self.end()
         elif usage is not None:
@@ -468,51 +504,52 @@ class _Chat:
         self.span.end()
 
 
-class _Tool:
-    """One call of a tool: run here, from first to last, or only known by its result, and then it has no length."""
+class _TracedToolCall:
+    """One tool call: either run here, or known only by its result, which came at `result_at`."""
 
-    def __init__(self, instruments: _Instruments, reply: _Reply, call: ToolCallBlock, at: int | None = None) -> None:
+    def __init__(
+        self, instruments: _Instruments, reply: _TracedReply, call: ToolCallBlock, result_at: int | None = None
+    ) -> None:
         self._instruments = instruments
-        self._started = perf_counter()
-        self._labels: _Attributes = {}
-        self.response: ToolResponse | None = None
-        self.failure: str | None = None
-        before = reply.tools.get(call.id)
-        if before is not None:  # a layer outside of this one runs the call again
-            before.end(None)
-        reply.tools[call.id] = self
-        where = {} if at is None else {"parent": reply.span.context, "started_at": at}
-        self.span = instruments.span(
-            conventions.EXECUTE_TOOL,
-            attributes.of_tool,
-            reply.agent,
-            reply.run.toolkit,
-            call,
-            instruments.captures,
-            **where,
-        )
-        if at is not None:
-            self.span.stop(at)
-            return
+        self._started_at = perf_counter()
         self._name = call.name
-        instruments.content(self.span, conventions.TOOL_ARGUMENTS, arguments_json, call)
+        self.response: ToolResponse | None = None
+        self.error_type: str | None = None
+        earlier = reply.tool_calls.get(call.id)
+        if earlier is not None:  # a layer outside of this one runs the call again
+            earlier.end(None)
+        reply.tool_calls[call.id] = self
+        captures_content = instruments.captures_content
+        description = instruments.isolated(
+            attributes.of_tool, reply.agent, reply.run.toolkit, call, captures_content=captures_content
+        )
+        if result_at is None:
+            self.span = instruments.span(conventions.EXECUTE_TOOL, description)
+            instruments.set_content(self.span, conventions.TOOL_ARGUMENTS, arguments_json, call)
+        else:
+            # Made while the reply's span is not current, so its parent is given.
+            parent = reply.span.context
+            self.span = instruments.span(conventions.EXECUTE_TOOL, description, parent=parent, started_at=result_at)
+            self.span.stop(result_at)
 
     def stop(self) -> None:
+        """Note the end of the run; its state comes with the event that records the result."""
         self.span.stop()
-        made = self._instruments
         if self.response is not None:
-            made.content(self.span, conventions.TOOL_RESULT, result_text, self.response.content)
-        labels = made.labels({conventions.TOOL_NAME: self._name, conventions.ERROR_TYPE: self.failure})
-        made.metrics.tool(perf_counter() - self._started, labels)
+            content = self.response.content
+            self._instruments.set_content(self.span, conventions.TOOL_RESULT, result_text, content)
+        labels: Attributes = {conventions.TOOL_NAME: self._name, conventions.ERROR_TYPE: self.error_type}
+        clean_labels = self._instruments.isolated.clean_attributes(labels)
+        self._instruments.metrics.record_tool(perf_counter() - self._started_at, clean_labels)
 
     def end(self, state: ToolResultState | None) -> None:
-        """Send the span with the state that is on record; without one, the call was left, which is no failure."""
+        """Send the span with the state that is on record; without one, the call was left, which is not a failure."""
         if self.span.is_ended:
             return
-        own = None if self.response is None else self.response.state
-        known = ToolResultState.ERROR if self.failure else state or own
-        self.span.set({conventions.TOOL_STATE: (known or ToolResultState.INTERRUPTED).value})
-        if known in _FAILED:
-            self.span.fail(self.failure or _FAILED[known])
+        response_state = None if self.response is None else self.response.state
+        state = ToolResultState.ERROR if self.error_type else state or response_state
+        self.span.set({conventions.TOOL_STATE: (state or ToolResultState.INTERRUPTED).value})
+        if state in _ERROR_TYPES:
+            self.span.fail(self.error_type or _ERROR_TYPES[state])
         self.span.end()
-        self.response = None
+        self.response = None  # not kept until the end of the reply: results may be large

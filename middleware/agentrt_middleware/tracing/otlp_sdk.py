@@ -1,8 +1,7 @@
-"""The part of `setup_tracing` that needs OpenTelemetry's SDK; imported when that is called and not before."""
+"""The part of `setup_tracing` that needs OpenTelemetry's SDK; imported only when that is called."""
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -13,7 +12,7 @@ __all__ = ["CountingExporter", "make_provider"]
 
 
 class CountingExporter(SpanExporter):  # type: ignore[misc, unused-ignore]  # `Any` where the extra is missing
-    """Counts the spans that were ended, and those that the collector took."""
+    """Counts the spans that have ended, and those that the collector accepted."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -52,8 +51,8 @@ class _CountingProcessor(BatchSpanProcessor):  # type: ignore[misc, unused-ignor
 def make_provider(
     url: str | None, headers: Mapping[str, str] | None, service_name: str | None, timeout: float
 ) -> tuple[TracerProvider, CountingExporter]:
-    named: dict[str, Any] = {} if service_name is None else {"service.name": service_name}
+    attributes = {} if service_name is None else {"service.name": service_name}
     exporter = CountingExporter(OTLPSpanExporter(url, headers=dict(headers) if headers else None, timeout=timeout))
-    provider = TracerProvider(resource=Resource.create(named), shutdown_on_exit=False)
+    provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
     provider.add_span_processor(_CountingProcessor(exporter))
     return provider, exporter

@@ -85,7 +85,7 @@ def test_the_end_of_a_program_delivers_its_spans(collector: Collector, given: st
     assert scope.spans[0].parent_span_id == scope.spans[1].span_id
 
 
-def test_the_example_sends_two_replies_with_what_was_said(collector: Collector) -> None:
+def test_the_example_sends_two_replies_with_their_content(collector: Collector) -> None:
     done = run((ROOT / "examples" / "tracing" / "trace_a_reply.py").read_text(encoding="utf-8"), collector.url)
     first, second, last = done.stdout.splitlines()
     assert (first, second) == ("It is sunny in Beijing.", "It is sunny in Shanghai.")
@@ -104,7 +104,7 @@ def test_flush_delivers_at_once_and_shutdown_twice_is_harmless(collector: Collec
     assert len(collector.got) == 1
 
 
-def test_a_collector_that_refuses_costs_the_spans_and_nothing_else() -> None:
+def test_a_refusing_collector_loses_the_spans_and_nothing_else() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
         done = run(PROGRAM, f"http://127.0.0.1:{taken.getsockname()[1]}")
@@ -113,14 +113,14 @@ def test_a_collector_that_refuses_costs_the_spans_and_nothing_else() -> None:
     assert "open sesame" not in done.stderr
 
 
-def test_a_collector_that_hangs_keeps_neither_the_reply_nor_the_end_of_the_program() -> None:
+def test_a_hanging_collector_delays_no_reply_and_no_exit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = run(PROGRAM, f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
     assert "2 spans were not delivered to the collector" in done.stderr
 
 
-def test_a_shutdown_that_takes_too_long_says_so() -> None:
+def test_a_shutdown_that_takes_too_long_returns_false() -> None:
     more = "print(delivery.shutdown(0.01))"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = run(PROGRAM + more, f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -135,7 +135,7 @@ def test_a_second_provider_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("module", ["opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"])
-def test_without_the_extra_it_says_which_one_to_install(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_it(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "agentrt_middleware.tracing.otlp_sdk", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r"agentrt\[otel\]"):
@@ -155,31 +155,31 @@ NO_ADDRESSES = [
 
 
 @pytest.mark.parametrize("endpoint", NO_ADDRESSES)
-def test_an_endpoint_that_is_no_address_is_refused(endpoint: Any) -> None:
+def test_an_endpoint_that_is_not_a_url_is_refused(endpoint: Any) -> None:
     with pytest.raises(ConfigError, match="http://localhost:4318"):
         setup_tracing(endpoint)
 
 
-def test_a_key_in_the_address_is_refused_where_the_exporter_would_log_it() -> None:
+def test_an_endpoint_with_a_key_in_its_query_is_refused() -> None:
     with pytest.raises(ConfigError, match="headers=") as raised:
         setup_tracing("https://collector.example/v1/traces?key=sesame")
     assert "sesame" not in str(raised.value)
 
 
 @pytest.mark.parametrize("value", ["sesame\n", " sesame", "sesame\r\nx: y", "s\u00e9same", 5, None, b"sesame"])
-def test_a_header_that_cannot_be_sent_is_refused_and_its_value_not_shown(value: Any) -> None:
+def test_an_unsendable_header_is_refused_without_its_value(value: Any) -> None:
     with pytest.raises(ConfigError, match="'x-key'") as raised:
         setup_tracing(headers={"x-key": value})
     assert "same" not in str(raised.value)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "5", None])
-def test_a_deadline_that_is_none_is_refused(seconds: Any) -> None:
+def test_an_invalid_shutdown_deadline_is_refused(seconds: Any) -> None:
     with pytest.raises(ConfigError, match="shutdown_seconds"):
         setup_tracing(shutdown_seconds=seconds)
 
 
-def test_a_provider_that_does_nothing_is_one_that_cannot_be_replaced() -> None:
+def test_a_no_op_provider_cannot_be_replaced_either() -> None:
     program = """
 from opentelemetry import trace
 from agentrt.errors import UsageError

@@ -211,7 +211,7 @@ async def test_a_streamed_answer_says_when_its_first_piece_came(spans: Spans) ->
     assert chat.attributes["gen_ai.response.finish_reasons"] == ("stop",)
 
 
-async def test_rounds_and_tools_are_side_by_side_under_the_reply_and_their_tokens_add_up(spans: Spans) -> None:
+async def test_chats_and_tools_are_siblings_and_their_tokens_add_up(spans: Spans) -> None:
     asks = ChatResponse([call("1", "add", a=1, b=2)], usage=ChatUsage(5, 3), finished_reason="tool_calls")
     agent = agent_of([asks, answer("three")], add, middlewares=[spans.middleware()])
     await agent.reply("go")
@@ -286,7 +286,7 @@ async def test_what_tools_models_and_layers_do_is_under_the_right_span(spans: Sp
 
 
 @pytest.mark.parametrize("others", [0, 1])
-async def test_the_reply_of_a_sub_agent_is_under_the_tool_that_asked_it(spans: Spans, others: int) -> None:
+async def test_a_sub_agents_reply_is_under_the_tool_that_called_it(spans: Spans, others: int) -> None:
     tracing = spans.middleware()
     helper = Agent("helper", model=ScriptedChatModel(["I help"]), middlewares=[tracing])
 
@@ -303,7 +303,7 @@ async def test_the_reply_of_a_sub_agent_is_under_the_tool_that_asked_it(spans: S
     assert len({each.context.trace_id for each in spans.ended}) == 1
 
 
-async def test_a_reply_that_asks_says_what_waits_and_its_answer_is_traced_with_the_same_reply_id(spans: Spans) -> None:
+async def test_a_parked_reply_and_its_answer_share_a_reply_id(spans: Spans) -> None:
     calls = [call("1", "add", a=1, b=2), call("2", "add", a=3, b=4)]
     agent = agent_of([calls, "done"], FunctionTool(add, ask=True), middlewares=[spans.middleware()])
     parked = await agent.reply("go")
@@ -331,7 +331,7 @@ async def test_a_reply_that_asks_says_what_waits_and_its_answer_is_traced_with_t
     spans.check_all_ended()
 
 
-async def test_what_was_run_elsewhere_has_a_span_without_length_under_the_second_reply_span(spans: Spans) -> None:
+async def test_an_external_result_has_a_span_without_length(spans: Spans) -> None:
     calls = [call("1", "deploy"), call("2", "deploy")]
     agent = agent_of([calls, "done"], Deploy(), middlewares=[spans.middleware()])
     parked = await agent.reply("go")
@@ -358,7 +358,7 @@ async def test_what_was_run_elsewhere_has_a_span_without_length_under_the_second
     assert (good.status.status_code, bad.status.description) == (StatusCode.UNSET, "tool_error")
 
 
-async def test_an_interrupted_tool_is_marked_as_that_and_the_reply_is_no_error(spans: Spans) -> None:
+async def test_an_interrupted_tool_does_not_fail_the_reply_span(spans: Spans) -> None:
     async def stop() -> str:
         """Have everything stopped."""
         agent.interrupt()
@@ -375,7 +375,7 @@ async def test_an_interrupted_tool_is_marked_as_that_and_the_reply_is_no_error(s
     spans.check_all_ended()
 
 
-async def test_an_answer_that_is_interrupted_has_no_error_and_says_that_it_was_cut(spans: Spans) -> None:
+async def test_an_interrupted_answer_is_marked_as_cut_and_not_failed(spans: Spans) -> None:
     agent = agent_of([["one ", "two ", "three"]], middlewares=[spans.middleware()])
     async with agent.reply_stream("go") as events:
         async for event in events:
@@ -402,7 +402,7 @@ async def test_a_model_that_fails_fails_its_chat_and_the_reply(spans: Spans, res
     assert CANARY not in spans.text()
 
 
-async def test_each_way_in_which_a_tool_fails_is_told_apart(spans: Spans) -> None:
+async def test_each_way_a_tool_fails_has_an_error_type_of_its_own(spans: Spans) -> None:
     async def fail() -> str:
         """Fail."""
         raise ValueError(CANARY)
@@ -427,7 +427,7 @@ async def test_each_way_in_which_a_tool_fails_is_told_apart(spans: Spans) -> Non
     assert CANARY not in spans.text()
 
 
-async def test_a_tool_that_may_fail_the_reply_fails_its_span_by_the_name_of_the_error(spans: Spans) -> None:
+async def test_a_raising_tool_fails_its_span_with_the_error_type(spans: Spans) -> None:
     async def fail() -> str:
         """Fail."""
         raise KeyError(CANARY)
@@ -447,9 +447,7 @@ async def test_a_tool_that_may_fail_the_reply_fails_its_span_by_the_name_of_the_
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("places", [1, 2, 4])
-async def test_leaving_early_is_no_error_wherever_the_stream_is_closed(
-    spans: Spans, elsewhere: bool, places: int
-) -> None:
+async def test_leaving_early_is_not_an_error_for_any_span(spans: Spans, elsewhere: bool, places: int) -> None:
     user = spans.provider.get_tracer("user")
     agent = agent_of([["one ", "two ", "three"]], middlewares=[spans.middleware()])
     with user.start_as_current_span("consumer") as own:
@@ -473,7 +471,7 @@ async def test_leaving_early_is_no_error_wherever_the_stream_is_closed(
     spans.check_all_ended()
 
 
-def test_a_step_that_is_thrown_away_undoes_what_it_did_where_it_did_it_and_nothing_elsewhere(spans: Spans) -> None:
+def test_an_abandoned_step_detaches_only_its_own_context(spans: Spans) -> None:
     tracer = spans.provider.get_tracer("test")
     for other in (False, True):
         span = GenAISpan(Isolated(None), tracer, "step", SpanKind.INTERNAL, {})
@@ -484,7 +482,7 @@ def test_a_step_that_is_thrown_away_undoes_what_it_did_where_it_did_it_and_nothi
         assert here.run(trace.get_current_span).get_span_context().is_valid is other
 
 
-async def test_a_stream_that_is_read_in_one_task_after_the_other_has_the_same_tree(spans: Spans) -> None:
+async def test_a_stream_read_by_several_tasks_has_the_same_span_tree(spans: Spans) -> None:
     stream = agent_of([["one ", "two"]], middlewares=[spans.middleware()]).reply_stream("go")
     seen: list[Any] = []
 
@@ -522,7 +520,7 @@ async def test_a_cancelled_reply_ends_all_its_spans_and_none_as_failed(spans: Sp
     assert states == ["interrupted", "interrupted"]
 
 
-async def test_wherever_a_reply_is_disturbed_every_span_ends_and_nothing_stays_current(spans: Spans) -> None:
+async def test_a_fault_anywhere_ends_every_span(spans: Spans) -> None:
     def make(log: ToolLog) -> Agent:
         calls = [call("1", "add", a=1, b=2), call("2", "add", a=3, b=4)]
         script: list[Any] = [[*calls], ["do", "ne"], *["more"] * 4]
@@ -654,7 +652,7 @@ async def test_a_secret_is_in_no_span_and_in_no_log(
 
 @pytest.mark.parametrize("stop", ["interrupt", "leave", "cancel"])
 @pytest.mark.parametrize("calls", [1, 2])
-async def test_a_secret_is_in_no_span_and_in_no_log_of_a_reply_that_stops_short(
+async def test_a_reply_that_stops_short_leaks_no_secret(
     spans: Spans, stop: str, calls: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -681,7 +679,7 @@ async def test_a_secret_is_in_no_span_and_in_no_log_of_a_reply_that_stops_short(
 
 
 @pytest.mark.parametrize("captured", [False, True])
-async def test_a_secret_in_a_result_from_elsewhere_is_in_no_span_and_in_no_log(
+async def test_an_external_result_leaks_no_secret(
     spans: Spans, captured: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -701,7 +699,7 @@ def _redact(text: str) -> str:
     return text.replace(CANARY, "[redacted]")
 
 
-async def test_content_is_captured_when_asked_for(spans: Spans) -> None:
+async def test_content_is_captured_with_capture_content(spans: Spans) -> None:
     calls = [call("1", "add", a=1, b=2)]
     agent = agent_of([calls, "three"], add, middlewares=[spans.middleware(capture_content=True)])
     await agent.reply("What is 1 + 2?")
@@ -741,7 +739,7 @@ async def test_content_is_captured_when_asked_for(spans: Spans) -> None:
         ("true", None, False),
     ],
 )
-async def test_the_standard_variable_decides_on_content_unless_the_option_does(
+async def test_the_environment_decides_on_content_without_the_option(
     spans: Spans,
     variable: str | None,
     option: bool | None,
@@ -763,7 +761,7 @@ async def test_a_long_text_is_cut_and_the_json_around_it_stays_whole(spans: Span
 
 
 @pytest.mark.parametrize("captured", [False, True])
-async def test_a_redactor_is_asked_about_names_and_reasons_as_well(spans: Spans, captured: bool) -> None:
+async def test_names_and_retry_reasons_are_redacted_too(spans: Spans, captured: bool) -> None:
     response = ChatResponse([TextBlock("hi")], finished_reason=CANARY, id=CANARY)
     tracing = spans.middleware(redact=_redact, capture_content=captured)
     agent = Agent(CANARY, model=ScriptedChatModel([response], model=CANARY), middlewares=[tracing])
@@ -773,7 +771,7 @@ async def test_a_redactor_is_asked_about_names_and_reasons_as_well(spans: Spans,
     assert CANARY not in spans.text()
 
 
-async def test_what_a_failing_redactor_was_given_does_not_leave(spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_text_that_the_redactor_failed_on_is_not_logged(spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
     def redact(text: str) -> str:
         raise ValueError(text)
 
@@ -784,7 +782,7 @@ async def test_what_a_failing_redactor_was_given_does_not_leave(spans: Spans, ca
     assert len([each for each in caplog.records if each.name == "agentrt"]) == 1
 
 
-async def test_a_redactor_is_asked_about_numbers_and_kinds_of_files_too(spans: Spans) -> None:
+async def test_numbers_and_media_types_are_redacted_too(spans: Spans) -> None:
     async def pay(card: int, amount: float, now: bool) -> str:
         """Pay."""
         return "paid"
@@ -801,7 +799,7 @@ async def test_a_redactor_is_asked_about_numbers_and_kinds_of_files_too(spans: S
     assert arguments == {"card": "[card]", "amount": 2.5, "now": True}
 
 
-async def test_of_a_long_conversation_the_last_messages_are_captured(spans: Spans) -> None:
+async def test_the_newest_messages_of_a_long_conversation_are_captured(spans: Spans) -> None:
     agent = agent_of(["fine"], middlewares=[spans.middleware(capture_content=True)])
     agent.model.context_size = 10_000_000
     agent.state.context += [UserMsg("user", f"{number} " + "x" * 15_000) for number in range(50)]
@@ -813,7 +811,7 @@ async def test_of_a_long_conversation_the_last_messages_are_captured(spans: Span
     assert [each[:12] for each in others[-2:]] == ["49 xxxxxxxxx", "the last one"]
 
 
-async def test_half_a_character_costs_no_exporter_the_span(spans: Spans) -> None:
+async def test_a_lone_surrogate_does_not_lose_the_span(spans: Spans) -> None:
     script = [ChatResponse([TextBlock("half \ud83d")])]
     await agent_of(script, middlewares=[spans.middleware(capture_content=True)]).reply("go")
     captured = spans.one("chat").attributes["gen_ai.output.messages"]
@@ -822,7 +820,7 @@ async def test_half_a_character_costs_no_exporter_the_span(spans: Spans) -> None
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_chat_names_the_model_that_was_asked_and_the_one_that_answered(spans: Spans, stream: bool) -> None:
+async def test_a_chat_span_names_the_requested_and_responding_model(spans: Spans, stream: bool) -> None:
     reader = InMemoryMetricReader()
     second = ScriptedChatModel(["Hello.", "Hello."], model="second", stream=stream)
     layers = [spans.middleware(meter_provider=MeterProvider([reader])), ModelFallbackMiddleware(second, sticky=True)]
@@ -835,7 +833,7 @@ async def test_a_chat_names_the_model_that_was_asked_and_the_one_that_answered(s
     assert '"gen_ai.response.model": "second"' in reader.get_metrics_data().to_json()
 
 
-async def test_an_address_that_is_no_text_is_understood_too(spans: Spans) -> None:
+async def test_a_base_url_that_is_not_a_str_is_accepted(spans: Spans) -> None:
     class Address:
         def __str__(self) -> str:
             return "https://models.example:8443/v1"
@@ -847,7 +845,7 @@ async def test_an_address_that_is_no_text_is_understood_too(spans: Spans) -> Non
     assert (attributes["server.address"], attributes["server.port"]) == ("models.example", 8443)
 
 
-def test_a_redactor_that_is_no_function_is_refused() -> None:
+def test_a_redactor_that_is_not_callable_is_refused() -> None:
     with pytest.raises(ConfigError, match="redact"):
         TracingMiddleware(redact="secret")  # type: ignore[arg-type]
 
@@ -885,7 +883,7 @@ async def test_a_tracer_that_fails_fails_no_reply_and_is_logged_once(
     assert CANARY not in caplog.text
 
 
-async def test_without_a_provider_each_hook_hands_over_what_the_next_layer_gives() -> None:
+async def test_without_a_provider_hooks_return_the_next_layers_result() -> None:
     class Agentlike:
         class run:
             is_internal = False
@@ -901,7 +899,7 @@ async def test_without_a_provider_each_hook_hands_over_what_the_next_layer_gives
 
 
 @pytest.mark.parametrize("places", [[0], [0, 1], [1]])
-async def test_idle_layers_are_not_noticed(places: list[int]) -> None:
+async def test_idle_layers_change_nothing(places: list[int]) -> None:
     layers = [TracingMiddleware() if place in places else Retry() for place in range(2)]
     calls = [call("1", "add", a=1, b=2), call("2", "add", a=1, b=2)]
     plain, layered = (agent_of([calls, "do ne"], add, middlewares=each) for each in ([Retry()], layers))
@@ -910,7 +908,7 @@ async def test_idle_layers_are_not_noticed(places: list[int]) -> None:
     assert kinds[0][-1] is Msg
 
 
-async def test_an_idle_layer_closes_what_it_handed_over() -> None:
+async def test_an_idle_layer_closes_the_stream_it_passed_on() -> None:
     closed: list[str] = []
 
     class Inner(MiddlewareBase):
@@ -958,7 +956,7 @@ async def test_metrics_are_recorded_under_the_names_of_the_conventions(spans: Sp
     assert {each.unit for each in scope.metrics} == {"s", "{token}", "{call}"}
 
 
-async def test_a_provider_that_is_not_the_sdks_will_do() -> None:
+async def test_a_tracer_provider_other_than_the_sdks_works() -> None:
     begun: list[str] = []
 
     class OwnSpan(trace.NonRecordingSpan):
@@ -1036,7 +1034,7 @@ def contexts_of(seen: list[Any], *, stream: bool) -> Agent:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_reply_that_is_not_sampled_asks_once_and_what_it_calls_is_not_sampled_either(stream: bool) -> None:
+async def test_what_an_unsampled_reply_calls_is_not_sampled_either(stream: bool) -> None:
     unsampled, seen = Unsampled(), list[Any]()
     agent = contexts_of(seen, stream=stream)
     layers = [TracingMiddleware(tracer_provider=unsampled.provider, capture_content=True)]
@@ -1050,7 +1048,7 @@ async def test_a_reply_that_is_not_sampled_asks_once_and_what_it_calls_is_not_sa
     assert not trace.get_current_span().get_span_context().is_valid
 
 
-async def test_a_reply_that_is_not_sampled_is_measured_all_the_same() -> None:
+async def test_an_unsampled_reply_is_still_measured() -> None:
     reader = InMemoryMetricReader()
     meters = MeterProvider([reader], shutdown_on_exit=False)
     redacted: list[str] = []
@@ -1074,7 +1072,7 @@ async def test_a_reply_that_is_not_sampled_is_measured_all_the_same() -> None:
     ("spec", "provider"),
     [("deepseek:deepseek-chat", "deepseek"), ("dashscope:qwen-max", "dashscope"), ("ollama:qwen3", "ollama")],
 )
-def test_a_model_of_a_preset_is_its_providers(spec: str, provider: str) -> None:
+def test_a_preset_model_is_labelled_with_its_provider(spec: str, provider: str) -> None:
     model = chat_model(spec, api_key="none")
     assert labels_of(model)["gen_ai.provider.name"] == provider
     assert labels_of(OpenAIChatModel("gpt", api_key="none"))["gen_ai.provider.name"] == "openai"

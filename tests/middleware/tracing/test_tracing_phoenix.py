@@ -134,7 +134,7 @@ def spans_of(url: str, wanted: int) -> list[dict[str, Any]] | None:
     return found if len(found) >= wanted else None
 
 
-def test_phoenix_shows_the_tree_the_kinds_the_words_and_the_tokens(phoenix: str) -> None:
+def test_phoenix_shows_span_tree_kinds_content_and_tokens(phoenix: str) -> None:
     command = [sys.executable, "-W", "error", "-c", PROGRAM, phoenix]
     environment = {**os.environ, "NO_PROXY": "127.0.0.1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=60)
