@@ -1,8 +1,8 @@
-"""What the layers around a model call share: watching it to its end, and starting it again."""
+"""What the middlewares around a model call share: observing a call to its end, and making several attempts at it."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol, TypeGuard
 
 import anyio
 
@@ -10,113 +10,118 @@ from agentrt.hooks import ModelCallValues, NextModelCall
 from agentrt.message import ContentBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ChatResponse, ChatUsage, ModelResult
 
-__all__ = ["Attempts", "Pieces", "Watcher", "close", "is_readable", "make_attempts", "usage_of", "watch"]
+__all__ = ["Attempts", "StreamedAnswer", "Watcher", "close", "is_readable", "make_attempts", "usage_of", "watch"]
 
-_MAX_TOKENS = 1 << 53  # what is more cannot be
+_MAX_TOKENS = 1 << 53  # a larger count is a provider's mistake, and would not survive as a float
 
 
-async def close(stream: Any) -> None:
-    """Close a stream, if that is anything that can be closed."""
+async def close(stream: object) -> None:
+    """Close a stream, if it can be closed."""
     aclose = getattr(stream, "aclose", None)
     if aclose is not None:
         await aclose()
 
 
-def is_readable(response: Any) -> bool:
-    """Say whether a response can be looked into; any other is handed on, to be refused by name."""
+def is_readable(response: object) -> TypeGuard[ChatResponse]:
+    """Say whether a response has the shape of one; the runtime refuses any other by name when it gets there."""
     return isinstance(response, ChatResponse) and isinstance(response.content, (list, tuple))
 
 
 def usage_of(response: ChatResponse) -> ChatUsage | None:
-    """Return the usage of a response in whole numbers, `None` where it reports none that can be counted."""
+    """Return the usage of a response in whole numbers, or `None` if it reports none that can be counted."""
     usage = response.usage
     if not isinstance(usage, ChatUsage):
         return None
-    counts = (usage.input_tokens, usage.output_tokens, usage.cache_input_tokens, usage.cache_creation_input_tokens)
+    reported = (usage.input_tokens, usage.output_tokens, usage.cache_input_tokens, usage.cache_creation_input_tokens)
+    # A custom model may report anything: `None`, a str of digits, nan, infinity.
     try:
-        asked, said, cached, created = (int(count or 0) for count in counts)
+        inputs, outputs, cached, created = (int(count or 0) for count in reported)
     except (TypeError, ValueError, OverflowError):
         return None
-    is_possible = max(map(abs, (asked, said, cached, created))) <= _MAX_TOKENS
-    return ChatUsage(asked, said, cached, created, bool(usage.estimated)) if is_possible else None
+    if max(map(abs, (inputs, outputs, cached, created))) > _MAX_TOKENS:
+        return None
+    return ChatUsage(inputs, outputs, cached, created, bool(usage.estimated))
 
 
-class Pieces:
-    """The pieces of a stream, which are the whole answer where none of them is marked as the last.
+class StreamedAnswer:
+    """The answer that a stream has brought so far; all pieces together, unless one is marked as the last response.
 
-    What they say is kept with `with_content` only.
+    The content is kept only with `with_content=True`.
     """
 
     def __init__(self, *, with_content: bool) -> None:
         self._with_content = with_content
         self._content: list[ContentBlock] = []
-        self._whole: ChatResponse | None = None
+        self._response: ChatResponse | None = None
 
     def add(self, piece: ChatResponse) -> None:
-        """Take the next piece, or the last response, which says it all itself."""
-        before = self._whole
-        if piece.is_last or before is None:
-            self._whole = replace(piece)
+        """Add the next piece; a last response holds the whole answer and replaces the pieces before it."""
+        response = self._response
+        if piece.is_last or response is None:
+            self._response = replace(piece)
         else:
-            before.usage = piece.usage or before.usage
-            before.finished_reason = piece.finished_reason or before.finished_reason
-            before.id = piece.id or before.id
-            before.metadata = piece.metadata or before.metadata
+            response.usage = piece.usage or response.usage
+            response.finished_reason = piece.finished_reason or response.finished_reason
+            response.id = piece.id or response.id
+            response.metadata = piece.metadata or response.metadata
         if self._with_content:
             if piece.is_last:
                 self._content.clear()
             self._content += piece.content
 
-    def whole(self) -> ChatResponse | None:
-        """Return the whole answer, `None` where nothing came."""
-        return None if self._whole is None else replace(self._whole, content=_joined(self._content))
+    def response(self) -> ChatResponse | None:
+        """Return the whole answer, or `None` if nothing came."""
+        return None if self._response is None else replace(self._response, content=self._merged_content())
 
-
-def _joined(pieces: list[ContentBlock]) -> list[ContentBlock]:
-    """Join the pieces of each call, and text or thinking that follows on text or thinking."""
-    blocks: list[tuple[ContentBlock, list[str]]] = []
-    calls: dict[str, list[str]] = {}
-    for piece in pieces:
-        if isinstance(piece, ToolCallBlock):
-            name, texts = "input", calls.get(piece.id)
-        elif isinstance(piece, TextBlock | ThinkingBlock):
-            name = "text" if isinstance(piece, TextBlock) else "thinking"
-            texts = blocks[-1][1] if blocks and type(blocks[-1][0]) is type(piece) else None
-        else:
-            blocks.append((piece, []))
-            continue
-        if texts is None:
-            texts = []
-            blocks.append((piece, texts))
-            if isinstance(piece, ToolCallBlock):
-                calls[piece.id] = texts
-        texts.append(getattr(piece, name))
-    return [_with_text(block, "".join(texts)) for block, texts in blocks]
+    def _merged_content(self) -> list[ContentBlock]:
+        """Merge the pieces of each tool call, and text or thinking that directly follows its own kind."""
+        merged: list[tuple[ContentBlock, list[str]]] = []
+        inputs: dict[str, list[str]] = {}
+        for piece in self._content:
+            last, last_texts = merged[-1] if merged else (None, [])
+            match piece:
+                # The pieces of parallel tool calls may alternate, so these are joined by id.
+                case ToolCallBlock(id=call_id, input=text) if call_id in inputs:
+                    inputs[call_id].append(text)
+                case ToolCallBlock(id=call_id, input=text):
+                    inputs[call_id] = [text]
+                    merged.append((piece, inputs[call_id]))
+                case TextBlock(text=text) | ThinkingBlock(thinking=text) if type(last) is type(piece):
+                    last_texts.append(text)
+                case TextBlock(text=text) | ThinkingBlock(thinking=text):
+                    merged.append((piece, [text]))
+                case _:
+                    merged.append((piece, []))
+        return [_with_text(block, "".join(texts)) for block, texts in merged]
 
 
 def _with_text(block: ContentBlock, text: str) -> ContentBlock:
-    if isinstance(block, TextBlock):
-        return replace(block, text=text)
-    if isinstance(block, ThinkingBlock):
-        return replace(block, thinking=text)
-    return replace(block, input=text) if isinstance(block, ToolCallBlock) else block
+    match block:
+        case TextBlock():
+            return replace(block, text=text)
+        case ThinkingBlock():
+            return replace(block, thinking=text)
+        case ToolCallBlock():
+            return replace(block, input=text)
+    return block
 
 
 class Watcher(Protocol):
-    """Is told what becomes of one model call; must not raise."""
+    """Observes one model call; its methods must not raise."""
 
     def see(self, response: ChatResponse) -> None:
         """Take note of the whole answer, or of one piece of it."""
 
     def end(self, error: BaseException | None, *, is_whole: bool) -> None:
-        """The call is over; `error` is what ended it, a `GeneratorExit` if its reader left. Called once.
+        """Take note that the call is over; called once.
 
-        `is_whole` says that the answer came to its end: with a last response, or because a stream of pieces ended.
+        `error` is what ended the call, a `GeneratorExit` if the reader left. `is_whole` says whether the answer is
+        complete: it had a last response, or its stream of pieces came to an end.
         """
 
 
 async def watch(next_handler: NextModelCall, values: ModelCallValues, watcher: Watcher) -> ModelResult:
-    """Call the next layer and have the call watched to its end, also where that is the end of a stream."""
+    """Call the next layer and have `watcher` observe the call to its end, which may be the end of a stream."""
     try:
         result = await next_handler(**values)
     except BaseException as error:
@@ -131,7 +136,10 @@ async def watch(next_handler: NextModelCall, values: ModelCallValues, watcher: W
 
 
 class _WatchedStream:
-    """A stream whose end is told of also when it is closed before it was ever iterated."""
+    """A stream that reports its end.
+
+    A class, since a generator that is closed before its first item runs none of its code and would report nothing.
+    """
 
     __slots__ = ("_has_begun", "_is_over", "_is_whole", "_stream", "_watcher")
 
@@ -174,31 +182,32 @@ class _WatchedStream:
 
 
 class Attempts(Protocol):
-    """Says how a model call is begun, and whether and when it is begun again."""
+    """Says how a model call is started, and whether and when it is started again."""
 
     async def start(self) -> ModelResult:
-        """Begin the next attempt."""
+        """Start the next attempt."""
 
     def wait_after(self, error: Exception) -> float | None:
-        """Announce another attempt and return the seconds to wait before it, or `None` to let the error leave."""
+        """Announce another attempt and return the seconds to wait before it; `None` lets the error propagate."""
 
-    def answered(self, response: ChatResponse) -> ChatResponse:
-        """An attempt has brought a whole answer; return its last response as it is to be handed on."""
+    def accept(self, response: ChatResponse) -> ChatResponse:
+        """Take note that an attempt has brought a whole answer; return its last response as it is to be passed on."""
 
 
-_END = ChatResponse([], is_last=False)
+# Stands for the last response of a stream that has none; compared by identity.
+_NO_LAST_RESPONSE = ChatResponse([], is_last=False)
 
 
 async def make_attempts(attempts: Attempts) -> ModelResult:
-    """Return the answer of the first attempt that brings one; attempts that break off in mid-stream count as well.
+    """Return the answer of the first attempt that succeeds; an attempt that breaks off in mid-stream has failed.
 
-    What an answer has brought after its last piece is not undone: an error that comes then leaves.
+    An error that comes after the last piece of an answer propagates, since a whole answer is not withdrawn.
     """
-    result = await _begin(attempts)
-    return result if isinstance(result, ChatResponse) else _go_on(result, attempts)
+    result = await _start_until_answered(attempts)
+    return result if isinstance(result, ChatResponse) else _stream_attempts(result, attempts)
 
 
-async def _begin(attempts: Attempts) -> ModelResult:
+async def _start_until_answered(attempts: Attempts) -> ModelResult:
     while True:
         try:
             result = await attempts.start()
@@ -207,11 +216,13 @@ async def _begin(attempts: Attempts) -> ModelResult:
             if wait is None:
                 raise
         else:
-            return attempts.answered(result) if isinstance(result, ChatResponse) else result
+            return attempts.accept(result) if isinstance(result, ChatResponse) else result
+        # Outside of `except`, so that the error and the frames it holds are released before the wait.
         await anyio.sleep(wait)
 
 
-async def _go_on(result: ModelResult, attempts: Attempts) -> AsyncGenerator[ChatResponse, None]:
+async def _stream_attempts(result: ModelResult, attempts: Attempts) -> AsyncGenerator[ChatResponse, None]:
+    """Yield the pieces of one attempt after the other, all in one stream."""
     while not isinstance(result, ChatResponse):
         has_begun = is_whole = False
         try:
@@ -219,12 +230,12 @@ async def _go_on(result: ModelResult, attempts: Attempts) -> AsyncGenerator[Chat
                 has_begun = True
                 if not is_whole and is_readable(response) and response.is_last:
                     is_whole = True
-                    response = attempts.answered(response)
+                    response = attempts.accept(response)
                 yield response
-            if has_begun and not is_whole:  # the pieces are the answer
+            if has_begun and not is_whole:  # no piece is marked as the last, so all of them are the answer
                 is_whole = True
-                end = attempts.answered(_END)
-                if end is not _END:
+                end = attempts.accept(_NO_LAST_RESPONSE)
+                if end is not _NO_LAST_RESPONSE:
                     yield end
             return
         except Exception as error:
@@ -232,8 +243,9 @@ async def _go_on(result: ModelResult, attempts: Attempts) -> AsyncGenerator[Chat
             if wait is None:
                 raise
         finally:
-            # Before the next attempt begins, and not at the end of the chain: it holds a connection, and a place.
+            # Before the wait and the next attempt, not at the end of the chain: the stream may hold a connection, and
+            # a place in a rate limit that the next attempt needs.
             await close(result)
         await anyio.sleep(wait)
-        result = await _begin(attempts)
+        result = await _start_until_answered(attempts)
     yield result

@@ -1,13 +1,14 @@
-"""Stop calling a model that keeps failing, for a while."""
+"""A circuit breaker: stops calling a model that keeps failing, for a while."""
 
 import logging
 from collections.abc import Callable, Hashable
 from time import monotonic
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from agentrt.agent import AgentBase
 from agentrt.errors import CircuitOpen, Timeout, Transient
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.model import ChatModelBase, ChatResponse, ModelResult
+from agentrt.model import ChatResponse, ModelResult
 from agentrt_middleware.attempts import watch
 from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors, retry_after_of
 
@@ -19,11 +20,11 @@ _logger = logging.getLogger("agentrt")
 class CircuitBreakerMiddleware(MiddlewareBase):
     """Refuses calls of a model that has failed `failure_threshold` times in a row, with `CircuitOpen`.
 
-    After `recovery_seconds`, or as long as the provider asked for (`retry_after`, a day at most) if that is longer, up
-    to `half_open_probes` calls at a time are let through: when one brings an answer, all calls are; when one fails, the
-    refusals begin again; one that is not over after `recovery_seconds` makes room for another. `trip_on` says which
-    errors are failures; other errors, and calls that their reader leaves, say nothing either way. A stream counts when
-    it is over.
+    The circuit stays open for `recovery_seconds`, or for the provider's `retry_after` (a day at most) if that is
+    longer. Then up to `half_open_probes` calls at a time are let through. If one brings an answer, the circuit closes;
+    if one fails, it opens again. A probe that is not over after `recovery_seconds` makes room for another. `trip_on`
+    says which errors are failures; other errors, and calls that their reader leaves, change nothing. A stream counts
+    when it is over.
 
     Calls of one model of one account count together, for all users of this middleware. `CircuitOpen.retry_after` is the
     time that is left. `clock` is in seconds and must never go back.
@@ -47,107 +48,101 @@ class CircuitBreakerMiddleware(MiddlewareBase):
         self.failure_threshold = failure_threshold
         self.recovery_seconds = recovery_seconds
         self.half_open_probes = half_open_probes
-        self._is_failure = choose_errors("CircuitBreakerMiddleware(trip_on=...)", trip_on, our_own=False)
-        self._clock = clock
+        self.is_failure = choose_errors("CircuitBreakerMiddleware(trip_on=...)", trip_on, our_refusals=False)
+        self.clock = clock
         self._circuits: dict[Hashable, _Circuit] = {}
 
     async def on_model_call(
-        self, agent: Any, input_kwargs: ModelCallValues, next_handler: NextModelCall
+        self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        circuit = self._circuit_of(input_kwargs["current_model"])
-        return await watch(next_handler, input_kwargs, circuit.enter())
-
-    def _circuit_of(self, model: ChatModelBase) -> "_Circuit":
+        model = input_kwargs["current_model"]
         key = (type(model), model.account, model.model)
         circuit = self._circuits.get(key)
         if circuit is None:
             circuit = self._circuits[key] = _Circuit(self, model.model)
-        return circuit
+        return await watch(next_handler, input_kwargs, circuit.admit())
 
 
 class _Circuit:
     """Whether calls of one model are let through.
 
-    Closed: all are. Open, until a time: none is. Half open, after that time: some are, to see. Each change begins a new
-    `era`, and what comes of a call that was let through in an earlier one does not count any more.
+    Closed: all are. Open, until a certain time: none is. Half open, after that time: a few are, as probes. Each change
+    begins a new `era`, and the outcome of a call that was let through in an earlier era no longer counts.
     """
 
-    def __init__(self, layer: CircuitBreakerMiddleware, model: str) -> None:
-        self._layer = layer
+    def __init__(self, breaker: CircuitBreakerMiddleware, model: str) -> None:
+        self.breaker = breaker
+        self.era = 0
         self._model = model
         self._failures = 0
-        self._open_until: float | None = None
-        self._probes: dict[_Call, float] = {}  # when each of the calls that probe the model was let through
-        self.era = 0
+        self._open_until: float | None = None  # `None` while closed
+        self._probes: dict[_AdmittedCall, float] = {}  # when each of them was let through, oldest first
 
-    def enter(self) -> "_Call":
+    def admit(self) -> "_AdmittedCall":
         """Let a call through, or raise `CircuitOpen`."""
-        if self._open_until is not None:
-            now = self._layer._clock()
-            left = self._open_until - now
-            if left > 0:
-                raise self._refusal(f"and may be called again in {left:.1f} s", left)
-            if len(self._probes) >= self._layer.half_open_probes:
-                self._forget_hanging(now)
-            if len(self._probes) >= self._layer.half_open_probes:
-                raise self._refusal("and a first call is finding out whether it is back", None)
-            call = _Call(self, self._layer._is_failure)
-            self._probes[call] = now
+        call = _AdmittedCall(self)
+        if self._open_until is None:
             return call
-        return _Call(self, self._layer._is_failure)
-
-    def _forget_hanging(self, now: float) -> None:
-        oldest, begun = next(iter(self._probes.items()))
-        if now - begun >= self._layer.recovery_seconds:
-            del self._probes[oldest]
+        now = self.breaker.clock()
+        remaining = self._open_until - now
+        if remaining > 0:
+            raise self._refusal(f"and may be called again in {remaining:.1f} s", remaining)
+        if len(self._probes) >= self.breaker.half_open_probes:
+            # A probe that hangs must not keep the circuit open for ever.
+            oldest, admitted_at = next(iter(self._probes.items()))
+            if now - admitted_at >= self.breaker.recovery_seconds:
+                del self._probes[oldest]
+        if len(self._probes) >= self.breaker.half_open_probes:
+            raise self._refusal("and a first call is finding out whether it is back", None)
+        self._probes[call] = now
+        return call
 
     def succeed(self) -> None:
         self._failures = 0
         if self._open_until is not None:
             self._open_until = None
-            self._change()
+            self._begin_era()
             _logger.warning("model %r answers again: calls are let through", self._model)
 
-    def fail(self, told: float | None) -> None:
+    def fail(self, retry_after: float | None) -> None:
         self._failures += 1
-        if self._open_until is None and self._failures < self._layer.failure_threshold:
+        if self._open_until is None and self._failures < self.breaker.failure_threshold:
             return
-        seconds = max(self._layer.recovery_seconds, told or 0.0)
-        self._open_until = self._layer._clock() + seconds
-        self._change()
+        seconds = max(self.breaker.recovery_seconds, retry_after or 0.0)
+        self._open_until = self.breaker.clock() + seconds
+        self._begin_era()
         _logger.warning("model %r has failed %s times: no calls for %g s", self._model, self._failures, seconds)
 
-    def leave(self, call: "_Call") -> None:
-        """A call of this era is over."""
+    def release(self, call: "_AdmittedCall") -> None:
+        """Make room for another probe: a call of this era is over."""
         self._probes.pop(call, None)
 
-    def _change(self) -> None:
+    def _begin_era(self) -> None:
         self.era += 1
         self._probes.clear()
 
-    def _refusal(self, when: str, left: float | None) -> CircuitOpen:
+    def _refusal(self, when: str, retry_after: float | None) -> CircuitOpen:
         error = CircuitOpen(f"model {self._model!r} was not called: it has failed {self._failures} times, {when}")
-        error.retry_after = left
+        error.retry_after = retry_after
         return error
 
 
-class _Call:
+class _AdmittedCall:
     """One call that was let through."""
 
-    def __init__(self, circuit: _Circuit, is_failure: Callable[[Exception], bool]) -> None:
+    def __init__(self, circuit: _Circuit) -> None:
         self._circuit = circuit
-        self._is_failure = is_failure
         self._era = circuit.era
 
     def see(self, response: ChatResponse) -> None:
-        """Only the end counts."""
+        """Do nothing: only the end counts."""
 
     def end(self, error: BaseException | None, *, is_whole: bool) -> None:
         circuit = self._circuit
         if circuit.era != self._era:
             return
-        circuit.leave(self)
+        circuit.release(self)
         if is_whole:
             circuit.succeed()
-        elif isinstance(error, Exception) and self._is_failure(error):
+        elif isinstance(error, Exception) and circuit.breaker.is_failure(error):
             circuit.fail(retry_after_of(error))

@@ -1,9 +1,9 @@
-"""Tell the model what is so at the moment."""
+"""Dynamic context: adds a section to the system prompt that is up to date for each request."""
 
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import Any
 
+from agentrt.agent import AgentBase
 from agentrt.errors import ChainContractError, MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase
 
@@ -15,19 +15,19 @@ ContextProvider = str | Callable[[], Awaitable[str | None] | str | None]
 class DynamicContextMiddleware(MiddlewareBase):
     """Adds a section to the system prompt each time it is assembled: `provider`, or what that function returns.
 
-    The function takes nothing, and may be a coroutine function. An empty text or `None` adds nothing. `title` is the
-    section's heading, `None` for none. Several of them add their sections in list order.
+    The function takes no arguments, and may be a coroutine function. An empty str or `None` adds nothing. `title` is
+    the section's heading, `None` for none. Several such middlewares add their sections in list order.
     """
 
     def __init__(self, provider: ContextProvider, *, title: str | None = "Current Context") -> None:
         if not isinstance(provider, str) and not callable(provider):
             raise MiddlewareConfigError(
-                f"DynamicContextMiddleware takes a text or a function that returns one, not {provider!r:.200}"
+                f"DynamicContextMiddleware takes a str or a function that returns one, not {provider!r:.200}"
             )
         self._provider = provider
         self._title = title
 
-    async def on_system_prompt(self, agent: Any, current_prompt: str) -> str:
+    async def on_system_prompt(self, agent: AgentBase, current_prompt: str) -> str:
         context = self._provider if isinstance(self._provider, str) else self._provider()
         if isawaitable(context):
             context = await context

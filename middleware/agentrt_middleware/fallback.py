@@ -1,10 +1,11 @@
-"""Ask another model when one fails."""
+"""Fallback: asks another model when one fails."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from time import time
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from agentrt.agent import AgentBase
 from agentrt.errors import (
     AgentRTError,
     Malformed,
@@ -16,19 +17,18 @@ from agentrt.errors import (
 )
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.message import DataBlock, Msg, ToolResultBlock
+from agentrt.message import DataBlock, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt_middleware.attempts import make_attempts
 from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors
 
 __all__ = ["ModelFallbackMiddleware"]
 
-
 _FAILURES = (RateLimited, Timeout, Transient, Rejected, Malformed)
 
 
-def _has_failed(error: Exception) -> bool:
-    # What is none of our errors comes from a model that somebody wrote.
+def _is_model_failure(error: Exception) -> bool:
+    # An error that is not one of ours comes from a custom model, which may raise anything.
     return isinstance(error, _FAILURES) or not isinstance(error, AgentRTError)
 
 
@@ -64,7 +64,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
         self,
         models: ChatModelBase | Sequence[ChatModelBase],
         *,
-        fallback_on: ErrorChoice = _has_failed,
+        fallback_on: ErrorChoice = _is_model_failure,
         sticky: bool | float = False,
         needs: Sequence[str] = (),
         clock: Callable[[], float] = time,
@@ -74,106 +74,108 @@ class ModelFallbackMiddleware(MiddlewareBase):
         if not isinstance(sticky, bool):
             check_number("ModelFallbackMiddleware(sticky=...)", sticky)
         self.sticky = sticky
-        self._falls_back = choose_errors("ModelFallbackMiddleware(fallback_on=...)", fallback_on, our_own=True)
+        self.falls_back_on = choose_errors("ModelFallbackMiddleware(fallback_on=...)", fallback_on, our_refusals=True)
         self._clock = clock
 
     async def on_model_call(
-        self, agent: Any, input_kwargs: ModelCallValues, next_handler: NextModelCall
+        self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        return await make_attempts(_Call(self, agent, input_kwargs, next_handler))
+        return await make_attempts(_FallbackCall(self, agent, input_kwargs, next_handler))
 
-    def _kept(self, agent: Any) -> ChatModelBase | None:
-        """Return the model that the conversation stays with."""
+    def sticky_model(self, agent: AgentBase) -> ChatModelBase | None:
+        """Return the model that the conversation stays with, `None` for the agent's own."""
         if self.sticky is False:
             return None
         data = agent.state_of(self)
         place, until = data.get("place", -1), data.get("until")
+        # The list may have changed since the conversation was saved.
         if not 0 <= place < len(self.models) or self.models[place].model != data["model"]:
-            return None  # the list has changed since the conversation was saved
+            return None
         return self.models[place] if until is None or self._clock() < until else None
 
-    def _keep(self, agent: Any, model: ChatModelBase) -> None:
-        """Have the conversation stay with a model, from the time when it changed to it."""
-        if self.sticky is False or model is self._kept(agent):
+    def stick_to(self, agent: AgentBase, model: ChatModelBase) -> None:
+        """Have the conversation stay with a model; the time for that begins when the model changes."""
+        if self.sticky is False or model is self.sticky_model(agent):
             return
         data = agent.state_of(self)
         data.clear()
-        place = next((place for place, each in enumerate(self.models) if each is model), None)
+        place = next((place for place, candidate in enumerate(self.models) if candidate is model), None)
         if place is not None:
             until = None if self.sticky is True else self._clock() + self.sticky
             data.update(place=place, model=model.model, until=until)
 
 
-class _Call:
+class _FallbackCall:
     """The attempts at one model call, each with another model."""
 
     def __init__(
-        self, layer: ModelFallbackMiddleware, agent: Any, values: ModelCallValues, next_handler: NextModelCall
+        self, fallback: ModelFallbackMiddleware, agent: AgentBase, values: ModelCallValues, next_handler: NextModelCall
     ) -> None:
-        self._layer = layer
+        self._fallback = fallback
         self._agent = agent
         self._values = values
         self._next_handler = next_handler
-        self._failed: list[str] = []
-        self._models = self._in_order()
+        self._failures: list[str] = []
+        self._models = self._models_in_order()
         self._model = next(self._models)
 
     async def start(self) -> ModelResult:
         return await self._next_handler(current_model=self._model)
 
     def wait_after(self, error: Exception) -> float | None:
-        following = next(self._models, None) if self._layer._falls_back(error) else None
-        if following is None:
-            self._note(error)
+        next_model = next(self._models, None) if self._fallback.falls_back_on(error) else None
+        if next_model is None:
+            self._add_note(error)
             return None
-        failed = type(error).__name__
-        self._failed.append(f"{self._model.model!r} with {failed}")
-        self._model = following
-        reason = f"{failed}, going on with {following.model!r}"
-        self._agent.run.emit(ModelCallRetryEvent(reason, len(self._failed)))
+        error_type = type(error).__name__
+        self._failures.append(f"{self._model.model!r} with {error_type}")
+        self._model = next_model
+        # The error's type first, and its text not at all: that is the provider's, and may hold a secret.
+        reason = f"{error_type}, falling back to {next_model.model!r}"
+        self._agent.run.emit(ModelCallRetryEvent(reason, len(self._failures)))
         return 0.0
 
-    def answered(self, response: ChatResponse) -> ChatResponse:
-        self._layer._keep(self._agent, self._model)
+    def accept(self, response: ChatResponse) -> ChatResponse:
+        self._fallback.stick_to(self._agent, self._model)
         if self._model is self._values["current_model"]:
             return response
         return replace(response, metadata={"model": self._model.model, **(response.metadata or {})})
 
-    def _in_order(self) -> Iterator[ChatModelBase]:
+    def _models_in_order(self) -> Iterator[ChatModelBase]:
+        """Yield the model that the conversation stays with, the agent's own, and then the others in list order."""
+        # Lazy, so that a call whose first model answers does not look through its messages.
         own = self._values["current_model"]
-        kept = self._layer._kept(self._agent)
-        first = own if kept is None or not self._suits(kept) else kept
+        sticky = self._fallback.sticky_model(self._agent)
+        first = own if sticky is None or not self._suits(sticky) else sticky
         yield first
         if first is not own:
             yield own
-        for model in self._layer.models:
-            if model is not first and self._suits(model):  # the agent's own is not asked again
+        for model in self._fallback.models:
+            if model is not first and self._suits(model):
                 yield model
 
     def _suits(self, model: ChatModelBase) -> bool:
-        return model is not self._values["current_model"] and (
-            model.capabilities is None or _needs(self._values) <= model.capabilities
-        )
+        """Say whether a model may be asked: it is not the agent's own, and takes what the call holds besides text."""
+        if model is self._values["current_model"]:
+            return False
+        return model.capabilities is None or _needed_capabilities(self._values) <= model.capabilities
 
-    def _note(self, error: Exception) -> None:
-        if self._failed:
-            note = f"agentrt: this is from model {self._model.model!r}; before it failed {', '.join(self._failed)}"
-            if note not in getattr(error, "__notes__", ()):
+    def _add_note(self, error: Exception) -> None:
+        if self._failures:
+            note = f"agentrt: this is from model {self._model.model!r}; before it failed {', '.join(self._failures)}"
+            if note not in getattr(error, "__notes__", ()):  # a model may raise the same object each time
                 error.add_note(note)
 
 
-def _needs(values: ModelCallValues) -> set[str]:
-    """Return what a model must take besides text, to take this call."""
+def _needed_capabilities(values: ModelCallValues) -> set[str]:
     needed = {"tools"} if values["tools"] else set()
     for message in values["messages"]:
-        needed |= {block.source.media_type.partition("/")[0].lower() for block in _data_in(message)}
+        for block in message.get_content_blocks():
+            contents = block.output if isinstance(block, ToolResultBlock) else [block]
+            for content in contents:
+                if isinstance(content, DataBlock):
+                    needed.add(content.source.media_type.partition("/")[0].lower())
     return needed - {"text"}
-
-
-def _data_in(message: Msg) -> Iterator[DataBlock]:
-    for block in message.get_content_blocks():
-        inside = block.output if isinstance(block, ToolResultBlock) else (block,)
-        yield from (each for each in inside if isinstance(each, DataBlock))
 
 
 def _check_models(models: Sequence[ChatModelBase], needs: set[str]) -> None:

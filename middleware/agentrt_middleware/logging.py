@@ -1,13 +1,14 @@
-"""One line in the log for each thing of interest that happens in a reply."""
+"""Logging: writes one line to the log for each noteworthy event of a reply."""
 
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.event import (
     AgentEvent,
@@ -26,30 +27,30 @@ from agentrt.event import (
 )
 from agentrt.hooks import MiddlewareBase, NextReply, ReplyValues
 from agentrt.message import Msg, TextBlock, ToolResultState
-from agentrt_middleware.reply_info import input_of
+from agentrt_middleware.reply_info import input_of, messages_of
 
 __all__ = ["LoggingMiddleware"]
 
 _logger = logging.getLogger("agentrt")
-_PLAIN = re.compile(r"[\w.:/@+-]+")
-_NOT_SHOWN = "[not shown: redact failed]"
-_NO_TOOL = "_OTHER"
-_MOST_TEXT = 2_000  # characters of one text in a line
+_NEEDS_NO_QUOTES = re.compile(r"[\w.:/@+-]+")
+_NOT_LOGGED = "[not shown: redact failed]"
+_UNKNOWN_TOOL = "_OTHER"
+_MAX_LOGGED_CHARACTERS = 2_000  # of one text in a line
 
-Fields = dict[str, Any]
+_Fields = Mapping[str, object]
 
 
 class LoggingMiddleware(MiddlewareBase):
-    """Logs a reply's beginning and end, and in between each model call, retry, tool call, question and custom event.
+    """Logs the start and end of a reply, and each of its model calls, retries, tool calls, questions and custom events.
 
-    A line is `MODEL_CALL_END agent_name=assistant seconds=0.71 ...`, in logfmt; its record carries the same fields as
+    A line is `MODEL_CALL_END agent_name=assistant seconds=0.71 ...`, in logfmt. Its record carries the same fields as
     attributes (`extra`), with the line's first word as `event`, for handlers that write JSON. Failures and retries are
-    warnings, all else has the `level`. `logger` is "agentrt" unless another is given.
+    warnings, everything else has the given `level`. The default `logger` is "agentrt".
 
-    What people, models and tools say is left out unless `content=True`, and so are the texts of errors in any case. A
-    name by which a model calls a tool that does not exist is something that it says: in its place stands `_OTHER`.
-    `redact` is called for every text that is logged, and what it returns is logged in its place; a text for which it
-    fails is not logged. Nothing that fails here, a handler say, breaks a reply. `clock` is in seconds.
+    The content of messages, answers and tool calls is logged only with `content=True`, the text of an error never. If a
+    model calls a tool that does not exist, the tool's name is content as well, and `_OTHER` is logged in its place.
+    `redact` is called with every text that is logged, and its result is logged instead; if it fails, the text is not
+    logged. A failure in here, such as that of a handler, does not break the reply. `clock` is in seconds.
     """
 
     def __init__(
@@ -62,17 +63,17 @@ class LoggingMiddleware(MiddlewareBase):
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         if redact is not None and not callable(redact):
-            raise MiddlewareConfigError(f"LoggingMiddleware(redact=...) is a function of a text, not {redact!r:.200}")
+            raise MiddlewareConfigError(f"LoggingMiddleware(redact=...) is a function of a str, not {redact!r:.200}")
         self.content = content
         self._logger = logger or _logger
         self._level = level
         self._redact = redact
-        self._clock = clock
+        self.clock = clock
 
     async def on_reply(
-        self, agent: Any, input_kwargs: ReplyValues, next_handler: NextReply
+        self, agent: AgentBase, input_kwargs: ReplyValues, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        reply = _Reply(self, agent)
+        reply = _ReplyLog(self, agent)
         reply.begin(input_of(input_kwargs))
         try:
             async for item in next_handler(**input_kwargs):
@@ -82,92 +83,96 @@ class LoggingMiddleware(MiddlewareBase):
             reply.leave(error)
             raise
 
-    def _log(self, event: str, fields: Fields, is_failure: bool) -> None:
+    def log(self, event: str, fields: _Fields, *, is_failure: bool) -> None:
+        """Log one line, without the fields that are `None`."""
         level = max(self._level, logging.WARNING) if is_failure else self._level
         if not self._logger.isEnabledFor(level):
             return
-        shown = {name: self._shown(value) for name, value in fields.items() if value is not None}
-        text = " ".join([event, *(f"{name}={_quoted(value)}" for name, value in shown.items())])
-        self._logger.log(level, "%s", text, extra={"event": event, **shown})
+        clean_fields = {name: self._clean(value) for name, value in fields.items() if value is not None}
+        text = " ".join([event, *(f"{name}={_logfmt_value(value)}" for name, value in clean_fields.items())])
+        # As an argument, so that a "%" in it does not format anything.
+        self._logger.log(level, "%s", text, extra={"event": event, **clean_fields})
 
-    def _shown(self, value: Any) -> Any:
+    def _clean(self, value: object) -> object:
+        """Return the value as it may be logged: rounded, redacted, cut."""
         if isinstance(value, float):
             return round(value, 3)
         if isinstance(value, list):
-            return [self._shown(each) for each in value]
-        return self._clean(str(value)) if isinstance(value, str) else value
-
-    def _clean(self, text: str) -> str:
+            return [self._clean(item) for item in value]
+        if not isinstance(value, str):
+            return value
+        text = str(value)  # an enum of strings becomes a plain str
         if self._redact is not None:
             try:
                 text = self._redact(text)
-            except Exception:  # noqa: BLE001  # what it was to take out may be in the error as well
-                return _NOT_SHOWN
+            except Exception:  # noqa: BLE001  # the error is not logged: it may hold what was to be redacted
+                return _NOT_LOGGED
             if not isinstance(text, str):
-                return _NOT_SHOWN
-        return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+                return _NOT_LOGGED
+        return text if len(text) <= _MAX_LOGGED_CHARACTERS else f"{text[:_MAX_LOGGED_CHARACTERS]}..."
 
 
-class _Reply:
+class _ReplyLog:
     """The lines of one reply."""
 
-    def __init__(self, layer: LoggingMiddleware, agent: Any) -> None:
-        self._layer = layer
+    def __init__(self, logs: LoggingMiddleware, agent: AgentBase) -> None:
+        self._logs = logs
         self._id = agent.run.id
         self._toolkit = agent.run.toolkit
         self._common = {"agent_name": agent.name, "reply_id": self._id, "session_id": agent.state.session_id}
         self._model: str | None = None
-        self._since: dict[str, float] = {}
-        self._tools: dict[str, str] = {}
-        self._texts: dict[str, str] = {}
+        self._started_at: dict[str, float] = {}  # of "reply", "model", and of tool calls by their ids
+        self._tool_names: dict[str, str] = {}
+        self._inputs: dict[str, str] = {}
+        self._outputs: dict[str, str] = {}
 
-    def begin(self, inputs: Any) -> None:
-        self._safely(self._begin, inputs)
+    def begin(self, inputs: object) -> None:
+        self._safely(self._see_input, inputs)
 
     def see(self, item: AgentEvent | Msg) -> None:
-        see = self._SEEN.get(item.__class__)
-        if see is not None and (isinstance(item, Msg) or item.reply_id == self._id):
-            self._safely(see, self, item)
+        handler = self._HANDLERS.get(item.__class__)
+        # The events of a sub-agent's reply pass through as well.
+        if handler is not None and (isinstance(item, Msg) or item.reply_id == self._id):
+            self._safely(handler, self, item)
 
     def leave(self, error: BaseException) -> None:
-        """Log that the reply stops short; the end of a reply that failed comes as an event, before its error."""
+        """Log that the reply stops short; a reply that failed has sent its end as an event before the error."""
         if isinstance(error, Exception):
             self._safely(self._line, "REPLY_FAILED", {"error_type": type(error).__name__}, True)
         else:
             event = "REPLY_CLOSED" if isinstance(error, GeneratorExit) else "REPLY_CANCELLED"
-            self._safely(self._line, event, {"seconds": self._passed("reply")})
+            self._safely(self._line, event, {"seconds": self._seconds_since_start("reply")})
 
-    def _safely(self, function: Callable[..., None], *values: Any) -> None:
-        with suppress(Exception):  # whoever watches must not break what is watched, and the log is where to say so
+    def _safely(self, function: Callable[..., None], *values: object) -> None:
+        with suppress(Exception):  # logging must not break the reply; it is the log itself that fails, so be silent
             function(*values)
 
-    def _line(self, event: str, fields: Fields, is_failure: bool = False) -> None:
-        self._layer._log(event, {**self._common, **fields}, is_failure)
+    def _line(self, event: str, fields: _Fields, is_failure: bool = False) -> None:
+        self._logs.log(event, {**self._common, **fields}, is_failure=is_failure)
 
-    def _begin(self, inputs: Any) -> None:
-        self._start("reply")
-        told = [inputs] if isinstance(inputs, Msg) else inputs
-        kind = "messages" if isinstance(told, list) else getattr(inputs, "type", None)
-        fields: Fields = {"input_type": kind}
-        if isinstance(told, list) and self._layer.content:
-            fields["input"] = "\n".join(filter(None, (each.get_text_content() for each in told)))
+    def _start_clock(self, subject: str) -> None:
+        self._started_at[subject] = self._logs.clock()
+
+    def _seconds_since_start(self, subject: str) -> float | None:
+        started_at = self._started_at.pop(subject, None)
+        return None if started_at is None else self._logs.clock() - started_at
+
+    def _see_input(self, inputs: object) -> None:
+        self._start_clock("reply")
+        messages = messages_of(inputs)
+        fields: dict[str, object] = {"input_type": getattr(inputs, "type", None) if messages is None else "messages"}
+        if messages is not None and self._logs.content:
+            fields["input"] = "\n".join(filter(None, (message.get_text_content() for message in messages)))
         self._line("REPLY_START", fields)
 
-    def _start(self, what: str) -> None:
-        self._since[what] = self._layer._clock()
-
-    def _passed(self, what: str) -> float | None:
-        since = self._since.pop(what, None)
-        return None if since is None else self._layer._clock() - since
-
     def _see_model_start(self, event: ModelCallStartEvent) -> None:
-        self._start("model")
+        self._start_clock("model")
         self._model = event.model_name
 
     def _see_model_end(self, event: ModelCallEndEvent) -> None:
         fields = {
             "model": self._model,
-            "seconds": self._passed("model"),
+            "seconds": self._seconds_since_start("model"),
             "input_tokens": event.input_tokens,
             "output_tokens": event.output_tokens,
             "cache_input_tokens": event.cache_input_tokens,
@@ -177,62 +182,61 @@ class _Reply:
         self._line("MODEL_CALL_END", fields)
 
     def _see_retry(self, event: ModelCallRetryEvent) -> None:
-        # A reason begins with the error's type where our own layers give it; another's may be a provider's words.
-        kind = event.reason.partition(",")[0]
-        reason = event.reason if self._layer.content else kind if kind.isidentifier() else None
+        # The reason of our own middlewares begins with the error's type; that of another may quote a provider.
+        error_type = event.reason.partition(",")[0]
+        reason = event.reason if self._logs.content else error_type if error_type.isidentifier() else None
         fields = {"model": self._model, "reason": reason}
         self._line(event.type, {**fields, "attempt": event.attempt, "wait_seconds": event.wait_seconds}, True)
 
-    def _see_call_text(self, event: ToolCallDeltaEvent) -> None:
-        if self._layer.content:
-            self._texts[event.tool_call_id] = self._texts.get(event.tool_call_id, "") + event.delta
+    def _see_tool_input(self, event: ToolCallDeltaEvent) -> None:
+        if self._logs.content:
+            self._inputs[event.tool_call_id] = self._inputs.get(event.tool_call_id, "") + event.delta
 
     def _see_tool_start(self, event: ToolResultStartEvent) -> None:
-        self._start(event.tool_call_id)
-        self._tools[event.tool_call_id] = self._name_of(event.tool_call_name)
+        self._start_clock(event.tool_call_id)
+        self._tool_names[event.tool_call_id] = self._loggable_name(event.tool_call_name)
 
-    def _name_of(self, tool: str) -> str:
-        # A name that no tool has is the model's own words.
-        return tool if self._layer.content or self._toolkit.get(tool) is not None else _NO_TOOL
+    def _loggable_name(self, tool: str) -> str:
+        # The model made up a name that no tool has, so it is content.
+        return tool if self._logs.content or self._toolkit.get(tool) is not None else _UNKNOWN_TOOL
 
-    def _see_tool_text(self, event: ToolResultTextDeltaEvent) -> None:
-        if self._layer.content:
-            name = f"result of {event.tool_call_id}"
-            self._texts[name] = self._texts.get(name, "") + event.delta
+    def _see_tool_output(self, event: ToolResultTextDeltaEvent) -> None:
+        if self._logs.content:
+            self._outputs[event.tool_call_id] = self._outputs.get(event.tool_call_id, "") + event.delta
 
     def _see_tool_end(self, event: ToolResultEndEvent) -> None:
         call_id = event.tool_call_id
-        output = self._texts.pop(f"result of {call_id}", None)
-        if event.output is not None:
+        output = self._outputs.pop(call_id, None)
+        if event.output is not None:  # the whole output, which replaces what was streamed
             output = "".join(block.text for block in event.output if isinstance(block, TextBlock))
         fields = {
-            "tool_name": self._tools.pop(call_id, None),
+            "tool_name": self._tool_names.pop(call_id, None),
             "tool_call_id": call_id,
             "state": str(event.state),
-            "seconds": self._passed(call_id),
-            "tool_input": self._texts.pop(call_id, None),
-            "tool_output": output if self._layer.content else None,
+            "seconds": self._seconds_since_start(call_id),
+            "tool_input": self._inputs.pop(call_id, None),
+            "tool_output": output if self._logs.content else None,
         }
         self._line("TOOL_RESULT_END", fields, event.state is not ToolResultState.SUCCESS)
 
     def _see_question(self, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> None:
-        self._line(event.type, {"tool_names": [self._name_of(call.name) for call in event.tool_calls]})
+        self._line(event.type, {"tool_names": [self._loggable_name(call.name) for call in event.tool_calls]})
 
     def _see_exceed(self, event: ExceedMaxItersEvent) -> None:
         self._line(event.type, {}, True)
 
     def _see_custom(self, event: CustomEvent) -> None:
-        self._line("CUSTOM", {"name_of_event": event.name, "value": repr(event.value) if self._layer.content else None})
+        self._line("CUSTOM", {"name_of_event": event.name, "value": repr(event.value) if self._logs.content else None})
 
     def _see_end(self, event: ReplyEndEvent) -> None:
-        fields = {"finished_reason": event.finished_reason, "seconds": self._passed("reply")}
+        fields = {"finished_reason": event.finished_reason, "seconds": self._seconds_since_start("reply")}
         self._line("REPLY_END", fields, event.finished_reason != "completed")
 
     def _see_message(self, message: Msg) -> None:
-        if self._layer.content:
+        if self._logs.content:
             self._line("REPLY_MESSAGE", {"output": message.get_text_content()})
 
-    _SEEN: ClassVar[dict[type, Callable[..., None]]] = {
+    _HANDLERS: ClassVar[dict[type, Callable[..., None]]] = {
         CustomEvent: _see_custom,
         ExceedMaxItersEvent: _see_exceed,
         ModelCallEndEvent: _see_model_end,
@@ -242,14 +246,13 @@ class _Reply:
         ReplyEndEvent: _see_end,
         RequireExternalExecutionEvent: _see_question,
         RequireUserConfirmEvent: _see_question,
-        ToolCallDeltaEvent: _see_call_text,
+        ToolCallDeltaEvent: _see_tool_input,
         ToolResultEndEvent: _see_tool_end,
         ToolResultStartEvent: _see_tool_start,
-        ToolResultTextDeltaEvent: _see_tool_text,
+        ToolResultTextDeltaEvent: _see_tool_output,
     }
 
 
-def _quoted(value: Any) -> str:
+def _logfmt_value(value: object) -> str:
     # Names come from models: a line break in one must not look like a line of the log.
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=True)
-    return text if not isinstance(value, str) or _PLAIN.fullmatch(text) else json.dumps(text)
+    return value if isinstance(value, str) and _NEEDS_NO_QUOTES.fullmatch(value) else json.dumps(value)

@@ -1,37 +1,46 @@
-"""What a reply or a tool call is about, whether its agent is an `Agent` or writes its own methods."""
+"""What a reply or a tool call is about, whether its agent is an `Agent` or a class that writes its own methods."""
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
+from agentrt.agent import AgentBase
 from agentrt.event import AgentEvent
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.model import ChatModelBase
 
-__all__ = ["call_of", "input_of", "model_name_of"]
+__all__ = ["call_of", "input_of", "messages_of", "model_name_of"]
 
 
-def input_of(input_kwargs: Mapping[str, object]) -> Any:
-    """Return what the reply was given: an agent's own `reply` takes it first, if it takes a message at all."""
+def input_of(input_kwargs: Mapping[str, object]) -> object:
+    """Return the input of the reply: an event, a message or a list of messages; `None` if it got none of these."""
     if "inputs" in input_kwargs:
         return input_kwargs["inputs"]
+    # The `reply` of a custom agent takes its input as the first parameter, if it takes a message at all.
     first = next(iter(input_kwargs.values()), None)
-    messages = first if isinstance(first, list) else [first]
-    return first if all(isinstance(each, (AgentEvent, Msg)) for each in messages) else None
+    items = first if isinstance(first, list) else [first]
+    return first if all(isinstance(item, (AgentEvent, Msg)) for item in items) else None
+
+
+def messages_of(inputs: object) -> list[Msg] | None:
+    """Return the input of a reply as a list of messages, `None` if it is not made of messages."""
+    if isinstance(inputs, Msg):
+        return [inputs]
+    return inputs if isinstance(inputs, list) else None
 
 
 def call_of(input_kwargs: Mapping[str, object]) -> ToolCallBlock:
-    """Return the tool call that is to run; a class's own `_acting` gets it as its first argument, maybe as a dict."""
-    found = input_kwargs.get("tool_call", next(iter(input_kwargs.values()), None))
-    if isinstance(found, ToolCallBlock):
-        return found
-    told: Mapping[str, object] = found if isinstance(found, Mapping) else {}
-    values = told.get("input")
-    text = values if isinstance(values, str) else json.dumps(values or {}, default=str)
-    return ToolCallBlock(str(told.get("id", "unknown")), str(told.get("name", "unknown")), text)
+    """Return the tool call that is to run."""
+    # A class that writes `_acting` gets the call as its first argument, and may have been given a dict.
+    value = input_kwargs.get("tool_call", next(iter(input_kwargs.values()), None))
+    if isinstance(value, ToolCallBlock):
+        return value
+    call: Mapping[str, object] = value if isinstance(value, Mapping) else {}
+    tool_input = call.get("input")
+    text = tool_input if isinstance(tool_input, str) else json.dumps(tool_input or {}, default=str)
+    return ToolCallBlock(str(call.get("id", "unknown")), str(call.get("name", "unknown")), text)
 
 
-def model_name_of(agent: Any) -> str | None:
+def model_name_of(agent: AgentBase) -> str | None:
     """Return the name of the agent's model, `None` if it has none."""
     model = getattr(agent, "model", None)
     return model.model if isinstance(model, ChatModelBase) else None

@@ -1,10 +1,11 @@
-"""Call the model again when it fails in a way that may pass."""
+"""Retries: calls the model again when it fails with an error that may pass."""
 
 from collections.abc import Callable
 from random import Random
 from time import monotonic
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from agentrt.agent import AgentBase
 from agentrt.errors import RateLimited, Timeout, Transient
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
@@ -14,8 +15,8 @@ from agentrt_middleware.validation import Backoff, ErrorChoice, check_number, ch
 
 __all__ = ["RetryMiddleware"]
 
-_MOST_SAVED = 10.0  # retries that a quiet time leaves for a bad one
-_EACH_SECOND = 10.0 / 60.0  # retries, however few calls there are
+_MAX_SAVED_RETRIES = 10.0  # what a quiet time leaves for a bad one
+_RETRIES_PER_SECOND = 10.0 / 60.0  # granted however few calls there are
 
 
 class RetryMiddleware(MiddlewareBase):
@@ -58,25 +59,25 @@ class RetryMiddleware(MiddlewareBase):
             check_number("RetryMiddleware(budget=...)", budget, least=0)
         self.max_retries = max_retries
         self.max_wait = max_wait
-        self._backoff = Backoff("RetryMiddleware", initial_delay, max_delay, random)
-        self._is_retried = choose_errors("RetryMiddleware(retry_on=...)", retry_on, our_own=False)
-        self._budget = None if budget is None else _Budget(budget, clock)
+        self.backoff = Backoff("RetryMiddleware", initial_delay, max_delay, random)
+        self.is_retried = choose_errors("RetryMiddleware(retry_on=...)", retry_on, our_refusals=False)
+        self.retry_budget = None if budget is None else _RetryBudget(budget, clock)
 
     async def on_model_call(
-        self, agent: Any, input_kwargs: ModelCallValues, next_handler: NextModelCall
+        self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        if self._budget is not None:
-            self._budget.earn()
-        return await make_attempts(_Call(self, agent, input_kwargs, next_handler))
+        if self.retry_budget is not None:
+            self.retry_budget.earn()
+        return await make_attempts(_RetriedCall(self, agent, input_kwargs, next_handler))
 
 
-class _Call:
+class _RetriedCall:
     """The attempts at one model call."""
 
     def __init__(
-        self, layer: RetryMiddleware, agent: Any, values: ModelCallValues, next_handler: NextModelCall
+        self, retry: RetryMiddleware, agent: AgentBase, values: ModelCallValues, next_handler: NextModelCall
     ) -> None:
-        self._layer = layer
+        self._retry = retry
         self._agent = agent
         self._values = values
         self._next_handler = next_handler
@@ -88,61 +89,62 @@ class _Call:
 
     def wait_after(self, error: Exception) -> float | None:
         self._failures += 1
-        wait = self._layer._backoff.after(self._failures, retry_after_of(error))
+        wait = self._retry.backoff.wait_after(self._failures, retry_after_of(error))
         refusal = self._refusal(error, wait)
         if refusal is not None:
-            self._note(error, refusal)
+            self._add_note(error, refusal)
             return None
         self._waited += wait
-        # Of the error only its type: its text is the provider's, and may hold anything.
+        # The event names only the error's type: its text is the provider's, and may hold a secret.
         self._agent.run.emit(ModelCallRetryEvent(type(error).__name__, self._failures, wait))
         return wait
 
-    def answered(self, response: ChatResponse) -> ChatResponse:
+    def accept(self, response: ChatResponse) -> ChatResponse:
         return response
 
     def _refusal(self, error: Exception, wait: float) -> str | None:
-        """Return why there is no further attempt, `None` when there is one; the budget is asked last, as that takes."""
-        layer = self._layer
-        if not layer._is_retried(error):
+        """Return why no further attempt is made, or `None` if one is."""
+        retry = self._retry
+        if not retry.is_retried(error):
             return f"{type(error).__name__} is not retried"
-        if self._failures > layer.max_retries:
-            return f"max_retries={layer.max_retries}"
-        if layer.max_wait is not None and self._waited + wait > layer.max_wait:
-            return f"it would have waited for {self._waited + wait:.1f} s in all, and max_wait={layer.max_wait:g}"
-        if layer._budget is not None and not layer._budget.spend():
+        if self._failures > retry.max_retries:
+            return f"max_retries={retry.max_retries}"
+        if retry.max_wait is not None and self._waited + wait > retry.max_wait:
+            return f"it would have waited for {self._waited + wait:.1f} s in all, and max_wait={retry.max_wait:g}"
+        # Last, as asking the budget takes a retry from it.
+        if retry.retry_budget is not None and not retry.retry_budget.spend():
             return "the retry budget is used up"
         return None
 
-    def _note(self, error: Exception, refusal: str) -> None:
-        if self._failures == 1 and (self._layer.max_retries == 0 or not self._layer._is_retried(error)):
+    def _add_note(self, error: Exception, refusal: str) -> None:
+        if self._failures == 1 and (self._retry.max_retries == 0 or not self._retry.is_retried(error)):
             return  # nothing was retried, and nothing was going to be
         attempts = "1 attempt" if self._failures == 1 else f"{self._failures} attempts"
         note = f"agentrt: RetryMiddleware gave up after {attempts}: {refusal}"
-        if note not in getattr(error, "__notes__", ()):
+        if note not in getattr(error, "__notes__", ()):  # a model may raise the same object each time
             error.add_note(note)
 
 
-class _Budget:
+class _RetryBudget:
     """Retries that may be made: a share of the calls, and a few per minute."""
 
-    __slots__ = ("_clock", "_saved", "_share", "_when")
+    __slots__ = ("_clock", "_saved", "_share", "_updated_at")
 
     def __init__(self, share: float, clock: Callable[[], float]) -> None:
         self._share = share
         self._clock = clock
-        self._saved = _MOST_SAVED
-        self._when = clock()
+        self._saved = _MAX_SAVED_RETRIES
+        self._updated_at = clock()
 
     def earn(self) -> None:
         """Count a call."""
-        self._saved = min(_MOST_SAVED, self._saved + self._share)
+        self._saved = min(_MAX_SAVED_RETRIES, self._saved + self._share)
 
     def spend(self) -> bool:
-        """Take one retry, if there is one."""
+        """Take one retry, if there is one; say whether there was."""
         now = self._clock()
-        self._saved = min(_MOST_SAVED, self._saved + (now - self._when) * _EACH_SECOND)
-        self._when = now
+        self._saved = min(_MAX_SAVED_RETRIES, self._saved + (now - self._updated_at) * _RETRIES_PER_SECOND)
+        self._updated_at = now
         if self._saved < 1.0:
             return False
         self._saved -= 1.0

@@ -1,11 +1,12 @@
-"""Limit how long a model may take."""
+"""Timeouts: limits how long a model may take."""
 
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from math import inf
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import anyio
 
+from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError, Timeout
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
@@ -15,14 +16,19 @@ from agentrt_middleware.validation import check_number
 __all__ = ["TimeoutMiddleware"]
 
 _T = TypeVar("_T")
+_SILENCES = {
+    "first_chunk": "did not begin to answer for",
+    "between_chunks": "said nothing more for",
+    "total": "kept us waiting for more than",
+}
 
 
 class TimeoutMiddleware(MiddlewareBase):
     """Raises `Timeout` when a model takes too long, in seconds: at least one limit must be given.
 
-    `first_chunk` is for the wait until a streamed answer begins, `between_chunks` for the wait for each further piece,
-    `total` for all the waiting of one call; a slow reader takes nothing from it. A model that does not stream
-    (`stream=False`) knows only `total`. The caller's own deadlines and cancellations are not touched.
+    `first_chunk` limits the wait until a streamed answer begins, `between_chunks` the wait for each further piece, and
+    `total` all waiting of one call; a slow reader uses up none of it. For a model that does not stream (`stream=False`)
+    only `total` counts. The caller's own deadlines and cancellations are not touched.
     """
 
     wrapped_by: ClassVar = (
@@ -50,28 +56,33 @@ class TimeoutMiddleware(MiddlewareBase):
             check_number(f"TimeoutMiddleware({name}=...)", limit)
 
     async def on_model_call(
-        self, agent: Any, input_kwargs: ModelCallValues, next_handler: NextModelCall
+        self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        patience = _Patience(self.limits, input_kwargs["current_model"])
-        result = await patience.wait(next_handler(**input_kwargs))
-        return result if isinstance(result, ChatResponse) else self._pieces(result, patience)
+        waits = _LimitedWaits(self.limits, input_kwargs["current_model"])
+        result = await waits.wait(next_handler(**input_kwargs))
+        return result if isinstance(result, ChatResponse) else self._stream(result, waits)
 
-    async def _pieces(self, stream: Any, patience: "_Patience") -> AsyncGenerator[ChatResponse, None]:
+    async def _stream(
+        self, stream: AsyncIterator[ChatResponse], waits: "_LimitedWaits"
+    ) -> AsyncGenerator[ChatResponse, None]:
         try:
             steps = aiter(stream)
             while True:
                 try:
-                    response = await patience.wait(anext(steps))
+                    response = await waits.wait(anext(steps))
                 except StopAsyncIteration:
                     return
-                patience.renew()
+                waits.begin_piece()
                 yield response
         finally:
             await close(stream)
 
 
-class _Patience:
-    """What is left of the limits of one call; counted down step by step, as no scope may be open across a `yield`."""
+class _LimitedWaits:
+    """What is left of the limits of one call.
+
+    Counted down wait by wait, as no cancel scope may be open across a `yield`.
+    """
 
     def __init__(self, limits: dict[str, float], model: ChatModelBase) -> None:
         self._limits = limits
@@ -80,13 +91,13 @@ class _Patience:
         self._step = limits.get("first_chunk", inf) if model.stream else inf
         self._total = limits.get("total", inf)
 
-    def renew(self) -> None:
-        """Begin to wait for the next piece."""
+    def begin_piece(self) -> None:
+        """Take the limit for the next piece."""
         self._name = "between_chunks"
         self._step = self._limits.get("between_chunks", inf)
 
     async def wait(self, work: Awaitable[_T]) -> _T:
-        """Return what the work gives, unless it takes longer than is left."""
+        """Return the result of `work`, or raise `Timeout` if it takes longer than is left."""
         started = anyio.current_time()
         with anyio.move_on_after(min(self._step, self._total)):
             result = await work
@@ -94,11 +105,6 @@ class _Patience:
             self._step -= spent
             self._total -= spent
             return result
-        raise self._over()
-
-    def _over(self) -> Timeout:
         name = self._name if self._step <= self._total else "total"
-        words = {"first_chunk": "did not begin to answer for", "between_chunks": "said nothing more for"}
-        told = words.get(name, "kept us waiting for more than")
         limit = self._limits[name]
-        return Timeout(f"model {self._model!r} {told} {limit:g} s (TimeoutMiddleware({name}={limit:g}))")
+        raise Timeout(f"model {self._model!r} {_SILENCES[name]} {limit:g} s (TimeoutMiddleware({name}={limit:g}))")

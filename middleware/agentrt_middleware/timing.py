@@ -1,12 +1,13 @@
-"""How long model calls and tools take."""
+"""Timing: measures how long model calls and tools take."""
 
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Literal
+from typing import Literal
 
+from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import ActingValues, MiddlewareBase, ModelCallValues, NextActing, NextModelCall
 from agentrt.model import ChatResponse, ModelResult
@@ -18,30 +19,31 @@ __all__ = ["Timing", "TimingMiddleware"]
 
 _logger = logging.getLogger("agentrt")
 _Kind = Literal["model_call", "tool_call"]
+_Ending = Literal["ok", "error", "cut"]
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How long one model call or one tool call took, in seconds.
 
-    `name` is the model's or the tool's. `first` is the time until the first piece of a streamed answer or output.
-    `ended` is "ok", "error" (also for a tool's result that is no success) or "cut": left by its reader, or cancelled.
+    `name` is that of the model or the tool. `first` is the time until the first piece of a streamed answer or output.
+    `ended` is "ok", "error" (also for a tool result that is not a success) or "cut": left by its reader, or cancelled.
     """
 
     kind: _Kind
     name: str
     seconds: float
     first: float | None
-    ended: Literal["ok", "error", "cut"]
+    ended: _Ending
     agent_name: str
     reply_id: str
 
 
 class TimingMiddleware(MiddlewareBase):
-    """Measures each model call and each tool call, to the end of its stream, and hands a `Timing` to `on_timing`.
+    """Measures each model call and each tool call, to the end of its stream, and calls `on_timing` with a `Timing`.
 
-    Without `on_timing` it is logged, at INFO, by the logger "agentrt". A function that fails breaks no reply; the first
-    failure is logged. Waits in layers further in are part of what is measured. `clock` is in seconds.
+    Without `on_timing` the logger "agentrt" logs it at INFO. If the function fails, the reply continues, and the first
+    failure is logged. The time includes the waits of layers further in. `clock` is in seconds.
     """
 
     def __init__(
@@ -54,73 +56,75 @@ class TimingMiddleware(MiddlewareBase):
             raise MiddlewareConfigError(
                 f"TimingMiddleware(on_timing=...) is a function of a Timing, not {on_timing!r:.200}"
             )
-        self._on_timing = on_timing or _log
-        self._clock = clock
+        self._on_timing = on_timing or _log_timing
+        self.clock = clock
         self._has_failed = False
 
     async def on_model_call(
-        self, agent: Any, input_kwargs: ModelCallValues, next_handler: NextModelCall
+        self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
         name = input_kwargs["current_model"].model
-        return await watch(next_handler, input_kwargs, _Measure(self, "model_call", name, agent))
+        return await watch(next_handler, input_kwargs, _Stopwatch(self, "model_call", name, agent))
 
     async def on_acting(
-        self, agent: Any, input_kwargs: ActingValues, next_handler: NextActing
+        self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
-        measure = _Measure(self, "tool_call", call_of(input_kwargs).name, agent)
+        stopwatch = _Stopwatch(self, "tool_call", call_of(input_kwargs).name, agent)
         failure: BaseException | None = None
         has_response = False
         try:
             async for item in next_handler(**input_kwargs):
                 has_response = isinstance(item, ToolResponse)
-                measure.see(item)
+                stopwatch.see(item)
                 yield item
         except BaseException as error:
             failure = error
             raise
         finally:
-            measure.end(failure, is_whole=has_response)
-            failure = None  # error and frame would hold each other
+            stopwatch.end(failure, is_whole=has_response)
+            failure = None  # the error's traceback holds this frame: they would keep each other alive
 
-    def _report(self, timing: Timing) -> None:
+    def report(self, timing: Timing) -> None:
+        """Call `on_timing`; never raises."""
         try:
             self._on_timing(timing)
         except Exception as error:  # noqa: BLE001  # an observer that fails is no reason for a reply to fail
             if not self._has_failed:
                 self._has_failed = True
-                with suppress(Exception):
+                with suppress(Exception):  # a handler of the log may fail as well
                     _logger.warning("on_timing failed: %s; this is said once", type(error).__name__)
 
 
-class _Measure:
-    """The measuring of one call."""
+class _Stopwatch:
+    """Measures one call."""
 
-    def __init__(self, layer: TimingMiddleware, kind: _Kind, name: str, agent: Any) -> None:
-        self._layer = layer
+    def __init__(self, timing: TimingMiddleware, kind: _Kind, name: str, agent: AgentBase) -> None:
+        self._timing = timing
         self._kind = kind
         self._name = name
         self._agent_name = agent.name
         self._reply_id = agent.run.id
         self._first: float | None = None
         self._has_failed = False
-        self._started = layer._clock()
+        self._started = timing.clock()
 
     def see(self, item: ChatResponse | ToolChunk | ToolResponse) -> None:
         if isinstance(item, ToolResponse):
             self._has_failed = item.state not in ("success", "running")
         elif self._first is None and not (isinstance(item, ChatResponse) and item.is_last):
-            self._first = self._layer._clock() - self._started
+            # A last response that comes first is an answer that did not stream.
+            self._first = self._timing.clock() - self._started
 
     def end(self, error: BaseException | None, *, is_whole: bool) -> None:
-        seconds = self._layer._clock() - self._started
-        ended: Literal["ok", "error", "cut"] = "ok" if is_whole else "cut"
+        seconds = self._timing.clock() - self._started
+        ended: _Ending = "ok" if is_whole else "cut"
         if self._has_failed or isinstance(error, Exception):
             ended = "error"
         timing = Timing(self._kind, self._name, seconds, self._first, ended, self._agent_name, self._reply_id)
-        self._layer._report(timing)
+        self._timing.report(timing)
 
 
-def _log(timing: Timing) -> None:
+def _log_timing(timing: Timing) -> None:
     _logger.info(
         "%s %r of %r took %.3f s (%s)", timing.kind, timing.name, timing.agent_name, timing.seconds, timing.ended
     )

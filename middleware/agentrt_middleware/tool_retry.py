@@ -1,11 +1,12 @@
-"""Run a tool again when it fails."""
+"""Retries of tools: runs a tool again when it fails."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from random import Random
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import anyio
 
+from agentrt.agent import AgentBase
 from agentrt.errors import AgentRTError, MiddlewareConfigError, ToolError
 from agentrt.event import CustomEvent
 from agentrt.hooks import ActingValues, MiddlewareBase, NextActing
@@ -18,9 +19,9 @@ from agentrt_middleware.validation import Backoff, check_number
 
 __all__ = ["ToolRetryMiddleware"]
 
-_FAILED = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
+_RETRIED_STATES = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
 
-ToolChoiceForRetry = Sequence[str] | Callable[[ToolCallBlock], bool]
+RetryableTools = Sequence[str] | Callable[[ToolCallBlock], bool]
 
 
 class ToolRetryMiddleware(MiddlewareBase):
@@ -41,14 +42,14 @@ class ToolRetryMiddleware(MiddlewareBase):
 
     def __init__(
         self,
-        tools: ToolChoiceForRetry | None = None,
+        tools: RetryableTools | None = None,
         *,
         max_retries: int = 2,
         initial_delay: float = 0.5,
         max_delay: float = 10.0,
         random: Random | None = None,
     ) -> None:
-        is_list = isinstance(tools, (list, tuple)) and all(isinstance(each, str) for each in tools)
+        is_list = isinstance(tools, (list, tuple)) and all(isinstance(name, str) for name in tools)
         if tools is not None and not is_list and not callable(tools):
             raise MiddlewareConfigError(
                 f"ToolRetryMiddleware(tools=...) is a list of names, or a function of a call, not {tools!r:.200}"
@@ -59,11 +60,11 @@ class ToolRetryMiddleware(MiddlewareBase):
         self._backoff = Backoff("ToolRetryMiddleware", initial_delay, max_delay, random)
 
     async def on_acting(
-        self, agent: Any, input_kwargs: ActingValues, next_handler: NextActing
+        self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         call = call_of(input_kwargs)
-        most = self.max_retries if self._may_run_twice(agent, call) else 0
-        for failures in range(1, most + 1):
+        max_retries = self.max_retries if self._may_run_twice(agent, call) else 0
+        for failures in range(1, max_retries + 1):
             response = None
             try:
                 async for item in next_handler(**input_kwargs):
@@ -71,23 +72,26 @@ class ToolRetryMiddleware(MiddlewareBase):
                         response = item
                     else:
                         yield item
-                if response is None:  # lost further in; whoever checks the chain says so
+                if response is None:  # a layer further in lost it, which the end of the chain reports
                     return
-                if response.state not in _FAILED:
+                if response.state not in _RETRIED_STATES:
                     yield response
                     return
                 reason = str(response.state)
             except Exception as error:
                 if isinstance(error, AgentRTError) and not isinstance(error, ToolError):
-                    raise  # no fault of the tool
+                    raise  # the caller's fault or ours, not the tool's
+                # Only the error's type: its text may hold a secret.
                 reason = type(error).__name__
-            wait = self._backoff.after(failures)
-            agent.run.emit(_announcement(call, reason, failures, wait))
+            wait = self._backoff.wait_after(failures)
+            value = {"tool_call_id": call.id, "tool_name": call.name, "reason": reason}
+            agent.run.emit(CustomEvent("tool_retry", {**value, "attempt": failures, "wait_seconds": wait}))
             await anyio.sleep(wait)
+        # The last attempt, or the only one: whatever its outcome, it is passed on as it comes.
         async for item in next_handler(**input_kwargs):
             yield item
 
-    def _may_run_twice(self, agent: Any, call: ToolCallBlock) -> bool:
+    def _may_run_twice(self, agent: AgentBase, call: ToolCallBlock) -> bool:
         if self._tools is None:
             toolkit = getattr(agent, "toolkit", None)  # a custom agent may have none, or one of another kind
             tool = toolkit.get(call.name) if isinstance(toolkit, Toolkit) else None
@@ -95,14 +99,3 @@ class ToolRetryMiddleware(MiddlewareBase):
         if callable(self._tools):
             return self._tools(call)
         return any(matches(pattern, call.name) for pattern in self._tools)
-
-
-def _announcement(call: ToolCallBlock, reason: str, failures: int, wait: float) -> CustomEvent:
-    value = {
-        "tool_call_id": call.id,
-        "tool_name": call.name,
-        "reason": reason,
-        "attempt": failures,
-        "wait_seconds": wait,
-    }
-    return CustomEvent("tool_retry", value)

@@ -1,10 +1,11 @@
-"""How many tokens were taken, and what they cost."""
+"""Usage: counts how many tokens are used, and what they cost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from threading import Lock
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
+from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.message import ContentBlock, Msg
@@ -15,15 +16,24 @@ from agentrt_middleware.validation import check_number
 
 __all__ = ["UsageMiddleware", "UsageReport"]
 
-_PER_PRICE = 1_000_000  # tokens that a price is for
-_Tallies = dict[str, dict[str, Any]]
+_TOKENS_PER_PRICE = 1_000_000
+
+
+class _Tally(TypedDict):
+    """What the calls of one model used, as JSON; `tokens` are the fields of a `ChatUsage`."""
+
+    calls: int
+    tokens: dict[str, Any]
+
+
+_Tallies = dict[str, _Tally]  # by the name of the model
 
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """What some model calls took; `cost` is `None` when the price of any of them is not known.
+    """What some model calls used; `cost` is `None` if the price of any of them is not known.
 
-    `tokens.estimated` says that some were not counted by a provider. `models` has a report for each model by its name.
+    `tokens.estimated` says that no provider counted some of them. `models` has a report for each model by its name.
     """
 
     calls: int
@@ -33,51 +43,53 @@ class UsageReport:
 
 
 class UsageMiddleware(MiddlewareBase):
-    """Counts the tokens of each reply, each conversation and of all, and what they cost.
+    """Counts the tokens of each reply, of each conversation and of all conversations, and what they cost.
 
-    `prices` are for a million tokens: `{"gpt-5-mini": (input, output, cached_input)}`, in whatever currency; cached
-    input is priced as other input if its price is left out. A model without a price has the cost `None`, and so has
-    everything that it is part of. Where the provider does not say how many tokens there were, or an answer is cut
-    short, they are estimated. The runtime's own calls, for summaries, count as well.
+    `prices` are for a million tokens, in any currency: `{"gpt-5-mini": (input, output, cached_input)}`. Without a price
+    of its own, cached input costs as much as other input. A model without a price has the cost `None`, and so has every
+    sum that includes it. If the provider does not report the tokens, or an answer is cut short, they are estimated. The
+    runtime's own calls, for summaries, count as well.
 
-    What a conversation took is saved with its state, what all took is not.
+    The usage of a conversation is saved with its state, the total is not.
     """
 
-    wrapped_by: ClassVar = ("ModelFallbackMiddleware", "RetryMiddleware")  # each attempt takes tokens
+    wrapped_by: ClassVar = ("ModelFallbackMiddleware", "RetryMiddleware")  # each attempt uses tokens
 
     def __init__(self, prices: Mapping[str, Sequence[float]] | None = None) -> None:
-        self._prices = {name: _checked(name, price) for name, price in (prices or {}).items()}
-        self._all: _Tallies = {}
+        self._prices = {name: _checked_prices(name, price) for name, price in (prices or {}).items()}
+        self._total: _Tallies = {}
         self._lock = Lock()
 
-    def of_reply(self, agent: Any) -> UsageReport:
-        """Return what the reply in progress took so far, between replies what the last one did."""
+    def of_reply(self, agent: AgentBase) -> UsageReport:
+        """Return what the reply in progress has used so far; between replies, what the last one used."""
         return self._report(agent.state_of(self).get("reply", {}))
 
-    def of_conversation(self, agent: Any) -> UsageReport:
-        """Return what all replies of the conversation took."""
+    def of_conversation(self, agent: AgentBase) -> UsageReport:
+        """Return what all replies of the conversation have used."""
         return self._report(agent.state_of(self).get("conversation", {}))
 
     def total(self) -> UsageReport:
-        """Return what all calls took that went through this middleware."""
+        """Return what all calls through this middleware have used."""
         with self._lock:
-            return self._report(dict(self._all))
+            return self._report(dict(self._total))
 
     async def on_model_call(
-        self, agent: Any, input_kwargs: ModelCallValues, next_handler: NextModelCall
+        self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
         data = agent.state_of(self)
+        # Kept by its id: a reply that was parked and is resumed, maybe in another process, keeps its count.
         if data.get("reply_id") != agent.run.id:
             data.update(reply_id=agent.run.id, reply={})
         tallies = [data["reply"], data.setdefault("conversation", {})]
-        call = _Call(self, tallies, input_kwargs["current_model"].model, input_kwargs["messages"])
+        call = _CountedCall(self, tallies, input_kwargs["current_model"].model, input_kwargs["messages"])
         return await watch(next_handler, input_kwargs, call)
 
-    def _add(self, tallies: list[_Tallies], model: str, usage: ChatUsage) -> None:
-        for each in tallies:
-            _add(each, model, usage)
-        with self._lock:  # event loops in other threads may use it too
-            _add(self._all, model, usage)
+    def add(self, tallies: list[_Tallies], model: str, usage: ChatUsage) -> None:
+        """Add the usage of one call to the tallies of its reply and conversation, and to the total."""
+        for tally in tallies:
+            _add_to(tally, model, usage)
+        with self._lock:  # event loops in other threads may add to the total as well
+            _add_to(self._total, model, usage)
 
     def _report(self, tallies: _Tallies) -> UsageReport:
         models = {name: self._report_of(name, tally) for name, tally in tallies.items()}
@@ -89,45 +101,46 @@ class UsageMiddleware(MiddlewareBase):
         is_known = all(report.cost is not None for report in models.values())
         return UsageReport(calls, tokens, cost if is_known else None, models)
 
-    def _report_of(self, model: str, tally: dict[str, Any]) -> UsageReport:
+    def _report_of(self, model: str, tally: _Tally) -> UsageReport:
         tokens = ChatUsage(**tally["tokens"])
         price = self._prices.get(model)
         if price is None:
             return UsageReport(tally["calls"], tokens, None)
+        # The input includes the cached tokens; a server that reports more of these must not make the rest negative.
         cached = min(tokens.cache_input_tokens, tokens.input_tokens)
         counts = (tokens.input_tokens - cached, tokens.output_tokens, cached)
-        cost = sum(count * each for count, each in zip(counts, price, strict=True)) / _PER_PRICE
+        cost = sum(count * rate for count, rate in zip(counts, price, strict=True)) / _TOKENS_PER_PRICE
         return UsageReport(tally["calls"], tokens, cost)
 
 
-class _Call:
-    """What one model call took."""
+class _CountedCall:
+    """One model call, whose usage is added up when it is over."""
 
-    def __init__(self, layer: UsageMiddleware, tallies: list[_Tallies], model: str, messages: list[Msg]) -> None:
-        self._layer = layer
+    def __init__(self, counter: UsageMiddleware, tallies: list[_Tallies], model: str, messages: list[Msg]) -> None:
+        self._counter = counter
         self._tallies = tallies
         self._model = model
         self._messages = messages
         self._usage: ChatUsage | None = None
-        self._said: list[ContentBlock] = []
+        self._content: list[ContentBlock] = []
 
     def see(self, response: ChatResponse) -> None:
         self._usage = usage_of(response) or self._usage
         if response.is_last:
-            self._said = list(response.content)
+            self._content = list(response.content)
         else:
-            self._said += response.content
+            self._content += response.content
 
     def end(self, error: BaseException | None, *, is_whole: bool) -> None:
         usage = self._usage
         if usage is None:
-            if not (is_whole or self._said):
-                return  # nobody answered
-            usage = estimated_usage(self._messages, self._said)
-        self._layer._add(self._tallies, self._model, usage)
+            if not (is_whole or self._content):
+                return  # the model did not answer, so it probably charged nothing
+            usage = estimated_usage(self._messages, self._content)
+        self._counter.add(self._tallies, self._model, usage)
 
 
-def _add(tallies: _Tallies, model: str, usage: ChatUsage) -> None:
+def _add_to(tallies: _Tallies, model: str, usage: ChatUsage) -> None:
     before = tallies.get(model)
     if before is None:
         tallies[model] = {"calls": 1, "tokens": asdict(usage)}
@@ -136,12 +149,12 @@ def _add(tallies: _Tallies, model: str, usage: ChatUsage) -> None:
         tallies[model] = {"calls": before["calls"] + 1, "tokens": asdict(tokens)}
 
 
-def _checked(name: str, price: Sequence[float]) -> tuple[float, float, float]:
+def _checked_prices(name: str, price: Sequence[float]) -> tuple[float, float, float]:
     if not isinstance(price, (list, tuple)) or len(price) not in (2, 3):
         raise MiddlewareConfigError(
             f"UsageMiddleware(prices=...) has {price!r:.200} for {name!r}: give (input, output) or (input, output, "
             f"cached input), for a million tokens"
         )
-    for each in price:
-        check_number(f"UsageMiddleware(prices=...) for {name!r}", each, least=0)
+    for rate in price:
+        check_number(f"UsageMiddleware(prices=...) for {name!r}", rate, least=0)
     return (price[0], price[1], price[2] if len(price) == 3 else price[0])

@@ -1,8 +1,7 @@
-"""What the options of several middlewares have in common: checking them, and waiting longer each time."""
+"""What the options of several middlewares have in common: how they are checked, and how retries back off."""
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
 
 from agentrt.errors import CircuitOpen, MiddlewareConfigError, RateLimitTimeout
 
@@ -10,56 +9,56 @@ __all__ = ["Backoff", "ErrorChoice", "check_number", "choose_errors", "retry_aft
 
 ErrorChoice = type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool]
 
-_LONGEST_PAUSE = 86_400.0  # seconds; a provider that asks for more means a day's quota, or is mistaken
-_OUR_OWN = (CircuitOpen, RateLimitTimeout)
+_MAX_RETRY_AFTER = 86_400.0  # seconds; a provider that asks for more means a day's quota, or is mistaken
+_MAX_DOUBLINGS = 64  # more would overflow a float long before anyone has made so many attempts
+_OUR_REFUSALS = (CircuitOpen, RateLimitTimeout)
 
 
-def check_number(option: str, value: Any, *, least: float | None = None, whole: bool = False) -> None:
-    """Raise `MiddlewareConfigError` for what is no number of at least `least`, or above 0 where there is no least."""
-    kinds = int if whole else (int, float)
-    is_number = isinstance(value, kinds) and not isinstance(value, bool)
-    if not is_number or not (value > 0 if least is None else value >= least):
-        wanted = "above 0" if least is None else f"of at least {least:g}"
-        raise MiddlewareConfigError(f"{option} is a {'whole ' if whole else ''}number {wanted}, not {value!r:.200}")
+def check_number(option: str, value: object, *, least: float | None = None, whole: bool = False) -> None:
+    """Raise `MiddlewareConfigError` unless `value` is a number of at least `least`, or above 0 if that is `None`."""
+    # `bool` is a subclass of `int`, but nobody means `True` as a number.
+    is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    # Written so that nan, for which every comparison is false, is refused.
+    if not is_number or not (value > 0 if least is None else value >= least):  # type: ignore[operator]  # a number
+        bound = "above 0" if least is None else f"of at least {least:g}"
+        raise MiddlewareConfigError(f"{option} is a {'whole ' if whole else ''}number {bound}, not {value!r:.200}")
 
 
-def choose_errors(option: str, chosen: ErrorChoice, *, our_own: bool) -> Callable[[Exception], bool]:
+def choose_errors(option: str, chosen: ErrorChoice, *, our_refusals: bool) -> Callable[[Exception], bool]:
     """Return a function that says whether an error is one of those chosen, by their classes or by a function.
 
-    With `our_own=False`, classes do not cover the refusals of our own layers, `CircuitOpen` and `RateLimitTimeout`,
-    unless they are named themselves: they are made to fail fast.
+    With `our_refusals=False`, a base class does not cover `CircuitOpen` and `RateLimitTimeout`, which our own
+    middlewares raise to fail fast; naming them does.
     """
     if not isinstance(chosen, type) and callable(chosen):
         return chosen
     classes = tuple(chosen) if isinstance(chosen, (list, tuple)) else (chosen,)
-    if not classes or not all(isinstance(each, type) and issubclass(each, Exception) for each in classes):
+    if not classes or not all(isinstance(cls, type) and issubclass(cls, Exception) for cls in classes):
         raise MiddlewareConfigError(
-            f"{option} is a class of errors, several of them, or a function of an error, not {chosen!r:.200}"
+            f"{option} is an error class, several of them, or a function of an error, not {chosen!r:.200}"
         )
-    named = tuple(each for each in classes if issubclass(each, _OUR_OWN))
-    left_out = () if our_own else _OUR_OWN
+    named_refusals = tuple(cls for cls in classes if issubclass(cls, _OUR_REFUSALS))
+    only_by_name = () if our_refusals else _OUR_REFUSALS
 
     def is_chosen(error: Exception) -> bool:
-        return isinstance(error, named if isinstance(error, left_out) else classes)
+        return isinstance(error, named_refusals if isinstance(error, only_by_name) else classes)
 
     return is_chosen
 
 
 def retry_after_of(error: BaseException) -> float | None:
-    """Return after how many seconds the provider asks to be called again: a day at most, `None` if it does not say.
-
-    Any error may have the attribute, and a custom model may have put anything there.
-    """
+    """Return after how many seconds the provider asks to be called again: a day at most, `None` if it does not say."""
+    # Any error may have the attribute, and a custom model may have put anything there.
     seconds = getattr(error, "retry_after", None)
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:
         return None
-    return min(seconds, _LONGEST_PAUSE)
+    return min(seconds, _MAX_RETRY_AFTER)
 
 
 class Backoff:
-    """How long to wait before the next attempt, in seconds: any time up to a limit that doubles each time.
+    """How long to wait before the next attempt, in seconds: a random time up to a limit that doubles each time.
 
-    Spread over the whole time ("full jitter"), those who failed together do not come back together.
+    The whole range is random ("full jitter"), so that callers that failed together do not come back together.
     """
 
     __slots__ = ("_initial_delay", "_max_delay", "_random")
@@ -71,8 +70,9 @@ class Backoff:
         self._max_delay = max_delay
         self._random = random or Random()
 
-    def after(self, failures: int, told: float | None = None) -> float:
-        """Return the wait after so many failures; never less than what the other side told us to wait."""
-        if told is not None and told > 0:
-            return told + self._random.uniform(0.0, self._initial_delay)
-        return self._random.uniform(0.0, min(self._max_delay, self._initial_delay * 2.0 ** min(failures - 1, 64)))
+    def wait_after(self, failures: int, retry_after: float | None = None) -> float:
+        """Return the wait after so many failures; never less than a `retry_after` that the provider asked for."""
+        if retry_after is not None and retry_after > 0:
+            return retry_after + self._random.uniform(0.0, self._initial_delay)
+        doublings = min(failures - 1, _MAX_DOUBLINGS)
+        return self._random.uniform(0.0, min(self._max_delay, self._initial_delay * 2.0**doublings))

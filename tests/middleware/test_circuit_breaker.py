@@ -10,7 +10,7 @@ from agentrt import Agent, AgentState
 from agentrt.errors import CircuitOpen, MiddlewareConfigError, RateLimited, Rejected, Timeout, Transient
 from agentrt.middleware import CircuitBreakerMiddleware, ModelFallbackMiddleware, RetryMiddleware
 from agentrt.model import ScriptedChatModel
-from tests.middleware.played import Clock, Least
+from tests.middleware.fake_time import Clock, Least
 
 
 class Scene:
@@ -35,7 +35,7 @@ class Scene:
 
 
 @pytest.mark.parametrize("failure", [Transient("503"), Timeout("slow"), ["half ", Transient("cut")]])
-async def test_a_model_that_failed_often_enough_is_not_called_until_it_had_time_to_recover(failure: Any) -> None:
+async def test_the_circuit_opens_after_repeated_failures(failure: Any) -> None:
     scene = Scene(failure, failure, "back", "again")
     kind = type(failure if isinstance(failure, Exception) else failure[-1]).__name__
     assert await scene.ask_times(4) == [kind, kind, "CircuitOpen", "CircuitOpen"]
@@ -46,7 +46,7 @@ async def test_a_model_that_failed_often_enough_is_not_called_until_it_had_time_
     assert len(scene.model.calls) == 4
 
 
-async def test_the_refusal_says_when_to_come_back_and_is_a_fault_that_passes() -> None:
+async def test_circuit_open_is_transient_and_has_a_retry_after() -> None:
     scene = Scene(*[Transient("503")] * 2, recovery_seconds=40)
     await scene.ask_times(2)
     scene.clock.now += 15
@@ -56,12 +56,12 @@ async def test_the_refusal_says_when_to_come_back_and_is_a_fault_that_passes() -
     assert isinstance(raised.value, Transient)
 
 
-async def test_an_answer_in_between_begins_the_count_again() -> None:
+async def test_an_answer_resets_the_count_of_failures() -> None:
     scene = Scene(Transient("1"), "hello", Transient("2"), ["hel", "lo"], Transient("3"), "hello")
     assert "CircuitOpen" not in await scene.ask_times(6)
 
 
-async def test_a_first_call_that_fails_begins_the_refusing_again() -> None:
+async def test_a_probe_that_fails_opens_the_circuit_again() -> None:
     scene = Scene(*[Transient("503")] * 3, "back")
     await scene.ask_times(2)
     scene.clock.now += 31
@@ -70,7 +70,7 @@ async def test_a_first_call_that_fails_begins_the_refusing_again() -> None:
     assert await scene.ask() == "back"
 
 
-async def test_a_provider_that_asks_for_more_time_gets_it() -> None:
+async def test_a_longer_retry_after_keeps_the_circuit_open() -> None:
     failure = RateLimited(retry_after=100)
     scene = Scene(failure, failure, "back", trip_on=RateLimited)
     await scene.ask_times(2)
@@ -81,13 +81,13 @@ async def test_a_provider_that_asks_for_more_time_gets_it() -> None:
 
 
 @pytest.mark.parametrize("error", [Rejected("401"), RateLimited(), ValueError("a bug")])
-async def test_errors_that_say_nothing_about_its_health_do_not_count(error: Exception) -> None:
+async def test_errors_outside_trip_on_do_not_count(error: Exception) -> None:
     scene = Scene(*[error] * 5, "hello")
     assert await scene.ask_times(6) == [type(error).__name__] * 5 + ["hello"]
 
 
 @pytest.mark.parametrize("probes", [1, 2])
-async def test_so_many_calls_at_a_time_find_out_whether_it_is_back(probes: int) -> None:
+async def test_half_open_probes_limits_the_calls_let_through_at_a_time(probes: int) -> None:
     gate = anyio.Event()
 
     async def slow(messages: Any, tools: Any) -> str:
@@ -111,7 +111,7 @@ async def test_so_many_calls_at_a_time_find_out_whether_it_is_back(probes: int) 
     assert found[-probes:] == ["back"] * probes
 
 
-async def test_a_first_call_that_is_cancelled_or_left_makes_room_for_another() -> None:
+async def test_a_cancelled_or_abandoned_probe_makes_room_for_another() -> None:
     async def never(messages: Any, tools: Any) -> str:
         await anyio.sleep_forever()
         return ""
@@ -128,7 +128,7 @@ async def test_a_first_call_that_is_cancelled_or_left_makes_room_for_another() -
     assert await scene.ask() == "back"
 
 
-async def test_a_first_call_that_hangs_makes_room_for_another_after_a_while() -> None:
+async def test_a_hanging_probe_makes_room_for_another_after_a_while() -> None:
     async def never(messages: Any, tools: Any) -> str:
         await anyio.sleep_forever()
         return ""
@@ -147,7 +147,7 @@ async def test_a_first_call_that_hangs_makes_room_for_another_after_a_while() ->
 
 
 @pytest.mark.parametrize(("told", "seconds"), [(1e9, 86_400), (inf, 86_400), ("soon", 30), (nan, 30), (-5, 30)])
-async def test_what_the_provider_asks_for_is_a_number_of_seconds_and_a_day_at_most(told: Any, seconds: float) -> None:
+async def test_only_a_numeric_retry_after_counts_and_a_day_at_most(told: Any, seconds: float) -> None:
     failure = RateLimited(retry_after=told)
     scene = Scene(failure, failure, "back", trip_on=RateLimited)
     assert await scene.ask_times(2) == ["RateLimited"] * 2
@@ -157,7 +157,7 @@ async def test_what_the_provider_asks_for_is_a_number_of_seconds_and_a_day_at_mo
     assert await scene.ask() == "back"
 
 
-async def test_what_comes_of_a_call_from_before_the_refusing_does_not_count() -> None:
+async def test_a_call_from_an_earlier_era_does_not_count() -> None:
     gate = anyio.Event()
 
     async def late(messages: Any, tools: Any) -> Any:
@@ -185,7 +185,7 @@ async def test_models_have_a_circuit_each_and_agents_share_it() -> None:
     assert (await other.reply("go")).get_text_content() == "hello"
 
 
-async def test_a_fallback_answers_for_it_at_once_and_no_retry_waits_for_it() -> None:
+async def test_a_fallback_takes_over_an_open_circuit_without_a_retry() -> None:
     clock = Clock()
     second = ScriptedChatModel(["second"] * 3, model="second")
     layers = [
@@ -200,7 +200,7 @@ async def test_a_fallback_answers_for_it_at_once_and_no_retry_waits_for_it() -> 
     assert len(first.calls) == 2
 
 
-async def test_openings_and_closings_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_opening_and_closing_the_circuit_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene(Transient("secret"), Transient("secret"), "back")
     await scene.ask_times(2)
     scene.clock.now += 31
@@ -213,6 +213,6 @@ async def test_openings_and_closings_are_logged(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("option", ["failure_threshold", "recovery_seconds", "half_open_probes", "trip_on"])
-def test_options_that_make_no_sense_are_refused(option: str) -> None:
+def test_invalid_options_are_refused(option: str) -> None:
     with pytest.raises(MiddlewareConfigError, match=option):
         CircuitBreakerMiddleware(**{option: 0})

@@ -62,12 +62,12 @@ EACH = pytest.mark.parametrize("make", SHIPPED.values(), ids=[cls.__name__ for c
 
 
 @EACH
-async def test_it_keeps_what_a_middleware_must_keep(make):
+async def test_each_shipped_middleware_keeps_the_contract(make):
     await check_middleware(make, faults=[])
 
 
 @pytest.mark.parametrize("layer", HookMiddleware.__subclasses__())
-async def test_the_layers_of_hooks_keep_that_too(layer):
+async def test_hook_middlewares_keep_the_contract(layer):
     def pre(agent, kwargs):
         return dict(kwargs)
 
@@ -79,15 +79,15 @@ async def test_the_layers_of_hooks_keep_that_too(layer):
 
 @EACH
 @pytest.mark.slow
-async def test_it_keeps_that_after_a_fault_at_any_place(make):
+async def test_each_shipped_middleware_survives_a_fault_anywhere(make):
     await check_middleware(make)
 
 
-async def test_one_call_at_a_time_is_enough_for_the_kit():
+async def test_the_kit_passes_with_max_concurrency_of_one():
     await check_middleware(lambda: RateLimitMiddleware(max_concurrency=1), faults=[])
 
 
-def test_all_that_ship_are_tried():
+def test_all_shipped_middlewares_are_tried():
     shipped = (getattr(agentrt.middleware, name) for name in agentrt.middleware.__all__)
     layers = {each for each in shipped if isinstance(each, type) and issubclass(each, MiddlewareBase)}
     assert layers - {MiddlewareBase} == set(SHIPPED)

@@ -51,13 +51,13 @@ AROUND_STEPS = [
 ]
 
 
-def test_all_that_ship_are_tried():
+def test_all_shipped_middlewares_are_tried():
     shipped = {getattr(agentrt.middleware, name) for name in agentrt.middleware.__all__ if name.endswith("Middleware")}
     assert shipped - {HookMiddleware} == AROUND_REPLIES | {type(each) for each in AROUND_STEPS}
 
 
 @pytest.mark.parametrize("layer", AROUND_STEPS, ids=lambda layer: type(layer).__name__)
-def test_one_that_would_never_run_is_refused(layer: MiddlewareBase):
+def test_a_middleware_that_would_never_run_is_refused(layer: MiddlewareBase):
     with pytest.raises(MiddlewareConfigError, match=f"{type(layer).__name__} would never run in agents like Echo"):
         Echo(middlewares=[layer])
 
@@ -90,7 +90,7 @@ async def test_tool_calls_of_an_agent_without_a_toolkit_run(layer: type[Middlewa
     assert (await Own(tool_call, 0, layer())(UserMsg("user", "hi"))).get_text_content().startswith("ran ")
 
 
-async def test_a_tool_call_of_an_agent_without_a_toolkit_is_retried_if_it_is_named():
+async def test_a_named_tool_is_retried_for_an_agent_without_a_toolkit():
     with pytest.raises(LookupError):
         await Own(CALLS["dict"], 1, ToolRetryMiddleware(initial_delay=0.001))(UserMsg("user", "hi"))
     for tools in (["sea*"], lambda call: call.name == "search"):

@@ -47,7 +47,7 @@ async def test_the_section_is_added_to_the_prompt(layer: DynamicContextMiddlewar
     assert await prompts(layer) == expected
 
 
-async def test_it_is_asked_anew_for_each_call_of_the_model() -> None:
+async def test_provider_is_called_for_every_model_call() -> None:
     layer = DynamicContextMiddleware(counting())
     assert [prompt[-6:] for prompt in await prompts(layer)] == ["Turn 1", "Turn 2"]
 
@@ -61,11 +61,11 @@ async def test_an_empty_prompt_becomes_the_section_alone() -> None:
     assert await prompts(DynamicContextMiddleware("x"), prompt="") == ["## Current Context\nx"] * 2
 
 
-async def test_a_function_that_returns_something_else_is_named() -> None:
+async def test_a_provider_that_returns_another_type_is_named() -> None:
     with pytest.raises(ChainContractError, match=r"DynamicContextMiddleware must return a str or None.* int"):
         await prompts(DynamicContextMiddleware(lambda: 7))  # type: ignore[arg-type, return-value]  # on purpose
 
 
-def test_what_is_neither_text_nor_function_is_refused() -> None:
-    with pytest.raises(MiddlewareConfigError, match="takes a text or a function"):
+def test_a_provider_that_is_neither_str_nor_function_is_refused() -> None:
+    with pytest.raises(MiddlewareConfigError, match="takes a str or a function"):
         DynamicContextMiddleware(7)  # type: ignore[arg-type]  # on purpose

@@ -23,7 +23,7 @@ from agentrt.message import Base64Source, DataBlock, TextBlock, ToolCallBlock, T
 from agentrt.middleware import MiddlewareBase, ModelFallbackMiddleware
 from agentrt.model import AnthropicChatModel, ChatResponse, OpenAIChatModel, RulesChatModel, ScriptedChatModel
 from tests.loop.helpers import add, agent_of, items_of
-from tests.middleware.played import Clock, rebuilt, retries, text_of
+from tests.middleware.fake_time import Clock, rebuilt, retries, text_of
 
 
 def model_of(
@@ -52,24 +52,22 @@ def calls_of(*models: ScriptedChatModel) -> list[int]:
         [Timeout("nothing came")],
     ],
 )
-async def test_the_next_model_answers_when_one_fails_and_no_text_is_shown_twice(
-    failure: Any, stream: bool | None
-) -> None:
+async def test_the_next_model_answers_and_no_text_is_shown_twice(failure: Any, stream: bool | None) -> None:
     second, third = model_of("second", failure, stream=stream), model_of("third", "the answer", stream=stream)
     agent = Agent("tester", model=model_of("first", failure), middlewares=[ModelFallbackMiddleware([second, third])])
     items = await items_of(agent)
     kind = type(failure if isinstance(failure, Exception) else failure[-1]).__name__
-    assert retries(items) == [(f"{kind}, going on with 'second'", 1, 0), (f"{kind}, going on with 'third'", 2, 0)]
+    assert retries(items) == [(f"{kind}, falling back to 'second'", 1, 0), (f"{kind}, falling back to 'third'", 2, 0)]
     assert text_of(agent) == rebuilt(items).get_text_content() == "the answer"
 
 
-async def test_a_single_model_may_be_given_as_it_is() -> None:
+async def test_a_single_model_needs_no_list() -> None:
     agent = agent_of([Transient("503")], middlewares=[ModelFallbackMiddleware(model_of("second", "hello"))])
     assert (await agent.reply("go")).get_text_content() == "hello"
 
 
 @pytest.mark.parametrize("error", [Refused("filtered"), UsageError("not here")])
-async def test_a_refusal_goes_to_no_other_model_unless_that_is_wanted(error: Exception) -> None:
+async def test_a_refusal_goes_to_no_other_model_unless_chosen(error: Exception) -> None:
     second = model_of("second", "I will say it")
     with pytest.raises(type(error)) as raised:
         await agent_of([error], middlewares=[ModelFallbackMiddleware(second)]).reply("go")
@@ -81,7 +79,7 @@ async def test_a_refusal_goes_to_no_other_model_unless_that_is_wanted(error: Exc
         assert (await agent.reply("go")).get_text_content() == "I will say it"
 
 
-async def test_if_all_fail_the_last_error_leaves_as_it_is_with_a_note_of_the_others() -> None:
+async def test_if_all_models_fail_the_last_error_names_the_others() -> None:
     last = Rejected("no such model")
     layer = ModelFallbackMiddleware([model_of("second", Timeout("secret text")), model_of("third", last)])
     with pytest.raises(Rejected) as raised:
@@ -92,7 +90,7 @@ async def test_if_all_fail_the_last_error_leaves_as_it_is_with_a_note_of_the_oth
 
 
 @pytest.mark.parametrize("sticky", [False, True])
-async def test_no_model_is_asked_twice_in_a_call_also_if_the_agents_own_is_listed(sticky: bool) -> None:
+async def test_no_model_is_asked_twice_in_one_call(sticky: bool) -> None:
     down = [Transient("503")] * 2
     first, second, third = model_of("first", *down), model_of("second", "hello", *down), model_of("third", *down)
     layer = ModelFallbackMiddleware([third, second, first], sticky=sticky)
@@ -107,7 +105,7 @@ async def test_no_model_is_asked_twice_in_a_call_also_if_the_agents_own_is_liste
     ("sticky", "passed", "expected"),
     [(False, 0, [2, 2]), (True, 1e9, [1, 2]), (60, 59, [1, 2]), (60, 61, [2, 1])],
 )
-async def test_a_sticky_conversation_stays_with_the_model_that_answered(
+async def test_a_sticky_conversation_keeps_the_model_that_answered(
     sticky: bool | float, passed: float, expected: list[int]
 ) -> None:
     clock = Clock()
@@ -134,7 +132,7 @@ async def test_each_conversation_stays_with_its_own_model() -> None:
     assert calls_of(first, second) == [3, 2]
 
 
-async def test_when_the_model_that_a_conversation_stays_with_fails_the_others_are_asked_in_order() -> None:
+async def test_after_a_failing_sticky_model_the_others_come_in_order() -> None:
     first, second = model_of("first", Transient("1"), "back"), model_of("second", "a", ["half ", Transient("2")])
     agent = Agent("tester", model=first, middlewares=[ModelFallbackMiddleware(second, sticky=True)])
     await agent.reply("go")
@@ -144,7 +142,7 @@ async def test_when_the_model_that_a_conversation_stays_with_fails_the_others_ar
     assert agent.state_of(agent.chains.middlewares[0]) == {}
 
 
-async def test_what_was_saved_with_another_list_of_models_does_not_count() -> None:
+async def test_a_sticky_model_saved_with_another_list_is_ignored() -> None:
     layer = ModelFallbackMiddleware(model_of("second", "hello"), sticky=True)
     first = model_of("first", "mine")
     agent = Agent("tester", model=first, middlewares=[layer])
@@ -152,7 +150,7 @@ async def test_what_was_saved_with_another_list_of_models_does_not_count() -> No
     assert (await agent.reply("go")).get_text_content() == "mine"
 
 
-async def test_a_model_that_is_known_not_to_take_a_call_is_passed_over() -> None:
+async def test_a_model_that_cannot_take_a_call_is_skipped() -> None:
     plain = model_of("plain", "no", "no", capabilities=[])
     sees = model_of("sees", "a cat", capabilities=["image"])
     unknown = model_of("unknown", "hello")
@@ -198,20 +196,20 @@ TWICE = model_of("twice")
         ([TWICE], {"fallback_on": ModelError("x")}, "fallback_on="),
     ],
 )
-def test_models_that_could_not_stand_in_are_refused_at_construction(
+def test_unsuitable_fallback_models_are_refused_at_construction(
     models: Any, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(MiddlewareConfigError, match=words):
         ModelFallbackMiddleware(models, **options)
 
 
-def test_a_model_that_takes_what_is_needed_or_does_not_say_is_accepted() -> None:
+def test_a_model_that_meets_the_needs_or_is_unknown_is_accepted() -> None:
     able = model_of("able", capabilities=["tools", "image"])
     assert ModelFallbackMiddleware([able, model_of("unknown")], needs=["tools"]).models[0] is able
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_of_another_model_says_whose_it_is(stream: bool) -> None:
+async def test_an_answer_from_another_model_names_it_in_its_metadata(stream: bool) -> None:
     seen: list[ChatResponse] = []
 
     class See(MiddlewareBase):
@@ -239,7 +237,7 @@ async def test_an_answer_of_another_model_says_whose_it_is(stream: bool) -> None
         (ToolResultBlock("1", "look", [TextBlock("nothing")]), [1, 0]),
     ],
 )
-async def test_files_of_text_are_taken_by_all_and_images_count_in_results_too(block: Any, expected: list[int]) -> None:
+async def test_text_files_need_no_capability_and_images_in_results_do(block: Any, expected: list[int]) -> None:
     plain, sees = model_of("plain", "a", capabilities=["tools"]), model_of("sees", "b", capabilities=["tools", "image"])
     agent = agent_of([Transient("503")], middlewares=[ModelFallbackMiddleware([plain, sees])])
     blocks = [ToolCallBlock("1", "look", "{}"), block] if isinstance(block, ToolResultBlock) else [block]
@@ -248,7 +246,7 @@ async def test_files_of_text_are_taken_by_all_and_images_count_in_results_too(bl
     assert calls_of(plain, sees) == expected
 
 
-def test_the_models_that_ship_say_what_they_can_be_sent() -> None:
+def test_the_shipped_models_state_their_capabilities() -> None:
     models = [OpenAIChatModel("gpt-5", api_key="k"), AnthropicChatModel("claude", api_key="k"), RulesChatModel()]
     assert ModelFallbackMiddleware(models[:2], needs=["tools", "image"]).models == tuple(models[:2])
     for model, lacks in zip(models, ("video", "audio", "image"), strict=True):
@@ -257,6 +255,6 @@ def test_the_models_that_ship_say_what_they_can_be_sent() -> None:
 
 
 @pytest.mark.parametrize("kind", [OpenAIChatModel, AnthropicChatModel])
-def test_with_a_formatter_of_ones_own_a_model_may_take_anything(kind: Any) -> None:
+def test_with_a_custom_formatter_capabilities_are_unknown(kind: Any) -> None:
     model = kind("omni", api_key="k", formatter=lambda messages: [])
     assert ModelFallbackMiddleware(model, needs=["video"]).models == (model,)

@@ -16,7 +16,7 @@ from agentrt.middleware import LoggingMiddleware, MiddlewareBase, RetryMiddlewar
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
 from tests.loop.helpers import add, agent_of, call, items_of
-from tests.middleware.played import Clock, Least
+from tests.middleware.fake_time import Clock, Least
 
 CANARY = "canary-0123456789"
 
@@ -47,7 +47,7 @@ def fields(record: logging.LogRecord, *names: str) -> list[Any]:
     return [getattr(record, name, None) for name in names]
 
 
-async def test_a_reply_is_told_line_by_line(records: list[logging.LogRecord]) -> None:
+async def test_each_event_of_a_reply_is_one_line(records: list[logging.LogRecord]) -> None:
     whole = ChatResponse([TextBlock("It is 3.")], usage=ChatUsage(20, 5, 4), finished_reason="stop")
     script = [[call("1", "add", a=1, b=2)], Transient("503"), whole]
     agent = agent_of(script, add, middlewares=[LoggingMiddleware(clock=Clock()), RetryMiddleware(random=Least())])
@@ -107,14 +107,14 @@ def all_texts(records: list[logging.LogRecord]) -> str:
     return "\n".join(json.dumps(vars(record), default=str) for record in records if hasattr(record, "event"))
 
 
-async def test_nothing_that_anyone_says_is_logged_by_itself(records: list[logging.LogRecord]) -> None:
+async def test_no_content_is_logged_by_default(records: list[logging.LogRecord]) -> None:
     await everything()
     assert CANARY not in all_texts(records)
     assert "REPLY_FAILED" in words(records)
     assert "CUSTOM" in words(records)
 
 
-async def test_with_content_it_is_logged_redacted(records: list[logging.LogRecord]) -> None:
+async def test_with_content_true_the_content_is_logged_redacted(records: list[logging.LogRecord]) -> None:
     await everything(content=True, redact=lambda text: text.replace(CANARY, "***"))
     told = all_texts(records)
     assert CANARY not in told
@@ -142,19 +142,19 @@ async def test_a_handler_that_fails_breaks_no_reply() -> None:
     assert (await agent.reply("go")).get_text_content() == "hello"
 
 
-async def test_the_name_of_a_tool_that_does_not_exist_is_the_models_words(records: list[logging.LogRecord]) -> None:
+async def test_the_name_of_an_unknown_tool_counts_as_content(records: list[logging.LogRecord]) -> None:
     calls = [call("1", CANARY), call("2", "add", a=1, b=2)]
     await agent_of([calls, "done"], add, middlewares=[LoggingMiddleware()]).reply("go")
     assert CANARY not in all_texts(records)
     assert {record.tool_name for record in records if hasattr(record, "tool_name")} == {"_OTHER", "add"}
 
 
-async def test_with_content_the_name_of_a_tool_that_does_not_exist_is_told(records: list[logging.LogRecord]) -> None:
+async def test_with_content_the_name_of_an_unknown_tool_is_logged(records: list[logging.LogRecord]) -> None:
     await agent_of([[call("1", "no-such-tool")], "done"], middlewares=[LoggingMiddleware(content=True)]).reply("go")
     assert "no-such-tool" in [getattr(record, "tool_name", None) for record in records]
 
 
-async def test_what_a_model_calls_a_tool_cannot_forge_a_line(records: list[logging.LogRecord]) -> None:
+async def test_a_tool_name_from_a_model_cannot_forge_a_log_line(records: list[logging.LogRecord]) -> None:
     layers = [LoggingMiddleware(content=True)]
     await agent_of([[call("1", "x\nREPLY_END forged=1")], "done"], middlewares=layers).reply("go")
     assert not any("\n" in record.getMessage() for record in records if hasattr(record, "event"))
@@ -163,7 +163,7 @@ async def test_what_a_model_calls_a_tool_cannot_forge_a_line(records: list[loggi
 @pytest.mark.parametrize(
     ("leave", "word"), [("close", "REPLY_CLOSED"), ("cancel", "REPLY_CANCELLED"), ("fail", "REPLY_FAILED")]
 )
-async def test_a_reply_that_stops_short_is_told(leave: str, word: str, records: list[logging.LogRecord]) -> None:
+async def test_a_reply_that_stops_short_is_logged(leave: str, word: str, records: list[logging.LogRecord]) -> None:
     async def never(messages: Any, tools: Any) -> str:
         await anyio.sleep_forever()
         return ""
@@ -189,20 +189,20 @@ async def test_a_reply_that_stops_short_is_told(leave: str, word: str, records: 
     assert words(records)[-1] == word
 
 
-async def test_a_question_to_a_person_is_told_with_the_tools_it_is_about(records: list[logging.LogRecord]) -> None:
+async def test_a_question_to_the_user_is_logged_with_its_tool_names(records: list[logging.LogRecord]) -> None:
     agent = agent_of([[call("1", "add", a=1, b=2)]], FunctionTool(add, ask=True), middlewares=[LoggingMiddleware()])
     await agent.reply("go")
     assert words(records)[-1] == "REQUIRE_USER_CONFIRM"
     assert records[-1].tool_names == ["add"]  # type: ignore[attr-defined]  # from `extra`
 
 
-async def test_the_level_and_the_logger_are_the_users(caplog: pytest.LogCaptureFixture) -> None:
+async def test_level_and_logger_are_options(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "mine")
     layer = LoggingMiddleware(logging.getLogger("mine"), level=logging.DEBUG)
     await items_of(Agent("a", model=ScriptedChatModel(["hello"]), middlewares=[layer]))
     assert {(record.name, record.levelname) for record in caplog.records} == {("mine", "DEBUG")}
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_a_value_that_is_not_callable_is_refused() -> None:
     with pytest.raises(MiddlewareConfigError, match="redact"):
         LoggingMiddleware(redact="***")  # type: ignore[arg-type]  # on purpose

@@ -29,7 +29,7 @@ from agentrt.model import ChatModelBase, ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool
 from tests.loop.helpers import call, items_of
-from tests.middleware.played import Least, on_both_loops, play, rebuilt, retries, text_of
+from tests.middleware.fake_time import Least, on_both_loops, play, rebuilt, retries, text_of
 
 
 def layers_of(second: ChatModelBase, timings: list[Timing] | None = None) -> list[MiddlewareBase]:
@@ -74,7 +74,7 @@ FAILURES: list[Any] = [
 
 @pytest.mark.parametrize("stream", [True, None])
 @pytest.mark.parametrize("failure", FAILURES)
-async def test_one_failure_in_each_round_is_made_up_for(failure: Any, stream: bool | None) -> None:
+async def test_one_failure_in_each_round_is_repaired(failure: Any, stream: bool | None) -> None:
     timings: list[Timing] = []
     script = [failure, [call("1", "look", city="Beijing")], failure, "Sunny."]
     second = ScriptedChatModel([], model="second")
@@ -90,7 +90,7 @@ async def test_one_failure_in_each_round_is_made_up_for(failure: Any, stream: bo
 
 
 @pytest.mark.parametrize("failure", [*FAILURES, Rejected("quota")])
-async def test_a_model_that_keeps_failing_is_replaced_for_the_conversation_and_left_alone(failure: Any) -> None:
+async def test_a_failing_model_is_replaced_and_no_longer_called(failure: Any) -> None:
     first = ScriptedChatModel([failure, failure])
     if isinstance(failure, Rejected):
         first = ScriptedChatModel([failure])
@@ -104,7 +104,7 @@ async def test_a_model_that_keeps_failing_is_replaced_for_the_conversation_and_l
     assert usage.of_conversation(agent).cost is None
 
 
-async def test_an_error_that_no_layer_may_hide_leaves_as_it_is() -> None:
+async def test_a_refused_request_is_raised_unchanged() -> None:
     error = Refused("filtered")
     agent = Agent("tester", model=ScriptedChatModel([error]), middlewares=layers_of(ScriptedChatModel(["x"])))
     with pytest.raises(Refused) as raised:
@@ -132,7 +132,7 @@ async def test_concurrent_conversations_over_one_list_do_not_mix() -> None:
 
 
 @on_both_loops
-def test_a_cancellation_in_any_wait_leaves_and_the_next_reply_is_whole(backend: str) -> None:
+def test_a_cancellation_in_any_wait_spares_the_next_reply(backend: str) -> None:
     async def main() -> None:
         for failure in (RateLimited(retry_after=90), ["half ", RateLimited(retry_after=90)]):
             layers = layers_of(ScriptedChatModel([]))
@@ -145,7 +145,7 @@ def test_a_cancellation_in_any_wait_leaves_and_the_next_reply_is_whole(backend: 
     play(backend, main)
 
 
-async def test_the_conversation_is_whole_wherever_it_is_cancelled_left_or_fails() -> None:
+async def test_a_fault_anywhere_leaves_a_valid_conversation() -> None:
     def make_agent(log: ToolLog) -> Agent:
         async def look(city: str) -> str:
             """Look at the weather."""
@@ -167,7 +167,7 @@ async def test_the_conversation_is_whole_wherever_it_is_cancelled_left_or_fails(
 
 
 @pytest.mark.parametrize("swapped", list(permutations([0, 3, 4, 5, 8, 9], 2)))
-def test_no_two_of_the_layers_around_a_model_call_may_change_places(swapped: tuple[int, int]) -> None:
+def test_the_layers_around_a_model_call_have_one_valid_order(swapped: tuple[int, int]) -> None:
     layers = layers_of(ScriptedChatModel([]))
     one, other = swapped
     layers[one], layers[other] = layers[other], layers[one]

@@ -39,7 +39,7 @@ from agentrt.middleware import (
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
 from agentrt_middleware.validation import Backoff
 from tests.loop.helpers import add, agent_of, call, items_of
-from tests.middleware.played import Clock, Least, Most, on_both_loops, play, rebuilt, retries, text_of
+from tests.middleware.fake_time import Clock, Least, Most, on_both_loops, play, rebuilt, retries, text_of
 
 CANARY = "sk-canary-0123456789"
 
@@ -67,7 +67,7 @@ def notes(error: BaseException) -> list[str]:
         ),
     ],
 )
-async def test_an_attempt_that_fails_is_made_again_and_no_text_is_shown_twice(
+async def test_a_failed_attempt_is_repeated_and_no_text_is_shown_twice(
     script: list[Any], reasons: list[str], stream: bool | None
 ) -> None:
     model = ScriptedChatModel(script, stream=stream)
@@ -79,7 +79,7 @@ async def test_an_attempt_that_fails_is_made_again_and_no_text_is_shown_twice(
     assert rebuilt(items).get_text_content() == "the answer"
 
 
-async def test_the_withdrawn_blocks_are_named_and_a_withdrawn_tool_call_does_not_run() -> None:
+async def test_a_withdrawn_tool_call_is_named_and_does_not_run() -> None:
     runs: list[int] = []
 
     def note(number: int) -> str:
@@ -100,7 +100,7 @@ async def test_the_withdrawn_blocks_are_named_and_a_withdrawn_tool_call_does_not
 @pytest.mark.parametrize(
     "error", [Rejected("quota"), Refused("no"), Malformed("what"), ValueError("x"), ModelError("?")]
 )
-async def test_an_error_that_will_not_pass_leaves_at_once_as_it_is(error: Exception, in_stream: bool) -> None:
+async def test_a_permanent_error_is_raised_at_once_unchanged(error: Exception, in_stream: bool) -> None:
     agent = agent_of([["half ", error] if in_stream else error], middlewares=[at_once()])
     with pytest.raises(type(error)) as raised:
         await agent.reply("go")
@@ -109,12 +109,12 @@ async def test_an_error_that_will_not_pass_leaves_at_once_as_it_is(error: Except
 
 
 @pytest.mark.parametrize("error", [ConnectionError("refused"), TimeoutError("slow")])
-async def test_a_model_of_ones_own_without_a_connection_is_asked_again(error: Exception) -> None:
+async def test_an_os_error_of_a_custom_model_is_retried(error: Exception) -> None:
     assert (await agent_of([error, "fine"], middlewares=[at_once()]).reply("go")).get_text_content() == "fine"
 
 
 @pytest.mark.parametrize("in_stream", [False, True])
-async def test_the_last_error_leaves_as_it_is_and_says_how_many_attempts_there_were(in_stream: bool) -> None:
+async def test_the_last_error_is_unchanged_with_a_note_of_the_attempts(in_stream: bool) -> None:
     errors = [Transient(str(number)) for number in range(3)]
     script = [["half ", error] for error in errors] if in_stream else errors
     agent = agent_of(script, middlewares=[at_once(max_retries=2)])
@@ -144,7 +144,7 @@ async def test_an_error_after_the_last_piece_is_not_retried() -> None:
 
 
 @on_both_loops
-def test_the_wait_that_the_provider_asks_for_is_kept_and_is_seen_before_it_begins(backend: str) -> None:
+def test_a_retry_after_is_waited_for_and_announced_in_advance(backend: str) -> None:
     seen: list[tuple[float, str]] = []
 
     async def main() -> None:
@@ -170,14 +170,14 @@ def test_waits_double_up_to_the_limit(backend: str) -> None:
 
 
 @given(st.floats(0, 100), st.floats(0, 1_000), st.integers(1, 5_000), st.none() | st.floats(0, 1e6), st.integers())
-def test_a_wait_is_never_above_its_limit_nor_below_what_the_provider_asks(
+def test_a_wait_stays_between_retry_after_and_its_limit(
     base: float, cap: float, failures: int, told: float | None, seed: int
 ) -> None:
-    wait = Backoff("Test", base, cap, Random(seed)).after(failures, told)
+    wait = Backoff("Test", base, cap, Random(seed)).wait_after(failures, told)
     assert (told or 0) <= wait <= ((told + base) if told else cap)
 
 
-async def test_a_wait_longer_than_max_wait_is_not_begun() -> None:
+async def test_a_wait_longer_than_max_wait_is_not_started() -> None:
     error = RateLimited(retry_after=3_600)
     with pytest.raises(RateLimited) as raised:
         await agent_of([error], middlewares=[at_once(max_wait=60)]).reply("go")
@@ -200,7 +200,7 @@ def test_max_wait_counts_all_waits_of_a_call(backend: str) -> None:
     assert len(model.calls) == 3
 
 
-async def test_the_budget_bounds_the_retries_of_all_users_together_and_comes_back() -> None:
+async def test_the_budget_bounds_all_users_retries_and_recovers() -> None:
     clock = Clock()
     layer = at_once(budget=0.5, clock=clock)
     models = [ScriptedChatModel(repeat(Transient("down"))) for _ in range(2)]
@@ -222,7 +222,7 @@ async def test_the_budget_bounds_the_retries_of_all_users_together_and_comes_bac
 
 
 @pytest.mark.parametrize("error", [CircuitOpen("held back"), RateLimitTimeout("would wait too long")])
-async def test_refusals_of_our_own_layers_are_retried_only_if_they_are_named(error: ModelError) -> None:
+async def test_our_own_refusals_are_retried_only_if_named(error: ModelError) -> None:
     with pytest.raises(type(error)):
         await agent_of([error, "hello"], middlewares=[at_once()]).reply("go")
     with pytest.raises(type(error)):
@@ -278,7 +278,7 @@ class Watched(ChatModelBase):
             self.log.append(f"close {attempt}")
 
 
-async def test_a_broken_stream_is_closed_before_the_next_attempt_through_every_layer() -> None:
+async def test_a_broken_stream_is_closed_before_the_next_attempt() -> None:
     class Outer(MiddlewareBase):
         async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
             stream = await next_handler()
@@ -318,7 +318,7 @@ class Handmade:
         self._log.append(f"close {self._attempt}")
 
 
-async def test_a_broken_stream_that_is_no_generator_is_closed_before_the_next_attempt() -> None:
+async def test_a_custom_stream_is_closed_before_the_next_attempt() -> None:
     log: list[str] = []
 
     class Handmaking(ChatModelBase):
@@ -350,7 +350,7 @@ async def test_leaving_early_closes_whichever_attempt_is_open(after: int) -> Non
     assert len(model.log) == 2 * len(opened)
 
 
-async def test_one_instance_serves_concurrent_replies_each_with_its_own_count() -> None:
+async def test_concurrent_replies_have_attempt_counts_of_their_own() -> None:
     layer = at_once(max_retries=2)
     scripts = [[Transient("a"), "one"], ["two"], [["x ", Transient("b")], Transient("c"), "three"]]
     agents = [agent_of(script, middlewares=[layer]) for script in scripts]
@@ -366,7 +366,7 @@ async def test_one_instance_serves_concurrent_replies_each_with_its_own_count() 
     assert [[attempt for _, attempt, _ in retries(found[number])] for number in range(3)] == [[1], [], [1, 2]]
 
 
-async def test_nothing_that_a_provider_says_gets_into_events_or_notes() -> None:
+async def test_a_providers_words_reach_no_event_and_no_note() -> None:
     errors = [Transient(CANARY), Transient(CANARY)]
     agent = agent_of(errors, middlewares=[at_once(max_retries=1)])
     events: list[str] = []
@@ -378,7 +378,7 @@ async def test_nothing_that_a_provider_says_gets_into_events_or_notes() -> None:
     assert CANARY not in "".join(events) + "".join(notes(errors[1]))
 
 
-async def test_tools_go_on_after_a_retried_round() -> None:
+async def test_tools_run_after_a_retried_round() -> None:
     script = [Transient("1"), [call("1", "add", a=1, b=2)], [" ", Transient("2")], "It is 3."]
     agent = agent_of(script, add, middlewares=[at_once()])
     items = await items_of(agent)
@@ -400,7 +400,7 @@ async def test_tools_go_on_after_a_retried_round() -> None:
         ({"retry_on": [Transient, KeyboardInterrupt]}, "retry_on"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(MiddlewareConfigError, match=words):
         RetryMiddleware(**options)
 
@@ -436,7 +436,7 @@ async def test_the_runtimes_own_calls_are_retried_too() -> None:
 
 
 @pytest.mark.parametrize("told", ["soon", nan, -1, True, [3]])
-async def test_a_retry_after_that_is_no_number_replaces_neither_error_nor_wait(told: Any) -> None:
+async def test_a_retry_after_that_is_not_a_number_changes_nothing(told: Any) -> None:
     error = RateLimited(retry_after=told)
     agent = agent_of([error, error], middlewares=[RetryMiddleware(1, initial_delay=0)])
     with pytest.raises(RateLimited) as caught:
@@ -446,7 +446,7 @@ async def test_a_retry_after_that_is_no_number_replaces_neither_error_nor_wait(t
 
 @on_both_loops
 @pytest.mark.parametrize("told", [1e9, inf])
-def test_a_provider_that_asks_for_more_than_a_day_is_waited_for_a_day(backend: str, told: float) -> None:
+def test_a_retry_after_of_more_than_a_day_counts_as_a_day(backend: str, told: float) -> None:
     async def main() -> list[Any]:
         return await items_of(
             agent_of(

@@ -11,7 +11,7 @@ from agentrt.errors import MiddlewareConfigError, Timeout
 from agentrt.message import TextBlock
 from agentrt.middleware import MiddlewareBase, RateLimitMiddleware, RetryMiddleware, TimeoutMiddleware
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
-from tests.middleware.played import Least, on_both_loops, play
+from tests.middleware.fake_time import Least, on_both_loops, play
 
 
 class Slow(ChatModelBase):
@@ -102,7 +102,7 @@ def test_the_callers_own_deadline_passes_as_it_is(model: Slow, backend: str) -> 
 
 
 @on_both_loops
-def test_an_attempt_that_took_too_long_is_made_again_inside_a_retry(backend: str) -> None:
+def test_a_retry_repeats_an_attempt_that_timed_out(backend: str) -> None:
     async def stuck(messages: Any, tools: Any) -> str:
         await anyio.sleep(100)
         return "late"
@@ -119,7 +119,7 @@ def test_an_attempt_that_took_too_long_is_made_again_inside_a_retry(backend: str
 
 
 @on_both_loops
-def test_a_stream_that_took_too_long_is_closed_before_anybody_hears_of_it(backend: str) -> None:
+def test_a_stream_that_timed_out_is_closed_before_the_error(backend: str) -> None:
     log: list[str] = []
 
     class Endless:
@@ -178,6 +178,6 @@ def test_a_wait_for_our_own_rate_limit_is_not_the_models_fault() -> None:
 
 
 @pytest.mark.parametrize("limits", [{}, {"total": 0}, {"first_chunk": -1}, {"between_chunks": "2"}, {"total": True}])
-def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any]) -> None:
+def test_invalid_limits_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(MiddlewareConfigError, match="TimeoutMiddleware"):
         TimeoutMiddleware(**limits)

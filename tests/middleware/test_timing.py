@@ -10,7 +10,7 @@ from agentrt.errors import MiddlewareConfigError, Transient
 from agentrt.middleware import Timing, TimingMiddleware
 from agentrt.model import ScriptedChatModel
 from tests.loop.helpers import agent_of, call, items_of
-from tests.middleware.played import Clock
+from tests.middleware.fake_time import Clock
 
 
 class Spend:
@@ -76,7 +76,7 @@ async def test_a_stream_that_is_left_is_measured_and_marked() -> None:
     assert [each.ended for each in timings] == ["cut"]
 
 
-async def test_without_a_function_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_on_timing_the_timing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "agentrt")
     spend = Spend()
     layer = TimingMiddleware(clock=spend.clock)
@@ -84,7 +84,7 @@ async def test_without_a_function_it_is_logged(caplog: pytest.LogCaptureFixture)
     assert "model_call 'scripted' of 'a' took 1.500 s (ok)" in caplog.messages
 
 
-async def test_a_function_that_fails_breaks_no_reply_and_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_on_timing_breaks_no_reply_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     def broken(timing: Timing) -> None:
         raise ValueError("secret")
 
@@ -94,6 +94,6 @@ async def test_a_function_that_fails_breaks_no_reply_and_is_told_of_once(caplog:
     assert caplog.messages == ["on_timing failed: ValueError; this is said once"]
 
 
-def test_what_is_no_function_is_refused() -> None:
+def test_a_value_that_is_not_callable_is_refused() -> None:
     with pytest.raises(MiddlewareConfigError, match="on_timing"):
         TimingMiddleware("print")  # type: ignore[arg-type]  # on purpose

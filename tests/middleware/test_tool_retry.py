@@ -14,7 +14,7 @@ from agentrt.middleware import MiddlewareBase, ToolRetryMiddleware, TracingMiddl
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolBase, ToolChunk, ToolResponse
 from tests.loop.helpers import call, items_of
-from tests.middleware.played import Least, on_both_loops, play, rebuilt
+from tests.middleware.fake_time import Least, on_both_loops, play, rebuilt
 
 
 class Flaky(ToolBase):
@@ -65,7 +65,7 @@ def announced(items: list[Any]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("failure", [ValueError("x"), ToolError("y"), state("error"), state("timeout")])
-async def test_a_tool_that_fails_is_run_again_and_only_the_last_result_counts(failure: Any) -> None:
+async def test_a_failed_tool_runs_again_and_the_last_result_counts(failure: Any) -> None:
     tool = Flaky(failure, failure, "fine")
     agent = agent_with(tool, at_once())
     items = await items_of(agent)
@@ -85,7 +85,7 @@ async def test_the_last_failure_is_the_result_when_no_run_succeeds() -> None:
 
 
 @pytest.mark.parametrize("name", ["unknown", "denied", "interrupted"])
-async def test_what_is_not_known_or_not_wanted_is_never_run_again(name: str) -> None:
+async def test_an_unknown_denied_or_interrupted_call_never_runs_again(name: str) -> None:
     tool = Flaky(state(name), "fine")
     items = await items_of(agent_with(tool, at_once(["*"])))
     assert tool.runs == 1
@@ -105,14 +105,14 @@ async def test_what_is_not_known_or_not_wanted_is_never_run_again(name: str) -> 
         (lambda call: False, True, 1),
     ],
 )
-async def test_only_tools_that_may_run_twice_do(tools: Any, is_read_only: bool, runs: int) -> None:
+async def test_only_tools_that_may_run_twice_are_retried(tools: Any, is_read_only: bool, runs: int) -> None:
     tool = Flaky(ValueError("x"))
     tool.is_read_only = is_read_only
     await items_of(agent_with(tool, at_once(tools)))
     assert tool.runs == runs
 
 
-async def test_an_exception_that_leaves_the_runtime_is_retried_too_and_leaves_as_it_is() -> None:
+async def test_a_raised_tool_error_is_retried_and_stays_unchanged() -> None:
     error = ValueError("x")
     tool = Flaky(error, "fine")
     tool.raise_tool_errors = True
@@ -127,7 +127,7 @@ async def test_an_exception_that_leaves_the_runtime_is_retried_too_and_leaves_as
     assert tool.runs == 3
 
 
-async def test_a_layers_own_mistake_is_not_retried() -> None:
+async def test_a_chain_error_of_a_layer_is_not_retried() -> None:
     class Broken(MiddlewareBase):
         entered = 0
 
@@ -142,7 +142,7 @@ async def test_a_layers_own_mistake_is_not_retried() -> None:
     assert broken.entered == 1
 
 
-async def test_what_a_failed_run_streamed_is_taken_back_by_the_end_of_the_result() -> None:
+async def test_the_end_of_a_result_replaces_what_failed_runs_streamed() -> None:
     runs = 0
 
     async def report() -> AsyncGenerator[ToolChunk, None]:
@@ -163,7 +163,7 @@ async def test_what_a_failed_run_streamed_is_taken_back_by_the_end_of_the_result
         assert "".join(block.text for block in result.output) == "page 2, the end"
 
 
-async def test_a_lost_result_is_not_taken_for_a_failure() -> None:
+async def test_a_lost_result_does_not_count_as_a_failure() -> None:
     class Loses(MiddlewareBase):
         async def on_acting(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
             async for item in next_handler():
@@ -184,7 +184,7 @@ async def test_calls_side_by_side_are_retried_each_by_itself() -> None:
 
 @on_both_loops
 @pytest.mark.parametrize("leave", ["cancel", "close"])
-def test_leaving_ends_the_wait_and_runs_nothing_more(leave: str, backend: str) -> None:
+def test_leaving_ends_the_wait_and_runs_nothing_else(leave: str, backend: str) -> None:
     tool = Flaky(ValueError("x"))
 
     async def main() -> None:
@@ -212,11 +212,11 @@ def test_leaving_ends_the_wait_and_runs_nothing_more(leave: str, backend: str) -
         lambda: ToolRetryMiddleware(initial_delay=-1),
     ],
 )
-def test_options_that_make_no_sense_are_refused(make: Callable[[], Any]) -> None:
+def test_invalid_options_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(MiddlewareConfigError, match="ToolRetryMiddleware"):
         make()
 
 
-def test_it_stands_inside_tracing() -> None:
+def test_tool_retry_stands_inside_tracing() -> None:
     with pytest.raises(MiddlewareConfigError, match="put"):
         agent_with(Flaky("fine"), ToolRetryMiddleware(), TracingMiddleware())

@@ -11,7 +11,7 @@ from agentrt.message import TextBlock
 from agentrt.middleware import MiddlewareBase, ModelFallbackMiddleware, RetryMiddleware, UsageMiddleware
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from tests.loop.helpers import add, agent_of, call
-from tests.middleware.played import Least
+from tests.middleware.fake_time import Least
 
 PRICES = {"scripted": (2, 10, 1), "second": (20, 100)}
 
@@ -21,7 +21,7 @@ def answer(input_tokens: int, output_tokens: int, cached: int = 0, content: Any 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_tokens_and_cost_are_counted_for_the_reply_the_conversation_and_all(stream: bool) -> None:
+async def test_usage_is_counted_per_reply_conversation_and_in_total(stream: bool) -> None:
     usage = UsageMiddleware(PRICES)
     script = [
         answer(100, 10, content=[call("1", "add", a=1, b=2)]),
@@ -43,7 +43,7 @@ async def test_tokens_and_cost_are_counted_for_the_reply_the_conversation_and_al
     assert usage.of_conversation(agent).calls == 3
 
 
-async def test_a_model_without_a_price_makes_the_cost_unknown_and_never_zero() -> None:
+async def test_a_model_without_a_price_makes_the_cost_none() -> None:
     usage = UsageMiddleware({"another": (1, 1)})
     agent = agent_of([answer(100, 10)], middlewares=[usage])
     assert usage.of_reply(agent).cost == 0.0
@@ -52,7 +52,7 @@ async def test_a_model_without_a_price_makes_the_cost_unknown_and_never_zero() -
     assert usage.total().tokens == ChatUsage(100, 10)
 
 
-async def test_one_unknown_price_does_not_hide_what_is_known_of_the_others() -> None:
+async def test_an_unknown_price_does_not_hide_the_other_models_costs() -> None:
     usage = UsageMiddleware({"second": (20, 100)})
     first = ScriptedChatModel([answer(1, 1), Transient("503")])
     second = ScriptedChatModel([answer(100, 10)], model="second")
@@ -67,7 +67,7 @@ async def test_one_unknown_price_does_not_hide_what_is_known_of_the_others() -> 
     }
 
 
-async def test_what_the_provider_does_not_count_is_estimated_and_marked() -> None:
+async def test_unreported_tokens_are_estimated_and_marked() -> None:
     usage = UsageMiddleware(PRICES)
     agent = agent_of([ChatResponse([TextBlock("x" * 400)])], middlewares=[usage])
     await agent.reply("go")
@@ -78,7 +78,7 @@ async def test_what_the_provider_does_not_count_is_estimated_and_marked() -> Non
     assert report.cost > 0
 
 
-async def test_an_answer_that_was_cut_short_counts_and_one_that_never_began_does_not() -> None:
+async def test_an_answer_counts_if_it_was_begun() -> None:
     usage = UsageMiddleware(PRICES)
     layers = [RetryMiddleware(random=Least()), usage]
     agent = agent_of([Transient("503"), ["x" * 400, Transient("cut")], answer(100, 10)], middlewares=layers)
@@ -89,7 +89,7 @@ async def test_an_answer_that_was_cut_short_counts_and_one_that_never_began_does
     assert report.tokens.output_tokens == pytest.approx(110, abs=2)
 
 
-async def test_a_reply_that_is_left_counts_with_what_it_said() -> None:
+async def test_an_abandoned_reply_counts_with_what_it_streamed() -> None:
     usage = UsageMiddleware(PRICES)
     agent = agent_of(["one two three"], middlewares=[usage])
     async with agent.reply_stream("go") as events:
@@ -100,7 +100,7 @@ async def test_a_reply_that_is_left_counts_with_what_it_said() -> None:
     assert usage.total().tokens.estimated
 
 
-async def test_the_count_goes_on_where_the_state_is_loaded() -> None:
+async def test_the_count_continues_after_the_state_is_loaded() -> None:
     usage = UsageMiddleware(PRICES)
     agent = agent_of([answer(100, 10)], middlewares=[usage])
     await agent.reply("go")
@@ -123,13 +123,13 @@ async def test_concurrent_conversations_are_counted_apart_and_together() -> None
 
 
 @pytest.mark.parametrize("price", [1, (1,), (1, 2, 3, 4), (1, -1), ("1", 2), "12"])
-def test_prices_that_make_no_sense_are_refused(price: Any) -> None:
+def test_invalid_prices_are_refused(price: Any) -> None:
     with pytest.raises(MiddlewareConfigError, match="'m'"):
         UsageMiddleware({"m": price})
 
 
 @pytest.mark.parametrize("outer", [ModelFallbackMiddleware(ScriptedChatModel([])), RetryMiddleware()])
-def test_it_stands_inside_the_layers_that_make_attempts_since_each_takes_tokens(outer: MiddlewareBase) -> None:
+def test_usage_stands_inside_the_layers_that_make_attempts(outer: MiddlewareBase) -> None:
     layers = [UsageMiddleware(), outer]
     with pytest.raises(MiddlewareConfigError, match="put"):
         agent_of([], middlewares=layers)

@@ -10,7 +10,7 @@ from agentrt.errors import Rejected
 from agentrt.middleware import ModelFallbackMiddleware, RateLimitMiddleware, RetryMiddleware
 from agentrt.model import ScriptedChatModel, Timeouts
 from tests.loop.helpers import items_of
-from tests.middleware.played import Least, rebuilt, retries, text_of
+from tests.middleware.fake_time import Least, rebuilt, retries, text_of
 from tests.model.wire_openai import HANG, Answer, delta, error, events, model_of, says
 
 CUT = httpx2.RemoteProtocolError("peer closed connection")
@@ -32,7 +32,7 @@ HALF = events(delta(content="half an "))
     ],
     ids=["slow down", "slow", "500", "529", "connect", "no first piece", "idle", "cut at once", "cut midway"],
 )
-async def test_a_fault_that_may_pass_is_made_up_for_by_a_further_request(fault: Any, reason: str, wait: float) -> None:
+async def test_a_transient_fault_is_repaired_by_another_request(fault: Any, reason: str, wait: float) -> None:
     model, server = model_of(fault, says("the answer"), timeouts=Timeouts(idle=0.05))
     layers = [RetryMiddleware(1, random=Least()), RateLimitMiddleware(max_concurrency=1)]
     async with Agent("tester", model=model, middlewares=layers) as agent:
@@ -43,7 +43,7 @@ async def test_a_fault_that_may_pass_is_made_up_for_by_a_further_request(fault: 
     assert not server.open
 
 
-async def test_a_quota_that_is_used_up_is_not_retried_but_another_model_answers() -> None:
+async def test_an_exhausted_quota_is_not_retried_but_falls_back() -> None:
     quota = error(429, "You exceeded your current quota", "insufficient_quota")
     model, server = model_of(quota)
     async with Agent("tester", model=model, middlewares=[RetryMiddleware(random=Least())]) as agent:

@@ -1,4 +1,4 @@
-"""Time that is only played, and what the tests of layers around model calls share."""
+"""Event loops whose time jumps, and what the tests of middlewares around model calls share."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -44,21 +44,21 @@ def play(backend: str, main: Callable[..., Awaitable[Any]], *arguments: Any) -> 
 
 
 class Least(Random):
-    """Has no luck: every wait is the shortest that there can be."""
+    """Makes every random wait as short as possible."""
 
     def uniform(self, a: float, b: float) -> float:
         return a
 
 
 class Most(Random):
-    """Every wait is the longest that there can be."""
+    """Makes every random wait as long as possible."""
 
     def uniform(self, a: float, b: float) -> float:
         return b
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -72,7 +72,7 @@ def retries(items: list[Any]) -> list[tuple[str, int, float]]:
 
 
 def rebuilt(items: list[Any]) -> Msg:
-    """Return the message that a listener builds from the events."""
+    """Return the message that a reader builds from the events."""
     events = [item for item in items if isinstance(item, AgentEvent)]
     start = next(event for event in events if isinstance(event, ReplyStartEvent))
     message = Msg(start.name, [], start.role, id=start.reply_id)

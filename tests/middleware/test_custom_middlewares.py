@@ -1,4 +1,4 @@
-"""What people write first, as they write it, beside what ships: the same where theirs is right, and more beyond it."""
+"""Middlewares that users write first, compared with those that ship: the same results where theirs are right."""
 
 import logging
 from typing import Any
@@ -19,7 +19,7 @@ from agentrt.middleware import (
 )
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
 from tests.loop.helpers import add, call
-from tests.middleware.played import on_both_loops, play
+from tests.middleware.fake_time import on_both_loops, play
 
 
 class OwnTiming(MiddlewareBase):
@@ -124,9 +124,7 @@ def test_timing_measures_the_same_and_a_stream_to_its_end(
 @on_both_loops
 @pytest.mark.parametrize("layer", [OwnRateLimit, RateLimitMiddleware])
 @pytest.mark.parametrize("at_once", [False, True])
-def test_a_rate_limit_keeps_its_interval_also_between_calls_at_once(
-    backend: str, layer: type[MiddlewareBase], at_once: bool
-) -> None:
+def test_a_rate_limit_spaces_concurrent_calls_as_well(backend: str, layer: type[MiddlewareBase], at_once: bool) -> None:
     starts: list[float] = []
 
     async def answer(messages: Any, tools: Any) -> str:
@@ -168,7 +166,7 @@ async def test_dynamic_context_makes_the_same_prompt(layer: Any) -> None:
         ["Half ", Transient("cut")],
     ],
 )
-async def test_a_fallback_answers_when_the_model_fails_in_mid_stream_too(layer: Any, failure: Any) -> None:
+async def test_a_fallback_answers_when_a_model_fails_in_mid_stream(layer: Any, failure: Any) -> None:
     agent = Agent("a", model=ScriptedChatModel([failure]), middlewares=[layer(ScriptedChatModel(["Other answer."]))])
     if layer is OwnFallback and isinstance(failure, list):
         with pytest.raises(Transient):
@@ -178,9 +176,7 @@ async def test_a_fallback_answers_when_the_model_fails_in_mid_stream_too(layer: 
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_reply_is_watched_from_its_start_to_its_end_also_when_it_fails(
-    fails: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_reply_is_observed_to_its_end_even_if_it_fails(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "agentrt")
     own = OwnObservability()
     script = [[call("1", "add", a=1, b=2)], Transient("no connection") if fails else "It is 3."]

@@ -1,4 +1,4 @@
-"""A model whose stream ends without a last response, and one that answers oddly, beside every layer of model calls."""
+"""A model whose stream has no last response, and one with malformed answers, within every middleware of model calls."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -26,7 +26,7 @@ from agentrt.middleware import (
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.testing import lint
 from tests.loop.helpers import add
-from tests.middleware.played import Clock
+from tests.middleware.fake_time import Clock
 
 
 class Pieces(ChatModelBase):
@@ -76,7 +76,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-async def test_pieces_without_a_last_response_are_the_answer_beside_each_layer(layers: str) -> None:
+async def test_pieces_without_a_last_response_are_the_answer(layers: str) -> None:
     agent = Agent("a", model=Pieces(HELLO), middlewares=LAYERS[layers]())
     message = await agent.reply("go")
     assert (message.get_text_content(), message.finished_reason) == ("Hello", "completed")
@@ -95,7 +95,7 @@ async def test_a_stream_of_pieces_that_ended_closes_the_circuit() -> None:
         assert (await agent.with_state(AgentState()).reply("go")).get_text_content() == "Hello"
 
 
-async def test_a_stream_of_nothing_is_no_answer_that_closes_the_circuit() -> None:
+async def test_an_empty_stream_does_not_close_the_circuit() -> None:
     clock = Clock()
     layer = CircuitBreakerMiddleware(1, 30, clock=clock)
     agent = Agent("a", model=Pieces(CUT, [], CUT), middlewares=[layer])
@@ -143,7 +143,7 @@ async def test_a_stream_of_pieces_that_ended_is_traced_as_an_answer() -> None:
     assert dict(second.attributes or {})["gen_ai.response.finish_reasons"] == ("stop",)
 
 
-async def test_a_conversation_stays_with_the_model_whose_pieces_were_the_answer() -> None:
+async def test_a_conversation_stays_with_a_model_that_streamed_pieces() -> None:
     layer, exporter = tracing()
     fallback = ModelFallbackMiddleware(Pieces(HELLO), sticky=True)
     fallback.models[0].model = "other"
@@ -154,7 +154,7 @@ async def test_a_conversation_stays_with_the_model_whose_pieces_were_the_answer(
     assert [dict(span.attributes or {})["gen_ai.response.model"] for span in chats] == ["other", "other"]
 
 
-async def test_pieces_without_usage_count_for_no_less_than_was_expected() -> None:
+async def test_pieces_without_usage_count_with_at_least_the_estimate() -> None:
     layer = RateLimitMiddleware(tokens_per_minute=60_000)
     agent = Agent("a", model=Pieces([piece("Hi")]), middlewares=[layer])
     await agent.reply("go")
@@ -163,7 +163,7 @@ async def test_pieces_without_usage_count_for_no_less_than_was_expected() -> Non
 
 
 @pytest.mark.parametrize("is_swallowed", [False, True])
-async def test_lint_complains_of_a_last_response_that_is_swallowed_only(is_swallowed: bool) -> None:
+async def test_lint_reports_only_a_last_response_that_is_swallowed(is_swallowed: bool) -> None:
     class Outside(MiddlewareBase):
         async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
             return self.pieces(await next_handler())
@@ -197,7 +197,7 @@ ODD: dict[str, Any] = {
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("layers", sorted(LAYERS.keys() - {"lint"}))
-async def test_an_odd_answer_is_refused_by_name_beside_each_layer(layers: str, odd: str, stream: bool) -> None:
+async def test_a_malformed_answer_is_refused_by_name_within_each_layer(layers: str, odd: str, stream: bool) -> None:
     agent = Agent("a", model=Pieces([ODD[odd]], stream=stream), middlewares=LAYERS[layers]())
     with pytest.raises(ChainContractError, match=r"on_model_call|model 'pieces'"):
         await agent.reply("go")
@@ -205,7 +205,7 @@ async def test_an_odd_answer_is_refused_by_name_beside_each_layer(layers: str, o
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("layers", LAYERS)
-async def test_an_answer_that_can_be_mended_is_mended_beside_each_layer(layers: str, stream: bool) -> None:
+async def test_a_repairable_answer_is_repaired_within_each_layer(layers: str, stream: bool) -> None:
     odd = ChatResponse([TextBlock(None), TextBlock("Hello")], usage=ChatUsage("3", 10**5_000))  # type: ignore[arg-type]
     agent = Agent("a", model=Pieces([odd], stream=stream), middlewares=LAYERS[layers]())
     assert (await agent.reply("go")).get_text_content() == "Hello"
