@@ -16,7 +16,7 @@ PAGES = [
     "docs/coming-from-agentscope.md",
     "docs/custom-agents.md",
     "docs/models.md",
-    "docs/waiting-and-stopping.md",
+    "docs/human-approval-and-interruption.md",
 ]
 
 
