@@ -1,4 +1,4 @@
-"""What binds a person's answer to what was asked, and what an answer may bring along."""
+"""Answers of the user: what binds one to its question, and which rules it may bring along."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,11 +12,11 @@ __all__ = ["MAX_CONTENT", "accept_rules", "digest"]
 MAX_CONTENT = 1_000
 """The most characters that the content of a rule from outside may have."""
 
-_SHOWN = 100
+_MAX_NAME_SHOWN = 100
 
 
 def digest(name: str, input_text: str) -> str:
-    """Return what stands for this tool with exactly this input, and for nothing else."""
+    """Return a digest that only this tool with exactly this input has."""
     encoded = name.encode("utf-8", "surrogatepass")
     # The length says where the name ends, whatever is in it.
     return sha256(b"%d:%s%s" % (len(encoded), encoded, input_text.encode("utf-8", "surrogatepass"))).hexdigest()
@@ -30,14 +30,14 @@ def accept_rules(context: PermissionContext, rules: Iterable[PermissionRule], to
     """
     new: list[PermissionRule] = []
     for rule in rules:
-        _check(context, rule, tool_name)
+        _check_rule(context, rule, tool_name)
         accepted = replace(rule, source="user")
         if accepted not in context.rules and accepted not in new:
             new.append(accepted)
     return new
 
 
-def _check(context: PermissionContext, rule: PermissionRule, tool_name: str) -> None:
+def _check_rule(context: PermissionContext, rule: PermissionRule, tool_name: str) -> None:
     if not context.allow_new_rules:
         raise ResumeError(
             f"the answer about {tool_name!r} brings a rule, which is not permitted: leave `rules` empty, or set "
@@ -46,8 +46,8 @@ def _check(context: PermissionContext, rule: PermissionRule, tool_name: str) -> 
         )
     if rule.tool_name != tool_name:
         raise ResumeError(
-            f"the answer about {tool_name!r} brings a rule for {rule.tool_name[:_SHOWN]!r}: a rule must name the tool "
-            f"that was asked about",
+            f"the answer about {tool_name!r} brings a rule for {rule.tool_name[:_MAX_NAME_SHOWN]!r}: a rule must name "
+            f"the tool that was asked about",
             code="mismatch",
         )
     if rule.behavior is PermissionBehavior.PASSTHROUGH:
@@ -57,7 +57,7 @@ def _check(context: PermissionContext, rule: PermissionRule, tool_name: str) -> 
         )
     if rule.rule_content is not None and len(rule.rule_content) > MAX_CONTENT:
         raise ResumeError(
-            f"the answer about {tool_name!r} brings a rule of {len(rule.rule_content):,} characters, {MAX_CONTENT:,} "
-            f"is the most: use `*`",
+            f"the answer about {tool_name!r} brings a rule of {len(rule.rule_content):,} characters, but at most "
+            f"{MAX_CONTENT:,} are allowed: use `*`",
             code="invalid",
         )

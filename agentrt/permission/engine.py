@@ -7,12 +7,12 @@
     5. the tool's ASK is bypass-immune, the mode not BYPASS   ASK
     6. an allow rule covers it                                ALLOW
     7. the mode is BYPASS                                     ALLOW
-    8. nothing of this                                        ASK
+    8. none of these                                          ASK
 
 An ask rule that covers the call then makes an ALLOW an ASK, and never a DENY an ASK: no deny or ask rule makes anything
 laxer. In the mode DONT_ASK every ASK is a DENY.
 
-What cannot be told counts against the call: a tool that fails to say what it thinks denies, and every deny or ask rule
+What is not known counts against the call: if a tool's own check fails, the call is denied, and every deny or ask rule
 covers a call of which the tool cannot say what it is about.
 
 A call has two forms: the arguments that the model wrote, and those that the tool will get, converted and with defaults
@@ -21,13 +21,14 @@ filled in. A deny or ask rule covers the call if it fits either; for an ALLOW, a
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from agentrt.permission.answer import MAX_CONTENT
 from agentrt.permission.glob import escape, matches
 from agentrt.types import (
+    JSONObject,
     PermissionBehavior,
     PermissionContext,
     PermissionDecision,
@@ -46,7 +47,7 @@ _ALLOW, _ASK, _DENY, _PASSTHROUGH = (
     PermissionBehavior.PASSTHROUGH,
 )
 _DEFAULT = PermissionMode.DEFAULT
-_NOBODY, _UNASKED = "nobody can be asked", f"mode {PermissionMode.DONT_ASK}"
+_NOBODY_ASKED, _NOT_ASKING = "nobody can be asked", f"mode {PermissionMode.DONT_ASK}"
 _STRICTNESS = {_PASSTHROUGH: 0, _ALLOW: 1, _ASK: 2, _DENY: 3}
 
 
@@ -61,15 +62,15 @@ class PermittedTool(Protocol):
     def is_trusted(self) -> bool: ...
 
     def check_permissions(
-        self, tool_input: dict[str, Any], context: PermissionContext
+        self, tool_input: JSONObject, context: PermissionContext
     ) -> PermissionDecision | Awaitable[PermissionDecision]: ...
 
-    def permission_subject(self, tool_input: dict[str, Any]) -> str: ...
+    def permission_subject(self, tool_input: JSONObject) -> str: ...
 
-    def has_subject(self, tool_input: dict[str, Any]) -> bool: ...
+    def has_subject(self, tool_input: JSONObject) -> bool: ...
 
 
-EffectiveInput = Callable[[], dict[str, Any]]
+EffectiveInput = Callable[[], JSONObject]
 """Returns the arguments that the tool will get, in their JSON form; called only if a rule may depend on it."""
 
 
@@ -80,70 +81,70 @@ def needs_no_decision(tool: PermittedTool, context: PermissionContext | None = N
 
 async def decide(
     tool: PermittedTool,
-    tool_input: dict[str, Any],
+    tool_input: JSONObject,
     context: PermissionContext,
     effective_input: EffectiveInput | None = None,
 ) -> PermissionDecision:
     """Return what is to become of the call: ALLOW, ASK or DENY.
 
-    `tool_input` is what the model wrote; it is handed to the tool as it is, and nothing here changes it.
-    `effective_input` returns what the tool will get. An exception of the tool never leaves; a cancellation does.
+    `tool_input` is what the model wrote; the tool gets it as it is, and nothing here changes it. `effective_input`
+    returns what the tool will get when it runs. An exception of the tool never leaves; a cancellation does.
     """
     mode = PermissionMode(context.mode)
-    call = _Call(tool, tool_input, effective_input)
-    decision = call.by_rule(context.rules, _DENY)
+    call = _CallUnderRules(tool, tool_input, effective_input)
+    decision = call.decide_by_rules(context.rules, _DENY)
     if decision is None:
-        asks = call.by_rule(context.rules, _ASK)
-        decision = call.by_kind(mode) or await _weighed(call, context, mode)
+        asks = call.decide_by_rules(context.rules, _ASK)
+        decision = call.decide_by_kind(mode) or await _decide_by_tool(call, context, mode)
         decision = decision if asks is None else combine(decision, asks)
-    return _in_mode(mode, decision)
+    return _apply_mode(mode, decision)
 
 
 def combine(
     engine: PermissionDecision, layer: PermissionDecision, mode: PermissionMode = PermissionMode.DEFAULT
 ) -> PermissionDecision:
-    """Return what holds when a layer of on_check_permission has its say as well: the stricter one.
+    """Return what holds when a layer of on_check_permission decides as well: the stricter one.
 
-    A layer may answer an ASK of the engine that is not bypass-immune. PASSTHROUGH is to have no opinion; when nobody
+    A layer may answer an ASK of the engine that is not bypass-immune. PASSTHROUGH is to have no opinion; when neither
     has one, it is an ASK. In the mode DONT_ASK a layer's ASK is a DENY as well.
     """
     if engine.behavior is _PASSTHROUGH:
         engine = replace(engine, behavior=_ASK, bypass_immune=False)
     if layer.behavior is _PASSTHROUGH:
         layer = engine
-    answers = engine.behavior is _ASK and not engine.bypass_immune
-    stricter = _STRICTNESS[layer.behavior] > _STRICTNESS[engine.behavior]
-    return _in_mode(mode, layer if answers or stricter else engine)
+    is_answer = engine.behavior is _ASK and not engine.bypass_immune
+    is_stricter = _STRICTNESS[layer.behavior] > _STRICTNESS[engine.behavior]
+    return _apply_mode(mode, layer if is_answer or is_stricter else engine)
 
 
 def covers(
     rules: list[PermissionRule],
     tool: PermittedTool,
-    tool_input: dict[str, Any],
+    tool_input: JSONObject,
     effective_input: EffectiveInput | None = None,
     behavior: PermissionBehavior = _ALLOW,
 ) -> bool:
     """Say whether the rules of that behavior cover the call."""
-    return bool(rules) and _Call(tool, tool_input, effective_input).covering(rules, behavior) is not None
+    return bool(rules) and _CallUnderRules(tool, tool_input, effective_input).find_rule(rules, behavior) is not None
 
 
-def _in_mode(mode: PermissionMode, decision: PermissionDecision) -> PermissionDecision:
+def _apply_mode(mode: PermissionMode, decision: PermissionDecision) -> PermissionDecision:
     if mode != PermissionMode.DONT_ASK or decision.behavior is not _ASK:
         return decision
     message, reason = decision.message, decision.decision_reason
-    if not message.startswith(_NOBODY):
-        message = f"{_NOBODY} ({message})" if message else _NOBODY
-    if not reason.startswith(_UNASKED):
-        reason = f"{_UNASKED}; {reason}" if reason else _UNASKED
+    if not message.startswith(_NOBODY_ASKED):
+        message = f"{_NOBODY_ASKED} ({message})" if message else _NOBODY_ASKED
+    if not reason.startswith(_NOT_ASKING):
+        reason = f"{_NOT_ASKING}; {reason}" if reason else _NOT_ASKING
     return replace(decision, behavior=_DENY, message=message, decision_reason=reason)
 
 
-class _Call:
+class _CallUnderRules:
     """A tool call, as the rules see it."""
 
     __slots__ = ("_effective_input", "_subjects", "input", "tool")
 
-    def __init__(self, tool: PermittedTool, tool_input: dict[str, Any], effective_input: EffectiveInput | None) -> None:
+    def __init__(self, tool: PermittedTool, tool_input: JSONObject, effective_input: EffectiveInput | None) -> None:
         self.tool = tool
         self.input = tool_input
         self._effective_input = effective_input
@@ -152,43 +153,60 @@ class _Call:
     def subjects(self) -> list[str]:
         """Return what each form of the call is about, or nothing if the tool cannot say it of every form.
 
-        The tool is asked once, and only if it matters.
+        The tool is asked once, and only if a rule depends on it.
         """
         if self._subjects is None:
-            self._subjects = _subjects(self.tool, self.input, self._effective_input)
+            subjects = [_subject_of(self.tool, read_input) for read_input in self._forms()]
+            # In order, and each once: most often the two forms are about the same.
+            self._subjects = list(dict.fromkeys(subject for subject in subjects if subject is not None))
+            if None in subjects:
+                self._subjects = []
         return self._subjects
 
     def _forms(self) -> list[EffectiveInput]:
-        written = [lambda: self.input]
-        return written if self._effective_input is None else [*written, self._effective_input]
+        forms: list[EffectiveInput] = [lambda: self.input]
+        if self._effective_input is not None:
+            forms.append(self._effective_input)
+        return forms
 
-    def covering(self, rules: list[PermissionRule], behavior: PermissionBehavior) -> PermissionRule | None:
+    def find_rule(self, rules: list[PermissionRule], behavior: PermissionBehavior) -> PermissionRule | None:
         """Return a rule of that behavior that covers the call; of several that cover it together, the first."""
         name = self.tool.name
-        found: PermissionRule | None = None
-        left: list[str] | None = None
+        candidates = (
+            rule
+            for rule in rules
+            if rule.behavior is behavior and (rule.tool_name == name or matches(rule.tool_name, name))
+        )
+        return self._find_allow_rule(candidates) if behavior is _ALLOW else self._find_strict_rule(candidates)
+
+    def _find_strict_rule(self, rules: Iterable[PermissionRule]) -> PermissionRule | None:
+        # A deny or ask rule need fit one form only, and holds as well where no form is known.
         for rule in rules:
-            if rule.behavior is not behavior or not (rule.tool_name == name or matches(rule.tool_name, name)):
-                continue
             if rule.rule_content is None:
                 return rule
             subjects = self.subjects()
-            if behavior is not _ALLOW:
-                if not subjects or any(matches(rule.rule_content, subject) for subject in subjects):
-                    return rule
-                continue
-            left = subjects if left is None else left
-            fits = [subject for subject in left if matches(rule.rule_content, subject)]
-            if fits:
-                found = found or rule
-                left = [subject for subject in left if subject not in fits]
-                if not left:
-                    return found
+            if not subjects or any(matches(rule.rule_content, subject) for subject in subjects):
+                return rule
         return None
 
-    def by_rule(self, rules: list[PermissionRule], behavior: PermissionBehavior) -> PermissionDecision | None:
+    def _find_allow_rule(self, rules: Iterable[PermissionRule]) -> PermissionRule | None:
+        # Each form must be allowed, though it may be by different rules.
+        first: PermissionRule | None = None
+        uncovered: list[str] | None = None
+        for rule in rules:
+            if rule.rule_content is None:
+                return rule
+            before = self.subjects() if uncovered is None else uncovered
+            uncovered = [subject for subject in before if not matches(rule.rule_content, subject)]
+            if len(uncovered) < len(before):
+                first = first or rule
+                if not uncovered:
+                    return first
+        return None
+
+    def decide_by_rules(self, rules: list[PermissionRule], behavior: PermissionBehavior) -> PermissionDecision | None:
         """Return the decision of the rules of that behavior, if they have one."""
-        rule = self.covering(rules, behavior) if rules else None
+        rule = self.find_rule(rules, behavior) if rules else None
         if rule is None:
             return None
         source = f" from {rule.source}" if rule.source else ""
@@ -199,21 +217,21 @@ class _Call:
             f"rule {behavior} {rule.tool_name}{content}{source}",
         )
 
-    def by_kind(self, mode: PermissionMode) -> PermissionDecision | None:
-        """Return what follows from whether the tool is read-only, if that settles it."""
+    def decide_by_kind(self, mode: PermissionMode) -> PermissionDecision | None:
+        """Return what follows from whether the tool is read-only, if that decides it."""
         if not self.tool.is_read_only:
             explores = mode is PermissionMode.EXPLORE
-            return _by_mode(_DENY, mode, "allows only what is read-only") if explores else None
+            return _decision_of_mode(_DENY, mode, "allows only what is read-only") if explores else None
         if self.tool.ask:
             return None
         return PermissionDecision(_ALLOW, f"{self.tool.name} is read-only", "read-only")
 
     def suggestions(self) -> list[PermissionRule]:
         """Return rules that would allow what the call is about, or the tool itself if it does not say what that is."""
-        if not any(_has_subject(self.tool, read) for read in self._forms()):
+        if not any(_has_subject(self.tool, read_input) for read_input in self._forms()):
             return [PermissionRule(self.tool.name, None, _ALLOW, "suggestion")]
         subjects = self.subjects()
-        if any(len(subject) > MAX_CONTENT for subject in subjects):
+        if any(len(subject) > MAX_CONTENT for subject in subjects):  # before the work of escaping them
             return []
         contents = [escape(subject) for subject in subjects]
         if any(len(content) > MAX_CONTENT for content in contents):
@@ -221,76 +239,70 @@ class _Call:
         return [PermissionRule(self.tool.name, content, _ALLOW, "suggestion") for content in contents]
 
 
-async def _weighed(call: _Call, context: PermissionContext, mode: PermissionMode) -> PermissionDecision:
-    """Decide by what the tool says, the allow rules and the mode."""
-    said = await _asked_of_tool(call, context)
-    if said.behavior is _ALLOW or said.behavior is _DENY:
-        return said
-    asks, bypasses = said.behavior is _ASK, mode is PermissionMode.BYPASS
-    if asks and said.bypass_immune and not bypasses:
-        return replace(said, suggested_rules=[])
-    allowed = call.by_rule(context.rules, _ALLOW)
+async def _decide_by_tool(
+    call: _CallUnderRules, context: PermissionContext, mode: PermissionMode
+) -> PermissionDecision:
+    """Decide by what the tool says, the allow rules and the mode: lines 4 to 8."""
+    decision = await _decision_of_tool(call, context)
+    if decision.behavior is _ALLOW or decision.behavior is _DENY:
+        return decision
+    asks, bypasses = decision.behavior is _ASK, mode is PermissionMode.BYPASS
+    if asks and decision.bypass_immune and not bypasses:
+        return replace(decision, suggested_rules=[])  # no rule would change it
+    allowed = call.decide_by_rules(context.rules, _ALLOW)
     if allowed is not None:
         return allowed
     if bypasses:
-        return _by_mode(_ALLOW, mode, "allows what no rule forbids")
+        return _decision_of_mode(_ALLOW, mode, "allows what no rule forbids")
     if not asks:
-        said = _by_mode(_ASK, mode, "asks about what no rule allows")
-    return said if said.suggested_rules else replace(said, suggested_rules=call.suggestions())
+        decision = _decision_of_mode(_ASK, mode, "asks about what no rule allows")
+    return decision if decision.suggested_rules else replace(decision, suggested_rules=call.suggestions())
 
 
-def _by_mode(behavior: PermissionBehavior, mode: PermissionMode, why: str) -> PermissionDecision:
+def _decision_of_mode(behavior: PermissionBehavior, mode: PermissionMode, why: str) -> PermissionDecision:
     return PermissionDecision(behavior, f"the mode {mode} {why}", f"mode {mode}")
 
 
-async def _asked_of_tool(call: _Call, context: PermissionContext) -> PermissionDecision:
+async def _decision_of_tool(call: _CallUnderRules, context: PermissionContext) -> PermissionDecision:
     tool = call.tool
     try:
-        said = tool.check_permissions(call.input, context)
-        if inspect.isawaitable(said):
-            said = await said
+        decision = tool.check_permissions(call.input, context)
+        if inspect.isawaitable(decision):
+            decision = await decision
     except Exception as error:  # noqa: BLE001  # whatever went wrong, the call must not run
-        return _denied_unsaid(tool, f"raised {_name_of(error)}")
-    if not isinstance(said, PermissionDecision):
-        return _denied_unsaid(tool, f"returned {_name_of(said)} in place of a PermissionDecision")
-    return said if said.decision_reason else replace(said, decision_reason=f"tool {tool.name}")
+        failure = f"raised {_type_name(error)}"
+    else:
+        if isinstance(decision, PermissionDecision):
+            return decision if decision.decision_reason else replace(decision, decision_reason=f"tool {tool.name}")
+        failure = f"returned {_type_name(decision)} instead of a PermissionDecision"
+    message = f"check_permissions of {tool.name} {failure}"
+    _logger.error("%s: the call is denied", message)
+    return PermissionDecision(_DENY, message, f"tool {tool.name}")
 
 
-def _denied_unsaid(tool: PermittedTool, what: str) -> PermissionDecision:
-    told = f"check_permissions of {tool.name} {what}"
-    _logger.error("%s: the call is denied", told)
-    return PermissionDecision(_DENY, told, f"tool {tool.name}")
-
-
-def _subjects(tool: PermittedTool, tool_input: dict[str, Any], effective_input: EffectiveInput | None) -> list[str]:
-    written = _subject(tool, lambda: tool_input)
-    effective = written if effective_input is None else _subject(tool, effective_input)
-    if written is None or effective is None:
-        return []
-    return [written] if written == effective else [written, effective]
-
-
-def _subject(tool: PermittedTool, read: EffectiveInput) -> str | None:
+def _subject_of(tool: PermittedTool, read_input: EffectiveInput) -> str | None:
     try:
-        subject = tool.permission_subject(read())
+        subject = tool.permission_subject(read_input())
     except Exception as error:  # noqa: BLE001  # whatever went wrong, the rules must still hold
-        what = f"raised {_name_of(error)}"
+        failure = f"raised {_type_name(error)}"
     else:
         if isinstance(subject, str):
             return subject
-        what = f"returned {_name_of(subject)} in place of text"
-    _logger.error("permission_subject of %s %s: every deny and ask rule for it holds, no allow rule", tool.name, what)
+        failure = f"returned {_type_name(subject)} instead of a str"
+    _logger.error(
+        "permission_subject of %s %s: every deny and ask rule for it holds, no allow rule does", tool.name, failure
+    )
     return None
 
 
-def _has_subject(tool: PermittedTool, read: EffectiveInput) -> bool:
+def _has_subject(tool: PermittedTool, read_input: EffectiveInput) -> bool:
     try:
-        return tool.has_subject(read())
+        return tool.has_subject(read_input())
     except Exception as error:  # noqa: BLE001  # what is offered must not be wider than what the tool may mean
-        _logger.error("has_subject of %s raised %s: the narrower rule is offered", tool.name, _name_of(error))
+        _logger.error("has_subject of %s raised %s: the narrower rule is offered", tool.name, _type_name(error))
         return True
 
 
-def _name_of(value: object) -> str:
-    # What it holds may be the arguments of the call, and those are nobody else's.
+def _type_name(value: object) -> str:
+    # Never the value itself: it may hold the arguments of the call, which do not belong in a log.
     return type(value).__name__

@@ -1,4 +1,4 @@
-"""Patterns with `*` and `?`, matched in time linear in the text, whoever wrote the pattern.
+"""Patterns with `*` and `?`, matched in time linear in the text, whatever the pattern is.
 
 `*` stands for any characters, line breaks and slashes as well, `?` for any one; `[*]` and `[?]` stand for the
 characters themselves, and everything else for itself. Case counts.
@@ -22,7 +22,7 @@ class _Piece(Protocol):
     def find(self, text: str, start: int, end: int) -> int: ...
 
 
-class _Literal:
+class _LiteralPiece:
     __slots__ = ("_text", "size")
 
     def __init__(self, text: str) -> None:
@@ -36,7 +36,7 @@ class _Literal:
         return text.find(self._text, start, end)
 
 
-class _Holed:
+class _PieceWithHoles:
     """A piece with `?` in it; `find` keeps one bit for each beginning of the piece that the text has just shown."""
 
     __slots__ = ("_characters", "_masks", "_others", "size")
@@ -44,21 +44,23 @@ class _Holed:
     def __init__(self, characters: list[str | None]) -> None:
         self._characters = characters
         self.size = len(characters)
-        self._others = sum(1 << place for place, each in enumerate(characters) if each is _ANY)
+        self._others = sum(1 << place for place, character in enumerate(characters) if character is _ANY)
         self._masks: dict[str, int] = {}
-        for place, each in enumerate(characters):
-            if each is not _ANY:
-                self._masks[each] = self._masks.get(each, self._others) | 1 << place
+        for place, character in enumerate(characters):
+            if character is not _ANY:
+                self._masks[character] = self._masks.get(character, self._others) | 1 << place
 
     def is_at(self, text: str, start: int) -> bool:
         part = text[start : start + self.size]
-        return all(each is _ANY or each == found for each, found in zip(self._characters, part, strict=True))
+        pairs = zip(self._characters, part, strict=True)
+        return all(expected is _ANY or expected == found for expected, found in pairs)
 
     def find(self, text: str, start: int, end: int) -> int:
-        masks, others, whole, seen = self._masks, self._others, 1 << self.size - 1, 0
+        # The algorithm is known as Shift-And (Baeza-Yates and Gonnet): one step a character, whatever the piece is.
+        masks, others, complete, begun = self._masks, self._others, 1 << self.size - 1, 0
         for place in range(start, end):
-            seen = (seen << 1 | 1) & masks.get(text[place], others)
-            if seen & whole:
+            begun = (begun << 1 | 1) & masks.get(text[place], others)
+            if begun & complete:
                 return place + 1 - self.size
         return -1
 
@@ -68,8 +70,8 @@ class _Glob:
 
     def __init__(self, pieces: list[_Piece]) -> None:
         self._first, self._last = pieces[0], pieces[-1] if len(pieces) > 1 else None
-        self._middle = [each for each in pieces[1:-1] if each.size]
-        self._size = sum(each.size for each in pieces)
+        self._middle = [piece for piece in pieces[1:-1] if piece.size]
+        self._size = sum(piece.size for piece in pieces)
 
     def matches(self, text: str) -> bool:
         if self._last is None:
@@ -88,16 +90,16 @@ class _Glob:
 
 def matches(pattern: str, text: str) -> bool:
     """Say whether the whole text fits the pattern."""
-    return _compiled(pattern).matches(text)
+    return _compile(pattern).matches(text)
 
 
 def escape(text: str) -> str:
     """Return the pattern that fits this text and no other."""
-    return "".join(f"[{each}]" if each in "*?" else each for each in text)
+    return "".join(f"[{character}]" if character in "*?" else character for character in text)
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> _Glob:
+def _compile(pattern: str) -> _Glob:
     pieces: list[list[str | None]] = [[]]
     place = 0
     while place < len(pattern):
@@ -110,9 +112,9 @@ def _compiled(pattern: str) -> _Glob:
         else:
             pieces[-1].append(_ANY if character == "?" else character)
         place += 1
-    return _Glob([_piece(each) for each in pieces])
+    return _Glob([_make_piece(characters) for characters in pieces])
 
 
-def _piece(characters: list[str | None]) -> _Piece:
-    plain = [each for each in characters if each is not _ANY]
-    return _Literal("".join(plain)) if len(plain) == len(characters) else _Holed(characters)
+def _make_piece(characters: list[str | None]) -> _Piece:
+    literal = [character for character in characters if character is not _ANY]
+    return _LiteralPiece("".join(literal)) if len(literal) == len(characters) else _PieceWithHoles(characters)

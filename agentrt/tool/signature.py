@@ -139,7 +139,7 @@ def docstring_of(function: Any) -> str | None:
 
 
 def source_location(function: _Function) -> str:
-    """Return "file:line" of a callable, its module and name when there is no source."""
+    """Return "file:line" of a callable, or its module and name if it has no source."""
     plain = inspect.unwrap(underlying(function))
     code = getattr(plain, "__code__", None)
     return (

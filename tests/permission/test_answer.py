@@ -42,7 +42,11 @@ def test_no_rules_are_taken_unless_the_context_permits_it() -> None:
         (PermissionRule("f*", None, DENY), "mismatch", "must name the tool that was asked about"),
         (PermissionRule("f" * 9999, None, DENY), "mismatch", "'" + "f" * 100 + "'"),
         (PermissionRule("f", None, PASSTHROUGH), "invalid", "must be allow, ask or deny"),
-        (PermissionRule("f", "a" * (MAX_CONTENT + 1), ALLOW), "invalid", "a rule of 1,001 characters, 1,000 is the"),
+        (
+            PermissionRule("f", "a" * (MAX_CONTENT + 1), ALLOW),
+            "invalid",
+            "a rule of 1,001 characters, but at most 1,000 are",
+        ),
     ],
 )
 def test_a_rule_that_does_not_fit_is_refused_with_all_others(rule: PermissionRule, code: str, words: str) -> None:

@@ -392,7 +392,7 @@ async def test_a_tool_that_returns_no_decision_denies(value: Any, mode: Permissi
     decision = await decide(Odd(), {}, PermissionContext(mode))
     assert decision.behavior is DENY
     if mode is not EXPLORE:
-        assert "in place of a PermissionDecision" in decision.message
+        assert "instead of a PermissionDecision" in decision.message
 
 
 async def test_what_a_failing_tool_says_is_logged_by_its_kind_alone(caplog: pytest.LogCaptureFixture) -> None:

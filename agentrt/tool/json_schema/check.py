@@ -42,7 +42,7 @@ class SchemaError(ValueError):
 
 
 class Problem:
-    """What is wrong with a value, and where in it; put into words only when somebody reads it."""
+    """What is wrong with a value, and where in it; put into words only when it is needed."""
 
     __slots__ = ("_causes", "_path", "_text", "_value")
 
