@@ -36,7 +36,7 @@ __all__ = [
     "parse_json",
 ]
 
-_T = TypeVar("_T")
+_Parsed = TypeVar("_Parsed")
 
 JSONObject = dict[str, Any]
 """An object as JSON has it."""
@@ -78,15 +78,16 @@ class ToolResultState(StrEnum):
 class InProcess:
     """Base of classes that may hold something of this process alone: not a field, so never saved, compared or copied.
 
-    It is unset until the runtime sets it.
+    It is unset until the one module that uses it sets it: the lock of a conversation, say.
     """
 
+    # A slot, and not a WeakKeyDictionary beside the objects: a slotted dataclass cannot be referred to weakly.
     __slots__ = ("in_process",)
 
-    in_process: Any
+    in_process: Any  # each class keeps something else here, which its one reader knows
 
-    def __getstate__(self) -> Any:
-        state: Any = object.__getstate__(self)
+    def __getstate__(self) -> tuple[None, JSONObject]:
+        state: Any = object.__getstate__(self)  # a pair, for a class with slots
         return None, {name: value for name, value in state[1].items() if name != "in_process"}
 
 
@@ -160,7 +161,7 @@ class HintBlock(Strict):
 
 @dataclass(slots=True)
 class ToolCallBlock(Strict):
-    """A model's wish to run a tool; `input` is JSON text, exactly as the model wrote it."""
+    """A model's request to run a tool; `input` is JSON text, exactly as the model wrote it."""
 
     id: str
     name: str
@@ -181,7 +182,7 @@ class ToolResultBlock(Strict):
     name: str
     output: str | list[Annotated[TextBlock | DataBlock, Field(discriminator="type")]]
     state: ToolResultState = ToolResultState.SUCCESS
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: JSONObject = field(default_factory=dict)
     type: Literal["tool_result"] = "tool_result"
 
 
@@ -209,21 +210,26 @@ ContentBlock = Annotated[
 ]
 
 
-def parse_json(adapter: TypeAdapter[_T], text: str | bytes, noun: str) -> _T:
+def parse_json(adapter: TypeAdapter[_Parsed], text: str | bytes, noun: str) -> _Parsed:
     """Return the value that the JSON holds; raises `InvalidInputError`, in one line, for anything else."""
     try:
         return adapter.validate_json(text)
     except ValidationError as exc:
         # Of the branches of a union, the one that reads furthest is the one that was meant.
-        problem = _problem(max(exc.errors(include_input=False, include_url=False), key=lambda each: len(each["loc"])))
+        errors = exc.errors(include_input=False, include_url=False)
+        problem = _describe_error(max(errors, key=lambda error: len(error["loc"])))
     # Raised here, since pydantic's error, which quotes what it refused, would be kept as the context.
     raise InvalidInputError(f"not {noun}: {problem}")
 
 
-def _problem(error: ErrorDetails) -> str:
+def _describe_error(error: ErrorDetails) -> str:
     kind = error["type"]
     # The tags of unions, which pydantic puts among the keys, are not part of the JSON.
-    keys = [str(key) for key in error["loc"] if isinstance(key, int) or _is_field(key)]
+    keys = [
+        str(key)
+        for key in error["loc"]
+        if isinstance(key, int) or (key.isidentifier() and not key.isupper() and key != "str")
+    ]
     place = f"its {'.'.join(keys)!r:.100}" if keys else "it"
     if kind == "json_invalid":
         return f"it is not JSON ({error['ctx']['error']})"
@@ -235,7 +241,3 @@ def _problem(error: ErrorDetails) -> str:
         owner = f"its {'.'.join(keys[:-1])!r:.100}" if keys[:-1] else "it"
         return f"{owner} has {'no ' if kind == 'missing' else 'the unknown field '}{keys[-1]!r:.100}"
     return f"{place} {error['msg'].removeprefix('Input ')}" if keys else "it is not a JSON object"
-
-
-def _is_field(key: str) -> bool:
-    return key.isidentifier() and not key.isupper() and key != "str"

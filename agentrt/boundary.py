@@ -12,6 +12,7 @@ from pydantic_core import from_json, to_json
 
 from agentrt.block import (
     Base64Source,
+    ContentBlock,
     DataBlock,
     HintBlock,
     ProviderBlock,
@@ -24,7 +25,7 @@ from agentrt.block import (
 )
 from agentrt.message import Msg
 from agentrt.text import repr_of, whole_characters
-from agentrt.types import ChatUsage, FinishedReason
+from agentrt.types import ChatUsage, FinishedReason, JSONObject
 
 __all__ = [
     "is_base64",
@@ -37,9 +38,9 @@ __all__ = [
     "whole_characters",
 ]
 
-_T = TypeVar("_T")
+_Block = TypeVar("_Block")
 
-_TEXTS: dict[type, tuple[str, ...]] = {
+_TEXT_FIELDS: dict[type, tuple[str, ...]] = {
     TextBlock: ("id", "text"),
     ThinkingBlock: ("id", "thinking", "signature"),
     DataBlock: ("id", "name"),
@@ -50,10 +51,12 @@ _TEXTS: dict[type, tuple[str, ...]] = {
     Base64Source: ("data", "media_type"),
     URLSource: ("url", "media_type"),
 }
-_OPTIONAL = {(ThinkingBlock, "signature"), (DataBlock, "name"), (HintBlock, "source")}
-_TYPES: dict[type, Any] = {kind: each.default for kind in _TEXTS for each in fields(kind) if each.name == "type"}
-_REASONS = (None, *get_args(FinishedReason))
-_DEEPER = 16  # how deep metadata lies in a state, and some more
+_OPTIONAL_TEXTS = {(ThinkingBlock, "signature"), (DataBlock, "name"), (HintBlock, "source")}
+_TYPE_OF_CLASS: dict[type, object] = {
+    cls: field.default for cls in _TEXT_FIELDS for field in fields(cls) if field.name == "type"
+}
+_FINISHED_REASONS = (None, *get_args(FinishedReason))
+_STATE_DEPTH = 16  # how deep metadata lies in a state, and some more
 
 
 def is_base64(data: str) -> bool:
@@ -65,12 +68,12 @@ def is_base64(data: str) -> bool:
     return True
 
 
-def json_problem(value: Any) -> str | None:
+def json_problem(value: object) -> str | None:
     """Say why a value cannot be part of a saved state, `None` if it can."""
     return _json_size(value)[1]
 
 
-def json_size(value: Any) -> int:
+def json_size(value: object) -> int:
     """Return how many bytes of JSON a value has in a saved state; raises `ValueError`, saying why, if it has none."""
     size, problem = _json_size(value)
     if problem is not None:
@@ -78,19 +81,19 @@ def json_size(value: Any) -> int:
     return size
 
 
-def _json_size(value: Any) -> tuple[int, str | None]:
+def _json_size(value: object) -> tuple[int, str | None]:
     try:
         text = to_json(value, inf_nan_mode="constants")
     except (ValueError, RecursionError) as error:
         return 0, f"{error!s:.200}"
     try:
-        from_json(b"[" * _DEEPER + text + b"]" * _DEEPER, allow_inf_nan=False, cache_strings="none")
+        from_json(b"[" * _STATE_DEPTH + text + b"]" * _STATE_DEPTH, allow_inf_nan=False, cache_strings="none")
     except ValueError:
         return 0, "it holds a number that is not finite, or is nested too deep"
     return len(text), None
 
 
-def mend_block(block: _T, *, empty: bool = False) -> _T:
+def mend_block(block: _Block, *, empty: bool = False) -> _Block:
     """Return a block whose fields are what they should be: the same one, or else a copy.
 
     Half surrogate pairs are replaced, an id that is a number becomes a `str`, and a missing id or type is filled in;
@@ -98,14 +101,14 @@ def mend_block(block: _T, *, empty: bool = False) -> _T:
     """
     if is_plain_text(block):
         return block
-    changes = _changes(block, empty)
+    changes = _mended_fields(block, empty)
     if isinstance(block, DataBlock):
         if not isinstance(block.source, (Base64Source, URLSource)):
             raise ValueError(
                 f"a DataBlock whose source is {repr_of(block.source, 100)}: it must be Base64Source or URLSource"
             )
         source = block.source
-        if source_changes := _changes(source, empty):
+        if source_changes := _mended_fields(source, empty):
             changes["source"] = source = replace(source, **source_changes)
         if isinstance(source, Base64Source) and not is_base64(source.data):
             data = "".join(source.data.split())  # it may have been encoded line by line
@@ -117,7 +120,7 @@ def mend_block(block: _T, *, empty: bool = False) -> _T:
     return replace(block, **changes) if changes else block  # type: ignore[type-var]  # a dataclass
 
 
-def is_plain_text(block: Any) -> bool:
+def is_plain_text(block: object) -> bool:
     """Say whether it is a text block in which there is nothing to mend, as nearly always."""
     if block.__class__ is not TextBlock:
         return False
@@ -127,27 +130,27 @@ def is_plain_text(block: Any) -> bool:
     return text.isascii() and id.isascii()
 
 
-def _changes(block: Any, empty: bool) -> dict[str, Any]:
+def _mended_fields(block: Any, empty: bool) -> JSONObject:
     cls = block.__class__
-    if cls not in _TEXTS:
-        cls = next((each for each in cls.__mro__ if each in _TEXTS), None)
+    if cls not in _TEXT_FIELDS:
+        cls = next((base for base in cls.__mro__ if base in _TEXT_FIELDS), None)
         if cls is None:
             raise ValueError(f"{repr_of(block)}, which is not a block")
-    changes: dict[str, Any] = {}
-    for name in _TEXTS[cls]:
+    changes: JSONObject = {}
+    for name in _TEXT_FIELDS[cls]:
         value = getattr(block, name)
         if value.__class__ is not str:
-            if value is None and (cls, name) in _OPTIONAL:
+            if value is None and (cls, name) in _OPTIONAL_TEXTS:
                 continue
-            changes[name] = _as_text(cls, name, value, empty)
+            changes[name] = _mend_text(cls, name, value, empty)
         elif not value.isascii() and (whole := whole_characters(value)) is not value:
             changes[name] = whole
-    if block.type != _TYPES[cls]:
-        changes["type"] = _TYPES[cls]
+    if block.type != _TYPE_OF_CLASS[cls]:
+        changes["type"] = _TYPE_OF_CLASS[cls]
     return changes
 
 
-def _as_text(cls: type, name: str, value: Any, empty: bool) -> str:
+def _mend_text(cls: type, name: str, value: object, empty: bool) -> str:
     if isinstance(value, str):
         return whole_characters(str(value))
     if name == "id" and cls is not ToolResultBlock:
@@ -165,7 +168,7 @@ def mend_message(message: Msg) -> Msg:
     if is_plain_message(message):
         return message
     content = message.content
-    changes: dict[str, Any] = {}
+    changes: JSONObject = {}
     for name in ("name", "id"):
         value = getattr(message, name)
         if not isinstance(value, str):
@@ -179,12 +182,12 @@ def mend_message(message: Msg) -> Msg:
         changes |= _mended_content(content)
     else:
         raise ValueError(f"its content is {repr_of(content, 100)}: it must be a str or a list of blocks")
-    _check_outcome(message)
+    _refuse_unsavable_fields(message)
     return replace(message, **changes) if changes else message
 
 
 def is_plain_message(message: Msg) -> bool:
-    """Say whether it is a text and nothing more, in which there is nothing to mend, as nearly always."""
+    """Say whether its content is a `str` and all it has, in which there is nothing to mend, as nearly always."""
     content, name, id = message.content, message.name, message.id
     if content.__class__ is not str or name.__class__ is not str or id.__class__ is not str:
         return False
@@ -195,7 +198,7 @@ def is_plain_message(message: Msg) -> bool:
     return content.isascii() and name.isascii() and id.isascii()
 
 
-def _mended_content(content: list[Any]) -> dict[str, Any]:
+def _mended_content(content: list[ContentBlock]) -> JSONObject:
     try:
         blocks = [mend_block(block) for block in content]
     except ValueError as error:
@@ -203,7 +206,7 @@ def _mended_content(content: list[Any]) -> dict[str, Any]:
     return {"content": blocks} if any(new is not old for new, old in zip(blocks, content, strict=True)) else {}
 
 
-def _check_outcome(message: Msg) -> None:
+def _refuse_unsavable_fields(message: Msg) -> None:
     for name in ("metadata", "structured_output"):
         value = getattr(message, name)
         if not (isinstance(value, dict) or (value is None and name == "structured_output")):
@@ -216,7 +219,7 @@ def _check_outcome(message: Msg) -> None:
             raise ValueError(f"its usage is {repr_of(usage, 100)}: it must be a ChatUsage")
         if problem := json_problem(usage):
             raise ValueError(f"its usage cannot be saved: {problem}")
-    if message.finished_reason not in _REASONS or not isinstance(message.error, str | None):
+    if message.finished_reason not in _FINISHED_REASONS or not isinstance(message.error, str | None):
         reason, error = repr_of(message.finished_reason, 50), repr_of(message.error, 50)
         raise ValueError(f"its finished_reason is {reason}, its error {error}: leave them out")
     if not isinstance(message.created_at, int):

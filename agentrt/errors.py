@@ -24,10 +24,10 @@
     │   ├── Refused                    the model or its filter declined to answer
     │   └── Malformed                  an answer that cannot be used
     ├── ToolError                    a tool failed, or was asked for something it cannot do
-    ├── InputEnded                   a person was asked, and nobody can answer any more
+    ├── InputEnded                   the user was asked, but the input has ended
     └── StateError                   a state that cannot be saved or loaded
-        ├── SessionConflict            somebody else has saved the session in the meantime
-        ├── SessionCorrupt             what was saved is damaged, or is no state
+        ├── SessionConflict            another writer has saved the session in the meantime
+        ├── SessionCorrupt             what was saved is damaged, or is not a state
         ├── SessionIOError             the disk or the file system
         ├── SessionUnserializable      the state holds something that JSON cannot hold
         └── SessionVersion             saved by a version of agentrt that this one does not understand
@@ -188,7 +188,7 @@ class ToolError(AgentRTError):
 
 
 class InputEnded(AgentRTError, EOFError):
-    """A question was asked, but its input had come to an end: nobody can answer any more."""
+    """The user was asked a question, but the input had ended, so that no answer can come."""
 
 
 class StateError(AgentRTError):
@@ -200,7 +200,7 @@ class SessionConflict(StateError):
 
 
 class SessionCorrupt(StateError):
-    """What was saved is damaged, or is no state at all; it is kept for whoever wants to mend it."""
+    """What was saved is damaged, or is not a state at all; it is kept, so that it can be mended."""
 
 
 class SessionIOError(StateError):

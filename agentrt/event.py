@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from agentrt.block import ContentBlock, Strict, ToolCallBlock, ToolResultBlock, ToolResultState, parse_json
-from agentrt.types import ChatUsage, FinishedReason, PermissionDecision, PermissionRule, Role, ToolOutput
+from agentrt.types import ChatUsage, FinishedReason, JSONObject, PermissionDecision, PermissionRule, Role, ToolOutput
 
 __all__ = [
     "AgentEvent",
@@ -61,7 +61,7 @@ class AgentEvent(Strict):
     reply_id: str
     seq: int = field(default=0, kw_only=True)
     created_at: int = field(default_factory=time_ns, kw_only=True)
-    metadata: dict[str, Any] | None = field(default=None, kw_only=True)
+    metadata: JSONObject | None = field(default=None, kw_only=True)
 
     @property
     def type(self) -> str:
@@ -75,12 +75,12 @@ class AgentEvent(Strict):
 
     def to_json(self) -> str:
         """Return the event as one line of JSON."""
-        return _adapter().dump_json(self).decode()  # type: ignore[arg-type]  # the base is abstract, its children are the union
+        return _event_adapter().dump_json(self).decode()  # type: ignore[arg-type]  # the base is abstract, its children are the union
 
     @staticmethod
     def from_json(text: str | bytes) -> "AnyEvent":
         """Return the event that `to_json` wrote; raises `InvalidInputError`, saying why, for anything else."""
-        return parse_json(_adapter(), text, "an event")
+        return parse_json(_event_adapter(), text, "an event")
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class ReplyEndEvent(AgentEvent):
     session_id: str
     finished_reason: FinishedReason = "completed"
     error: str | None = None
-    structured_output: dict[str, Any] | None = None
+    structured_output: JSONObject | None = None
     type: Literal["REPLY_END"] = "REPLY_END"
 
 
@@ -347,7 +347,7 @@ class ExceedMaxItersEvent(AgentEvent):
 
 @dataclass(slots=True)
 class RequireUserConfirmEvent(AgentEvent):
-    """The reply waits for a person to decide on `tool_calls`; `questions` says of each, by its id, why it is asked."""
+    """The reply waits for the user to decide on `tool_calls`; `questions` says of each, by its id, why it is asked."""
 
     tool_calls: list[ToolCallBlock]
     questions: dict[str, PermissionDecision] = field(default_factory=dict)
@@ -364,7 +364,7 @@ class RequireExternalExecutionEvent(AgentEvent):
 
 @dataclass(slots=True)
 class ConfirmResult(Strict):
-    """A person's decision on one tool call; `rules` are to hold for later calls too, `feedback` is for the model."""
+    """The user's decision on one tool call; `rules` are to hold for later calls too, `feedback` is for the model."""
 
     confirmed: bool
     tool_call: ToolCallBlock
@@ -446,6 +446,6 @@ AnyEvent = Annotated[
 
 
 @cache
-def _adapter() -> TypeAdapter[AnyEvent]:
+def _event_adapter() -> TypeAdapter[AnyEvent]:
     # Built on first use: it takes milliseconds, and a program that never serialises should not pay for it at import.
     return TypeAdapter(AnyEvent)

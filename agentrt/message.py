@@ -10,6 +10,7 @@ from time import time_ns
 from typing import Any, Literal, TypeVar, get_args, overload
 
 from pydantic import TypeAdapter
+from pydantic_core import CoreConfig, SchemaSerializer
 
 from agentrt.block import (
     BLOCKS,
@@ -59,7 +60,7 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
     UserConfirmResultEvent,
 )
-from agentrt.types import ChatUsage, FinishedReason, Role
+from agentrt.types import ChatUsage, FinishedReason, JSONObject, Role
 
 __all__ = [
     "AssistantMsg",
@@ -81,11 +82,11 @@ __all__ = [
     "copy_block",
 ]
 
-_T = TypeVar("_T")
-_NEAR = 16
-_OPENINGS = (ReplyStartEvent, ReplyResumedEvent)
+_Cloned = TypeVar("_Cloned")
+_MAX_LOOK_BACK = 16
+_OPENING_EVENTS = (ReplyStartEvent, ReplyResumedEvent)
 _ROLES = ("user", "assistant", "system")
-_TYPES: tuple[str, ...] = get_args(BlockType)
+_BLOCK_TYPES: tuple[str, ...] = get_args(BlockType)
 _AFTER_A_CALL: tuple[BlockType, ...] = ("tool_result", "hint")
 
 
@@ -101,9 +102,9 @@ class Msg(InProcess, Strict):
     content: str | list[ContentBlock]
     role: Role
     id: str = field(default_factory=new_id, kw_only=True)
-    metadata: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    metadata: JSONObject = field(default_factory=dict, kw_only=True)
     usage: ChatUsage | None = field(default=None, kw_only=True)
-    structured_output: dict[str, Any] | None = field(default=None, kw_only=True)
+    structured_output: JSONObject | None = field(default=None, kw_only=True)
     finished_reason: FinishedReason | None = field(default=None, kw_only=True)
     error: str | None = field(default=None, kw_only=True)
     created_at: int = field(default_factory=time_ns, kw_only=True)
@@ -120,7 +121,7 @@ class Msg(InProcess, Strict):
             for block in self.content:
                 if not isinstance(block, BLOCKS):
                     raise TypeError(
-                        f"Msg content holds {block!r:.200}, which is no block: a block is an object, such as "
+                        f"Msg content holds {block!r:.200}, which is not a block: a block is an object, such as "
                         f"TextBlock('hi'), ToolCallBlock(id, name, input) or DataBlock(source)"
                     )
 
@@ -151,13 +152,13 @@ class Msg(InProcess, Strict):
     ) -> list[ContentBlock]: ...
     def get_content_blocks(self, block_type: BlockType | list[BlockType] | tuple[BlockType, ...] | None = None) -> Any:
         """Return the blocks of one type, of several types, or all of them, in order, in a new list."""
-        types = _types(block_type)
+        types = _check_types(block_type)
         blocks: list[ContentBlock] = [TextBlock(self.content)] if isinstance(self.content, str) else self.content
         return [block for block in blocks if block.type in types]
 
     def has_content_blocks(self, block_type: BlockType | list[BlockType] | tuple[BlockType, ...] | None = None) -> bool:
         """Say whether there is a block of that type, of one of these types, or any block at all."""
-        types = _types(block_type)
+        types = _check_types(block_type)
         if isinstance(self.content, str):
             return "text" in types
         return any(block.type in types for block in self.content)
@@ -182,7 +183,7 @@ class Msg(InProcess, Strict):
             new.content = [copy_block(block) for block in self.content]
         return new
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Msg":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Msg":
         # What hooks are given is copied each time; the general way takes five times as long.
         new = self.copy()
         new.usage = _clone(self.usage) if self.usage is not None else None
@@ -191,16 +192,16 @@ class Msg(InProcess, Strict):
 
     def to_json(self) -> str:
         """Return the message as one line of JSON."""
-        return _adapter().dump_json(self).decode()
+        return message_adapter().dump_json(self).decode()
 
     @staticmethod
     def from_json(text: str | bytes) -> "Msg":
         """Return the message that `to_json` wrote; raises `InvalidInputError`, saying why, for anything else."""
-        return parse_json(_adapter(), text, "a message")
+        return parse_json(message_adapter(), text, "a message")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: all of it, as text, since a model may write markup that is better not obeyed."""
-        blocks = "".join(map(_as_html, self.get_content_blocks()))
+        blocks = "".join(map(_block_as_html, self.get_content_blocks()))
         return f'<div style="white-space: pre-wrap"><b>{escape(self.name)}</b>{blocks}</div>'
 
     def append_event(self, event: AgentEvent) -> "Msg":
@@ -213,7 +214,7 @@ class Msg(InProcess, Strict):
         that reply; `REPLY_RESUMED` also replaces what was applied before it. An event that names a block which this
         message does not have raises `ValueError`.
         """
-        if event.reply_id != self.id and not (event.__class__ in _OPENINGS and _is_unused(self)):
+        if event.reply_id != self.id and not (event.__class__ in _OPENING_EVENTS and _is_unused(self)):
             return self
         apply = APPLY.get(event.__class__)
         if apply is not None:
@@ -221,13 +222,13 @@ class Msg(InProcess, Strict):
         return self
 
 
-def _types(block_type: Any) -> Sequence[str]:
+def _check_types(block_type: Any) -> Sequence[str]:
     if block_type is None:
-        return _TYPES
+        return _BLOCK_TYPES
     types = block_type if isinstance(block_type, (list, tuple)) else (block_type,)
-    for each in types:
-        if each not in _TYPES:
-            raise ValueError(f"there is no block type {each!r}: the types are {', '.join(_TYPES)}")
+    for name in types:
+        if name not in _BLOCK_TYPES:
+            raise ValueError(f"the block type {name!r} does not exist: the types are {', '.join(_BLOCK_TYPES)}")
     return types
 
 
@@ -260,7 +261,7 @@ def headed_like(message: Msg, content: str | list[ContentBlock]) -> Msg:
     return new
 
 
-def _as_html(block: ContentBlock) -> str:
+def _block_as_html(block: ContentBlock) -> str:
     if isinstance(block, TextBlock):
         return f"<div>{escape(block.text)}</div>"
     if isinstance(block, DataBlock):
@@ -269,7 +270,7 @@ def _as_html(block: ContentBlock) -> str:
         return f"<div><code>{escape(block.name)}({escape(block.input)})</code></div>"
     if isinstance(block, ToolResultBlock):
         output = [TextBlock(block.output)] if isinstance(block.output, str) else block.output
-        return f"<blockquote>{''.join(map(_as_html, output))}</blockquote>"
+        return f"<blockquote>{''.join(map(_block_as_html, output))}</blockquote>"
     if isinstance(block, ProviderBlock):
         text = block.content
     else:
@@ -281,12 +282,19 @@ def _data_as_html(block: DataBlock) -> str:
     kind = escape(block.source.media_type)
     if isinstance(block.source, Base64Source) and kind.startswith("image/"):
         return f'<img src="data:{kind};base64,{escape(block.source.data)}" style="max-width: 100%">'
-    return f"<div>[{kind}]</div>"  # an address is not fetched: it may tell somebody that it was
+    return f"<div>[{kind}]</div>"  # an address is not fetched: that would tell its server who reads this
 
 
 @cache
-def _adapter() -> TypeAdapter[Msg]:
+def message_adapter() -> TypeAdapter[Msg]:
+    """Return what reads and writes messages; built on first use, since that takes milliseconds."""
     return TypeAdapter(Msg)
+
+
+@cache
+def message_serializer() -> SchemaSerializer:
+    """Return what writes messages for a state: a number that is not finite as it is, so that it is noticed."""
+    return SchemaSerializer(message_adapter().core_schema, CoreConfig(ser_json_inf_nan="constants"))
 
 
 def copy_block(block: ContentBlock) -> ContentBlock:
@@ -303,7 +311,7 @@ def copy_block(block: ContentBlock) -> ContentBlock:
     return new
 
 
-def _clone(value: _T) -> _T:
+def _clone(value: _Cloned) -> _Cloned:
     # Several times cheaper than copy.copy, which goes through pickling's protocol.
     cls = value.__class__
     new = cls.__new__(cls)
@@ -314,33 +322,34 @@ def _clone(value: _T) -> _T:
 
 @cache
 def _field_names(cls: type[Any]) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(cls))
+    return tuple(field.name for field in fields(cls))
 
 
-class _Places:
+class _BlockIndex:
     """Where the blocks of a list are. As long as the list only grows, each block is looked at once."""
 
-    __slots__ = ("_known", "_places", "content")
+    __slots__ = ("_indexed", "_places", "content")
 
     def __init__(self, content: list[ContentBlock]) -> None:
         self.content = content
-        self._known = 0
+        self._indexed = 0
         self._places: dict[tuple[str, type], int] = {}
 
     def find(self, block_id: str, kind: type) -> ContentBlock | None:
         block = self._look_up(block_id, kind)
         if block is None:
-            self._known = 0
+            # The list may have been changed otherwise, by a withdrawal say: look at all of it before giving up.
+            self._indexed = 0
             self._places.clear()
             block = self._look_up(block_id, kind)
         return block
 
     def _look_up(self, block_id: str, kind: type) -> ContentBlock | None:
         content = self.content
-        for place in range(self._known, len(content)):
+        for place in range(self._indexed, len(content)):
             block = content[place]
             self._places[block.id, block.__class__] = place
-        self._known = len(content)
+        self._indexed = len(content)
         found = self._places.get((block_id, kind))
         if found is None or found >= len(content):
             return None
@@ -348,14 +357,14 @@ class _Places:
         return block if block.id == block_id and block.__class__ is kind else None
 
 
-def _places_in(msg: Msg, content: list[ContentBlock]) -> _Places:
-    places: _Places | None = getattr(msg, "in_process", None)
-    if places is None or places.content is not content:
-        places = msg.in_process = _Places(content)
-    return places
+def _index_of(msg: Msg, content: list[ContentBlock]) -> _BlockIndex:
+    index: _BlockIndex | None = getattr(msg, "in_process", None)
+    if index is None or index.content is not content:
+        index = msg.in_process = _BlockIndex(content)
+    return index
 
 
-def _blocks(msg: Msg) -> list[ContentBlock]:
+def _block_list(msg: Msg) -> list[ContentBlock]:
     if isinstance(msg.content, str):
         msg.content = [TextBlock(msg.content)] if msg.content else []
     return msg.content
@@ -366,45 +375,45 @@ def find_block(msg: Msg, block_id: str, kind: type) -> Any:
     content = msg.content
     if not isinstance(content, str):
         # From the end: the block that an event speaks of is nearly always the last one.
-        left = _NEAR
+        left = _MAX_LOOK_BACK
         for block in reversed(content):
             if block.id == block_id and block.__class__ is kind:
                 return block
             left -= 1
             if not left:
-                found = _places_in(msg, content).find(block_id, kind)
-                if found is not None:
-                    return found
+                indexed = _index_of(msg, content).find(block_id, kind)
+                if indexed is not None:
+                    return indexed
                 break
     raise ValueError(f"the message {msg.id!r} has no {kind.__name__} with id {block_id!r}: was an event left out?")
 
 
-def _reply_start(msg: Msg, event: ReplyStartEvent) -> None:
+def _start_reply(msg: Msg, event: ReplyStartEvent) -> None:
     msg.id, msg.name, msg.role, msg.created_at = event.reply_id, event.name, event.role, event.created_at
 
 
-def _reply_resumed(msg: Msg, event: ReplyResumedEvent) -> None:
+def _resume_reply(msg: Msg, event: ReplyResumedEvent) -> None:
     msg.id, msg.name, msg.role = event.reply_id, event.name or msg.name, event.role
     msg.created_at = event.begun_at or msg.created_at
     msg.content = [copy_block(block) for block in event.blocks]
     msg.usage = event.usage
 
 
-def _reply_end(msg: Msg, event: ReplyEndEvent) -> None:
+def _end_reply(msg: Msg, event: ReplyEndEvent) -> None:
     msg.finished_reason, msg.error = event.finished_reason, event.error
     msg.structured_output = event.structured_output
     if event.finished_reason != "completed":
         # A block that was begun and nothing more: providers would refuse the conversation from then on.
-        msg.content = [block for block in _blocks(msg) if not _is_empty(block)]
+        msg.content = [block for block in _block_list(msg) if not _is_empty_block(block)]
 
 
-def _is_empty(block: ContentBlock) -> bool:
+def _is_empty_block(block: ContentBlock) -> bool:
     if isinstance(block, ThinkingBlock):
         return not block.thinking and block.signature is None
     return isinstance(block, TextBlock) and not block.text
 
 
-def _model_call_end(msg: Msg, event: ModelCallEndEvent) -> None:
+def _add_usage(msg: Msg, event: ModelCallEndEvent) -> None:
     if event.input_tokens is None or event.output_tokens is None:
         if msg.usage is not None:  # the sum lacks this call
             msg.usage = replace(msg.usage, estimated=True)
@@ -424,81 +433,84 @@ def _model_call_end(msg: Msg, event: ModelCallEndEvent) -> None:
         usage.estimated = usage.estimated or msg.has_content_blocks(_AFTER_A_CALL)
 
 
-def _withdraw(msg: Msg, event: ModelCallRetryEvent | BlocksWithdrawnEvent) -> None:
-    dropped = set(event.block_ids)
-    msg.content = [block for block in _blocks(msg) if block.id not in dropped]
+def _withdraw_blocks(msg: Msg, event: ModelCallRetryEvent | BlocksWithdrawnEvent) -> None:
+    withdrawn = set(event.block_ids)
+    msg.content = [block for block in _block_list(msg) if block.id not in withdrawn]
 
 
-def _text_start(msg: Msg, event: TextBlockStartEvent) -> None:
-    _blocks(msg).append(TextBlock("", event.block_id))
+def _start_text(msg: Msg, event: TextBlockStartEvent) -> None:
+    _block_list(msg).append(TextBlock("", event.block_id))
 
 
-def _text_delta(msg: Msg, event: TextBlockDeltaEvent) -> None:
+def _append_text(msg: Msg, event: TextBlockDeltaEvent) -> None:
     block: Any = msg.content[-1] if msg.content else None
     if block.__class__ is not TextBlock or block.id != event.block_id:
         block = find_block(msg, event.block_id, TextBlock)
     # The local holds the only reference, so CPython appends in place and a long text costs linear time, not quadratic.
+    # An interpreter without reference counting copies instead, which is slower and no less right.
     text = block.text
     block.text = ""
     text += event.delta
     block.text = text
 
 
-def _text_end(msg: Msg, event: TextBlockEndEvent) -> None:
+def _replace_text(msg: Msg, event: TextBlockEndEvent) -> None:
     if event.text is not None:
         find_block(msg, event.block_id, TextBlock).text = event.text
 
 
-def _thinking_start(msg: Msg, event: ThinkingBlockStartEvent) -> None:
-    _blocks(msg).append(ThinkingBlock("", event.block_id))
+def _start_thinking(msg: Msg, event: ThinkingBlockStartEvent) -> None:
+    _block_list(msg).append(ThinkingBlock("", event.block_id))
 
 
-def _thinking_delta(msg: Msg, event: ThinkingBlockDeltaEvent) -> None:
+def _append_thinking(msg: Msg, event: ThinkingBlockDeltaEvent) -> None:
     block = find_block(msg, event.block_id, ThinkingBlock)
+    # As for text: the local holds the only reference.
     thinking = block.thinking
     block.thinking = ""
     thinking += event.delta
     block.thinking = thinking
 
 
-def _thinking_end(msg: Msg, event: ThinkingBlockEndEvent) -> None:
+def _sign_thinking(msg: Msg, event: ThinkingBlockEndEvent) -> None:
     if event.signature is not None:
         find_block(msg, event.block_id, ThinkingBlock).signature = event.signature
 
 
-def _data_start(msg: Msg, event: DataBlockStartEvent) -> None:
-    _blocks(msg).append(DataBlock(Base64Source("", event.media_type), event.name, event.block_id))
+def _start_data(msg: Msg, event: DataBlockStartEvent) -> None:
+    _block_list(msg).append(DataBlock(Base64Source("", event.media_type), event.name, event.block_id))
 
 
-def _data_delta(msg: Msg, event: DataBlockDeltaEvent) -> None:
-    _extend_data(find_block(msg, event.block_id, DataBlock), event)
+def _append_data(msg: Msg, event: DataBlockDeltaEvent) -> None:
+    _extend_data_block(find_block(msg, event.block_id, DataBlock), event)
 
 
-def _hint(msg: Msg, event: HintBlockEvent) -> None:
-    _blocks(msg).append(HintBlock(event.hint, event.source, event.block_id))
+def _add_hint(msg: Msg, event: HintBlockEvent) -> None:
+    _block_list(msg).append(HintBlock(event.hint, event.source, event.block_id))
 
 
-def _provider(msg: Msg, event: ProviderBlockEvent) -> None:
-    _blocks(msg).append(ProviderBlock(event.provider, event.content, event.block_id))
+def _add_provider_block(msg: Msg, event: ProviderBlockEvent) -> None:
+    _block_list(msg).append(ProviderBlock(event.provider, event.content, event.block_id))
 
 
-def _tool_call_start(msg: Msg, event: ToolCallStartEvent) -> None:
-    _blocks(msg).append(ToolCallBlock(event.tool_call_id, event.tool_call_name))
+def _start_tool_call(msg: Msg, event: ToolCallStartEvent) -> None:
+    _block_list(msg).append(ToolCallBlock(event.tool_call_id, event.tool_call_name))
 
 
-def _tool_call_delta(msg: Msg, event: ToolCallDeltaEvent) -> None:
+def _append_tool_input(msg: Msg, event: ToolCallDeltaEvent) -> None:
     block = find_block(msg, event.tool_call_id, ToolCallBlock)
+    # As for text: the local holds the only reference.
     text = block.input
     block.input = ""
     text += event.delta
     block.input = text
 
 
-def _tool_result_start(msg: Msg, event: ToolResultStartEvent) -> None:
-    _blocks(msg).append(ToolResultBlock(event.tool_call_id, event.tool_call_name, [], ToolResultState.RUNNING))
+def _start_tool_result(msg: Msg, event: ToolResultStartEvent) -> None:
+    _block_list(msg).append(ToolResultBlock(event.tool_call_id, event.tool_call_name, [], ToolResultState.RUNNING))
 
 
-def _tool_result_text(msg: Msg, event: ToolResultTextDeltaEvent) -> None:
+def _append_tool_text(msg: Msg, event: ToolResultTextDeltaEvent) -> None:
     output = find_block(msg, event.tool_call_id, ToolResultBlock).output
     if output and output[-1].id == event.block_id and isinstance(output[-1], TextBlock):
         block = output[-1]
@@ -510,14 +522,14 @@ def _tool_result_text(msg: Msg, event: ToolResultTextDeltaEvent) -> None:
         output.append(TextBlock(event.delta, event.block_id))
 
 
-def _tool_result_data(msg: Msg, event: ToolResultDataDeltaEvent) -> None:
+def _append_tool_data(msg: Msg, event: ToolResultDataDeltaEvent) -> None:
     output = find_block(msg, event.tool_call_id, ToolResultBlock).output
     if not (output and output[-1].id == event.block_id and isinstance(output[-1], DataBlock)):
         output.append(DataBlock(Base64Source("", event.media_type), event.name, event.block_id))
-    _extend_data(output[-1], event)
+    _extend_data_block(output[-1], event)
 
 
-def _extend_data(block: DataBlock, event: DataBlockDeltaEvent | ToolResultDataDeltaEvent) -> None:
+def _extend_data_block(block: DataBlock, event: DataBlockDeltaEvent | ToolResultDataDeltaEvent) -> None:
     source = block.source
     if event.url is not None:
         block.source = URLSource(event.url, event.media_type)
@@ -534,7 +546,7 @@ def _extend_data(block: DataBlock, event: DataBlockDeltaEvent | ToolResultDataDe
         source.data = data
 
 
-def _tool_result_end(msg: Msg, event: ToolResultEndEvent) -> None:
+def _end_tool_result(msg: Msg, event: ToolResultEndEvent) -> None:
     block = find_block(msg, event.tool_call_id, ToolResultBlock)
     block.state = event.state
     block.metadata = dict(event.metadata) if event.metadata else {}
@@ -543,7 +555,7 @@ def _tool_result_end(msg: Msg, event: ToolResultEndEvent) -> None:
     find_block(msg, event.tool_call_id, ToolCallBlock).state = ToolCallState.FINISHED
 
 
-def _set_state(state: ToolCallState) -> Callable[[Msg, Any], None]:
+def _set_call_states(state: ToolCallState) -> Callable[[Msg, Any], None]:
     def apply(msg: Msg, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> None:
         for call in event.tool_calls:
             find_block(msg, call.id, ToolCallBlock).state = state
@@ -551,7 +563,7 @@ def _set_state(state: ToolCallState) -> Callable[[Msg, Any], None]:
     return apply
 
 
-def _user_confirm_result(msg: Msg, event: UserConfirmResultEvent) -> None:
+def _apply_answers(msg: Msg, event: UserConfirmResultEvent) -> None:
     for result in event.confirm_results:
         call = find_block(msg, result.tool_call.id, ToolCallBlock)
         if call.state is ToolCallState.ASKING:
@@ -561,29 +573,29 @@ def _user_confirm_result(msg: Msg, event: UserConfirmResultEvent) -> None:
 
 
 APPLY: dict[type[AgentEvent], Callable[[Msg, Any], None]] = {
-    ReplyStartEvent: _reply_start,
-    ReplyResumedEvent: _reply_resumed,
-    ReplyEndEvent: _reply_end,
-    ModelCallEndEvent: _model_call_end,
-    ModelCallRetryEvent: _withdraw,
-    BlocksWithdrawnEvent: _withdraw,
-    TextBlockStartEvent: _text_start,
-    TextBlockDeltaEvent: _text_delta,
-    TextBlockEndEvent: _text_end,
-    ThinkingBlockStartEvent: _thinking_start,
-    ThinkingBlockDeltaEvent: _thinking_delta,
-    ThinkingBlockEndEvent: _thinking_end,
-    DataBlockStartEvent: _data_start,
-    DataBlockDeltaEvent: _data_delta,
-    HintBlockEvent: _hint,
-    ProviderBlockEvent: _provider,
-    ToolCallStartEvent: _tool_call_start,
-    ToolCallDeltaEvent: _tool_call_delta,
-    ToolResultStartEvent: _tool_result_start,
-    ToolResultTextDeltaEvent: _tool_result_text,
-    ToolResultDataDeltaEvent: _tool_result_data,
-    ToolResultEndEvent: _tool_result_end,
-    RequireUserConfirmEvent: _set_state(ToolCallState.ASKING),
-    RequireExternalExecutionEvent: _set_state(ToolCallState.SUBMITTED),
-    UserConfirmResultEvent: _user_confirm_result,
+    ReplyStartEvent: _start_reply,
+    ReplyResumedEvent: _resume_reply,
+    ReplyEndEvent: _end_reply,
+    ModelCallEndEvent: _add_usage,
+    ModelCallRetryEvent: _withdraw_blocks,
+    BlocksWithdrawnEvent: _withdraw_blocks,
+    TextBlockStartEvent: _start_text,
+    TextBlockDeltaEvent: _append_text,
+    TextBlockEndEvent: _replace_text,
+    ThinkingBlockStartEvent: _start_thinking,
+    ThinkingBlockDeltaEvent: _append_thinking,
+    ThinkingBlockEndEvent: _sign_thinking,
+    DataBlockStartEvent: _start_data,
+    DataBlockDeltaEvent: _append_data,
+    HintBlockEvent: _add_hint,
+    ProviderBlockEvent: _add_provider_block,
+    ToolCallStartEvent: _start_tool_call,
+    ToolCallDeltaEvent: _append_tool_input,
+    ToolResultStartEvent: _start_tool_result,
+    ToolResultTextDeltaEvent: _append_tool_text,
+    ToolResultDataDeltaEvent: _append_tool_data,
+    ToolResultEndEvent: _end_tool_result,
+    RequireUserConfirmEvent: _set_call_states(ToolCallState.ASKING),
+    RequireExternalExecutionEvent: _set_call_states(ToolCallState.SUBMITTED),
+    UserConfirmResultEvent: _apply_answers,
 }

@@ -6,11 +6,20 @@ import traceback
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-__all__ = ["escape_controls", "mask", "one_line", "repr_of", "short_repr", "user_frames_of", "whole_characters"]
+__all__ = [
+    "escape_controls",
+    "mask",
+    "one_line",
+    "repr_of",
+    "short_repr",
+    "type_with_article",
+    "user_frames_of",
+    "whole_characters",
+]
 
-_KEPT = {ord("\n"), ord("\t")}
-_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _KEPT
-_DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}  # they can make a text read as what it is not
+_HARMLESS = {ord("\n"), ord("\t")}
+_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _HARMLESS
+_DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}  # they can make text read as what it is not
 _SURROGATES = range(0xD800, 0xE000)  # no encoding takes them
 _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS} | {
     code: f"\\u{code:04x}" for code in (*_DIRECTIONS, *_SURROGATES)
@@ -38,8 +47,14 @@ def repr_of(value: object, longest: int = 200) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Return the text with everything spelt out that a terminal would obey, but for newlines and tabs."""
+    """Return the text with everything spelt out that a terminal would obey, except newlines and tabs."""
     return text.replace("\r\n", "\n").translate(_ESCAPES)
+
+
+def type_with_article(value: object) -> str:
+    """Return the name of the value's type as it stands in a sentence: "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def whole_characters(text: str) -> str:
@@ -63,8 +78,8 @@ _MAX_CAUSES = 10
 _PLUMBING = {"agentrt", "anyio", "asyncio", "concurrent", "outcome", "threading", "trio"}
 
 
-def user_frames_of(error: BaseException, words_of: Callable[[BaseException], str] | None = None) -> str:
-    """Return an error's type and traceback, from the first frame that is not ours; `words_of` adds its words.
+def user_frames_of(error: BaseException, message_of: Callable[[BaseException], str] | None = None) -> str:
+    """Return an error's type and traceback, from the first frame that is not ours; `message_of` adds its message.
 
     The errors that led to it stand before it, the last few of them: a chain may be of any length, or a circle.
     """
@@ -74,13 +89,13 @@ def user_frames_of(error: BaseException, words_of: Callable[[BaseException], str
         chain.append(cause)
         hidden = cause.__cause__ is not None or cause.__suppress_context__
         cause = cause.__cause__ if hidden else cause.__context__
-    return "\n".join(_own_frames(one, words_of) for one in reversed(chain))
+    return "\n".join(_describe_error_for_log(one, message_of) for one in reversed(chain))
 
 
-def _own_frames(error: BaseException, words_of: Callable[[BaseException], str] | None) -> str:
+def _describe_error_for_log(error: BaseException, message_of: Callable[[BaseException], str] | None) -> str:
     frames = "".join(traceback.format_tb(_skip_runtime_frames(error.__traceback__)))
-    words = words_of(error) if words_of else ""
-    return f"{frames}{type(error).__name__}{': ' if words else ''}{words}"
+    message = message_of(error) if message_of else ""
+    return f"{frames}{type(error).__name__}{': ' if message else ''}{message}"
 
 
 def _skip_runtime_frames(frames: TracebackType | None) -> TracebackType | None:
@@ -111,9 +126,5 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
     known = {form for secret in secrets if len(secret) >= _SHORTEST_SECRET for form in (secret, repr(secret)[1:-1])}
     for form in sorted(known, key=len, reverse=True):  # one may begin with another
         text = text.replace(form, _MASK)
-    return _SECRETS.sub(_mask_of, text)
-
-
-def _mask_of(match: re.Match[str]) -> str:
-    kept = match["before"] or match["scheme"] or match["name"] or ""
-    return f"{kept}{_MASK}"
+    # What says that a secret follows stays: the scheme of a URL, the name of a header.
+    return _SECRETS.sub(lambda match: f"{match['before'] or match['scheme'] or match['name'] or ''}{_MASK}", text)

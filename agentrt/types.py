@@ -94,7 +94,7 @@ class ChatResponse:
     usage: ChatUsage | None = None
     finished_reason: str | None = None
     id: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: JSONObject | None = None
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class ToolChoice:
     tools: list[str] | None = None
 
     def __post_init__(self) -> None:
-        mode: Any = self.mode
+        mode: object = self.mode  # as the caller wrote them, which need not be as the hints say
         tools: Any = self.tools
         if not isinstance(mode, str) or not mode:
             raise ValueError(
@@ -127,7 +127,7 @@ class ToolChunk:
     content: ToolOutput = field(default_factory=list)
     state: ToolResultState = ToolResultState.RUNNING
     is_last: bool = False
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: JSONObject = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class ToolResponse:
 
     content: ToolOutput = field(default_factory=list)
     state: ToolResultState = ToolResultState.SUCCESS
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: JSONObject = field(default_factory=dict)
     is_last: bool = True
 
 
@@ -188,7 +188,7 @@ class PermissionRule(Strict):
         for name in ("tool_name", "rule_content", "source"):
             value = getattr(self, name)
             if value is not None or name == "tool_name":
-                object.__setattr__(self, name, _text_of("PermissionRule", name, value))
+                object.__setattr__(self, name, _whole_text("PermissionRule", name, value))
             elif name == "source":
                 object.__setattr__(self, name, "")
 
@@ -197,9 +197,9 @@ class PermissionRule(Strict):
 class PermissionDecision(Strict):
     """What is to become of one tool call; to change one, make another with `dataclasses.replace`.
 
-    `message` is for the person who is asked, or for the model that is told no; `decision_reason` names the rule, the
-    mode or the tool that decided. `suggested_rules` are what a person may agree to, to be asked less. An ASK that is
-    `bypass_immune` is answered by a person and nobody else.
+    `message` is for the user who is asked, or for the model whose call is denied; `decision_reason` names the rule, the
+    mode or the tool that decided. `suggested_rules` are what the user may agree to, to be asked less. An ASK that is
+    `bypass_immune` is answered by the user and by nothing else.
     """
 
     behavior: PermissionBehavior
@@ -211,7 +211,7 @@ class PermissionDecision(Strict):
     def __post_init__(self) -> None:
         object.__setattr__(self, "behavior", PermissionBehavior(self.behavior))
         for name in ("message", "decision_reason"):
-            text = _text_of("PermissionDecision", name, getattr(self, name) or "")
+            text = _whole_text("PermissionDecision", name, getattr(self, name) or "")
             object.__setattr__(self, name, text)
         rules: Any = self.suggested_rules or []
         if not isinstance(rules, list) or not all(isinstance(rule, PermissionRule) for rule in rules):
@@ -221,8 +221,8 @@ class PermissionDecision(Strict):
         object.__setattr__(self, "suggested_rules", rules)
 
 
-def _text_of(cls: str, name: str, value: Any) -> str:
-    """Return what a decision says, as it can be saved; raises `TypeError` for what is not a text."""
+def _whole_text(cls: str, name: str, value: object) -> str:
+    """Return what a rule or decision says, as it can be saved; raises `TypeError` for what is not a `str`."""
     if not isinstance(value, str):
         raise TypeError(f"{cls}({name}=...) must be a str, not {repr_of(value)}")
     return whole_characters(value)

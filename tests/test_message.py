@@ -648,16 +648,18 @@ def test_an_event_that_changes_no_message_is_passed_over(cls, data):
 
 @pytest.mark.parametrize("content", [[{"type": "text", "text": "hi"}], [TextBlock("hi"), "hi"], [None]])
 def test_what_is_no_block_is_refused(content):
-    with pytest.raises(TypeError, match=r"Msg content holds .*, which is no block: a block is an object, such as"):
+    with pytest.raises(TypeError, match=r"Msg content holds .*, which is not a block: a block is an object, such as"):
         UserMsg("u", content)
 
 
 def test_a_type_that_no_block_has_is_refused_with_those_that_there_are():
     message = UserMsg("u", "hi")
     for ask in (message.get_content_blocks, message.has_content_blocks):
-        with pytest.raises(ValueError, match="no block type 'tool_use': the types are text, thinking, data, hint"):
+        with pytest.raises(
+            ValueError, match="the block type 'tool_use' does not exist: the types are text, thinking, data, hint"
+        ):
             ask("tool_use")
-        with pytest.raises(ValueError, match="no block type 'tool_use'"):
+        with pytest.raises(ValueError, match="the block type 'tool_use' does not exist"):
             ask(["text", "tool_use"])
     with pytest.raises(ValueError, match="the type of a ToolCallBlock is 'tool_call', not 'tool_use'"):
         ToolCallBlock("1", "f", "{}", type="tool_use")

@@ -1,7 +1,8 @@
-"""What a memory is asked for, wherever it keeps its messages."""
+"""The base class of memories, wherever they keep their messages."""
 
 from agentrt.message import Msg
 from agentrt.module import StateModule
+from agentrt.text import type_with_article
 
 __all__ = ["MemoryBase"]
 
@@ -10,12 +11,12 @@ class MemoryBase(StateModule):
     """Keeps messages in their order, each with marks by which it can be found again, and a summary of older ones."""
 
     revision: int | None = None
-    """A number that is another one when the memory's messages are; `None`: not known, so whoever asks looks at all."""
+    """A number that changes whenever the messages do; `None` where that is not known, so that a reader must look."""
 
     def __init__(self) -> None:
         super().__init__()
         self._compressed_summary = ""
-        self.register_state("_compressed_summary", custom_from_json=_checked_summary)
+        self.register_state("_compressed_summary", custom_from_json=_require_str)
 
     async def add(
         self, memories: Msg | list[Msg] | None, marks: str | list[str] | None = None, allow_duplicates: bool = False
@@ -60,10 +61,10 @@ class MemoryBase(StateModule):
 
     async def update_compressed_summary(self, summary: str) -> None:
         """Keep this summary in place of the one before."""
-        self._compressed_summary = _checked_summary(summary)
+        self._compressed_summary = _require_str(summary)
 
 
-def _checked_summary(summary: object) -> str:
+def _require_str(summary: object) -> str:
     if isinstance(summary, str):
         return summary
-    raise TypeError(f"a memory's summary must be a str, not a {type(summary).__name__}")
+    raise TypeError(f"a memory's summary must be a str, not {type_with_article(summary)}")

@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import CoreConfig, SchemaSerializer
+from pydantic import ValidationError
 
 from agentrt.errors import SessionCorrupt, SessionUnserializable
 from agentrt.memory.base import MemoryBase
-from agentrt.message import Msg
+from agentrt.message import Msg, message_adapter, message_serializer
+from agentrt.text import type_with_article
+from agentrt.types import JSONObject
 
 __all__ = ["InMemoryMemory"]
 
-_Entry = tuple[Msg, list[str]]
-_Index = tuple[list[_Entry], int, set[str]]
+_MarkedMessage = tuple[Msg, list[str]]
+_Index = tuple[list[_MarkedMessage], int, set[str]]
 
 
 class InMemoryMemory(MemoryBase):
@@ -23,12 +23,12 @@ class InMemoryMemory(MemoryBase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.content: list[_Entry] = []
+        self.content: list[_MarkedMessage] = []
         self.revision: int = 0
         self._index: _Index = (self.content, 0, set())
-        self.register_state("content", _saved, _loaded)
+        self.register_state("content", _content_to_json, _content_from_json)
 
-    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: JSONObject, strict: bool = True) -> None:
         """Take over a state that `state_dict` returned; one from before there were marks or summaries is fine, too."""
         if strict and isinstance(state_dict, dict):
             state_dict = {"_compressed_summary": "", **state_dict}
@@ -39,24 +39,24 @@ class InMemoryMemory(MemoryBase):
         self, memories: Msg | list[Msg] | None, marks: str | list[str] | None = None, allow_duplicates: bool = False
     ) -> None:
         """Add messages, each with these marks; unless `allow_duplicates`, those whose id is known are left out."""
-        wanted = _texts("marks", marks)
+        new_marks = _list_of_str("marks", marks)
         content, known = self.content, self._ids()
-        for msg in _messages(memories):
+        for msg in _list_of_messages(memories):
             if allow_duplicates or msg.id not in known:
-                content.append((msg.copy(), list(wanted)))
+                content.append((msg.copy(), list(new_marks)))
                 known.add(msg.id)
                 self.revision += 1
         self._index = (content, len(content), known)
 
     async def delete(self, msg_ids: list[str]) -> int:
         """Remove the messages with these ids, and return how many there were."""
-        ids = set(_texts("msg_ids", msg_ids))
+        ids = set(_list_of_str("msg_ids", msg_ids))
         return self._remove(lambda msg, _: msg.id in ids)
 
     async def delete_by_mark(self, mark: str | list[str]) -> int:
         """Remove the messages that have the mark, or any of them, and return how many there were."""
-        wanted = set(_texts("mark", mark))
-        return self._remove(lambda _, marks: not wanted.isdisjoint(marks))
+        unwanted = set(_list_of_str("mark", mark))
+        return self._remove(lambda _, marks: not unwanted.isdisjoint(marks))
 
     async def size(self) -> int:
         """Return the number of messages."""
@@ -72,14 +72,14 @@ class InMemoryMemory(MemoryBase):
     ) -> list[Msg]:
         """Return the messages, oldest first: those with `mark` and without `exclude_mark`, where these are given."""
         _check_marks(mark=mark, exclude_mark=exclude_mark)
-        found = [
+        messages = [
             msg.copy()
             for msg, marks in self.content
             if (mark is None or mark in marks) and (exclude_mark is None or exclude_mark not in marks)
         ]
         if prepend_summary and self._compressed_summary:
-            found.insert(0, Msg("user", self._compressed_summary, "user"))
-        return found
+            messages.insert(0, Msg("user", self._compressed_summary, "user"))
+        return messages
 
     async def update_messages_mark(
         self, new_mark: str | None, old_mark: str | None = None, msg_ids: list[str] | None = None
@@ -88,17 +88,17 @@ class InMemoryMemory(MemoryBase):
         _check_marks(new_mark=new_mark, old_mark=old_mark)
         if new_mark is None and old_mark is None:
             raise ValueError("update_messages_mark needs a new_mark to put on, an old_mark to take off, or both")
-        ids = None if msg_ids is None else set(_texts("msg_ids", msg_ids))
-        meant = [
+        ids = None if msg_ids is None else set(_list_of_str("msg_ids", msg_ids))
+        selected = [
             marks
             for msg, marks in self.content
             if (ids is None or msg.id in ids) and (old_mark is None or old_mark in marks)
         ]
-        for marks in meant:
-            marks[:] = [each for each in marks if each not in (old_mark, new_mark)]
+        for marks in selected:
+            marks[:] = [mark for mark in marks if mark not in (old_mark, new_mark)]
             if new_mark is not None:
                 marks.append(new_mark)
-        return len(meant)
+        return len(selected)
 
     def _ids(self) -> set[str]:
         """Return the ids of the messages, without a look at each of them if nothing but `add` has changed them."""
@@ -107,87 +107,73 @@ class InMemoryMemory(MemoryBase):
             return ids
         return {msg.id for msg, _ in self.content}
 
-    def _remove(self, is_meant: Callable[[Msg, list[str]], bool]) -> int:
+    def _remove(self, is_selected: Callable[[Msg, list[str]], bool]) -> int:
         before = len(self.content)
         self.revision += 1
-        self.content = [(msg, marks) for msg, marks in self.content if not is_meant(msg, marks)]
+        self.content = [(msg, marks) for msg, marks in self.content if not is_selected(msg, marks)]
         return before - len(self.content)
 
 
-def _saved(content: Iterable[_Entry]) -> list[list[Any]]:
-    return [[_as_json(number, msg), marks] for number, (msg, marks) in enumerate(content)]
+def _content_to_json(content: Iterable[_MarkedMessage]) -> list[list[object]]:
+    return [[_message_to_json(number, msg), marks] for number, (msg, marks) in enumerate(content)]
 
 
-def _as_json(number: int, msg: Msg) -> Any:
-    # Not by way of a JSON text: that has no place for surrogates, which a model may well have written. Pydantic's
-    # errors, which are ValueErrors, may quote the message: none goes on from here.
+def _message_to_json(number: int, msg: Msg) -> object:
+    # Not by way of a JSON text: that cannot hold surrogates, which a model may well have written. Pydantic's errors,
+    # which are ValueErrors, may quote the message: none leaves this function.
     with suppress(ValueError):  # what it could not be loaded from is not saved
-        found = _serializer().to_python(msg, mode="json", warnings="none")
-        _adapter().validate_python(found)
-        return found
+        # A number that is not finite stays what it is, for the save to refuse, and does not become `None`.
+        fields: object = message_serializer().to_python(msg, mode="json", warnings="none")
+        message_adapter().validate_python(fields)
+        return fields
     raise SessionUnserializable(
         f"message {number} of a memory holds something that JSON cannot hold, or not the type that it should have, "
-        f"most likely in its metadata: keep texts, finite numbers, lists and dicts there"
+        f"most likely in its metadata: keep strings, finite numbers, lists and dicts there"
     )
 
 
-def _loaded(content: Any) -> list[_Entry]:
+def _content_from_json(content: object) -> list[_MarkedMessage]:
     if not isinstance(content, list):
-        raise SessionCorrupt(f"a memory's content must be a list of messages, not a {type(content).__name__}")
-    return [_entry(number, each) for number, each in enumerate(content)]
+        raise SessionCorrupt(f"a memory's content must be a list of messages, not {type_with_article(content)}")
+    return [_message_from_json(number, saved) for number, saved in enumerate(content)]
 
 
-def _entry(number: int, saved: Any) -> _Entry:
-    fields, marks = (saved, []) if isinstance(saved, dict) else _pair(number, saved)
+def _message_from_json(number: int, saved: object) -> _MarkedMessage:
+    fields, marks = saved, []  # how messages were saved before there were marks
+    if not isinstance(saved, dict):
+        if not (isinstance(saved, list) and len(saved) == 2 and isinstance(saved[1], list)):
+            raise SessionCorrupt(f"message {number} of a memory must be a pair of a message and a list of its marks")
+        fields, marks = saved[0], _list_of_str("marks", saved[1])
     try:
-        return _adapter().validate_python(fields), marks
+        return message_adapter().validate_python(fields), marks
     except ValidationError as exc:
         place = ".".join(map(str, exc.errors(include_input=False)[0]["loc"]))
     # Raised here, since pydantic's error, which quotes what it refused, would go along as the context.
-    raise SessionCorrupt(
-        f"message {number} of a memory cannot be read: there is something wrong with its {place!r:.100}"
-    )
+    raise SessionCorrupt(f"message {number} of a memory cannot be read: something is wrong with its {place!r:.100}")
 
 
-def _pair(number: int, saved: Any) -> tuple[Any, list[str]]:
-    if isinstance(saved, list) and len(saved) == 2 and isinstance(saved[1], list):
-        return saved[0], _texts("marks", saved[1])
-    raise SessionCorrupt(f"message {number} of a memory must be a pair of a message and a list of its marks")
+def _list_of_messages(memories: Msg | list[Msg] | None) -> list[Msg]:
+    messages = [] if memories is None else [memories] if isinstance(memories, Msg) else _as_list(memories)
+    for message in messages:
+        if not isinstance(message, Msg):
+            raise TypeError(f"a memory takes a Msg, a list of them or None, not {type_with_article(message)}")
+    return messages
 
 
-def _messages(memories: Msg | list[Msg] | None) -> list[Msg]:
-    found = [] if memories is None else [memories] if isinstance(memories, Msg) else _listed(memories)
-    for each in found:
-        if not isinstance(each, Msg):
-            raise TypeError(f"a memory takes a Msg, a list of them or None, not a {type(each).__name__}")
-    return found
+def _list_of_str(name: str, value: str | Iterable[str] | None) -> list[str]:
+    items = [] if value is None else [value] if isinstance(value, str) else _as_list(value)
+    for item in items:
+        if not isinstance(item, str):
+            raise TypeError(f"{name} must be a str or a list of them, not {type_with_article(item)}")
+    return items
 
 
-def _texts(what: str, given: str | Iterable[str] | None) -> list[str]:
-    found = [] if given is None else [given] if isinstance(given, str) else _listed(given)
-    for each in found:
-        if not isinstance(each, str):
-            raise TypeError(f"{what} must be texts, not a {type(each).__name__}")
-    return found
-
-
-def _listed(given: Any) -> list[Any]:
-    # What is no collection is refused as the item that it may have been meant as.
-    return list(given) if isinstance(given, Iterable) else [given]
+def _as_list(value: Any) -> list[Any]:
+    # What is not a collection is refused by the caller as the item that it may have been meant as.
+    return list(value) if isinstance(value, Iterable) else [value]
 
 
 def _check_marks(**marks: str | None) -> None:
     for name, mark in marks.items():
         if mark is not None and not isinstance(mark, str):
-            raise TypeError(f"{name} must be a str or None, not a {type(mark).__name__}")
-
-
-@cache
-def _serializer() -> SchemaSerializer:
-    # A number that is not finite stays what it is, for the save to refuse, and does not become `None`.
-    return SchemaSerializer(_adapter().core_schema, CoreConfig(ser_json_inf_nan="constants"))
-
-
-@cache
-def _adapter() -> TypeAdapter[Msg]:
-    return TypeAdapter(Msg)
+            raise TypeError(f"{name} must be a str or None, not {type_with_article(mark)}")

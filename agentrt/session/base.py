@@ -1,4 +1,4 @@
-"""What a session is asked for, wherever it keeps its states."""
+"""The base class of sessions, wherever they keep their states."""
 
 from agentrt.module import StateModule
 

@@ -1,25 +1,24 @@
-"""Sessions in files of JSON, which a person can read."""
+"""Sessions in files of JSON, which people can read."""
 
 import json
 import re
 from contextlib import suppress
 from functools import partial
 from os import PathLike
-from pathlib import Path
-from typing import Any
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from agentrt.errors import ConfigError, SessionCorrupt, UsageError
 from agentrt.module import StateModule, load_states, save_states
 from agentrt.session.base import SessionBase
-from agentrt.state.file import FileKeeper, SessionFile, name_of, read_file
+from agentrt.state.file import AtomicFile, FileKeeper, hash_name, read_file
 from agentrt.state.store import check_session_id
+from agentrt.types import JSONObject
 
 __all__ = ["JSONSession"]
 
 # What may stand in a file's name as it is. A hash may not, so that nobody can choose an id which is another one's name.
-_PLAIN = re.compile(r"(?![0-9a-fA-F]{64}\Z)[\w@+=,~-][\w@+=,~. -]*")
+_PLAIN_NAME = re.compile(r"(?![0-9a-fA-F]{64}\Z)[\w@+=,~-][\w@+=,~. -]*")
 _MAX_NAME = 200  # bytes: file systems take 255
 
 
@@ -28,7 +27,7 @@ class JSONSession(FileKeeper, SessionBase):
 
     The file is `{session_id}.json`, or `{user_id}_{session_id}.json`: the same for user "a_b" with session "c" as for
     user "a" with session "b_c", so where users must not see each other's, no user's id should have an underscore. Where
-    that is no safe name for a file (too long, begins with a dot, has a sign like / or :), its SHA-256 is the name.
+    that is not a safe name for a file (too long, begins with a dot, has a sign like / or :), its SHA-256 is the name.
 
     A save is on the disk when it returns, and a crash leaves the old file or the new one; of two writers, the last one
     wins. Raises `SessionIOError` when the disk fails or takes more than ten seconds, `SessionCorrupt` for a damaged
@@ -45,8 +44,9 @@ class JSONSession(FileKeeper, SessionBase):
         """Keep the states of these modules as they are now, in place of what the session held before."""
         await checkpoint_if_cancelled()
         file = self._file(session_id, user_id)
-        states = save_states(_checked(modules))
-        await self._change(file, "save", partial(_write, file, states))
+        _check_modules(modules)
+        states = save_states(modules)
+        await self._change(file, "save", partial(_write_states, file, states))
 
     async def load_session_state(
         self, session_id: str, user_id: str = "", allow_not_exist: bool = True, **modules: StateModule
@@ -57,70 +57,63 @@ class JSONSession(FileKeeper, SessionBase):
         there is no such session. Raises `KeyError` for a state that lacks what its module has.
         """
         file = self._file(session_id, user_id)
-        _checked(modules)
-        states = await self._read(file, partial(_load, file))
+        _check_modules(modules)
+        states = await self._read(file, partial(_load_states, file))
         if states is None:
             if allow_not_exist:
                 return
-            raise ValueError(f"there is no session {session_id!r:.100}: {str(file.path)!r} does not exist")
-        found = {name: module for name, module in modules.items() if name in states}
-        _check_states(file, states, found)
+            raise ValueError(f"session {session_id!r:.100} does not exist: {str(file.path)!r} was not found")
+        saved = {name: module for name, module in modules.items() if name in states}
+        for name in saved:
+            if not isinstance(states[name], dict):
+                raise SessionCorrupt(f"{_describe_file(file)} holds no state under {name!r:.100}; it is kept as it is")
         try:
-            load_states(found, states)
+            load_states(saved, states)
         except Exception as exc:
-            exc.add_note(f"agentrt: raised when session {session_id!r:.100} was to be loaded from {_name(file.path)}")
+            exc.add_note(
+                f"agentrt: raised when session {session_id!r:.100} was to be loaded from {_describe_file(file)}"
+            )
             raise
 
-    def _file(self, session_id: str, user_id: str) -> SessionFile:
+    def _file(self, session_id: str, user_id: str) -> AtomicFile:
         check_session_id(session_id)
         if not isinstance(user_id, str):
             raise UsageError(
-                f"a user id must be a text, not {user_id!r:.100}; modules are given by their names, as in agent=agent"
+                f"a user id must be a str, not {user_id!r:.100}; modules are given by their names, as in agent=agent"
             )
         name = f"{user_id}_{session_id}" if user_id else session_id
-        if not _is_plain(name):
-            name = name_of(name)
-        temporary = f"{name_of(f'{name}.json')}.tmp"
-        return SessionFile(session_id, self._directory / f"{name}.json", self._directory / temporary)
+        if not (_PLAIN_NAME.fullmatch(name) and len(name.encode()) <= _MAX_NAME):
+            name = hash_name(name)
+        temporary = f"{hash_name(f'{name}.json')}.tmp"
+        return AtomicFile(session_id, self._directory / f"{name}.json", self._directory / temporary)
 
 
-def _is_plain(name: str) -> bool:
-    return _PLAIN.fullmatch(name) is not None and len(name.encode()) <= _MAX_NAME
-
-
-def _write(file: SessionFile, states: dict[str, Any], deadline: float) -> None:
-    # As the bytes that they are, surrogates too: what a model wrote is to come back, even where it is no good text.
+def _write_states(file: AtomicFile, states: JSONObject, deadline: float) -> None:
+    # As the bytes that they are, surrogates too: what a model wrote is to come back, even if it is not valid Unicode.
     data = json.dumps(states, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    with file.locked(deadline):
+    with file.lock(deadline):
         file.replace(data)
         file.sync()
 
 
-def _load(file: SessionFile, deadline: float) -> dict[str, Any] | None:
+def _load_states(file: AtomicFile, deadline: float) -> JSONObject | None:
     try:
         data = read_file(file.path)
     except FileNotFoundError:
         return None
     with suppress(ValueError, RecursionError):
-        found = json.loads(data.decode("utf-8", "surrogatepass"))
-        if isinstance(found, dict):
-            return found
+        states = json.loads(data.decode("utf-8", "surrogatepass"))
+        if isinstance(states, dict):
+            return states
     # Raised here, since the errors above, which hold what they refused, would go along as the context.
-    raise SessionCorrupt(f"{_name(file.path)} is damaged, or no session at all; it is kept as it is")
+    raise SessionCorrupt(f"{_describe_file(file)} is damaged, or is not a session; it is kept as it is")
 
 
-def _check_states(file: SessionFile, states: dict[str, Any], modules: dict[str, StateModule]) -> None:
-    for name in modules:
-        if not isinstance(states[name], dict):
-            raise SessionCorrupt(f"{_name(file.path)} holds no state under {name!r:.100}; it is kept as it is")
+def _describe_file(file: AtomicFile) -> str:
+    return f"the file {str(file.path)!r}"
 
 
-def _name(path: Path) -> str:
-    return f"the file {str(path)!r}"
-
-
-def _checked(modules: dict[str, StateModule]) -> dict[str, StateModule]:
+def _check_modules(modules: dict[str, StateModule]) -> None:
     for name, module in modules.items():
         if not isinstance(module, StateModule):
             raise TypeError(f"{name}=... must be a StateModule, whose state can be saved, not {module!r:.100}")
-    return modules

@@ -1,4 +1,4 @@
-"""States in files: one file per session, whole at any moment, whoever dies.
+"""States in files: one file per session, whole at any moment, whichever process dies.
 
 A file is three pieces of JSON: a line with the format, its version and the SHA-256 of all that follows; a line with the
 session's id and revision; the state. `tail -n +2 FILE | sha256sum` checks it by hand.
@@ -18,7 +18,7 @@ from hashlib import sha256
 from json import dumps
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 from anyio import to_thread
@@ -28,26 +28,27 @@ from pydantic_core import from_json
 from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionVersion
 from agentrt.state.state import AgentState, state_from_json, state_to_json
 from agentrt.state.store import check_revision, check_session_id, next_revision
+from agentrt.types import JSONObject
 
 if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
 
-__all__ = ["FileKeeper", "FileStateStore", "SessionFile", "name_of", "read_file"]
+__all__ = ["AtomicFile", "FileKeeper", "FileStateStore", "hash_name", "read_file"]
 
 _FORMAT = "agentrt-state"
 _VERSION = 1
-_PATIENCE = 10.0  # seconds
-_GRACE = 1.0
+_MAX_WAIT = 10.0  # seconds
+_EXTRA_WAIT = 1.0
 _NEVER_A_FOLDER = {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _TEMPORARY = re.compile(r"[0-9a-f]{64}\.tmp")
-_T = TypeVar("_T")
-_Work = Callable[[float], _T]
+_Result = TypeVar("_Result")
+_FileWork = Callable[[float], _Result]
 
 
-def _folder(directory: object, cls: str) -> Path:
+def _resolve_folder(directory: object, cls: str) -> Path:
     """Return the path; raises `ConfigError` for what is not a folder and can never become one."""
     path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
     if not isinstance(path, str) or not path:
@@ -69,35 +70,35 @@ class FileKeeper:
     """Keeps sessions in files of one directory, each changed whole, and one operation on it after the other."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._directory = _folder(directory, type(self).__name__)
-        self._turns: dict[Path, _Turn] = {}
+        self._directory = _resolve_folder(directory, type(self).__name__)
+        self._last: dict[Path, _QueuedOperation] = {}
         self._is_ready = False
 
-    async def _change(self, file: "SessionFile", doing: str, work: _Work[None]) -> None:
-        await self._in_turn(file, doing, partial(self._ready_for, work), shield=True)
+    async def _change(self, file: "AtomicFile", doing: str, work: _FileWork[None]) -> None:
+        await self._run_in_order(file, doing, partial(self._prepare_and_run, work), shield=True)
 
-    async def _read(self, file: "SessionFile", work: _Work[_T]) -> _T:
-        return await self._in_turn(file, "load", work, shield=False)
+    async def _read(self, file: "AtomicFile", work: _FileWork[_Result]) -> _Result:
+        return await self._run_in_order(file, "load", work, shield=False)
 
-    def _ready_for(self, work: _Work[None], deadline: float) -> None:
+    def _prepare_and_run(self, work: _FileWork[None], deadline: float) -> None:
         if not self._is_ready:
             _make_directory(self._directory)
-            _sweep(self._directory)
+            _remove_leftovers(self._directory)
             self._is_ready = True
         work(deadline)
 
-    async def _in_turn(self, file: "SessionFile", doing: str, work: _Work[_T], *, shield: bool) -> _T:
-        turn = self._turns[file.path] = _Turn(self._turns.get(file.path))
-        run = partial(file.naming_errors, doing, partial(turn.run, work, time.monotonic() + _PATIENCE))
+    async def _run_in_order(self, file: "AtomicFile", doing: str, work: _FileWork[_Result], *, shield: bool) -> _Result:
+        operation = self._last[file.path] = _QueuedOperation(self._last.get(file.path))
+        run = partial(file.naming_errors, doing, partial(operation.run, work, time.monotonic() + _MAX_WAIT))
         try:
-            # The thread's own patience ends first, unless it is the disk that hangs.
-            with anyio.move_on_after(_PATIENCE + _GRACE, shield=shield):
+            # The thread stops waiting first, unless it is the disk that hangs.
+            with anyio.move_on_after(_MAX_WAIT + _EXTRA_WAIT, shield=shield):
                 return await to_thread.run_sync(run, abandon_on_cancel=True)
         finally:
-            turn.leave()
-            if turn.is_over() and self._turns.get(file.path) is turn:
-                del self._turns[file.path]
-        raise file.error(doing, f"no answer for {_PATIENCE:g} seconds, so it may or may not have been done")
+            operation.withdraw()
+            if operation.is_done() and self._last.get(file.path) is operation:
+                del self._last[file.path]
+        raise file.error(doing, f"no answer for {_MAX_WAIT:g} seconds, so it may or may not have been done")
 
 
 class FileStateStore(FileKeeper):
@@ -135,31 +136,31 @@ class FileStateStore(FileKeeper):
 
     def _file(self, session_id: str) -> "_StateFile":
         check_session_id(session_id)
-        name = name_of(session_id)
+        name = hash_name(session_id)
         return _StateFile(session_id, self._directory / f"{name}.state", self._directory / f"{name}.tmp")
 
 
-class _Turn:
+class _QueuedOperation:
     """One operation on a session: runs in a thread when those before it are over, unless its caller left by then.
 
-    A task that `asyncio` itself cancels leaves at once, whatever shields it: its thread then goes on alone, and the
+    A task that `asyncio` itself cancels leaves at once, whatever shields it: its thread then continues alone, and the
     next operation must not overtake it.
     """
 
-    __slots__ = ("_before", "_claim", "_ended", "_never_ran")
+    __slots__ = ("_claim", "_ended", "before", "never_ran")
 
-    def __init__(self, before: "_Turn | None") -> None:
-        while before is not None and before._never_ran:
-            before = before._before
-        self._before: _Turn | None = before
+    def __init__(self, before: "_QueuedOperation | None") -> None:
+        while before is not None and before.never_ran:
+            before = before.before
+        self.before: _QueuedOperation | None = before
         self._claim = Lock()
         self._ended = Event()
-        self._never_ran: bool = False
+        self.never_ran: bool = False
 
-    def run(self, work: _Work[_T], deadline: float) -> _T:
-        if self._before is not None and not self._before._wait(deadline):
-            raise TimeoutError(errno.ETIMEDOUT, f"an earlier access to it has not ended for {_PATIENCE:g} seconds")
-        self._before = None
+    def run(self, work: _FileWork[_Result], deadline: float) -> _Result:
+        if self.before is not None and not self.before.wait(deadline):
+            raise TimeoutError(errno.ETIMEDOUT, f"an earlier operation on it has not ended for {_MAX_WAIT:g} seconds")
+        self.before = None  # so that a long queue is not kept alive by its last operation
         if not self._claim.acquire(blocking=False):
             raise TimeoutError(errno.ECANCELED, "its caller has left")  # and does not see this
         try:
@@ -167,24 +168,26 @@ class _Turn:
         finally:
             self._ended.set()
 
-    def leave(self) -> None:
+    def withdraw(self) -> None:
+        """Prevent the operation from running, unless it already does."""
         if self._claim.acquire(blocking=False):
-            self._never_ran = True
+            self.never_ran = True
             self._ended.set()
 
-    def is_over(self) -> bool:
-        return self._wait(0)
+    def is_done(self) -> bool:
+        return self.wait(0)
 
-    def _wait(self, deadline: float) -> bool:
-        before = self._before
-        if before is not None and not before._wait(deadline):
+    def wait(self, deadline: float) -> bool:
+        """Wait for this operation and all before it; returns whether they ended in time."""
+        before = self.before
+        if before is not None and not before.wait(deadline):
             return False
         return self._ended.wait(max(0, deadline - time.monotonic()))
 
 
 @dataclass(frozen=True, slots=True)
-class SessionFile:
-    """The file of one session, and the temporary one, with a `name_of`, by way of which it is changed.
+class AtomicFile:
+    """The file of one session, and the temporary one, named by a `hash_name`, by way of which it is replaced.
 
     Each method runs in a thread, from start to end.
     """
@@ -193,9 +196,9 @@ class SessionFile:
     path: Path
     temporary: Path
 
-    def locked(self, deadline: float) -> AbstractContextManager[None]:
+    def lock(self, deadline: float) -> AbstractContextManager[None]:
         """Keep other processes from changing the file."""
-        return _locked(_lock_of(self.temporary), deadline)
+        return _hold_lock(_lock_path(self.temporary), deadline)
 
     def replace(self, data: bytes) -> None:
         """Put `data` in the file's place, under its lock; it is safe there once `sync` has returned, too."""
@@ -211,7 +214,7 @@ class SessionFile:
         """Wait until the disk knows the names in the directory as they are now."""
         _sync_directory(self.path.parent)
 
-    def naming_errors(self, doing: str, work: Callable[[], _T]) -> _T:
+    def naming_errors(self, doing: str, work: Callable[[], _Result]) -> _Result:
         """Return what `work` returns, and raise `SessionIOError` where it raises `OSError`."""
         try:
             return work()
@@ -223,25 +226,29 @@ class SessionFile:
         return SessionIOError(f"could not {doing} session {self.session_id!r:.100} in {str(self.path)!r}: {reason}")
 
 
-class _StateFile(SessionFile):
+class _StateFile(AtomicFile):
     __slots__ = ()
 
     def load(self, deadline: float) -> AgentState | None:
-        found = self._read()
-        return None if found is None else state_from_json(found[1], found[0], f"the file {str(self.path)!r}")
+        saved = self._read()
+        if saved is None:
+            return None
+        revision, text = saved
+        return state_from_json(text, revision, f"the file {str(self.path)!r}")
 
     def write(self, state: AgentState, text: bytes, deadline: float) -> None:
-        with self.locked(deadline):
-            found = self._read()
-            saved = 0 if found is None else found[0]
-            check_revision(state, saved)
-            revision = next_revision(saved)
-            self.replace(_encode(self.session_id, revision, text))
+        with self.lock(deadline):
+            saved = self._read()
+            saved_revision = 0 if saved is None else saved[0]
+            check_revision(state, saved_revision)
+            revision = next_revision(saved_revision)
+            self.replace(_encode_file(self.session_id, revision, text))
+            # Before the sync, which may fail: the file has been replaced, so the next save is based on this one.
             state.revision = revision
             self.sync()
 
     def remove(self, deadline: float) -> None:
-        with self.locked(deadline):
+        with self.lock(deadline):
             for path in (self.temporary, self.path):
                 with suppress(FileNotFoundError):
                     os.unlink(path)
@@ -249,50 +256,50 @@ class _StateFile(SessionFile):
 
     def _read(self) -> tuple[int, bytes] | None:
         try:
-            return _decode(self.session_id, read_file(self.path), self.path)
+            return _decode_file(self.session_id, read_file(self.path), self.path)
         except FileNotFoundError:
             return None
 
 
-def name_of(text: str) -> str:
-    """Return the SHA-256 of a text in hex: a name for a file that fits everywhere and leads nowhere else."""
+def hash_name(text: str) -> str:
+    """Return the SHA-256 of the text in hex: the name of a file that is valid everywhere and leads nowhere else."""
     return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def _encode(session_id: str, revision: int, text: bytes) -> bytes:
+def _encode_file(session_id: str, revision: int, text: bytes) -> bytes:
     about = dumps({"session_id": session_id, "revision": revision})
     rest = b"".join([about.encode(), b"\n", text, b"\n"])
     head = dumps({"format": _FORMAT, "version": _VERSION, "sha256": sha256(rest).hexdigest()})
     return b"".join([head.encode(), b"\n", rest])
 
 
-def _decode(session_id: str, data: bytes, path: Path) -> tuple[int, bytes]:
+def _decode_file(session_id: str, data: bytes, path: Path) -> tuple[int, bytes]:
     first, _, rest = data.partition(b"\n")
     second, _, text = rest.partition(b"\n")
-    head, about = _object(first), _object(second)
-    kept = f"the file {str(path)!r} is kept as it is"
+    head, about = _parse_line(first), _parse_line(second)
+    left_alone = f"the file {str(path)!r} is kept as it is"
     if head.get("format") != _FORMAT or not isinstance(head.get("version"), int):
-        raise SessionCorrupt(f"this is no saved state of agentrt, or its beginning is damaged; {kept}")
+        raise SessionCorrupt(f"this is not a saved state of agentrt, or its beginning is damaged; {left_alone}")
     if head["version"] != _VERSION:
         raise SessionVersion(
-            f"the state was saved in format {head['version']}, and this version of agentrt knows {_VERSION}; {kept}, "
-            f"so load it with the version that saved it, or a newer one"
+            f"the state was saved in format {head['version']}, but this version of agentrt reads {_VERSION}; "
+            f"{left_alone}, so load it with the version that saved it, or a newer one"
         )
     if head.get("sha256") != sha256(rest).hexdigest():
         raise SessionCorrupt(
-            f"the saved state of session {session_id!r:.100} is damaged, its checksum is wrong; {kept}: "
+            f"the saved state of session {session_id!r:.100} is damaged, its checksum is wrong; {left_alone}: "
             f"put a copy in its place, or delete the session to begin it anew"
         )
     revision = about.get("revision")
     if about.get("session_id") != session_id or not isinstance(revision, int):
-        raise SessionCorrupt(f"the saved state is of another session than {session_id!r:.100}; {kept}")
+        raise SessionCorrupt(f"the saved state is of another session than {session_id!r:.100}; {left_alone}")
     return revision, text
 
 
-def _object(line: bytes) -> dict[str, Any]:
+def _parse_line(line: bytes) -> JSONObject:
     with suppress(ValueError):
-        if isinstance(found := from_json(line), dict):
-            return found
+        if isinstance(parsed := from_json(line), dict):
+            return parsed
     return {}
 
 
@@ -317,10 +324,10 @@ def _write_new(path: Path, data: bytes) -> None:
 
 
 def _make_directory(directory: Path) -> None:
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
-        _sync_directory(each.parent)
+    missing = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _sync_directory(folder.parent)
     if not directory.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
@@ -335,26 +342,26 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _sweep(directory: Path) -> None:
+def _remove_leftovers(directory: Path) -> None:
     """Remove what was left by processes that died in a save: temporary files whose lock nobody holds."""
     for path in directory.glob("*.tmp"):
         if _TEMPORARY.fullmatch(path.name):
-            with suppress(OSError), _locked(_lock_of(path), deadline=0):
+            with suppress(OSError), _hold_lock(_lock_path(path), deadline=0):
                 os.unlink(path)
 
 
-def _lock_of(path: Path) -> Path:
+def _lock_path(path: Path) -> Path:
     # A file to lock for every 256th of the sessions: the session's own file is replaced by each save, and a lock file
     # per session could never be removed without a race.
     return path.with_name(f"{path.name[:2]}.lock")
 
 
 @contextmanager
-def _locked(path: Path, deadline: float) -> Iterator[None]:
+def _hold_lock(path: Path, deadline: float) -> Iterator[None]:
     # The lock is the kernel's: it goes with its process, so a dead one leaves none behind.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, 0o600)
     try:
-        _lock(descriptor, deadline)
+        _acquire_lock(descriptor, deadline)
         try:
             yield
         finally:
@@ -363,11 +370,11 @@ def _locked(path: Path, deadline: float) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, deadline: float) -> None:
+def _acquire_lock(descriptor: int, deadline: float) -> None:
     pause = 0.0005
     while not _try_lock(descriptor):
         if time.monotonic() >= deadline:
-            raise TimeoutError(errno.ETIMEDOUT, f"another process has held its lock for {_PATIENCE:g} seconds")
+            raise TimeoutError(errno.ETIMEDOUT, f"another process has held its lock for {_MAX_WAIT:g} seconds")
         time.sleep(pause)
         pause = min(2 * pause, 0.01)
 

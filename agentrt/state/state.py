@@ -13,9 +13,10 @@ from pydantic_core import CoreConfig, SchemaSerializer, from_json
 
 from agentrt.block import InProcess, Strict
 from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion
-from agentrt.message import ContentBlock, Msg, TextBlock
+from agentrt.message import ContentBlock, Msg, TextBlock, message_adapter, message_serializer
 from agentrt.types import (
     FinishedReason,
+    JSONObject,
     JSONSchema,
     PermissionBehavior,
     PermissionContext,
@@ -38,8 +39,9 @@ __all__ = [
 _MAX_LOADABLE = 1 << 15
 _LETTERS = bytes(shortuuid.get_alphabet().encode()[byte % 57] for byte in range(256))
 
-# The hashes of messages, as JSON, of which it is proved that they load: so a save does not parse again what an earlier
-# one has saved.
+# The hashes of messages, as JSON, that have been loaded for a test: so a save does not parse again what an earlier one
+# has saved, and takes no longer for a long conversation. State of the module, since whether a text loads depends on
+# nothing but the text; a state, which may be copied or loaded anew, could not carry it along.
 _loadable: set[int] = set()
 
 Waits = Literal["user", "external"]
@@ -50,8 +52,8 @@ class CallDecision(Strict):
     """What was decided on one tool call. `by` is "policy" or "user".
 
     `waits_for` says whose answer the call waits for; `digest` then names what was asked about, the tool and its input
-    to the byte, and `asked_at` when, in nanoseconds since the epoch. `original_input` is what the model wrote where a
-    person changed it.
+    to the byte, and `asked_at` when, in nanoseconds since the epoch. `original_input` is what the model wrote where the
+    user changed it.
     """
 
     behavior: PermissionBehavior
@@ -64,7 +66,7 @@ class CallDecision(Strict):
     suggested_rules: list[PermissionRule] = field(default_factory=list)
 
     def question(self) -> PermissionDecision:
-        """Return what a person is asked."""
+        """Return what the user is asked."""
         return PermissionDecision(self.behavior, self.message, suggested_rules=self.suggested_rules)
 
 
@@ -73,7 +75,7 @@ class StructuredTask(Strict):
     """The form that a reply's answer must have, as a JSON schema, and the answer once it is there."""
 
     schema: JSONSchema
-    output: dict[str, Any] | None = None
+    output: JSONObject | None = None
 
 
 @dataclass(slots=True)
@@ -160,14 +162,14 @@ class AgentState(InProcess, Strict):
     sequence: int = 0
     active_groups: list[str] | None = None
     permission_context: PermissionContext = field(default_factory=PermissionContext)
-    middleware_data: dict[str, dict[str, Any]] = field(default_factory=dict)
+    middleware_data: dict[str, JSONObject] = field(default_factory=dict)
     revision: int = 0
 
     def model_dump_json(self, *, indent: int | None = None) -> str:
         """Return the state as JSON that loads; raises `SessionUnserializable`, naming what JSON cannot hold."""
         with suppress(ValueError):
-            text = _dump(self, indent=indent)
-            if _loads(text):
+            text = _dump_state(self, indent=indent)
+            if _is_loadable(text):
                 return text.decode()
         raise _unserializable(self)
 
@@ -178,7 +180,7 @@ class AgentState(InProcess, Strict):
         Raises `SessionVersion` for one that this version of agentrt does not understand, `SessionCorrupt` for what is
         not a JSON object.
         """
-        return _load(text, "the text", "load it")
+        return _load_state(text, "the text", "load it")
 
 
 def state_to_json(state: AgentState) -> bytes:
@@ -187,11 +189,11 @@ def state_to_json(state: AgentState) -> bytes:
     Raises `SessionUnserializable`, naming what JSON cannot hold or could not be loaded again.
     """
     with suppress(ValueError, TypeError):  # they may quote the state, so none leaves this function
-        dump = _serializer(Msg).to_json
+        dump = message_serializer().to_json
         messages = [dump(message, warnings="none") for message in state.context]
-        rest = _dump(state, indent=2, exclude={"revision", "context"})
+        rest = _dump_state(state, indent=2, exclude={"revision", "context"})
         new = [message for message in messages if hash(message) not in _loadable]
-        if _loads(_with_context(rest, new)):
+        if _is_loadable(_with_context(rest, new)):
             if len(_loadable) + len(new) > _MAX_LOADABLE:
                 _loadable.clear()
             _loadable.update(map(hash, new))
@@ -201,21 +203,21 @@ def state_to_json(state: AgentState) -> bytes:
 
 def state_from_json(text: bytes, revision: int, place: str) -> AgentState:
     """Return the state that `state_to_json` gave; raises `SessionVersion` for one that another version of it gave."""
-    state = _load(text, place, "it is kept as it is, so load it")
+    state = _load_state(text, place, "it is kept as it is, so load it")
     state.revision = revision
     return state
 
 
-def _load(text: str | bytes, place: str, remedy: str) -> AgentState:
+def _load_state(text: str | bytes, place: str, remedy: str) -> AgentState:
     # A state of an older version would be brought up to date here, before it is validated: one function per version,
     # from JSON to JSON. There has been one version so far.
     try:
-        return _adapter().validate_json(text)
+        return _state_adapter().validate_json(text)
     except ValidationError as exc:
-        fields = [str(each["loc"][0]) for each in exc.errors(include_input=False) if each["loc"]]
+        fields = [str(error["loc"][0]) for error in exc.errors(include_input=False) if error["loc"]]
     # Raised here, since pydantic's error, which quotes what it refused, would be kept as the context.
     if not fields:
-        raise SessionCorrupt(f"{place} holds no JSON of a state; {remedy} from a copy that is whole")
+        raise SessionCorrupt(f"{place} does not hold the JSON of a state; {remedy} from a copy that is whole")
     raise SessionVersion(
         f"{place} was saved by another version of agentrt: this one does not understand its {fields[0]!r:.100}; "
         f"{remedy} with the version that saved it, or a newer one"
@@ -223,7 +225,7 @@ def _load(text: str | bytes, place: str, remedy: str) -> AgentState:
 
 
 def drop_unsavable(message: Msg) -> list[str]:
-    """Take out of a message what could not be saved and loaded; returns what that was, without its words.
+    """Take out of a message what could not be saved and loaded; returns the names of what that was.
 
     A tool call goes together with its result.
     """
@@ -246,7 +248,7 @@ def drop_unsavable(message: Msg) -> list[str]:
 
 def _is_sound_message(message: Msg) -> bool:
     with suppress(ValueError, TypeError):
-        _message_adapter().validate_json(_serializer(Msg).to_json(message, warnings="none"))
+        message_adapter().validate_json(message_serializer().to_json(message, warnings="none"))
         return True
     return False
 
@@ -256,11 +258,11 @@ def _with_context(rest: bytes, messages: Iterable[bytes]) -> bytes:
     return b"".join([rest.removesuffix(b"\n}"), b',\n  "context": [\n', b",\n".join(messages), b"\n]}"])
 
 
-def _loads(text: bytes) -> bool:
+def _is_loadable(text: bytes) -> bool:
     try:
         if b"NaN" in text or b"Infinity" in text:  # outside of strings they are not JSON
             from_json(text, allow_inf_nan=False, cache_strings="none")
-        _adapter().validate_json(text)
+        _state_adapter().validate_json(text)
     except ValueError:
         return False
     return True
@@ -268,29 +270,29 @@ def _loads(text: bytes) -> bool:
 
 def _unserializable(state: AgentState) -> SessionUnserializable:
     return SessionUnserializable(
-        f"the state of session {state.session_id!r:.100} cannot be saved: {_culprit(state)} holds something that "
-        f"has no JSON form, or not the type that it should have; keep texts, finite numbers, lists and dicts there"
+        f"the state of session {state.session_id!r:.100} cannot be saved: {_find_culprit(state)} holds something that "
+        f"has no JSON form, or not the type that it should have; keep strings, finite numbers, lists and dicts there"
     )
 
 
-def _culprit(state: AgentState) -> str:
-    for path in _paths(state):
-        if not _is_sound(state, path):
+def _find_culprit(state: AgentState) -> str:
+    for path in _parts_of_state(state):
+        if not _is_sound_part(state, path):
             field, *rest = path
             if field == "middleware_data" and rest:
                 return f"the data of the middleware {rest[0]!r:.100}"
-            return "".join([f"its {field}", *(f"[{each}]" for each in rest)])
+            return "".join([f"its {field}", *(f"[{key}]" for key in rest)])
     return "it"
 
 
-def _is_sound(state: AgentState, path: tuple[Any, ...]) -> bool:
+def _is_sound_part(state: AgentState, path: tuple[Any, ...]) -> bool:
     field, *rest = path
     with suppress(ValueError, TypeError):
-        return _loads(_dump(state, include={field: set(rest)} if rest else {field}))
+        return _is_loadable(_dump_state(state, include={field: set(rest)} if rest else {field}))
     return False
 
 
-def _paths(state: AgentState) -> Iterator[tuple[Any, ...]]:
+def _parts_of_state(state: AgentState) -> Iterator[tuple[Any, ...]]:
     if isinstance(state.middleware_data, dict):
         yield from (("middleware_data", key) for key in state.middleware_data)
     if isinstance(state.context, list):
@@ -298,21 +300,16 @@ def _paths(state: AgentState) -> Iterator[tuple[Any, ...]]:
     yield from ((field,) for field in AgentState.__dataclass_fields__)
 
 
-def _dump(state: AgentState, **options: Any) -> bytes:
-    return _serializer(AgentState).to_json(state, warnings="none", **options)
+def _dump_state(state: AgentState, **options: Any) -> bytes:
+    return _state_serializer().to_json(state, warnings="none", **options)
 
 
 @cache
-def _serializer(kind: type[AgentState | Msg]) -> SchemaSerializer:
+def _state_serializer() -> SchemaSerializer:
     # A number that is not finite is written as it is, not as `null`, so that it is noticed.
-    return SchemaSerializer(TypeAdapter(kind).core_schema, CoreConfig(ser_json_inf_nan="constants"))
+    return SchemaSerializer(_state_adapter().core_schema, CoreConfig(ser_json_inf_nan="constants"))
 
 
 @cache
-def _message_adapter() -> TypeAdapter[Msg]:
-    return TypeAdapter(Msg)
-
-
-@cache
-def _adapter() -> TypeAdapter[AgentState]:
+def _state_adapter() -> TypeAdapter[AgentState]:
     return TypeAdapter(AgentState)

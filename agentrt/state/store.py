@@ -24,7 +24,7 @@ class StateStore(Protocol):
     async def save(self, state: AgentState) -> None:
         """Keep the state under its `session_id`, in place of the one that it is based on, and set its `revision`.
 
-        Raises `SessionConflict` when that is no longer the saved one: of two writers, the second is told.
+        Raises `SessionConflict` when that is no longer the saved one: of two writers, the second gets the error.
         """
         ...
 
@@ -65,9 +65,9 @@ class InMemoryStateStore:
 
 
 def check_session_id(session_id: object) -> None:
-    """Raise `UsageError` for what names no session."""
+    """Raise `UsageError` for what cannot be the id of a session."""
     if not isinstance(session_id, str) or not session_id:
-        raise UsageError(f"a session id must be a text that is not empty, not {session_id!r:.100}")
+        raise UsageError(f"a session id must be a str that is not empty, not {session_id!r:.100}")
 
 
 def check_revision(state: AgentState, saved: int) -> None:
@@ -77,16 +77,16 @@ def check_revision(state: AgentState, saved: int) -> None:
     session = f"session {state.session_id!r:.100}"
     if not saved:
         raise SessionConflict(
-            f"{session} is not saved here (any more), and this state is based on its revision {state.revision}: "
+            f"{session} is not saved here (any more), but this state is based on its revision {state.revision}: "
             f"to save it as a new one, set state.revision = 0"
         )
     if not state.revision:
         raise SessionConflict(
-            f"{session} is saved already, as revision {saved}, and this state is a new one (revision 0): "
+            f"{session} is already saved, as revision {saved}, but this state is a new one (revision 0): "
             f"load the saved one and continue it, or choose another session_id"
         )
     raise SessionConflict(
-        f"{session} was saved by another writer as revision {saved}, and this state is based on revision "
+        f"{session} was saved by another writer as revision {saved}, but this state is based on revision "
         f"{state.revision}: load the saved one and make the change again"
     )
 

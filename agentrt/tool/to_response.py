@@ -20,7 +20,7 @@ from agentrt.block import Base64Source, DataBlock, TextBlock, ToolResultState
 from agentrt.boundary import json_size, mend_block
 from agentrt.errors import ToolError
 from agentrt.message import Msg
-from agentrt.text import mask, user_frames_of
+from agentrt.text import mask, type_with_article, user_frames_of
 from agentrt.tool.base import MAX_OUTPUT, ToolBase
 from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 
@@ -40,7 +40,6 @@ __all__ = [
     "response_of",
     "state_of",
     "to_response",
-    "type_with_article",
 ]
 
 _logger = logging.getLogger("agentrt")
@@ -279,11 +278,6 @@ def _printable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode(errors="replace").decode()
     return text
-
-
-def type_with_article(value: object) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def final_state(state: ToolResultState) -> ToolResultState:

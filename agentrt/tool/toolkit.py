@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from agentrt.block import TextBlock, ToolCallBlock, ToolResultState
 from agentrt.errors import ToolConfigError
 from agentrt.module import StateModule
-from agentrt.text import short_repr
+from agentrt.text import short_repr, type_with_article
 from agentrt.tool.arguments import ArgumentsError
 from agentrt.tool.base import ToolBase, call_plan_of, check_name, check_tool, tool_location
 from agentrt.tool.call import PreparedCall, run_call
@@ -355,7 +355,7 @@ def _as_tool(
 def _read_active_groups(state: object, strict: bool, expected: JSONObject) -> list[str] | None:
     if not isinstance(state, dict):
         raise TypeError(
-            f"the state of a toolkit must be a dict, as state_dict() returns it, not a {type(state).__name__}"
+            f"the state of a toolkit must be a dict, as state_dict() returns it, not {type_with_article(state)}"
         )
     unknown = [key for key in state if key not in expected]
     if strict and unknown:

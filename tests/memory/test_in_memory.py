@@ -171,11 +171,11 @@ async def test_what_is_no_mark_is_refused_by_name():
 
 async def test_one_thing_in_place_of_a_list_is_refused_as_what_it_is():
     memory = InMemoryMemory()
-    with pytest.raises(TypeError, match="a memory takes a Msg, a list of them or None, not a int"):
+    with pytest.raises(TypeError, match="a memory takes a Msg, a list of them or None, not an int"):
         await memory.add(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="marks must be texts, not a int"):
+    with pytest.raises(TypeError, match="marks must be a str or a list of them, not an int"):
         await memory.add(None, marks=3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="msg_ids must be texts, not a int"):
+    with pytest.raises(TypeError, match="msg_ids must be a str or a list of them, not an int"):
         await memory.delete(3)  # type: ignore[arg-type]
 
 

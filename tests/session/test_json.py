@@ -78,7 +78,7 @@ async def test_names_that_the_file_does_not_have_are_passed_over(tmp_path):
 async def test_a_session_that_does_not_exist_is_fine_unless_it_must(tmp_path):
     session, counter = JSONSession(tmp_path / "none"), Counter(7)
     await session.load_session_state("s", counter=counter)
-    with pytest.raises(ValueError, match=r"no session 's': '.*/none/u_s\.json' does not exist"):
+    with pytest.raises(ValueError, match=r"session 's' does not exist: '.*/none/u_s\.json' was not found"):
         await session.load_session_state("s", user_id="u", allow_not_exist=False, counter=counter)
     assert counter.count == 7
     assert [*tmp_path.iterdir()] == []
@@ -125,7 +125,7 @@ async def test_nobody_can_choose_an_id_that_is_the_name_of_anothers_file(tmp_pat
 async def test_what_is_no_id_is_refused(tmp_path, ids):
     session = JSONSession(tmp_path)
     for operation in (session.save_session_state, session.load_session_state):
-        with pytest.raises(UsageError, match=r"id must be a text"):
+        with pytest.raises(UsageError, match=r"id must be a str"):
             await operation(*ids, counter=Counter())
     assert [*tmp_path.iterdir()] == []
 
@@ -275,7 +275,7 @@ async def test_what_is_saved_is_the_state_at_the_call_and_saves_come_in_the_orde
         await anyio.wait_all_tasks_blocked()
         last, counter.count = counter.count, -1
     assert saved_in(tmp_path / "s.json") == {"counter": {"count": last}}
-    assert session._turns == {}
+    assert session._last == {}
 
 
 async def test_a_save_that_is_cancelled_before_it_begins_writes_nothing(tmp_path):

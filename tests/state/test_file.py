@@ -223,7 +223,7 @@ def rewritten(data: bytes, old: bytes, new: bytes) -> bytes:
     """Return the file with a change in its state, and a checksum that is right for it."""
     _, about, text = data.split(b"\n", 2)
     assert old in text
-    return file._encode("s", file._object(about)["revision"], text.replace(old, new).removesuffix(b"\n"))
+    return file._encode_file("s", file._parse_line(about)["revision"], text.replace(old, new).removesuffix(b"\n"))
 
 
 def checksummed(data: bytes, about: bytes) -> bytes:
@@ -232,26 +232,26 @@ def checksummed(data: bytes, about: bytes) -> bytes:
 
 
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], type[StateError], str]] = {
-    "empty": (lambda data: b"", SessionCorrupt, "no saved state of agentrt"),
-    "cut in the head": (lambda data: data[:40], SessionCorrupt, "no saved state of agentrt"),
+    "empty": (lambda data: b"", SessionCorrupt, "not a saved state of agentrt"),
+    "cut in the head": (lambda data: data[:40], SessionCorrupt, "not a saved state of agentrt"),
     "cut in half": (lambda data: data[: len(data) // 2], SessionCorrupt, "checksum"),
     "one byte short": (lambda data: data[:-1], SessionCorrupt, "checksum"),
     "longer": (lambda data: data + b"x", SessionCorrupt, "checksum"),
     "a bit of the state": (lambda data: data.replace(b"content", b"contend", 1), SessionCorrupt, "checksum"),
     "a bit of the revision": (lambda data: data.replace(b'revision": 1', b'revision": 2'), SessionCorrupt, "checksum"),
-    "zeros": (lambda data: bytes(len(data)), SessionCorrupt, "no saved state of agentrt"),
-    "no state": (lambda data: b"the content", SessionCorrupt, "no saved state of agentrt"),
-    "other JSON": (lambda data: b'["the content"]', SessionCorrupt, "no saved state of agentrt"),
-    "deep": (lambda data: b"[" * 100_000, SessionCorrupt, "no saved state of agentrt"),
+    "zeros": (lambda data: bytes(len(data)), SessionCorrupt, "not a saved state of agentrt"),
+    "no state": (lambda data: b"the content", SessionCorrupt, "not a saved state of agentrt"),
+    "other JSON": (lambda data: b'["the content"]', SessionCorrupt, "not a saved state of agentrt"),
+    "deep": (lambda data: b"[" * 100_000, SessionCorrupt, "not a saved state of agentrt"),
     "another session": (lambda data: checksummed(data, b'{"session_id":"t","revision":1}'), SessionCorrupt, "than 's'"),
     "no revision": (lambda data: checksummed(data, b'{"session_id":"s"}'), SessionCorrupt, "another session"),
-    "newer format": (lambda data: data.replace(b'version": 1', b'version": 2', 1), SessionVersion, "format 2, and"),
+    "newer format": (lambda data: data.replace(b'version": 1', b'version": 2', 1), SessionVersion, "format 2, but"),
 }
 STATES: dict[str, tuple[bytes, bytes, type[StateError], str]] = {
     "newer state": (b'"version": 1', b'"new": "the content", "version": 2', SessionVersion, "understand its 'version'"),
     "unknown field": (b'"version": 1', b'"new": "the content", "version": 1', SessionVersion, "understand its 'new'"),
     "other type": (b'"summary": "old"', b'"summary": ["the content"]', SessionVersion, "understand its 'summary'"),
-    "no JSON": (b'"version": 1', b'"the content', SessionCorrupt, "holds no JSON"),
+    "no JSON": (b'"version": 1', b'"the content', SessionCorrupt, "does not hold the JSON"),
 }
 
 
@@ -327,7 +327,7 @@ async def test_what_dead_processes_left_is_swept_and_what_is_in_use_or_foreign_i
 async def test_a_lock_that_is_never_given_back_ends_the_wait_with_an_error(tmp_path, monkeypatch):
     import fcntl
 
-    monkeypatch.setattr(file, "_PATIENCE", 0.05)
+    monkeypatch.setattr(file, "_MAX_WAIT", 0.05)
     state = await saved(tmp_path)
     with lock_of(tmp_path).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -339,17 +339,17 @@ async def test_a_lock_that_is_never_given_back_ends_the_wait_with_an_error(tmp_p
 
 async def test_a_disk_that_hangs_ends_the_wait_with_an_error_and_is_not_asked_twice(tmp_path, monkeypatch):
     state = await saved(tmp_path)
-    monkeypatch.setattr(file, "_PATIENCE", 0.05)
-    monkeypatch.setattr(file, "_GRACE", 0.05)
+    monkeypatch.setattr(file, "_MAX_WAIT", 0.05)
+    monkeypatch.setattr(file, "_EXTRA_WAIT", 0.05)
     gate, store = Gate(monkeypatch), FileStateStore(tmp_path)
     state.summary = "slow"
     with pytest.raises(SessionIOError, match=r"no answer .* may or may not"):
         await store.save(state)
     for summary in ("never", "never either"):
         state.summary = summary
-        with pytest.raises(SessionIOError, match=r"an earlier access to it has not ended|no answer"):
+        with pytest.raises(SessionIOError, match=r"an earlier operation on it has not ended|no answer"):
             await store.save(state)
-    monkeypatch.setattr(file, "_PATIENCE", 10)
+    monkeypatch.setattr(file, "_MAX_WAIT", 10)
     gate.opened.set()
     assert (await store.load("s")).summary == "slow"
     state.summary = "fast again"
@@ -420,13 +420,13 @@ async def test_a_save_that_asyncio_cancels_ends_by_itself_before_the_next_begins
 
 
 def test_any_number_of_saves_may_be_given_up_while_one_hangs():
-    hanging = turn = file._Turn(None)
+    hanging = operation = file._QueuedOperation(None)
     for _ in range(2 * sys.getrecursionlimit()):
-        turn = file._Turn(turn)
-        turn.leave()
-    assert not turn.is_over()
-    hanging.leave()
-    assert turn.is_over()
+        operation = file._QueuedOperation(operation)
+        operation.withdraw()
+    assert not operation.is_done()
+    hanging.withdraw()
+    assert operation.is_done()
 
 
 async def test_one_store_serves_one_event_loop_after_another(tmp_path, anyio_backend):
@@ -446,4 +446,4 @@ async def test_a_store_remembers_nothing_of_what_is_over(tmp_path):
     for number in range(3):
         await store.save(AgentState(session_id=str(number)))
         await store.load("nobody")
-    assert store._turns == {}
+    assert store._last == {}

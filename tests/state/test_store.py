@@ -64,7 +64,7 @@ async def test_of_two_that_save_on_one_revision_the_second_is_told_and_the_first
 
 async def test_a_new_state_does_not_overwrite_a_saved_one(store):
     await store.save(AgentState(session_id="s", summary="old"))
-    with pytest.raises(SessionConflict, match=r"saved already, as revision .* load the saved one"):
+    with pytest.raises(SessionConflict, match=r"already saved, as revision .* load the saved one"):
         await store.save(AgentState(session_id="s"))
     assert (await store.load("s")).summary == "old"
 
@@ -95,7 +95,7 @@ async def test_a_state_of_a_deleted_session_never_fits_one_of_the_same_name_begu
 @pytest.mark.parametrize("operation", ["save", "load", "delete"])
 async def test_what_names_no_session_is_refused(store, operation, session_id):
     argument = AgentState(session_id=session_id) if operation == "save" else session_id
-    with pytest.raises(UsageError, match=f"must be a text that is not empty, not {session_id!r}"):
+    with pytest.raises(UsageError, match=f"must be a str that is not empty, not {session_id!r}"):
         await getattr(store, operation)(argument)
 
 
@@ -230,8 +230,12 @@ def test_whatever_a_field_holds_a_state_loads_or_is_refused(data):
     [
         ('{"version": 2}', SessionVersion, "understand its 'version'; load it with the version that saved it"),
         ('{"junk": 1}', SessionVersion, "understand its 'junk'"),
-        ("the content", SessionCorrupt, "the text holds no JSON of a state; load it from a copy that is whole"),
-        ("[]", SessionCorrupt, "holds no JSON of a state"),
+        (
+            "the content",
+            SessionCorrupt,
+            "the text does not hold the JSON of a state; load it from a copy that is whole",
+        ),
+        ("[]", SessionCorrupt, "does not hold the JSON of a state"),
     ],
 )
 def test_the_json_of_another_version_is_told_from_what_is_no_state(text, error, problem):
