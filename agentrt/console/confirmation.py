@@ -32,10 +32,13 @@ class Confirmation:
         """Return the event that the line stands for; what is neither yes nor no is a no that says why."""
         if self.is_external:
             return ExternalExecutionResultEvent(self.reply_id, [ToolResultBlock(self.call.id, self.call.name, line)])
+        # Only a clear yes runs the call: any other words are advice for the model.
         word = line.lower()
         feedback = None if word in (*_YES, *_NO) else line
         return UserConfirmResultEvent(
-            self.reply_id, [ConfirmResult(word in _YES, replace(self.call), feedback=feedback)]
+            # A copy, since the answer may be edited, and the call belongs to the state.
+            self.reply_id,
+            [ConfirmResult(word in _YES, replace(self.call), feedback=feedback)],
         )
 
 
@@ -44,6 +47,7 @@ def next_confirmation(state: AgentState) -> Confirmation | None:
     context = state.reply_context
     if context is None:
         return None
+    # In the order of the calls, so that a user who is asked about several knows where they are.
     for block in context.blocks:
         decision = context.decisions.get(block.id) if isinstance(block, ToolCallBlock) else None
         if isinstance(block, ToolCallBlock) and decision is not None and decision.waits_for is not None:

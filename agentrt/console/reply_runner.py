@@ -44,7 +44,7 @@ class ReplyRunner:
 
     def _interrupt(self) -> None:
         if self._is_stopping:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # the second time: the user will not wait any longer
         self._is_stopping = True
         self._portal.start_task_soon(self._cancel)
 

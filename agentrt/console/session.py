@@ -73,7 +73,7 @@ class SessionFile:
 
     def _save(self, state: AgentState, text: bytes) -> None:
         with self._lock_folder():
-            self._check_is_current(state)
+            self._check_is_current(state)  # under the lock, or another program could save in between
             revision = next_revision(state.revision)
             try:
                 self._replace(b'{"revision": %d,%s' % (revision, text.removeprefix(b"{")))
@@ -94,12 +94,13 @@ class SessionFile:
             )
 
     def _replace(self, content: bytes) -> None:
+        # In the same folder, since a file can be replaced in one step only within a file system.
         descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # before the rename, which must not overtake the content
             os.replace(temporary, self._path)
         except BaseException:
             with suppress(OSError):

@@ -43,6 +43,7 @@ def load_model(spec: str | None) -> ChatModelBase:
         return default_model()
     module_name, colon, _ = spec.partition(":")
     package = module_name.partition(".")[0]
+    # A preset wins over a module of that name, so that a file lying about cannot take its place.
     if not colon or not package or package in {*PRESETS, "rules"}:
         return chat_model(spec)
     _add_current_folder()

@@ -178,16 +178,16 @@ def _nesting(node: ast.AST, depth: int) -> int:
 
 
 def one_caller_share(sources: Sequence[Source]) -> Figure:
-    """Return which share of the private functions of modules is used in one place only, in per cent."""
+    """Return which share of the functions of modules is private and used in one place only, in per cent."""
     count, places = 0, []
     for source in sources:
         uses = Counter(
             node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         )
         for node in source.tree.body:
-            if isinstance(node, FUNCTIONS) and _is_private(node.name):
+            if isinstance(node, FUNCTIONS):
                 count += 1
-                if uses[node.name] == 1:
+                if _is_private(node.name) and uses[node.name] == 1:
                     places.append(source.place(node))
     return Figure(100 * len(places) / max(count, 1), places)
 
@@ -354,7 +354,7 @@ MEASURES: dict[str, Callable[[Sequence[Source]], Figure]] = {
     "lines of the longest function": longest_function,
     "highest complexity": highest_complexity,
     "deepest nesting": deepest_nesting,
-    "private functions with one caller, %": one_caller_share,
+    "functions with one caller, %": one_caller_share,
     "names defined in more than one module": repeated_names,
     "comments per 1,000 lines": comments_per_thousand,
     "Any per 1,000 lines": any_per_thousand,

@@ -99,7 +99,7 @@ class EventRenderer:
                 self._view.stream("text", block.text)
             elif isinstance(block, ToolCallBlock):
                 self._view.end()
-                self._calls[block.id] = _ShownCall(block.name)
+                self._calls[block.id] = _ShownCall(block.name)  # its result is still to come
                 self._view.line("call", f"{block.name}({one_line(block.input)})")
         self._view.end()
 
@@ -139,6 +139,7 @@ class EventRenderer:
         self._view.line("provider", f"{one_line(event.provider)}: {_shorten(one_line(event.content))}")
 
     def _show_call_start(self, event: ToolCallStartEvent) -> None:
+        # Shown when it is whole: nobody decides on half an input.
         self._calls[event.tool_call_id] = _ShownCall(event.tool_call_name)
         self._view.wait(f"{event.tool_call_name} ...")
 
@@ -155,7 +156,7 @@ class EventRenderer:
 
     def _show_result_text(self, event: ToolResultTextDeltaEvent) -> None:
         call = self._find_call(event.tool_call_id)
-        if call.block_id != event.block_id:
+        if call.block_id != event.block_id:  # a new block begins a new line
             self._end_line(call)
             call.block_id = event.block_id
         self._add_output(call, event.delta)
@@ -206,6 +207,7 @@ class EventRenderer:
         return self._calls.setdefault(call_id, _ShownCall("?"))  # a layer may have dropped the event of its start
 
     def _add_output(self, call: _ShownCall, text: str) -> None:
+        # Whole lines only, since the lines of several tools may alternate.
         *lines, rest = text.split("\n")
         for line in lines:
             self._show_line(call, "".join([*call.line, line]))
@@ -218,14 +220,14 @@ class EventRenderer:
         call.line = []
 
     def _show_line(self, call: _ShownCall, line: str) -> None:
-        call.lines += 1
+        call.lines += 1  # also those that are not shown, for the end says how many there were
         if call.lines <= _MAX_LINES:
             self._view.line("result", f"{call.name}: {_shorten(line)}")
 
     def _replace_output(self, call: _ShownCall, output: list[TextBlock | DataBlock]) -> None:
         if call.lines:
             self._view.line("replaced", f"{call.name}: the result above is void; instead:")
-        call.lines = 0
+        call.lines = 0  # the limit is for what is shown instead
         for block in output:
             self._add_output(call, block.text if isinstance(block, TextBlock) else block.source.media_type)
             self._end_line(call)

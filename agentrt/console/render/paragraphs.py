@@ -4,6 +4,7 @@ import re
 
 __all__ = ["Paragraphs"]
 
+# As CommonMark has it: up to three spaces, then backticks or tildes.
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
@@ -29,6 +30,7 @@ class Paragraphs:
 
     def feed(self, piece: str) -> list[str]:
         """Take a piece, and return what it finished."""
+        # Pieces are joined only where a line ends, so that a long line costs no more per piece than a short one.
         head, newline, tail = piece.rpartition("\n")
         if not newline:
             self._parts.append(piece)
@@ -60,5 +62,6 @@ class Paragraphs:
             return
         if self._fence is None:
             self._fence = match[1]
+        # A fence is closed by one of the same character that is at least as long, with nothing behind it.
         elif match[1].startswith(self._fence) and not line[match.end() :].strip():
             self._fence = None

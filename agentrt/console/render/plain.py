@@ -50,7 +50,8 @@ class PlainView:
 
     def _write(self, text: str) -> None:
         if text:
+            # A character that the output lacks is spelt out: no answer fails because of a terminal's encoding.
             encoding = getattr(self._file, "encoding", None) or "utf-8"
             self._file.write(escape_controls(text).encode(encoding, "backslashreplace").decode(encoding))
-            self._file.flush()
+            self._file.flush()  # a piece is shown when it comes, also through a pipe
             self._in_line = not text.endswith("\n")

@@ -46,6 +46,7 @@ class RichView:
         try:
             self.end()
         finally:
+            # Also where printing has failed: else the cursor stays hidden, and rich's thread runs on.
             self._waiting = ""
             self._live.stop()
 

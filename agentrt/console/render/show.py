@@ -49,6 +49,7 @@ async def show(stream: _ReplyItems, *, color: bool = True) -> Msg:
                     if not isinstance(item, Msg):
                         renderer.render(item)
             except anyio.get_cancelled_exc_class():
+                # Said on the view, since after this nothing more can be awaited.
                 view.line("stopped", "")
                 raise
             message = answer.final_message()
@@ -80,6 +81,7 @@ class _Answer:
             self._round_start -= sum(block.id in item.block_ids for block in earlier)
         with suppress(ValueError):  # a layer kept the beginning of a block to itself
             self._rebuilt.append_event(item)
+        # The final message of a reply is its last round: what is said after the last tool.
         if isinstance(item, (ModelCallStartEvent, ToolResultEndEvent)):
             self._round_start = len(self._rebuilt.content)
 

@@ -13,6 +13,7 @@ def approve(state: AgentState) -> UserConfirmResultEvent | ExternalExecutionResu
     """Return the event that says yes to every call which waits for the user, or else answers the external ones."""
     context = state.reply_context
     assert context is not None, "no reply waits for an answer"
+    # The runtime takes one kind of answer at a time, and asks again for what still waits afterwards.
     calls_to_confirm = _waiting_calls(context, "user")
     if calls_to_confirm:
         results = [ConfirmResult(True, replace(call)) for call in calls_to_confirm]

@@ -18,7 +18,7 @@ from agentrt.testing.harness.tool_log import ToolLog
 
 __all__ = ["SuspensionReport", "check_every_suspension", "run_with_every_fault", "silence_expected_errors"]
 
-_MAX_PLACES_SHOWN = 5
+_MAX_PLACES_SHOWN = 5  # of one fault: what is broken at one place is mostly broken at all that follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ def silence_expected_errors() -> Iterator[None]:
 async def run_with_every_fault(plan: ConversationPlan, faults: Iterable[str], at_least: int = 1) -> SuspensionReport:
     """Do what `check_every_suspension` promises."""
     undisturbed = FaultRun(plan)
+    # What is broken without any fault would be reported again at every place.
     _raise_for([await undisturbed.run()])
     suspensions = undisturbed.reached["suspension"]
     assert suspensions >= at_least, f"there are {suspensions} suspensions, which is fewer than {at_least}"
@@ -83,7 +84,7 @@ async def run_with_every_fault(plan: ConversationPlan, faults: Iterable[str], at
     problems: list[str] = []
     for fault in faults_named(faults, "asyncio" if running_trio() is None else "trio"):
         if undisturbed.agent.state_store is None and fault.name == "kill":
-            continue
+            continue  # nothing survives the process
         places = 0
         for number in count(1):  # the first place where the fault can be, the second, and so on
             run = FaultRun(plan, fault, number)
@@ -93,6 +94,7 @@ async def run_with_every_fault(plan: ConversationPlan, faults: Iterable[str], at
                 places += 1
             if not run.hit or places == _MAX_PLACES_SHOWN:
                 break
+            # Only now: a run without such a place was not a run with the fault.
             runs[fault.name] += 1
     _raise_for(problems)
     return SuspensionReport(suspensions, dict(runs))

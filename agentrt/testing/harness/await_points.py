@@ -29,9 +29,9 @@ _AnyCoroutine: TypeAlias = Coroutine[Any, Any, Any]
 
 _STEPS_TO_STOP = 50
 _SECONDS_TO_STOP = 1.0
-_MAX_DEPTH = 200
+_MAX_DEPTH = 200  # of awaits, should they ever form a circle
 _MAX_SHOWN = 5
-_FRAME_PREFIXES = ("cr", "ag", "gi")
+_FRAME_PREFIXES = ("cr", "ag", "gi")  # of a coroutine, an async generator, a generator
 _KINDS_WITH_FRAMES = ("async_generator", "coroutine", "generator", "async_generator_asend", "async_generator_athrow")
 _EVENT_LOOP_MODULES = ("anyio.", "asyncio.", "trio.", f"{__package__}.")
 
@@ -54,6 +54,7 @@ class AwaitWatcher:
     def __enter__(self) -> "AwaitWatcher":
         trio = running_trio()
         if trio is None:
+            # A task factory of the user's own, such as an eager one, keeps making the tasks.
             loop = asyncio.get_running_loop()
             factory = loop.get_task_factory()
             self._restore.callback(loop.set_task_factory, factory)
@@ -62,6 +63,7 @@ class AwaitWatcher:
             instrument = _Instrument(self)
             trio.lowlevel.add_instrument(instrument)
             self._restore.callback(trio.lowlevel.remove_instrument, instrument)
+        # The event loop's own hooks are still called: they finalise what is lost.
         self._hooks = sys.get_asyncgen_hooks()
         self._restore.callback(sys.set_asyncgen_hooks, *self._hooks)
         sys.set_asyncgen_hooks(self._on_first_iteration, self._on_finalize)
@@ -112,6 +114,7 @@ class _TaskFactory:
         self._factory = factory
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Task:
+        # What is not a coroutine, a generator of an older style say, cannot be wrapped without being noticed.
         watched = _WatchedCoroutine(coroutine, self._watcher) if isinstance(coroutine, Coroutine) else coroutine
         if self._factory is None:
             task: Task = asyncio.Task(watched, loop=loop, **options)
@@ -129,6 +132,7 @@ class _WatchedCoroutine(Coroutine[Any, Any, Any]):
         self.coroutine = coroutine
         self._watcher = watcher
 
+    # The callback comes after the step: by then the coroutine is suspended, and its frames can be looked at.
     def send(self, value: object) -> object:
         awaited = self.coroutine.send(value)
         self._watcher.on_suspend(self.coroutine)
@@ -163,7 +167,7 @@ class _Instrument:
         self._watcher.tasks.discard(task)
 
     def after_task_step(self, task: Task) -> None:
-        if task in self._watcher.tasks:
+        if task in self._watcher.tasks:  # trio steps the tasks of everyone
             self._watcher.on_suspend(task.coro)
 
 

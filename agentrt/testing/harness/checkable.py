@@ -50,9 +50,11 @@ class FaultyStore:
         self._on_place = on_place
 
     async def save(self, state: AgentState) -> None:
+        # A real store waits, so a cancellation can arrive here; one in memory would not.
         await anyio.lowlevel.checkpoint()
         self._on_place("before saving")
         await self.store.save(state)
+        # As text, since the state keeps changing, and only after the store has it.
         self.saved = state.model_dump_json()
         self._on_place("after saving")
 
@@ -79,6 +81,7 @@ class FaultyModel(ChatModelBase):
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
         self._on_call("the model")
+        # Before the fault strikes, so that every request is checked, also one that fails.
         problems = problems_of_request(messages)
         self.problems += [f"a model was sent a broken request: {problem}" for problem in problems]
         self._on_place("before asking")

@@ -61,6 +61,7 @@ class FaultRun:
         self._scope = anyio.CancelScope()
         self._task: Task = None
         self._log = ToolLog(on_run=self._on_work)
+        # The agent's own parts do the work, each inside of one that the fault can strike.
         self.agent = plan.make(self._log)
         self._model = FaultyModel(self.agent.model, lambda place: self._reach("model", place), self._on_work)
         self.agent.model = self._model
@@ -88,6 +89,7 @@ class FaultRun:
                 group.start_soon(self._read_all)
                 with anyio.move_on_after(_MAX_SECONDS):
                     await self._is_over.wait()
+                # Outside of the reader, since a reader that swallows cancellations would also swallow a deadline.
                 if not self._is_over.is_set():
                     self._problems.append(f"the run was not over after {_MAX_SECONDS:g} seconds")
                     group.cancel_scope.cancel()
@@ -98,6 +100,7 @@ class FaultRun:
         if self._killed is None:
             await self._check_conversation()
         elif self._killed.state is not None:
+            # What the agent holds is gone with its process, so only what was saved is judged.
             killed, state = self._killed, self._killed.state
             self._report(problems_of_killed_process(killed.events, killed.runs, killed.last, state))
             await self._continue_elsewhere(state, killed.runs)
@@ -107,6 +110,7 @@ class FaultRun:
         title = "left alone"
         if self._fault is not None:
             title = f"{self._fault.name} at {self._fault.point} {self._number} {self.hit}"
+        # Without repetitions: one fault is often seen in the state, in the events and in the next request.
         return "\n".join(f"{title}: {problem}" for problem in dict.fromkeys(self._problems))
 
     def cancel_scope(self) -> None:
@@ -156,6 +160,7 @@ class FaultRun:
                 await self._send_inputs()
             self._was_cancelled = self._scope.cancelled_caught
         except anyio.get_cancelled_exc_class():
+            # On trio, and before the fault, the only cancellation that is not the scope's is the task group's.
             if not (self.hit and isinstance(self._task, asyncio.Task)):
                 raise  # the harness itself is cancelled
             self._was_cancelled = True
@@ -174,7 +179,7 @@ class FaultRun:
                     break
                 await self._read_reply(self._plan.answer(self.agent.state))
             if self.hit:
-                break
+                break  # the rest of the conversation is held afterwards, and checked
 
     async def _read_reply(self, inputs: str | ReplyInput) -> None:
         self._last_reply_id = ""
@@ -199,6 +204,7 @@ class FaultRun:
         if self._is_over.is_set():
             return
         self.reached["suspension"] += 1
+        # A second cancellation comes while the first one is dealt with, as an impatient supervisor sends it.
         if self.hit and self._cancels_again and current_task() is self._task:
             self._cancels_again = False
             self._task.cancel()
@@ -217,7 +223,7 @@ class FaultRun:
         if self._is_over.is_set():
             return
         self.reached[point] += 1
-        if self._is_due(point):
+        if self._is_due(point):  # raises where the fault is an error
             self._inject(place)
         elif self.hit and self._fault is not None and self._fault.persists and self._fault.point == point:
             self._fault.inject(self)
@@ -273,7 +279,7 @@ class FaultRun:
         self._report(problems_of_events(self._events, self._last_reply_id, state))
         self._report(problems_of_runs(self._log, state))
         saved = await self._load_saved_state()
-        runs = self._log.copy()
+        runs = self._log.copy()  # as they were when the state was saved: the conversation in place adds its own
         await self._continue(self.agent, self._log, "in place")
         if saved is not None:
             await self._continue_elsewhere(saved, runs)
@@ -297,10 +303,11 @@ class FaultRun:
         return saved
 
     async def _continue_elsewhere(self, saved: AgentState, runs: list[ToolRun]) -> None:
+        # Another agent, since the process that continues has nothing of the first one, but the tools did run there.
         log = ToolLog(runs)
         agent = self._plan.make(log).with_state(saved)
         agent.state_store = InMemoryStateStore()
-        saved.revision = 0
+        saved.revision = 0  # the new store has never seen this state
         await self._continue(agent, log, "from what was saved")
 
     async def _continue(self, agent: Checkable, log: ToolLog, how: str) -> None:

@@ -66,7 +66,7 @@ _ALL_FAULTS = [
         lambda run: run.cancel_task(),
         cancels=True,
         strikes_task=True,
-        only_on="asyncio",
+        only_on="asyncio",  # trio cancels scopes only
     ),
     Fault(
         "cancel_task_twice",
@@ -78,6 +78,7 @@ _ALL_FAULTS = [
     ),
     Fault("interrupt", "suspension", lambda run: run.interrupt()),
     Fault("kill", "suspension", lambda run: run.kill(), cancels=True),
+    # A reader can leave only where it has control: after an item.
     Fault("leave", "item", lambda run: run.leave()),
     Fault("drop", "item", lambda run: run.drop()),
     Fault("fail_store", "store", lambda run: run.fail_store()),

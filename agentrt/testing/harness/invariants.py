@@ -17,6 +17,7 @@ __all__ = [
     "problems_of_state",
 ]
 
+# Only a call that was denied has certainly not run; one that failed or was interrupted may have.
 _MAY_HAVE_RUN = set(ToolResultState) - {ToolResultState.DENIED}
 
 
@@ -50,7 +51,7 @@ def problems_of_events(events: Iterable[AgentEvent], last: str, state: AgentStat
         if sum(other.reply_id == end.reply_id for other in ends) > 1:
             yield f"REPLY_END of the reply {end.reply_id!r} was emitted more than once"
     if not last or (state.reply_context is not None and state.reply_context.reply_id == last):
-        return
+        return  # it has not ended, and needs no end
     outcome = state.last_reply
     if outcome is None or outcome.reply_id != last:
         yield f"the reply {last!r} has no end on record"
@@ -93,6 +94,7 @@ def problems_of_runs(log: ToolLog, state: AgentState) -> Iterator[str]:
         call = same_calls[0]
         states = [results.get(same_call.id) for same_call in same_calls]
         runs = [run for run in log.runs if _is_run_of(run, call)]
+        # A retry makes several runs for one result, but a success needs at least one whole run.
         if sum(run.finished for run in runs) < states.count(ToolResultState.SUCCESS):
             yield (f"the call {call.id!r} of {call.name!r} is reported a success, but the tool did not come to its end")
         may_have_run = sum(state in _MAY_HAVE_RUN for state in states)
@@ -108,6 +110,7 @@ def _is_run_of(run: ToolRun, call: ToolCallBlock) -> bool:
         arguments = from_json(call.input or "{}")
     except ValueError:
         return False
+    # Only what the call wrote is compared: the tool may have got preset arguments and defaults as well.
     return run.name == call.name and all(run.arguments.get(name) == value for name, value in arguments.items())
 
 
@@ -128,7 +131,7 @@ def _problems_of_calls(blocks: Iterable[ContentBlock], waiting: set[str]) -> Ite
         if isinstance(block, ToolCallBlock):
             if block.id in open_calls:
                 yield f"the call {block.id!r} of {block.name!r} comes again before its result"
-            open_calls[block.id] = block
+            open_calls[block.id] = block  # an id may come again once its result is there
         elif isinstance(block, ToolResultBlock) and block.state is not ToolResultState.RUNNING:
             answered = open_calls.pop(block.id, None)
             if answered is None:

@@ -70,7 +70,9 @@ class ToolLog:
     @contextmanager
     def _log_run(self, function: _F, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[None]:
         bound = inspect.signature(function).bind(*args, **kwargs).arguments
+        # The context is the runtime's; the model knows nothing of it.
         arguments = {name: value for name, value in bound.items() if not isinstance(value, ToolContext)}
+        # In the form of JSON, as the call has them, and copied, since a tool may change what it is given.
         run = ToolRun(function.__name__, to_jsonable_python(arguments, fallback=repr))
         self.runs.append(run)
         if self.on_run is not None:

@@ -14,17 +14,19 @@ async def answer_alone(run: KitRun) -> None:
     """Have every kind of conversation with nothing but the middleware, streamed and not."""
     for kind, question in QUESTIONS.items():
         run.activity = f"left alone, with {kind}"
+        # Streamed twice, so that a middleware that answers differently each time is not blamed.
         streamed, whole, again = [
             await run.start(stream=stream).ask_without_errors(question) for stream in (True, False, True)
         ]
         if differs_from_both(whole, streamed, again):
             run.report(f"the answer is {streamed!r} when it streams, and {whole!r} when it does not")
         if run.problems:
-            return
+            return  # the other kinds would be broken in the same way
     run.activity = "left alone, with usage"
     for stream in (True, False):
         conversation = run.start(stream=stream)
         await conversation.ask_without_errors(PLAIN_QUESTION)
+        # A middleware that never asks the model has no usage to pass on.
         ends = [event for event in conversation.events if isinstance(event, ModelCallEndEvent)]
         if conversation.requests and ends and not any(event.input_tokens and not event.estimated for event in ends):
             run.report(

@@ -80,6 +80,7 @@ async def check_middleware(
     Raises `MiddlewareProblems`, an `AssertionError` that says in words what was broken by what. The faults at every
     suspension are tried last, and only when nothing was found before.
     """
+    # A single str is a sequence of its characters, and certainly meant as one input.
     inputs = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     run = KitRun(factory, patience, tuple(beside), inputs, model)
     with silence_expected_errors():
@@ -103,7 +104,7 @@ def check_middleware_on_both_loops(
 
     For tests that are not coroutines. Returns the report of each event loop.
     """
-    faults = tuple(faults)
+    faults = tuple(faults)  # it is read once for each event loop
 
     async def check() -> MiddlewareReport:
         return await check_middleware(

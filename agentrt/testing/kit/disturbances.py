@@ -15,7 +15,7 @@ from agentrt.testing.kit.session import Conversation, KitRun, add_lints, blame_w
 
 __all__ = ["break_off_streams", "cancel_at_each_point", "fail_everywhere", "leave_at_each_item"]
 
-_EVERY_TOOL = "Please add and subtract."
+_EVERY_TOOL = "Please add and subtract."  # one whose errors become results, and one whose errors leave
 _MODEL_POINTS = ("before", "midway", "after")
 _HOOKS_THAT_FAIL = ("on_reply", "on_reasoning", "on_acting", "on_model_call")
 _SIMPLE_TYPES = (bool, int, float, str, bytes, type(None))
@@ -38,11 +38,13 @@ async def leave_at_each_item(run: KitRun) -> None:
         conversation = run.start(add_lints([middleware]))
         await conversation.read_items(TWO_TOOLS_QUESTION, number)
         for name, value in _simple_values(middleware).items():
+            # A value that changes for a while and comes back at the end must come back when the reader leaves, too.
             if value == after_item[number - 1].get(name) != at_first.get(name) == at_end.get(name):
                 run.report(
                     f"its `{name}` is {value} after a reply that its reader left, and {at_end[name]} after one that "
                     f"came to its end: what brings it back belongs in a `finally`"
                 )
+        # The same instance, which must have given back what it took: a place in a limit, a lock.
         with blame_what_came_before("one whose reader had left"):
             await Conversation(run, conversation.agent.with_state(AgentState())).ask_without_errors(PLAIN_QUESTION)
         if run.problems:
@@ -80,6 +82,7 @@ async def fail_everywhere(run: KitRun) -> None:
     """Have the model, a tool and each hook of a layer further in raise an error, once each."""
     activity = run.activity
     points = (*_MODEL_POINTS, "tool", "strict tool")
+    # An error that is worth a retry, and one that is not.
     for point, stream, make_error in product(points, (True, False), (InjectedError, Transient)):
         error = make_error("made to fail")
         where = f"the model raises {point} its answer" if point in _MODEL_POINTS else f"a {point} raises"

@@ -13,7 +13,7 @@ from agentrt.testing.kit.session import Conversation, KitRun, TimedOut
 
 __all__ = ["PauseAt", "cancel_at", "raise_once_at"]
 
-_STEPS_TO_UNWIND = 30
+_STEPS_TO_UNWIND = 30  # of the event loop, enough for every layer to see the cancellation
 
 
 class StartConversation(Protocol):
@@ -65,7 +65,7 @@ async def cancel_at(
     async with anyio.create_task_group() as group:
         group.start_soon(do_work)
         await pause.reached.wait()
-        outer.arm()
+        outer.arm()  # only now: what came before the cancellation says nothing about it
         scope.cancel()
         for _ in range(_STEPS_TO_UNWIND):  # a layer may shield what lies inside of it, and then that comes to its end
             await anyio.lowlevel.checkpoint()
@@ -75,7 +75,7 @@ async def cancel_at(
         if not isinstance(error, allowed):
             what = "continued" if error is None else f"raised {type(error).__name__} in its place"
             run.report(f"its {hook} swallowed the cancellation and {what}: let it through, with a bare `raise`")
-            break
+            break  # what an outer hook does with it follows from this one
     return conversation
 
 

@@ -14,7 +14,7 @@ from agentrt.testing.kit.session import Conversation, KitRun, TimedOut, add_lint
 __all__ = ["put_two_in_one_agent", "run_tools_side_by_side", "share_one_instance"]
 
 _TOOL_NAMES = ("add", "count")
-_STEPS_TO_MEET = 30
+_STEPS_TO_MEET = 30  # of the event loop
 
 
 async def run_tools_side_by_side(run: KitRun) -> None:
@@ -53,6 +53,7 @@ async def put_two_in_one_agent(run: KitRun) -> None:
     for conversation in conversations:
         for question in (TWO_TOOLS_QUESTION, PLAIN_QUESTION):
             await conversation.ask_without_errors(question)
+        # Each has stored its data under its own key, so any other key was written past `state_of`.
         for key in conversation.agent.state.middleware_data.keys() - {"first", "second"}:
             run.report(
                 f"two instances share the data {key!r} of the conversation: keep it in agent.state_of(self), "
@@ -63,6 +64,7 @@ async def put_two_in_one_agent(run: KitRun) -> None:
 async def share_one_instance(run: KitRun) -> None:
     """Have one instance serve two conversations, and then two agents, that reply at the same time."""
     activity = run.activity
+    # Different ones, so that an answer that went to the wrong conversation is noticed.
     questions = ["Is it a fine day?", "Please add, or is it a red, green or blue day?"]
     alone, again = [[await run.start().ask(question) for question in questions] for _ in range(2)]
     for is_one_agent in (True, False):

@@ -56,7 +56,7 @@ FORM: JSONSchema = {"type": "object", "properties": {"city": {"type": "string"}}
 """The form in which structured output is asked for."""
 
 _ID = re.compile(r"\bid='[^']*'(, )?")
-_FORM_TOOL = "GenerateStructuredOutput"
+_FORM_TOOL = "GenerateStructuredOutput"  # the tool by which a model gives structured output
 _CALL_INPUTS = {
     "add": '{"a": 1, "b": 2}',
     "subtract": "{}",
@@ -90,7 +90,7 @@ class KitModel(ChatModelBase):
         self.requests.append([*words, f"tools {tools}", f"tool_choice {tool_choice}"])
         await self._on_point("before")
         response = whole_response(_answer_content(messages, tools or []), messages)
-        assert response.usage is not None
+        assert response.usage is not None  # which a response for these messages always has
         response.usage = replace(response.usage, estimated=False)  # as a provider reports it
         if self.stream:
             return _stream_past_points(stream_response(response), self._on_point)
@@ -147,6 +147,7 @@ def _answer_content(messages: Sequence[Msg], tools: Sequence[JSONSchema]) -> lis
         return [ToolCallBlock("form", _FORM_TOOL, '{"city": "Beijing"}')]
     question, later = "", messages[:0]
     for index in range(len(messages) - 1, -1, -1):
+        # The runtime speaks as a user, too, when it asks for another attempt.
         if messages[index].role == "user" and messages[index].name != "runtime":
             question, later = messages[index].get_text_content() or "", messages[index:]
             break
@@ -214,6 +215,7 @@ def _make_toolkit(on_point: OnPoint) -> Toolkit:
         await anyio.lowlevel.checkpoint()
         return f"wrote {text!r}"
 
+    # One tool for each way a call can go: at once, raising, streamed, after a yes, and outside.
     strict = FunctionTool(subtract, raise_tool_errors=True)
     counter, writer = FunctionTool(count, is_read_only=True), FunctionTool(write, ask=True)
     return Toolkit(tools=[add, strict, counter, writer, _SendTool()])

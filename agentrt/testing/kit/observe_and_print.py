@@ -38,6 +38,7 @@ async def observe_messages(run: KitRun) -> None:
         lambda conversation: _observe(conversation, _msg("It rains.")),
         ObserveAndPrintProbe,
     )
+    # The middleware must be free for the next message whatever became of this one.
     await _observe_again(conversation, "one that was cancelled")
     run.activity = "observing, and the store fails"
     await _observe_with_broken_store(run)
@@ -51,7 +52,7 @@ async def _observe_undisturbed(run: KitRun) -> None:
         conversation.report_error(await _observe(conversation, msg))
     await conversation.ask_without_errors(PLAIN_QUESTION)
     conversation.report_error(await _observe(conversation, _msg("It rains.")))
-    await conversation.ask(CONFIRM_QUESTION, answers=0)
+    await conversation.ask(CONFIRM_QUESTION, answers=0)  # and now a reply waits, if the middleware lets it
     conversation.report_error(await _observe(conversation, _msg("It has stopped.")))
     if conversation.agent.state.reply_context is not None:
         await conversation.ask_without_errors(approve(conversation.agent.state))
@@ -71,6 +72,7 @@ async def _observe(conversation: Conversation, msg: str | Msg | list[Msg] | None
 
 
 async def _observe_with_broken_store(run: KitRun) -> None:
+    # Broken until the end: a middleware may try again, and must still let the error leave.
     error, core, is_broken = SessionIOError("made to fail"), ObserveAndPrintProbe(), True
 
     async def on_point(point: str) -> None:
@@ -144,5 +146,5 @@ async def print_messages(run: KitRun) -> None:
 def _start_with_queue(run: KitRun, layers: list[MiddlewareBase], *, on_point: OnPoint) -> Conversation:
     conversation = run.start(layers)
     conversation.agent.set_msg_queue_enabled(True, KitQueue(on_point))
-    conversation.agent.disable_console_output()
+    conversation.agent.disable_console_output()  # a check prints nothing
     return conversation

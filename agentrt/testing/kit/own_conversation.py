@@ -15,6 +15,7 @@ _Inputs = Sequence[str | ReplyInput]
 
 def inputs_of_author(run: KitRun) -> _Inputs:
     """Return the inputs of that conversation; none if neither inputs nor a model were given."""
+    # With a model alone, what is said does not matter: the words that trigger the middleware are the model's.
     if run.inputs or run.model is None:
         return run.inputs
     return (PLAIN_QUESTION, TOOL_QUESTION)

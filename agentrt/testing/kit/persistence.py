@@ -11,7 +11,7 @@ from agentrt.testing.kit.session import KitRun, differs_from_both
 
 __all__ = ["save_and_load"]
 
-_SAVED_OR_NOT = (False, True, False)
+_SAVED_OR_NOT = (False, True, False)  # before and after, since answers may differ by themselves
 
 
 async def save_and_load(run: KitRun) -> None:
@@ -25,6 +25,7 @@ async def save_and_load(run: KitRun) -> None:
             conversation = conversation.resume_elsewhere()
         earlier = len(conversation.requests)
         texts.append([first, await conversation.ask_without_errors(PLAIN_QUESTION)])
+        # Only those of the second reply, in which the instances differ.
         requests.append(list(chain.from_iterable(conversation.requests[earlier:])))
     _compare_answers(run, texts, "between two replies")
     if differs_from_both(requests[1], requests[0], requests[2]):
@@ -37,9 +38,10 @@ async def save_and_load(run: KitRun) -> None:
     texts.clear()
     for is_saved in _SAVED_OR_NOT:
         conversation = run.start()
+        # Not by `ask`, which would answer the call and so end the wait.
         with anyio.move_on_after(run.patience):
             await conversation.agent.reply(CONFIRM_QUESTION)
-        if conversation.agent.state.reply_context is not None:
+        if conversation.agent.state.reply_context is not None:  # a layer may have decided by itself
             if is_saved:
                 conversation = conversation.resume_elsewhere()
             texts.append([await conversation.ask_without_errors(approve(conversation.agent.state))])

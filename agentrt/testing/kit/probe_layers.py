@@ -44,6 +44,8 @@ class _ProbeLayer(MiddlewareBase):
     async def pass_result(self, hook: str, call: Callable[[], Awaitable[_ProbedT]]) -> _ProbedT:
         return await call()
 
+    # Each hook is written out: the runtime looks at the class, and finds by the code which hook an error comes from.
+
     async def on_reply(
         self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
@@ -86,7 +88,7 @@ class OutcomeProbe(_ProbeLayer):
 
     def __init__(self, core: "OutcomeProbe | None" = None) -> None:
         self.outcomes: list[tuple[str, BaseException | None]] = []
-        self._is_armed = False
+        self._is_armed = False  # until the fault: what happens before it is of no interest
         self._core = core
 
     def arm(self) -> None:
@@ -103,7 +105,7 @@ class OutcomeProbe(_ProbeLayer):
             async for item in stream:
                 self._note(hook, None)
                 yield item
-        except BaseException as error:
+        except BaseException as error:  # a cancellation, too, is an outcome
             self._note(hook, error)
             raise
         self._note(hook, None)
@@ -136,7 +138,7 @@ class DelayLayer(_ProbeLayer):
     """Keeps each item back until the next one comes, or the stream ends."""
 
     async def pass_items(self, hook: str, stream: AsyncIterator[_ProbedT]) -> AsyncGenerator[_ProbedT, None]:
-        delayed: list[_ProbedT] = []
+        delayed: list[_ProbedT] = []  # at most one item; a list, since any value may be an item
         async for item in stream:
             if delayed:
                 yield delayed.pop()
@@ -155,7 +157,7 @@ class FaultLayer(_ProbeLayer):
         self._is_midway = is_midway
 
     async def pass_items(self, hook: str, stream: AsyncIterator[_ProbedT]) -> AsyncGenerator[_ProbedT, None]:
-        if hook != "on_model_call":
+        if hook != "on_model_call":  # where `pass_result` has failed already
             self._fail(hook, is_midway=False)
         async for item in stream:
             yield item
@@ -164,14 +166,14 @@ class FaultLayer(_ProbeLayer):
     async def pass_result(self, hook: str, call: Callable[[], Awaitable[_ProbedT]]) -> _ProbedT:
         self._fail(hook, is_midway=False)
         result = await call()
-        if not hasattr(result, "__anext__"):
+        if not hasattr(result, "__anext__"):  # a stream fails after its first item
             self._fail(hook, is_midway=True)
         return result
 
     def _fail(self, hook: str, *, is_midway: bool) -> None:
         error = self._error
         if error is not None and hook == self._hook and is_midway == self._is_midway:
-            self._error = None
+            self._error = None  # once: the middleware may try again, and then must succeed
             raise error
 
 
@@ -181,7 +183,7 @@ class AnswerLayer(MiddlewareBase):
     async def on_reply(
         self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        if agent.state.reply_context is None:
+        if agent.state.reply_context is None:  # else the reply resumes, and its end is still to come
             yield AssistantMsg("layer", "A layer answers this.")
             return
         async for item in next_handler():

@@ -60,7 +60,7 @@ async def run_scenarios(run: KitRun, faults: Iterable[str]) -> None:
             try:
                 await scenario(run)
             except (ConfigError, TimedOut):
-                raise
+                raise  # after these, what comes next would fail in the same way
             except Exception as error:  # noqa: BLE001  # the other scenarios are tried none the less
                 run.report(describe_error(error))
             if run.problems and not index:
@@ -76,7 +76,7 @@ async def run_scenarios(run: KitRun, faults: Iterable[str]) -> None:
 
 async def _run_with_faults(run: KitRun, faults: Iterable[str]) -> None:
     """Have some conversations with each of the faults at every suspension."""
-    faults = tuple(faults)
+    faults = tuple(faults)  # they are read for each conversation
     conversations: list[tuple[Sequence[str | ReplyInput], JSONSchema | None, AgentOptions]] = [
         ([PLAIN_QUESTION, TWO_TOOLS_QUESTION], None, {}),
         ([WAITING_QUESTION], None, {"stream": False}),
@@ -93,7 +93,7 @@ async def _run_with_faults(run: KitRun, faults: Iterable[str]) -> None:
             report = await run_with_every_fault(plan, faults)
         except AssertionError as error:
             run.report(*str(error).splitlines())
-            return
+            return  # the other conversations take long, and most likely find the same
         run.conversations += sum(report.runs.values())
 
 

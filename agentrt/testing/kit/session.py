@@ -33,7 +33,8 @@ __all__ = [
     "differs_from_both",
 ]
 
-_MAX_ANSWERS = 5
+_MAX_ANSWERS = 5  # to one question: a layer may have the reply wait again and again
+# What Python raises in the reader's place when a generator yields while it is being closed.
 _IGNORED_EXIT = "async generator ignored GeneratorExit"
 
 
@@ -87,6 +88,7 @@ class KitRun:
     def report(self, *problems: str) -> None:
         """Record what is wrong, under the activity in which it was found first."""
         for problem in problems:
+            # Once, or a mistake that shows everywhere would hide the others.
             if not any(problem in earlier for earlier in self.problems.values()):
                 self.problems.setdefault(self.activity, []).append(problem)
 
@@ -115,6 +117,7 @@ class KitRun:
 
     def make_agent(self, layers: Sequence[MiddlewareBase], **options: Unpack[AgentOptions]) -> Agent:
         """Return an agent with these layers and those that the middleware needs, where these may stand."""
+        # By the constraints of the classes, which the compiler checks and never repairs.
         outer: list[MiddlewareBase] = []
         inner: list[MiddlewareBase] = []
         for make in self.beside:
@@ -128,6 +131,7 @@ def add_lints(
     layers: Sequence[MiddlewareBase], outside: Sequence[MiddlewareBase] = (), inside: Sequence[MiddlewareBase] = ()
 ) -> list[MiddlewareBase]:
     """Return the layers, each inside a `Lint`, between others that may stand outermost and innermost as these may."""
+    # An outermost middleware may have nothing around it but layers that say they are outermost, too.
     for layer in outside:
         layer.position = "outermost" if layers[0].position == "outermost" else None
     lint_class = kind_of_lint(layers)
@@ -223,7 +227,7 @@ class Conversation:
     @contextmanager
     def _time_limit(self, message: str) -> Iterator[None]:
         with anyio.move_on_after(self.run.patience) as limit:
-            yield
+            yield  # this generator is a context manager's: nothing else runs while the scope is open
         if limit.cancelled_caught:
             raise TimedOut(message.format(self.run.patience))
 
@@ -242,7 +246,7 @@ class Conversation:
             async with self.agent.reply_stream(inputs, schema, yield_final_msg=True) as stream:
                 async for item in stream:
                     self._items.append(item)
-                    await anyio.lowlevel.checkpoint()
+                    await anyio.lowlevel.checkpoint()  # as a reader that writes to a socket does
             if self.agent.state.reply_context is None or not answers:
                 break
             inputs, schema, answers = approve(self.agent.state), None, answers - 1
@@ -278,6 +282,7 @@ class Conversation:
             if state.reply_context is not None or state.summary:
                 return  # the reply is not over, or the summary stands for it
             message = AssistantMsg("", [])
+        # As a client does it that sees only the events.
         rebuilt = AssistantMsg("", [], id=last)
         for event in events:
             rebuilt.append_event(event)
