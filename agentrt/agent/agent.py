@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Self, cast
 
 import anyio
 
-from agentrt.agent.base import ReActAgentBase, interrupted
+from agentrt.agent.base import ReActAgentBase, interrupted_msg
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides import OverriddenCall, hook_method
 from agentrt.agent.reply_override import OverriddenLoopReply, reply_by_loop
+from agentrt.agent.validation import check_options, check_parts, check_state
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.config import ContextConfig, ReActConfig
@@ -33,7 +34,7 @@ from agentrt.loop.reply import reply
 from agentrt.loop.structured_output import validate_schema
 from agentrt.message import Msg, UserMsg
 from agentrt.model import ChatModelBase
-from agentrt.output.reply_printing import printed
+from agentrt.output.reply_printing import print_reply
 from agentrt.state import AgentState, StateStore
 from agentrt.tool import Toolkit
 
@@ -42,25 +43,27 @@ __all__ = ["Agent"]
 _SAVE_SECONDS = 15.0  # the file store gives up by itself before that
 
 
+async def _keep_observed(agent: ReplyingAgent, msg: str | Msg | list[Msg] | None) -> None:
+    """The core of on_observe: the messages join the conversation, or wait for the end of its reply in progress."""
+    context = agent.state.reply_context
+    messages = agent.state.context if context is None else context.observed
+    observed = [message.copy() for message in as_messages(_as_observed(msg)) if has_content(message)]
+    messages.extend(observed)
+    try:
+        await agent.save()
+    except Exception:  # raised again: they are taken out, so that the caller can give them again
+        ids = set(map(id, observed))
+        messages[:] = [message for message in messages if id(message) not in ids]
+        raise
+
+
 def _as_observed(msg: Any) -> Any:
-    """Return what is observed as an agent takes it: what a moderator says to all is no system prompt of this one."""
+    """Return what is observed as an agent keeps it: a moderator's "system" message is not its own system prompt."""
     if isinstance(msg, str):
         return UserMsg("user", msg)
     if isinstance(msg, list):
-        return [_as_observed(each) for each in msg]
+        return [_as_observed(message) for message in msg]
     return replace(msg, role="user") if isinstance(msg, Msg) and msg.role == "system" else msg
-
-
-async def _keep_observed(agent: ReplyingAgent, msg: str | Msg | list[Msg] | None) -> None:
-    current = agent.state.reply_context
-    taken = agent.state.context if current is None else current.observed
-    messages = [message.copy() for message in as_messages(_as_observed(msg)) if has_content(message)]
-    taken.extend(messages)
-    try:
-        await agent.save()
-    except Exception:  # raised again: they are not taken in, so that they can be given again
-        taken[:] = [message for message in taken if not any(message is each for each in messages)]
-        raise
 
 
 @refuse_before_init
@@ -73,8 +76,8 @@ class Agent(ReActAgentBase):
     Raises a `ConfigError` for parts that do not fit.
 
     It prints its replies when `set_console_output_enabled` or `set_msg_queue_enabled` says so, or when a hook or a
-    layer of `on_print` is there to see it. A subclass that writes its own `reply` has that for the core of `on_reply`,
-    streamed or not, and the loop behind `super().reply()`.
+    layer of `on_print` is there to see it. The `reply` that a subclass writes is the core of its `on_reply`, streamed
+    or not, and `super().reply()` runs the loop.
     """
 
     _cores: ClassVar[dict[str, Callable[..., Any]]] = {
@@ -105,7 +108,8 @@ class Agent(ReActAgentBase):
     when_busy: WhenBusy
     state_store: StateStore | None
 
-    # Attributes are set in each turn, which the look for modules that are assigned too early would cost a fifth more.
+    # The runtime sets attributes in each reply, and the search for modules that are assigned too early would make that
+    # a fifth dearer.
     __setattr__ = object.__setattr__  # type: ignore[assignment]  # which takes any object for a name
 
     def __init__(
@@ -122,16 +126,17 @@ class Agent(ReActAgentBase):
         context_config: ContextConfig | None = None,
         when_busy: WhenBusy = "raise",
     ) -> None:
-        _check_parts(name, system_prompt, model, toolkit, when_busy)
-        _check_options(middlewares, state, state_store, react_config, context_config)
-        _check_steps(type(self))
+        check_parts(name, system_prompt, model, toolkit, when_busy)
+        check_options(state, state_store, react_config, context_config)
+        _refuse_steps(type(self))
         super().__init__(name=name, middlewares=middlewares)
         self.system_prompt = system_prompt
         self.model = cast(ChatModelBase, model)
-        contributed = tuple(_tools_of(each) for each in middlewares)
+        contributed = tuple(_list_tools(middleware) for middleware in middlewares)
         self._compiled = replace(self._compiled, tools=contributed)
-        own = toolkit if toolkit is not None else Toolkit()
-        self.toolkit = own.with_tools([tool for tools in contributed for tool in tools])
+        self.toolkit = (Toolkit() if toolkit is None else toolkit).with_tools(
+            [tool for tools in contributed for tool in tools]
+        )
         self.react_config = react_config or ReActConfig()
         self.context_config = context_config or ContextConfig()
         self.when_busy = when_busy
@@ -151,11 +156,11 @@ class Agent(ReActAgentBase):
     @property
     def reply_id(self) -> str | None:
         """The id of the reply in progress, of the one that waits, or else of the last one; `None` before the first."""
-        current = self.conversation.run
-        if current is not None:
-            return current.id
-        waiting, last = self.state.reply_context, self.state.last_reply
-        return waiting.reply_id if waiting is not None else last.reply_id if last is not None else None
+        run = self.conversation.run
+        if run is not None:
+            return run.id
+        context, last = self.state.reply_context, self.state.last_reply
+        return context.reply_id if context is not None else last.reply_id if last is not None else None
 
     def reply_stream(
         self,
@@ -169,18 +174,19 @@ class Agent(ReActAgentBase):
         """Answer, as a stream of events, with the final message after them when asked for.
 
         Nothing happens before the first item is asked for. With a `structured_schema`, a pydantic model class or a JSON
-        schema, the final message carries an answer of that form in `structured_output`.
+        schema, the final message carries an answer that fits it in `structured_output`.
 
-        A reply that needs somebody's answer stops with `REQUIRE_USER_CONFIRM` or `REQUIRE_EXTERNAL_EXECUTION` and a
-        message that carries the calls; the answering event as `inputs` goes on with it, here or in another process that
-        has the state. Without `inputs` it answers what the conversation holds already, such as what was observed.
+        A reply that needs an answer from outside stops with `REQUIRE_USER_CONFIRM` or `REQUIRE_EXTERNAL_EXECUTION` and
+        a message that carries the calls. Given the answering event as `inputs`, it resumes, here or in another process
+        that has the state. Without `inputs` the agent answers what the conversation holds already, such as what it
+        observed.
 
         Raises `InvalidInputError` for what no agent takes, an empty message included, and, before the model is asked,
         for no input in an empty conversation. Raises `ResumeError`, in the first step, for an answer that does not fit
-        or a message while an answer is due; neither changes anything.
+        and for a message while an answer is due; neither changes anything.
 
-        `reply_id` (1 to 128 letters, digits, ".", "_", ":" and "-") names the reply, which never runs twice: the id of
-        the last one gives its message again, without events; that of the one in progress resumes it, or repeats its
+        `reply_id` (1 to 128 letters, digits, ".", "_", ":" and "-") names the reply, which never runs twice. The id of
+        the last reply gives its message again, without events; that of the one in progress resumes it, or repeats its
         question; the input is not read then. Events are numbered above `after`, the last number that a listener has.
         """
         if reply_id is not None:
@@ -194,7 +200,7 @@ class Agent(ReActAgentBase):
         audience, chains = self.conversation.audience, self.current_chains()
         if audience.shows or audience.queue is not None or chains.on_print is not self._cores["on_print"]:
             ticket.printed = True
-            items = printed(self, items)
+            items = print_reply(self, items)
         return ReplyStream(items, ticket)
 
     @hook_method("on_reply", OverriddenLoopReply)
@@ -210,7 +216,7 @@ class Agent(ReActAgentBase):
     async def __call__(self, *args: Any, **kwargs: Any) -> Msg:
         """Answer with the final message, as `reply` does, and let those who subscribed to this agent observe it.
 
-        The message of a reply that waits for an answer is for whoever answers, and nobody else observes it.
+        The message of a reply that waits for an answer is for the one who answers: subscribers do not observe it.
         """
         answer = await self.reply(*args, **kwargs)
         if self.conversation.audience.subscribers and self.state.reply_context is None:
@@ -221,13 +227,13 @@ class Agent(ReActAgentBase):
         """End the reply of this conversation tidily: its open tool calls get results, its listener sees the end.
 
         Callable from any task or thread. A reply in progress stops where it is, and its message is what
-        `handle_interrupt` gives; one that waits for an answer is put to rest at once, which the next save puts on
-        record (`UserInterruptEvent` does the same with its events, and saved). Returns whether there was one.
+        `handle_interrupt` gives. One that waits for an answer is closed at once, which the next save records
+        (`UserInterruptEvent` does the same, with events, and saves it). Returns whether there was a reply to end.
         """
         current = lock_of(self.state).run
         if current is not None:
-            told = reason.get_text_content() if isinstance(reason, Msg) else reason
-            current.interruption.request("interrupted", told)
+            text = reason.get_text_content() if isinstance(reason, Msg) else reason
+            current.interruption.request("interrupted", text)
             return InterruptResult(True)
         waiting = self.state.reply_context is not None
         abandon_unfinished_reply(self)
@@ -235,7 +241,7 @@ class Agent(ReActAgentBase):
 
     async def handle_interrupt(self, inputs: ReplyInput = None, *, reason: str | None = None) -> Msg:
         """Return the message of an interrupted reply; made to be overridden. It does not join the conversation."""
-        return interrupted(self.name, reason)
+        return interrupted_msg(self.name, reason)
 
     def run_sync(self, inputs: str | ReplyInput = None) -> Msg:
         """Answer with the final message, from a program that has no event loop. Raises `UsageError` where one runs."""
@@ -264,8 +270,8 @@ class Agent(ReActAgentBase):
     async def observe(self, msg: str | Msg | list[Msg] | None) -> None:
         """Take in messages without answering them; during a reply, or while one waits, they come after it.
 
-        One from a "system" counts as one from a user: the system prompt is this agent's own. One without content is
-        left out.
+        A message from a "system" counts as one from a user, for the system prompt is this agent's own. One without
+        content is left out.
         """
         if "observe" in vars(self):  # an entry hides this method, which only `super()` reaches
             await _keep_observed(self, msg)
@@ -273,10 +279,10 @@ class Agent(ReActAgentBase):
             await self.current_chains().on_observe(self, msg=msg)
 
     async def compress_context(self, instructions: str | None = None) -> None:
-        """Have the older part of the conversation summarised now, however little of the model's context it fills.
+        """Have the model summarise the older part of the conversation now, however little of its context it fills.
 
-        The runtime does so by itself when `context_config` says so; what that reserves is kept here too. Takes the
-        conversation's turn as a reply does: raises `AgentBusyError` during one, but not while one waits for an answer.
+        The runtime does so by itself when `context_config` says so; what that reserves is kept here too. This takes the
+        conversation as a reply does: it raises `AgentBusyError` during one, but not while one waits for an answer.
         `instructions` are for the model that writes the summary. An interrupt leaves everything as it was.
         """
         await compress_now(self, instructions)
@@ -286,7 +292,7 @@ class Agent(ReActAgentBase):
 
         Agents over one state object share its conversation, and reply one at a time.
         """
-        _check_state(state)
+        check_state(state)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.state = state
@@ -297,8 +303,8 @@ class Agent(ReActAgentBase):
     async def save(self) -> None:
         """Save the state now, if there is a store; the runtime does so by itself at every point that matters.
 
-        Raises `StateError`: `SessionConflict` when another process has saved this session meanwhile, and then this
-        conversation is out of date: `agent.with_state(await store.load(session_id))` is the one to go on with.
+        Raises `StateError`: `SessionConflict` when another process has saved this session meanwhile. This conversation
+        is out of date then: continue with `agent.with_state(await store.load(session_id))`.
         """
         run, store = self.conversation.run, self.state_store
         if store is None or (run is not None and run.progress.is_out_of_date):
@@ -327,9 +333,12 @@ class Agent(ReActAgentBase):
         super()._compile_chains()
         self.conversation.emitting_hooks = emitting_hooks(self.chains)
 
-    def _tools_of_middlewares(self) -> dict[int, list[str]]:
+    def _names_of_tools(self) -> dict[int, list[str]]:
         contributed = zip(self._compiled.middlewares, self._compiled.tools, strict=True)
-        return {id(each): [_tool_name(tool) for tool in tools] for each, tools in contributed}
+        return {
+            id(middleware): [str(getattr(tool, "name", None) or getattr(tool, "__name__", tool)) for tool in tools]
+            for middleware, tools in contributed
+        }
 
     def __copy__(self) -> Self:
         return self.with_state(self.state)  # it is the same conversation
@@ -343,33 +352,15 @@ def _state_from_json(value: Any) -> AgentState:
     return AgentState.model_validate_json(json.dumps(value))
 
 
-def _tools_of(middleware: MiddlewareBase) -> tuple[Any, ...]:
+def _list_tools(middleware: MiddlewareBase) -> tuple[Any, ...]:
     tools = middleware.list_tools()
     if not isinstance(tools, (list, tuple)):
         raise MiddlewareConfigError(f"{type(middleware).__name__}.list_tools() must return a list, not {tools!r:.200}")
     return tuple(tools)
 
 
-def _tool_name(tool: Any) -> str:
-    return str(getattr(tool, "name", None) or getattr(tool, "__name__", tool))
-
-
-def _check_options(
-    middlewares: object, state: object, state_store: object, react_config: object, context_config: object
-) -> None:
-    if not isinstance(middlewares, (list, tuple)):
-        raise ConfigError(f"Agent(middlewares=...) must be a list of middlewares, not {middlewares!r:.200}")
-    if state is not None:
-        _check_state(state)
-    if state_store is not None and not (hasattr(state_store, "save") and hasattr(state_store, "load")):
-        raise ConfigError(f"Agent(state_store=...) must have `save` and `load`, which {state_store!r:.200} has not")
-    if react_config is not None and not isinstance(react_config, ReActConfig):
-        raise ConfigError(f"Agent(react_config=...) must be a ReActConfig, not {react_config!r:.200}")
-    if context_config is not None and not isinstance(context_config, ContextConfig):
-        raise ConfigError(f"Agent(context_config=...) must be a ContextConfig, not {context_config!r:.200}")
-
-
-def _check_steps(cls: type[Agent]) -> None:
+def _refuse_steps(cls: type[Agent]) -> None:
+    """Raise `ConfigError` for a `_reasoning` or `_acting` that the loop of an `Agent` does not call."""
     for step in ("_reasoning", "_acting"):
         overridden = cls._hook_methods[step].function
         if overridden is getattr(ReActAgentBase, step) and getattr(cls, step) is not overridden:
@@ -378,24 +369,3 @@ def _check_steps(cls: type[Agent]) -> None:
                 f"write a middleware with on{step}, derive from ReActAgent, or derive from ReActAgentBase and write "
                 f"`reply` as well"
             )
-
-
-def _check_state(state: object) -> None:
-    if not isinstance(state, AgentState):
-        raise ConfigError(
-            f"a conversation's state must be an AgentState, not {state!r:.200}: "
-            f"make one with AgentState() or AgentState.model_validate_json(text)"
-        )
-
-
-def _check_parts(name: object, system_prompt: object, model: object, toolkit: object, when_busy: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"Agent(name=...) must be a text, not {name!r}")
-    if not isinstance(system_prompt, str):
-        raise ConfigError(f"Agent(system_prompt=...) must be a text, not {system_prompt!r:.200}")
-    if not isinstance(model, ChatModelBase):
-        raise ConfigError(f"Agent(model=...) must be a chat model, such as RulesChatModel(), not {model!r:.200}")
-    if toolkit is not None and not isinstance(toolkit, Toolkit):
-        raise ConfigError(f"Agent(toolkit=...) must be a Toolkit, not {toolkit!r:.200}: write Toolkit(tools=[...])")
-    if when_busy not in ("raise", "wait"):
-        raise ConfigError(f"Agent(when_busy=...) must be 'raise' or 'wait', not {when_busy!r}")

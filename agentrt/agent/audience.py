@@ -1,6 +1,6 @@
-"""Who sees and hears what an agent says: the console, a queue, an audio player, other agents.
+"""Where what an agent says goes: the console, a queue, an audio player, other agents.
 
-Programs for 1.x set these one by one, with the methods here.
+Programs written for 1.x set these one by one, with the methods here.
 """
 
 import logging
@@ -25,7 +25,7 @@ Speech = DataBlock | list[DataBlock] | None
 
 
 class Audience:
-    """Who sees and hears what one agent says; `subscribers` are other agents, by the name of their hub."""
+    """Where what one agent says goes; `subscribers` are other agents, by the name of their hub."""
 
     __slots__ = ("printer", "queue", "shows", "subscribers")
 
@@ -65,7 +65,7 @@ class AgentConversation(Conversation):
 
 
 class AudienceMethods:
-    """The part of an agent that says who sees and hears it."""
+    """The methods of an agent that set its audience."""
 
     name: str
     conversation: AgentConversation
@@ -77,11 +77,11 @@ class AudienceMethods:
 
     def reset_subscribers(self, msghub_name: str, subscribers: Sequence[Observer]) -> None:
         """Let these agents, but not this one, observe what `await agent(...)` answers, and no others of that hub."""
-        for each in subscribers:
-            if not isinstance(each, AudienceMethods):
-                raise UsageError(f"the subscribers of {self.name!r} must be agents, not {each!r:.200}")
+        for agent in subscribers:
+            if not isinstance(agent, AudienceMethods):
+                raise UsageError(f"the subscribers of {self.name!r} must be agents, not {agent!r:.200}")
         me: object = self
-        self.conversation.audience.subscribers[msghub_name] = [each for each in subscribers if each is not me]
+        self.conversation.audience.subscribers[msghub_name] = [agent for agent in subscribers if agent is not me]
 
     def remove_subscribers(self, msghub_name: str) -> None:
         """Forget the subscribers of a hub; warns when there is no such hub."""
@@ -92,8 +92,8 @@ class AudienceMethods:
         """Have what is printed put into `msg_queue` as well, or no longer.
 
         The queue holds `(msg, last, speech)` and needs an async `put`; without one there is a `MessageQueue` for a
-        hundred items, and a reply waits while it is full. The message of an `Agent` that is not complete goes on
-        growing in the queue: `msg.copy()` keeps it as it is.
+        hundred items, and a reply waits while it is full. The message of an `Agent` that is not complete keeps growing
+        in the queue: `msg.copy()` is one that does not.
         """
         if queue is not None and not callable(getattr(queue, "put", None)):
             raise UsageError(f"set_msg_queue_enabled() needs a queue with an async `put`, not {queue!r:.200}")
@@ -118,14 +118,15 @@ class AudienceMethods:
         audience.printer = Printer(player=player)
 
     async def _show(self, msg: Msg, last: bool, speech: Speech) -> None:
-        """Show a message, or as much of it as there is, to those who see it."""
+        """The core of on_print: show a message, or as much of it as there is."""
         if not isinstance(msg, Msg):
             raise InvalidInputError(f"print() shows a Msg, not {msg!r:.200}")
         conversation = self.conversation
         audience = conversation.audience
         if audience.queue is not None:
-            shown = msg if msg is conversation.printed_message else msg.copy()
-            await audience.queue.put((shown, last, speech))
+            # The message that the runtime prints is nobody else's, and not copied for each piece that it grows by.
+            queued = msg if msg is conversation.printed_message else msg.copy()
+            await audience.queue.put((queued, last, speech))
             await checkpoint()
         if audience.shows:
             audience.printer.show(msg, last, speech)
@@ -134,9 +135,9 @@ class AudienceMethods:
         """Let the subscribers observe an answer."""
         subscribers = self.conversation.audience.subscribers
         if answer and subscribers:
-            await broadcast(answer, [each for hub in subscribers.values() for each in hub])
+            await broadcast(answer, [agent for hub in subscribers.values() for agent in hub])
 
 
 def console_is_disabled() -> bool:
-    """Say whether the environment switches off what agents show on standard output."""
+    """Say whether an environment variable turns off what agents show on standard output."""
     return os.environ.get("AGENTRT_DISABLE_CONSOLE_OUTPUT", "").lower() in ("1", "true", "yes", "on")

@@ -1,6 +1,6 @@
 """AgentBase: what every agent is, whether its replies come from the runtime's loop or from code of its own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,20 +24,19 @@ from agentrt.agent.hook_registry import (
 )
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides import ChainedMethods, OverriddenCall, OverriddenMethod, OverriddenStep, hook_method
+from agentrt.agent.validation import check_middlewares, check_name, check_use
 from agentrt.chain import HookSpec, compile_chains, explain
-from agentrt.chain.check import overrides
 from agentrt.chain.explain import ExplainFormat
 from agentrt.concurrency.event_loop import call_soon_function
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.run import Run
-from agentrt.errors import ChainContractError, ConfigError, MiddlewareConfigError, UsageError
+from agentrt.errors import ChainContractError, UsageError
 from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase
 from agentrt.message import Msg
 from agentrt.module import StateModule
 from agentrt.state import AgentState
-from agentrt.text import repr_of, whole_characters
 
-__all__ = ["AgentBase", "ReActAgentBase", "interrupted"]
+__all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,9 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     """Base of agents that write their own `async def reply(self, ...)`, and of `Agent`.
 
     The class's own `reply`, `observe` and `print` become the cores of chains when an agent is built: the middlewares'
-    `on_reply`, `on_observe` and `on_print`, and pre/post hooks, run however they are called, and `super().reply(...)`
-    in a subclass is the parent's plain method. Replies may run side by side, each with an `agent.run` of its own.
+    `on_reply`, `on_observe` and `on_print`, and pre/post hooks, run whichever way the methods are called, and
+    `super().reply(...)` in a subclass is the parent's plain method. Replies may run side by side, each with an
+    `agent.run` of its own.
     """
 
     _shows_by_itself: ClassVar[bool] = True
@@ -83,7 +83,8 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
     def __init__(self, *, name: str | None = None, middlewares: Sequence[MiddlewareBase] = ()) -> None:
         super().__init__()
-        _check_parts(type(self).__name__, name, middlewares)
+        check_name(type(self), name)
+        check_middlewares(type(self), middlewares)
         self.id = shortuuid.uuid()
         self.name = name or type(self).__name__
         self.state = AgentState()
@@ -134,7 +135,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
             finally:
                 self.conversation.stops.discard(stop)
         if scope.cancelled_caught:
-            answer = await _said_when_interrupted(self, args, kwargs)
+            answer = await _answer_interrupt(self, args, kwargs)
         await self._broadcast(answer)
         return answer
 
@@ -151,7 +152,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
     async def handle_interrupt(self, *args: Any, **kwargs: Any) -> Msg:
         """Return the message of an interrupted reply, which had these arguments; made to be overridden."""
-        return interrupted(self.name)
+        return interrupted_msg(self.name)
 
     @property
     def run(self) -> Run:
@@ -174,7 +175,8 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     def explain(self, format: ExplainFormat = "text") -> str:
         """Return the compiled chains, outermost layer first, as "text", "json" or "mermaid"."""
         self.current_chains()
-        return explain(self.chains, self.name, self._explained(), self._tools_of_middlewares(), format)
+        functions = self._cores | {method.hook: method.function for method in self._compiled.overrides}
+        return explain(self.chains, self.name, functions, self._names_of_tools(), format)
 
     def current_chains(self) -> AgentChains:
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
@@ -207,68 +209,41 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         overridden = {method.hook: method for method in compiled.overrides}
         table = [overridden[spec.name].adapt(spec) if spec.name in overridden else spec for spec in self._table]
         cores = self._cores | {hook: method.core for hook, method in overridden.items()}
-        _check_use(type(self).__name__, compiled.middlewares, cores)
-        self.chains = compile_chains(
-            MiddlewareBase, table, cores, [*compiled.middlewares, *layers_for(hooks)], AgentChains
-        )
+        check_use(type(self), compiled.middlewares, cores)
+        layers = [*compiled.middlewares, *layers_for(hooks)]
+        self.chains = compile_chains(MiddlewareBase, table, cores, layers, AgentChains)
 
     def _install(self) -> None:
         """Put the entries of overridden methods on this agent, where they hide the methods themselves."""
         for method in self._compiled.overrides:
-            self.__dict__[method.name] = MethodType(method.entry, self)
+            vars(self)[method.name] = MethodType(method.entry, self)
 
-    def _explained(self) -> dict[str, Any]:
-        return self._cores | {method.hook: method.function for method in self._compiled.overrides}
-
-    def _tools_of_middlewares(self) -> dict[int, list[str]]:
+    def _names_of_tools(self) -> dict[int, list[str]]:
+        """Return the names of the tools that middlewares contribute, by the `id()` of the middleware."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy is in no hub, has no queue and no reply in progress, and compiles its own chains.
         compiled, conversation = self._compiled, self.conversation
         left_out = {"chains", "conversation", "_compiled", *(method.name for method in compiled.overrides)}
-        kept = {name: value for name, value in self.__dict__.items() if name not in left_out}
-        kept["_made_of"] = compiled.middlewares, compiled.tools, conversation.audience.shows, conversation.last_reply_id
-        return kept
+        attributes = {name: value for name, value in vars(self).items() if name not in left_out}
+        shows, last_reply_id = conversation.audience.shows, conversation.last_reply_id
+        return {**attributes, "_made_of": (compiled.middlewares, compiled.tools, shows, last_reply_id)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        middlewares, tools, shows, last_reply_id = self.__dict__.pop("_made_of")
+        vars(self).update(state)
+        middlewares, tools, shows, last_reply_id = vars(self).pop("_made_of")
         self.conversation = AgentConversation(Audience(shows), last_reply_id=last_reply_id)
         self._compile_first(middlewares, tools)
 
 
-def _check_parts(cls: str, name: object, middlewares: object) -> None:
-    if name is not None and (not isinstance(name, str) or not name):
-        raise ConfigError(f"{cls}(name=...) must be a text, not {repr_of(name)}")
-    if name is not None and whole_characters(name) is not name:
-        raise ConfigError(f"{cls}(name=...) holds half a character, which no file and no request can: {name!r:.200}")
-    if not isinstance(middlewares, (list, tuple)):
-        raise ConfigError(f"{cls}(middlewares=...) must be a list of middlewares, not {middlewares!r:.200}")
-
-
-def _check_use(cls: str, middlewares: Sequence[MiddlewareBase], cores: Mapping[str, Any]) -> None:
-    """Raise `MiddlewareConfigError` for a middleware of which nothing would ever run."""
-    for each in middlewares:
-        hooks = [spec.name for spec in HOOKS if _has(each, spec.name)]
-        if hooks and not any(hook in cores for hook in hooks):
-            raise MiddlewareConfigError(
-                f"{type(each).__name__} would never run in agents like {cls}, which write their own reply: their hooks "
-                f"are {', '.join(cores)}, and it has {', '.join(hooks)}; leave it out, or give it to an Agent"
-            )
-
-
-def _has(middleware: object, hook: str) -> bool:
-    # What is no middleware at all is found by the compiler.
-    return isinstance(middleware, MiddlewareBase) and overrides(middleware, MiddlewareBase, hook)
-
-
-async def _said_when_interrupted(agent: AgentBase, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def _answer_interrupt(agent: AgentBase, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what `handle_interrupt` gives; raises `ChainContractError` where that is neither a message nor `None`."""
     name = f"{type(agent).__name__}.handle_interrupt()"
-    said: Any = agent.handle_interrupt(*args, **kwargs)
-    if not isawaitable(said):
+    result: object = agent.handle_interrupt(*args, **kwargs)
+    if not isawaitable(result):
         raise ChainContractError(f"{name} must be a coroutine function: write `async def handle_interrupt`")
-    answer = await said
+    answer = await result
     if answer is not None and not isinstance(answer, Msg):
         raise ChainContractError(f"{name} must return a Msg, or None to say nothing, not {answer!r:.200}")
     return answer
@@ -292,8 +267,8 @@ class ReActAgentBase(AgentBase):
         raise NotImplementedError(f"{type(self).__name__} has no _acting of its own")
 
 
-def interrupted(name: str, reason: str | None = None) -> Msg:
-    """Return what an agent says by itself when its reply was interrupted."""
-    told = f" ({reason})" if reason else ""
-    text = f"I was interrupted{told}. What would you like me to do instead?"
+def interrupted_msg(name: str, reason: str | None = None) -> Msg:
+    """Return the message of an agent whose reply was interrupted."""
+    why = f" ({reason})" if reason else ""
+    text = f"I was interrupted{why}. What would you like me to do instead?"
     return Msg(name, text, "assistant", metadata={"_is_interrupted": True}, finished_reason="interrupted")

@@ -87,7 +87,7 @@ class OverriddenReply(OverriddenMethod):
             run.mailbox = _NO_MAILBOX
         agent.conversation.last_reply_id = run.id
         # Without those that are over: tasks that replies leave behind, and that reply in turn, would pass on ever more.
-        others = {agent_id: each for agent_id, each in _runs.get({}).items() if not each.is_over}
+        others = {agent_id: other for agent_id, other in _runs.get({}).items() if not other.is_over}
         token = _runs.set({**others, id(agent): run})
         try:
             answer = await last_item(run.chains.on_reply(agent, **values))

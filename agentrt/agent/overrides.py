@@ -77,8 +77,8 @@ class OverriddenMethod:
             bound = self.signature.bind(agent, *args, **kwargs)
         except TypeError as error:
             takes = ", ".join(map(str, self._parameters))
-            given = ", ".join([f"{len(args)} positional"] * bool(args) + [f"{name}=..." for name in kwargs]) or "none"
-            raise TypeError(f"{self.title} takes ({takes}); arguments given: {given} ({error})") from None
+            passed = ", ".join([f"{len(args)} positional"] * bool(args) + [f"{name}=..." for name in kwargs]) or "none"
+            raise TypeError(f"{self.title} takes ({takes}); arguments given: {passed} ({error})") from None
         bound.apply_defaults()
         return {key: bound.arguments[name] for name, key in self._keys.items()}
 

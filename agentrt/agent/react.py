@@ -1,4 +1,4 @@
-"""ReActAgent: an `Agent` under the names of those who come from other places, with a memory beside its state."""
+"""ReActAgent: an `Agent` with the names of 1.x, and a memory beside its state."""
 
 import warnings
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Self
 from agentrt.agent.agent import Agent
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides import hook_method
+from agentrt.agent.react_options import check_react_options, warn_of_uncalled_methods
 from agentrt.agent.step_override import AS_GIVEN, OverriddenLoopStep, act_by_loop, reason_by_loop
 from agentrt.conversation.config import ReActConfig
 from agentrt.errors import ConfigError, UsageError
@@ -22,39 +23,19 @@ from agentrt.types import ToolChoice, ToolResponse
 __all__ = ["ReActAgent"]
 
 _MAX_ITERS = 10
-_ELSEWHERE = {
-    "compression_config": "an agent shortens a long conversation by itself, see context_config=ContextConfig(...)",
-    "enable_meta_tool": "a Toolkit with groups brings its meta tool with it",
-    "enable_rewrite_query": "write a middleware with on_reply",
-    "knowledge": "write a middleware with on_reply or on_system_prompt, or a tool that searches",
-    "long_term_memory": "write a middleware with on_reply or on_system_prompt, or tools",
-    "long_term_memory_mode": "write a middleware with on_reply or on_system_prompt, or tools",
-    "parallel_tool_calls": "async tools run side by side, and FunctionTool(f, is_concurrency_safe=...) decides on one",
-    "plan_notebook": "give the agent tools that keep a plan",
-    "print_hint_msg": "hints are events, which agent.reply_stream() shows",
-    "system_prompt": "it goes by the name sys_prompt here",
-    "tts_model": "write a middleware with on_print",
-}
-_NEVER_CALLED = {
-    "_compress_memory_if_needed": _ELSEWHERE["compression_config"],
-    "_retrieve_from_knowledge": _ELSEWHERE["knowledge"],
-    "_retrieve_from_long_term_memory": _ELSEWHERE["long_term_memory"],
-    "_summarizing": "after max_iters the model is asked once more, without tools, through on_reasoning",
-    "generate_response": "a reply ends with the model's text, and one with a form with structured_model=...",
-}
 
 
 @refuse_before_init
 class ReActAgent(Agent):
     """An `Agent` with a `memory` that holds what its conversation holds, and that shows its replies by itself.
 
-    When a reply begins, what was added to the memory joins the conversation, and what was removed from it leaves; what
-    was said joins the memory. What the conversation has summarised stays in the memory. `formatter` is not used, since
-    a model here brings its own. Without a model it can be looked at, but not asked. An answer with a form is in
-    `metadata` as well as in `structured_output`. A session restores its name and system prompt as well.
+    When a reply begins, what was added to the memory joins the conversation, and what was removed from it leaves; the
+    reply's messages join the memory. What the conversation has summarised stays in the memory. `formatter` is not used,
+    since a model here brings its own. Without a model the agent can be inspected, but not asked. A structured answer is
+    in `metadata` as well as in `structured_output`. A session restores the name and the system prompt as well.
 
     A subclass may override `_reasoning` and `_acting`, and call `super()` there: hooks and middlewares run around them.
-    What they return counts, and `None` keeps what `super()` gave; a `Msg` from `_acting` ends the reply.
+    What they return counts, and `None` keeps what `super()` returned; a `Msg` from `_acting` ends the reply.
     """
 
     _shows_by_itself = True
@@ -67,7 +48,7 @@ class ReActAgent(Agent):
         name: str,
         sys_prompt: str,
         model: ChatModelBase | None = None,
-        formatter: Any = None,
+        formatter: object = None,
         toolkit: Toolkit | None = None,
         memory: MemoryBase | None = None,
         *,
@@ -75,8 +56,8 @@ class ReActAgent(Agent):
         middlewares: Sequence[MiddlewareBase] = (),
         **options: Any,
     ) -> None:
-        _check_options(type(self).__name__, max_iters, options)
-        _warn_of_uncalled_methods(type(self))
+        check_react_options(type(self), max_iters, options)
+        warn_of_uncalled_methods(type(self))
         if formatter is not None:
             warnings.warn(
                 f"{type(self).__name__}(formatter=...) is not used: a model brings its own formatter",
@@ -91,7 +72,7 @@ class ReActAgent(Agent):
         super().__init__(name, sys_prompt, model or _NoModel(name), toolkit, middlewares, **options)
         self.memory = memory if memory is not None else InMemoryMemory()
         self._remembered: set[str] = set()  # the ids of the conversation's messages that the memory was given
-        self._seen: int | None = None  # the memory's revision when the conversation was last in step with it
+        self._memory_revision: int | None = None  # when the conversation last held what the memory holds
         self.register_state("_remembered", sorted, set)
         self.register_state("name", custom_from_json=_require_str)
         self.register_state("system_prompt", custom_from_json=_require_str)
@@ -103,11 +84,11 @@ class ReActAgent(Agent):
 
     async def reply(self, msg: Any = None, structured_model: Any = None) -> Msg:  # type: ignore[override]  # no reply_id: it is the runtime's
         """Answer with the final message."""
-        await self._take_up_memory()
+        await self._load_memory()
         try:
             answer = await super().reply(msg, structured_model)
         finally:
-            await self._fill_memory()
+            await self._update_memory()
         if answer.structured_output is not None:
             answer.metadata = {**answer.structured_output, **answer.metadata}
         return answer
@@ -125,14 +106,14 @@ class ReActAgent(Agent):
     async def observe(self, msg: str | Msg | list[Msg] | None) -> None:
         """Take in messages without answering them."""
         await super().observe(msg)
-        await self._fill_memory()
+        await self._update_memory()
 
     def with_state(self, state: AgentState) -> Self:
         """Return another conversation over the same model, tools and chains, with a new memory."""
         other = super().with_state(state)
         other.memory = InMemoryMemory()
         other._remembered = set()
-        other._seen = None
+        other._memory_revision = None
         return other
 
     def __copy__(self) -> Self:
@@ -140,54 +121,35 @@ class ReActAgent(Agent):
         other.memory, other._remembered = self.memory, self._remembered  # it is the same conversation
         return other
 
-    async def _take_up_memory(self) -> None:
-        if self.memory.revision is not None and self.memory.revision == self._seen:
+    async def _load_memory(self) -> None:
+        if self.memory.revision is not None and self.memory.revision == self._memory_revision:
             return
-        found = await self.memory.get_memory(prepend_summary=False)
-        gone = self._remembered - {msg.id for msg in found}
-        if gone:
-            self._forget(gone, whole=not found)
+        remembered = await self.memory.get_memory(prepend_summary=False)
+        removed = self._remembered - {msg.id for msg in remembered}
+        if removed:
+            self.state.context = [msg for msg in self.state.context if msg.id not in removed]
+            if not remembered:
+                self.state.summary = ""
+            self.conversation.context_usage.reset()
         known = {msg.id for msg in self.state.context}
         # What stands before a message that both have is there already, or was summarised and is in the memory alone.
-        new = list(takewhile(lambda msg: msg.id not in known, reversed(found)))
+        new = list(takewhile(lambda msg: msg.id not in known, reversed(remembered)))
         self.state.context += reversed(new)
-        self._remembered = {msg.id for msg in found} & {msg.id for msg in self.state.context}
-        self._seen = self.memory.revision
+        self._remembered = {msg.id for msg in remembered} & {msg.id for msg in self.state.context}
+        self._memory_revision = self.memory.revision
 
-    def _forget(self, gone: set[str], *, whole: bool) -> None:
-        self.state.context = [msg for msg in self.state.context if msg.id not in gone]
-        if whole:
-            self.state.summary = ""
-        self.conversation.context_usage.reset()
-
-    async def _fill_memory(self) -> None:
-        unseen = self.memory.revision != self._seen  # somebody else has changed it meanwhile
+    async def _update_memory(self) -> None:
+        is_changed = self.memory.revision != self._memory_revision  # by other code, meanwhile
         new = list(takewhile(lambda msg: msg.id not in self._remembered, reversed(self.state.context)))
         await self.memory.add(new[::-1])
         self._remembered.update(msg.id for msg in new)
-        self._seen = None if unseen else self.memory.revision
+        self._memory_revision = None if is_changed else self.memory.revision
 
 
-def _require_str(value: Any) -> str:
+def _require_str(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"the name and the system prompt of an agent must be str, not {value!r:.200}")
     return value
-
-
-def _check_options(cls: str, max_iters: int | None, options: dict[str, Any]) -> None:
-    for name in options:
-        if name in _ELSEWHERE:
-            raise ConfigError(f"{cls}({name}=...) is not taken: {_ELSEWHERE[name]}")
-    if max_iters is not None and "react_config" in options:
-        raise ConfigError(f"{cls} takes max_iters or react_config, not both: write ReActConfig(max_iters={max_iters})")
-
-
-def _warn_of_uncalled_methods(cls: type) -> None:
-    """Warn of methods that 1.x programs override and the runtime never calls."""
-    for name in dir(cls):
-        if name in _NEVER_CALLED or name.startswith("_retrieve_"):
-            remedy = _NEVER_CALLED.get(name, "write a middleware with on_reply or on_system_prompt, or a tool")
-            warnings.warn(f"the runtime never calls {cls.__name__}.{name}(): {remedy}", UserWarning, stacklevel=3)
 
 
 class _NoModel(ChatModelBase):
@@ -195,5 +157,5 @@ class _NoModel(ChatModelBase):
         super().__init__(model="none")
         self._agent = name
 
-    async def _call(self, messages: Any, tools: Any, tool_choice: Any) -> NoReturn:
+    async def _call(self, messages: object, tools: object, tool_choice: object) -> NoReturn:
         raise UsageError(f"agent {self._agent!r} was built without a model: give ReActAgent(model=...)")

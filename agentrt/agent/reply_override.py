@@ -1,7 +1,7 @@
 """An `Agent` whose class writes its own `reply`: that method is the core of the reply, streamed or not.
 
 It runs in a task beside the reader's, since it may hold a scope open around `await super().reply(...)`, the runtime's
-own loop, whose events go on to the reader meanwhile.
+own loop, whose events reach the reader meanwhile.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -58,8 +58,8 @@ class OverriddenLoopReply(OverriddenMethod):
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         run = agent.run
         run.progress.passthrough = mailbox = Mailbox()
-        given = (inputs,) if structured_schema is None else (inputs, structured_schema)
-        values = self.values(agent, given, {})
+        arguments = (inputs,) if structured_schema is None else (inputs, structured_schema)
+        values = self.values(agent, arguments, {})
         final: Any = None
         async with BackgroundTask(
             run.claim, mailbox, partial(run.interruption.run_interruptible, partial(self, agent, values))
@@ -80,7 +80,7 @@ class OverriddenLoopReply(OverriddenMethod):
 
 
 async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any) -> Msg:
-    """Reply by the runtime's own loop, inside of a class's own `reply`; its events go where that one's go."""
+    """Reply by the runtime's own loop, inside an overridden `reply`; the loop's events go where that reply's go."""
     run = agent.conversation.run
     if run is None or run.progress.passthrough is None:
         raise UsageError(f"super().reply() of {agent.name!r} was called outside of its own reply(): call agent.reply()")

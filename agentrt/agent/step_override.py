@@ -24,23 +24,27 @@ from agentrt.types import ToolChoice, ToolResponse
 __all__ = ["AS_GIVEN", "OverriddenLoopStep", "act_by_loop", "reason_by_loop"]
 
 AS_GIVEN: Any = object()
-"""Stands for the value that the step was entered with."""
+"""The default that stands for the value which the step was entered with."""
 
 
 @dataclass(slots=True, eq=False)
 class _Step:
-    """One step in progress; `plain` is the result of the runtime's own step, `before` an untouched copy of it."""
+    """One step in progress, whose events go to the reader through the mailbox.
 
-    agent: Any
+    `result` is what the runtime's own step resulted in, `result_copy` a copy that the method cannot change, and
+    `message` the one that the runtime's step ended with, if it did.
+    """
+
+    agent: ReplyingAgent
     name: str
-    given: Any
-    outlet: Mailbox
-    plain: Any = None
-    before: Any = None
-    passed_on: Msg | None = None
+    value: Any
+    mailbox: Mailbox
+    result: Any = None
+    result_copy: Msg | None = None
+    message: Msg | None = None
 
 
-_step: ContextVar[_Step | None] = ContextVar("agentrt_overridden_step", default=None)
+_step: ContextVar[_Step | None] = ContextVar("agentrt_step_in_progress", default=None)
 
 
 class OverriddenLoopStep(OverriddenMethod):
@@ -54,8 +58,8 @@ class OverriddenLoopStep(OverriddenMethod):
         self.entry = function  # the runtime calls it through the chain, and nobody else calls it
         self._accepts_value = self._accepts(None)
         if not self._accepts_value and (name == "_acting" or not self._accepts()):
-            wanted = "tool_choice=None" if name == "_reasoning" else "tool_call"
-            raise ConfigError(f"{self.title} takes {self.signature}: write `async def {name}(self, {wanted})`")
+            parameter = "tool_choice=None" if name == "_reasoning" else "tool_call"
+            raise ConfigError(f"{self.title} takes {self.signature}: write `async def {name}(self, {parameter})`")
 
     def adapt(self, spec: HookSpec) -> HookSpec:
         """Return the line of the hook table as it is, for this step is given what the runtime's own is."""
@@ -65,7 +69,7 @@ class OverriddenLoopStep(OverriddenMethod):
         (value,) = values.values()
         step = _Step(agent, self.name, value, Mailbox())
         arguments = self.values(agent, (value,) if self._accepts_value else (), {})
-        async with BackgroundTask(agent.run.claim, step.outlet, partial(self._run, step, arguments)) as task:
+        async with BackgroundTask(agent.run.claim, step.mailbox, partial(self._run, step, arguments)) as task:
             async for item in task:
                 yield item
             result = await task.outcome()
@@ -96,26 +100,26 @@ def _step_in_progress(agent: ReplyingAgent, name: str) -> _Step:
 
 
 async def reason_by_loop(agent: ReplyingAgent, tool_choice: Any) -> Msg:
-    """Ask the model, inside of a class's own `_reasoning`; returns its answer, whose events are on their way."""
+    """Ask the model, inside an overridden `_reasoning`; returns its answer, whose events are on their way."""
     step = _step_in_progress(agent, "_reasoning")
-    choice = step.given if tool_choice is AS_GIVEN else tool_choice
-    said = Msg(agent.name, [], "assistant", id=agent.run.id)
+    choice = step.value if tool_choice is AS_GIVEN else tool_choice
+    answer = Msg(agent.name, [], "assistant", id=agent.run.id)
     stream = reason(agent, ToolChoice(choice) if isinstance(choice, str) else choice)
     try:
         async for item in stream:
             if isinstance(item, Msg):
-                step.passed_on = said = item
+                step.message = answer = item
             else:
-                said.append_event(item)
-                await step.outlet.put(item)
+                answer.append_event(item)
+                await step.mailbox.put(item)
     finally:
         await stream.aclose()
-    step.plain, step.before = said, said.copy()
-    return said
+    step.result, step.result_copy = answer, answer.copy()
+    return answer
 
 
 async def act_by_loop(agent: ReplyingAgent, tool_call: ToolCallBlock) -> ToolResponse:
-    """Run the call, inside of a class's own `_acting`; returns its result, whose pieces are on their way."""
+    """Run the call, inside an overridden `_acting`; returns its result, whose pieces are on their way."""
     step = _step_in_progress(agent, "_acting")
     response = ToolResponse()
     stream = act(agent, tool_call)
@@ -124,32 +128,32 @@ async def act_by_loop(agent: ReplyingAgent, tool_call: ToolCallBlock) -> ToolRes
             if isinstance(item, ToolResponse):
                 response = item
             else:
-                await step.outlet.put(item)
+                await step.mailbox.put(item)
     finally:
         await stream.aclose()
-    step.plain = response
+    step.result = response
     return response
 
 
 def _end_round(step: _Step, title: str, result: Any) -> Sequence[Any]:
     """Return what ends the round: nothing, unless the method's answer differs from the model's."""
-    answer = step.plain if result is None else result
+    answer = step.result if result is None else result
     if not isinstance(answer, Msg):
         raise ChainContractError(f"{title} must return a Msg, as super()._reasoning() does, not {answer!r:.200}")
-    if step.plain is None:
+    if step.result is None:
         return [answer]
-    if answer == step.before:
-        return [] if step.passed_on is None else [step.passed_on]
+    if answer == step.result_copy:
+        return [] if step.message is None else [step.message]
     run = step.agent.run
     return [*forget_attempt(run), answer]
 
 
 def _end_call(step: _Step, title: str, result: Any) -> Sequence[ToolResponse]:
     """Return the result of the call; a `Msg` in its place ends the reply with that message."""
-    response = step.plain if result is None else result
+    response = step.result if result is None else result
     if isinstance(response, Msg):
-        plain = step.plain or ToolResponse()
-        response = replace(plain, metadata={**plain.metadata, "response_msg": response})
+        result = step.result or ToolResponse()
+        response = replace(result, metadata={**result.metadata, "response_msg": response})
     if not isinstance(response, ToolResponse):
         raise ChainContractError(
             f"{title} must return a ToolResponse, as super()._acting() does, not {response!r:.200}"

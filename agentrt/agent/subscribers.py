@@ -1,4 +1,4 @@
-"""Telling the other agents of a hub what an agent has said."""
+"""What an agent answers, given to the other agents of its hubs."""
 
 import logging
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from agentrt.message import Msg
 __all__ = ["Observer", "broadcast"]
 
 _logger = logging.getLogger("agentrt")
-_KEPT_TO_ONESELF: tuple[BlockType, ...] = ("thinking", "provider")
+_PRIVATE_BLOCKS: tuple[BlockType, ...] = ("thinking", "provider")
 
 
 class Observer(Protocol):
-    """Whoever takes in messages."""
+    """An agent, as far as it takes in messages."""
 
     name: str
 
@@ -23,26 +23,21 @@ class Observer(Protocol):
 
 
 async def broadcast(msg: Msg, observers: Iterable[Observer]) -> None:
-    """Let each observer take in a message of its own, in order; nobody gets it twice.
+    """Let each observer take in a copy of the message, in order, and none of them twice.
 
-    The message comes without thinking and without what is for the provider only. An observer that fails is logged, and
+    The copies are without thinking and without what is for the provider only. An observer that fails is logged, and
     does not affect the others.
     """
-    said = _without_private_blocks(msg)
-    for observer in {id(each): each for each in observers}.values():
+    if not isinstance(msg.content, str) and any(map(msg.has_content_blocks, _PRIVATE_BLOCKS)):
+        msg = replace(msg, content=[block for block in msg.content if block.type not in _PRIVATE_BLOCKS])
+    for observer in {id(observer): observer for observer in observers}.values():
         try:
-            await observer.observe(said.copy())
+            await observer.observe(msg.copy())
         except Exception as error:  # noqa: BLE001  # neither the speaker nor the others are to blame
-            _logger.error("agent %r failed to observe a message: %s", observer.name, _error_text(error))
+            _logger.error("agent %r failed to observe a message: %s", observer.name, _describe(error))
 
 
-def _error_text(error: Exception) -> str:
-    # The type alone, as the text may quote what somebody said; but one that is missing says how to mend that.
+def _describe(error: Exception) -> str:
+    # By its type, as the text may quote a message; a missing `observe` is described in our own words, with the remedy.
     name = type(error).__name__
     return f"{name}: {error}" if isinstance(error, NotImplementedError) else name
-
-
-def _without_private_blocks(msg: Msg) -> Msg:
-    if isinstance(msg.content, str) or not any(map(msg.has_content_blocks, _KEPT_TO_ONESELF)):
-        return msg
-    return replace(msg, content=[block for block in msg.content if block.type not in _KEPT_TO_ONESELF])

@@ -1,4 +1,4 @@
-"""UserAgent: a person among agents."""
+"""UserAgent: the user among agents."""
 
 from collections.abc import Sequence
 from inspect import isawaitable
@@ -22,9 +22,9 @@ _BLOCKS = get_args(get_args(ContentBlock)[0])
 
 @refuse_before_init
 class UserAgent(AgentBase):
-    """An agent whose reply is what a person answers: in the terminal, unless another way of asking is set.
+    """An agent whose reply is what the user answers: in the terminal, unless another way of asking is set.
 
-    `memory` keeps what it was told, observed and answered.
+    `memory` keeps what it was asked, what it observed and what it answered.
     """
 
     _input_method: ClassVar[UserInputBase] = TerminalUserInput()
@@ -37,15 +37,17 @@ class UserAgent(AgentBase):
         self._own_input_method: UserInputBase | None = None
 
     async def reply(self, msg: Msg | list[Msg] | None = None, structured_model: type[BaseModel] | None = None) -> Msg:
-        """Ask the person, and return the answer; the values of `structured_model` are in its `metadata`."""
+        """Ask the user, and return the answer; the values of `structured_model` are in its `metadata`."""
         await self.memory.add(msg)
         ask = self._own_input_method or self._input_method
-        asked = ask(self.id, self.name, structured_model=structured_model)
-        if not isawaitable(asked):
+        question = ask(self.id, self.name, structured_model=structured_model)
+        if not isawaitable(question):
             raise InvalidInputError(f"{type(ask).__name__}.__call__() must be a coroutine function: write `async def`")
-        data = await asked
+        data = await question
         _check_data(ask, data)
-        answer = Msg(self.name, _content(data.blocks_input), "user", metadata=dict(data.structured_input or {}))
+        answer = Msg(
+            self.name, _content_of(data.blocks_input or []), "user", metadata=dict(data.structured_input or {})
+        )
         await self.print(answer, True)
         await self.memory.add(answer)
         return answer
@@ -55,26 +57,24 @@ class UserAgent(AgentBase):
         await self.memory.add(msg)
 
     async def handle_interrupt(self, *args: Any, **kwargs: Any) -> Msg:
-        """Return, show and keep a message that says that no answer was waited for."""
-        told = {"_is_interrupted": True}
-        answer = Msg(
-            self.name, "I was interrupted before I answered.", "user", metadata=told, finished_reason="interrupted"
-        )
+        """Return a message that says that there was no answer; it is printed and kept as an answer is."""
+        text, metadata = "I was interrupted before I answered.", {"_is_interrupted": True}
+        answer = Msg(self.name, text, "user", metadata=metadata, finished_reason="interrupted")
         await self.print(answer, True)
         await self.memory.add(answer)
         return answer
 
     def override_instance_input_method(self, input_method: UserInputBase) -> None:
         """Have this agent ask in another way."""
-        self._own_input_method = _checked_method(input_method)
+        self._own_input_method = _require_input_method(input_method)
 
     @classmethod
     def override_class_input_method(cls, input_method: UserInputBase) -> None:
         """Have all agents of this class ask in another way, and those of its subclasses that set none of their own."""
-        cls._input_method = _checked_method(input_method)
+        cls._input_method = _require_input_method(input_method)
 
 
-def _checked_method(input_method: Any) -> UserInputBase:
+def _require_input_method(input_method: object) -> UserInputBase:
     if isinstance(input_method, UserInputBase):
         return input_method
     raise InvalidInputError(
@@ -84,13 +84,13 @@ def _checked_method(input_method: Any) -> UserInputBase:
 
 
 def _check_data(ask: UserInputBase, data: Any) -> None:
-    # The types only: what a person answered may be a secret.
+    # Messages name the types only: what the user answered may be a secret.
     name = type(ask).__name__
     if not isinstance(data, UserInputData):
         raise InvalidInputError(f"{name} must return a UserInputData, not one of type {type(data).__name__}")
     blocks: Any = data.blocks_input
     values: Any = data.structured_input
-    if blocks is not None and not (isinstance(blocks, list) and all(isinstance(each, _BLOCKS) for each in blocks)):
+    if blocks is not None and not (isinstance(blocks, list) and all(isinstance(block, _BLOCKS) for block in blocks)):
         raise InvalidInputError(f"{name} must return a list of content blocks, such as TextBlock, as blocks_input")
     if values is not None and not isinstance(values, dict):
         raise InvalidInputError(
@@ -98,8 +98,10 @@ def _check_data(ask: UserInputBase, data: Any) -> None:
         )
 
 
-def _content(blocks: list[ContentBlock] | None) -> str | list[ContentBlock]:
-    if not blocks:
-        return ""
-    first = blocks[0]
-    return first.text if len(blocks) == 1 and isinstance(first, TextBlock) else list(blocks)
+def _content_of(blocks: list[ContentBlock]) -> str | list[ContentBlock]:
+    match blocks:
+        case []:
+            return ""
+        case [TextBlock(text=text)]:
+            return text
+    return list(blocks)

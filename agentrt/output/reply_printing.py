@@ -41,7 +41,7 @@ from agentrt.message import (
 )
 from agentrt.state import AgentState
 
-__all__ = ["printed"]
+__all__ = ["print_reply"]
 
 # Of the others nothing can be seen, or not yet.
 _GROWS = {DataBlockEndEvent, HintBlockEvent, ModelCallRetryEvent, ProviderBlockEvent}
@@ -63,7 +63,7 @@ class PrintingAgent(Protocol):
     async def print(self, msg: Msg, last: bool = True) -> None: ...
 
 
-async def printed(
+async def print_reply(
     agent: PrintingAgent, items: AsyncGenerator[AgentEvent | Msg, None]
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Yield the items of a reply, and print its message as it grows, each time before the item that makes it grow.

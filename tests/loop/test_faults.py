@@ -141,8 +141,8 @@ async def test_a_missing_await_in_a_call_layer_is_named():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"name": ""}, "Agent(name=...) must be a text, not ''"),
-        ({"system_prompt": 5}, "Agent(system_prompt=...) must be a text, not 5"),
+        ({"name": ""}, "Agent(name=...) must be a str that is not empty, not ''"),
+        ({"system_prompt": 5}, "Agent(system_prompt=...) must be a str, not 5"),
         ({"model": "gpt"}, "Agent(model=...) must be a chat model, such as RulesChatModel(), not 'gpt'"),
         ({"toolkit": [add]}, "write Toolkit(tools=[...])"),
         ({"middlewares": None}, "Agent(middlewares=...) must be a list of middlewares, not None"),

@@ -1,0 +1,48 @@
+"""Options and methods of 1.x agents that `ReActAgent` does not have, and what to use in their place."""
+
+import warnings
+from collections.abc import Iterable
+
+from agentrt.errors import ConfigError
+
+__all__ = ["check_react_options", "warn_of_uncalled_methods"]
+
+_REPLACEMENTS = {
+    "compression_config": "an agent shortens a long conversation by itself, see context_config=ContextConfig(...)",
+    "enable_meta_tool": "a Toolkit with groups brings its meta tool with it",
+    "enable_rewrite_query": "write a middleware with on_reply",
+    "knowledge": "write a middleware with on_reply or on_system_prompt, or a tool that searches",
+    "long_term_memory": "write a middleware with on_reply or on_system_prompt, or tools",
+    "long_term_memory_mode": "write a middleware with on_reply or on_system_prompt, or tools",
+    "parallel_tool_calls": "async tools run side by side, and FunctionTool(f, is_concurrency_safe=...) decides on one",
+    "plan_notebook": "give the agent tools that keep a plan",
+    "print_hint_msg": "hints are events, which agent.reply_stream() shows",
+    "system_prompt": "it goes by the name sys_prompt here",
+    "tts_model": "write a middleware with on_print",
+}
+_NEVER_CALLED = {
+    "_compress_memory_if_needed": _REPLACEMENTS["compression_config"],
+    "_retrieve_from_knowledge": _REPLACEMENTS["knowledge"],
+    "_retrieve_from_long_term_memory": _REPLACEMENTS["long_term_memory"],
+    "_summarizing": "after max_iters the model is asked once more, without tools, through on_reasoning",
+    "generate_response": "a reply ends with the model's text, and one with a form with structured_model=...",
+}
+
+
+def check_react_options(cls: type, max_iters: int | None, options: Iterable[str]) -> None:
+    """Raise `ConfigError` for an option that goes by another name here, or says what another one says."""
+    for option in options:
+        if option in _REPLACEMENTS:
+            raise ConfigError(f"{cls.__name__}({option}=...) is not taken: {_REPLACEMENTS[option]}")
+    if max_iters is not None and "react_config" in options:
+        raise ConfigError(
+            f"{cls.__name__} takes max_iters or react_config, not both: write ReActConfig(max_iters={max_iters})"
+        )
+
+
+def warn_of_uncalled_methods(cls: type) -> None:
+    """Warn of methods that 1.x programs override and the runtime never calls."""
+    for name in dir(cls):
+        if name in _NEVER_CALLED or name.startswith("_retrieve_"):
+            remedy = _NEVER_CALLED.get(name, "write a middleware with on_reply or on_system_prompt, or a tool")
+            warnings.warn(f"the runtime never calls {cls.__name__}.{name}(): {remedy}", UserWarning, stacklevel=3)

@@ -1,0 +1,79 @@
+"""What the constructors of agents refuse."""
+
+from collections.abc import Iterable, Sequence
+
+from agentrt.chain.check import overrides
+from agentrt.conversation.config import ContextConfig, ReActConfig
+from agentrt.errors import ConfigError, MiddlewareConfigError
+from agentrt.hooks import HOOKS, MiddlewareBase
+from agentrt.model import ChatModelBase
+from agentrt.state import AgentState
+from agentrt.text import repr_of, whole_characters
+from agentrt.tool import Toolkit
+
+__all__ = ["check_middlewares", "check_name", "check_options", "check_parts", "check_state", "check_use"]
+
+
+def check_name(cls: type, name: object) -> None:
+    """Raise `ConfigError` for what cannot be the name of an agent; `None` is fine."""
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ConfigError(f"{cls.__name__}(name=...) must be a str that is not empty, not {repr_of(name)}")
+    if name is not None and whole_characters(name) is not name:
+        raise ConfigError(
+            f"{cls.__name__}(name=...) holds half a character, which no file and no request can: {name!r:.200}"
+        )
+
+
+def check_middlewares(cls: type, middlewares: object) -> None:
+    """Raise `ConfigError` for what is not a list; what is in it is checked by the compiler."""
+    if not isinstance(middlewares, (list, tuple)):
+        raise ConfigError(f"{cls.__name__}(middlewares=...) must be a list of middlewares, not {middlewares!r:.200}")
+
+
+def check_use(cls: type, middlewares: Sequence[MiddlewareBase], hooks: Iterable[str]) -> None:
+    """Raise `MiddlewareConfigError` for a middleware that would never run in agents with these hooks."""
+    for middleware in middlewares:
+        if not isinstance(middleware, MiddlewareBase):
+            continue  # the compiler refuses it
+        overridden = [spec.name for spec in HOOKS if overrides(middleware, MiddlewareBase, spec.name)]
+        if overridden and not set(overridden) & set(hooks):
+            raise MiddlewareConfigError(
+                f"{type(middleware).__name__} would never run in agents like {cls.__name__}, which write their own "
+                f"reply: their hooks are {', '.join(hooks)}, and it has {', '.join(overridden)}; leave it out, or "
+                f"give it to an Agent"
+            )
+
+
+def check_parts(name: object, system_prompt: object, model: object, toolkit: object, when_busy: object) -> None:
+    """Raise `ConfigError` for parts that an `Agent` cannot be made of."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"Agent(name=...) must be a str that is not empty, not {name!r}")
+    if not isinstance(system_prompt, str):
+        raise ConfigError(f"Agent(system_prompt=...) must be a str, not {system_prompt!r:.200}")
+    if not isinstance(model, ChatModelBase):
+        raise ConfigError(f"Agent(model=...) must be a chat model, such as RulesChatModel(), not {model!r:.200}")
+    if toolkit is not None and not isinstance(toolkit, Toolkit):
+        raise ConfigError(f"Agent(toolkit=...) must be a Toolkit, not {toolkit!r:.200}: write Toolkit(tools=[...])")
+    if when_busy not in ("raise", "wait"):
+        raise ConfigError(f"Agent(when_busy=...) must be 'raise' or 'wait', not {when_busy!r}")
+
+
+def check_options(state: object, state_store: object, react_config: object, context_config: object) -> None:
+    """Raise `ConfigError` for an option of an `Agent` that is neither `None` nor what it must be."""
+    if state is not None:
+        check_state(state)
+    if state_store is not None and not (hasattr(state_store, "save") and hasattr(state_store, "load")):
+        raise ConfigError(f"Agent(state_store=...) must have `save` and `load`, which {state_store!r:.200} has not")
+    if react_config is not None and not isinstance(react_config, ReActConfig):
+        raise ConfigError(f"Agent(react_config=...) must be a ReActConfig, not {react_config!r:.200}")
+    if context_config is not None and not isinstance(context_config, ContextConfig):
+        raise ConfigError(f"Agent(context_config=...) must be a ContextConfig, not {context_config!r:.200}")
+
+
+def check_state(state: object) -> None:
+    """Raise `ConfigError` for what is not the state of a conversation."""
+    if not isinstance(state, AgentState):
+        raise ConfigError(
+            f"a conversation's state must be an AgentState, not {state!r:.200}: "
+            f"make one with AgentState() or AgentState.model_validate_json(text)"
+        )
