@@ -18,9 +18,9 @@ from agentrt.agent.hook_registry import (
     REACT_HOOK_TYPES,
     HookRegistration,
     HookTable,
-    are_same,
+    are_same_hooks,
     class_hooks,
-    hooks_of,
+    registered_hooks,
 )
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides import ChainedMethods, OverriddenCall, OverriddenMethod, OverriddenStep, hook_method
@@ -202,9 +202,9 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         """Compile the chains, if they are not compiled for the hooks that there are now."""
         compiled = self._compiled
         version = class_hooks.version  # read before the hooks, which may be changed in another thread
-        hooks = hooks_of(self)
+        hooks = registered_hooks(self)
         self._compiled = replace(compiled, hooks=hooks, instance_hooks=self._instance_hooks, version=version)
-        if compiled.hooks is not None and are_same(hooks, compiled.hooks):
+        if compiled.hooks is not None and are_same_hooks(hooks, compiled.hooks):
             return
         overridden = {method.hook: method for method in compiled.overrides}
         table = [overridden[spec.name].adapt(spec) if spec.name in overridden else spec for spec in self._table]

@@ -3,13 +3,15 @@
 An agent adds these layers itself, innermost of all, when a hook is registered with it or its class.
 """
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any
+from typing import Any, Protocol
 
+from agentrt.agent.hook_registry import Hook, HookTable
+from agentrt.conversation.run import Run
 from agentrt.errors import HookError
 from agentrt.event import AgentEvent
 from agentrt.hooks import MiddlewareBase
@@ -18,20 +20,33 @@ from agentrt.types import ToolChunk, ToolResponse
 
 __all__ = ["HookMiddleware", "layers_for"]
 
-Hook = Callable[..., Any]
+Values = dict[str, object]
+
 _NOTE = "agentrt: raised by "  # as the layer that raised an error is named; one note is enough
+_ARGUMENTS_OF_AGENT = {"inputs": "msg", "structured_schema": "structured_model"}
+
+
+class HookedAgent(Protocol):
+    """What the layers need of an agent."""
+
+    name: str
+
+    @property
+    def runs_reply_loop(self) -> bool: ...
+    @property
+    def run(self) -> Run: ...
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _HookCall:
     """One hook at work; a task that it leaves behind may outlive it."""
 
-    agent: Any
+    agent: HookedAgent
     core: str
     is_over: bool = False
 
 
-_calls: ContextVar[tuple[_Call, ...]] = ContextVar("agentrt_hook_calls", default=())
+_calls: ContextVar[tuple[_HookCall, ...]] = ContextVar("agentrt_hook_calls", default=())
 
 
 class HookMiddleware(MiddlewareBase):
@@ -49,49 +64,50 @@ class HookMiddleware(MiddlewareBase):
         self._pre = tuple((pre or {}).items())
         self._post = tuple((post or {}).items())
 
-    async def before(self, agent: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Run the pre hooks and return the arguments that come of it."""
+    async def before(self, agent: HookedAgent, kwargs: Values) -> Values:
+        """Run the pre hooks and return the arguments as they leave them."""
         if any(call.agent is agent and call.core == self.core and not call.is_over for call in _calls.get()):
             raise HookError(
                 f"a hook of {agent.name!r} called {self.core}, which it is a hook of, and would call itself for ever: "
                 f"do that after the {self.core}, or change its arguments or result instead"
             )
         for name, hook in self._pre:
-            changed = await self._run(agent, f"pre_{self.core} hook {name!r}", hook, self._copy(kwargs))
-            if changed is None:
+            changes = await self._run(agent, f"pre_{self.core} hook {name!r}", hook, self._copy_arguments(kwargs))
+            if changes is None:
                 continue
-            if not isinstance(changed, dict):
-                raise HookError(f"the pre_{self.core} hook {name!r} must return a dict or None, not {changed!r:.200}")
-            unknown = [key for key in changed if key not in kwargs]
+            if not isinstance(changes, dict):
+                raise HookError(f"the pre_{self.core} hook {name!r} must return a dict or None, not {changes!r:.200}")
+            unknown = [key for key in changes if key not in kwargs]
             if unknown:
                 raise HookError(
                     f"the pre_{self.core} hook {name!r} returned the argument {unknown[0]!r}, which {self.core} does "
                     f"not have: it has {', '.join(kwargs)}"
                 )
-            kwargs = {**kwargs, **changed}
+            kwargs = {**kwargs, **changes}
         return kwargs
 
-    async def after(self, agent: Any, kwargs: dict[str, Any], output: Any) -> Any:
-        """Run the post hooks and return the result that comes of it."""
+    async def after(self, agent: HookedAgent, kwargs: Values, output: Any) -> Any:
+        """Run the post hooks and return the result as they leave it."""
         for name, hook in self._post:
-            values = self._copy(kwargs), self._copied("its result", output)
-            changed = await self._run(agent, f"post_{self.core} hook {name!r}", hook, *values)
+            arguments, result = self._copy_arguments(kwargs), self._copy_value("its result", output)
+            changed = await self._run(agent, f"post_{self.core} hook {name!r}", hook, arguments, result)
             if changed is None:
                 continue
-            wanted = self.result_of(agent)
-            if wanted is not None and not isinstance(changed, wanted):
+            expected = self.result_of(agent)
+            if expected is not None and not isinstance(changed, expected):
                 raise HookError(
-                    f"the post_{self.core} hook {name!r} must return a {wanted.__name__} or None, not {changed!r:.200}"
+                    f"the post_{self.core} hook {name!r} must return a {expected.__name__} or None, "
+                    f"not {changed!r:.200}"
                 )
             output = changed
         return output
 
-    def result_of(self, agent: Any) -> type | None:
+    def result_of(self, agent: HookedAgent) -> type | None:
         """Return what type the core's result has, `None` for any or for a core that has no result."""
         return None
 
-    async def _run(self, agent: Any, name: str, hook: Hook, *values: Any) -> Any:
-        call = _Call(agent, self.core)
+    async def _run(self, agent: HookedAgent, name: str, hook: Hook, *values: object) -> object:
+        call = _HookCall(agent, self.core)
         token = _calls.set((*_calls.get(), call))
         try:
             result = hook(agent, *values)
@@ -104,15 +120,15 @@ class HookMiddleware(MiddlewareBase):
             call.is_over = True
             _calls.reset(token)
 
-    def _copy(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._copied(f"the argument {name!r}", value) for name, value in kwargs.items()}
+    def _copy_arguments(self, kwargs: Values) -> Values:
+        return {name: self._copy_value(f"the argument {name!r}", value) for name, value in kwargs.items()}
 
-    def _copied(self, what: str, value: Any) -> Any:
+    def _copy_value(self, label: str, value: object) -> object:
         try:
             return deepcopy(value)
         except Exception as error:  # of the value's own making
             raise HookError(
-                f"hooks of {self.core} get copies, and {what}, a {type(value).__name__}, cannot be copied"
+                f"hooks of {self.core} get copies, and {label}, a {type(value).__name__}, cannot be copied"
             ) from error
 
 
@@ -121,15 +137,18 @@ class ReplyHookMiddleware(HookMiddleware):
 
     core = "reply"
 
-    def result_of(self, agent: Any) -> type | None:
+    def result_of(self, agent: HookedAgent) -> type | None:
         """Return `Msg`."""
         return Msg
 
     async def on_reply(
-        self, agent: Any, input_kwargs: dict[str, Any], next_handler: Any
+        self,
+        agent: HookedAgent,
+        input_kwargs: Values,
+        next_handler: Callable[..., AsyncGenerator[AgentEvent | Msg, None]],
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         """Run the hooks around one whole reply."""
-        names = _NAMES_OF_AGENT if agent.runs_reply_loop else {}
+        names = _ARGUMENTS_OF_AGENT if agent.runs_reply_loop else {}
         kwargs = await self.before(agent, {names.get(key, key): value for key, value in input_kwargs.items()})
         keys = {name: key for key, name in names.items()}
         answer: Msg | None = None
@@ -143,15 +162,14 @@ class ReplyHookMiddleware(HookMiddleware):
             yield answer
 
 
-_NAMES_OF_AGENT = {"inputs": "msg", "structured_schema": "structured_model"}
-
-
 class ObserveHookMiddleware(HookMiddleware):
     """Hooks of observe; it has no result."""
 
     core = "observe"
 
-    async def on_observe(self, agent: Any, input_kwargs: dict[str, Any], next_handler: Any) -> None:
+    async def on_observe(
+        self, agent: HookedAgent, input_kwargs: Values, next_handler: Callable[..., Awaitable[None]]
+    ) -> None:
         """Run the hooks around taking in messages."""
         kwargs = await self.before(agent, input_kwargs)
         await next_handler(**kwargs)
@@ -163,7 +181,9 @@ class PrintHookMiddleware(HookMiddleware):
 
     core = "print"
 
-    async def on_print(self, agent: Any, input_kwargs: dict[str, Any], next_handler: Any) -> None:
+    async def on_print(
+        self, agent: HookedAgent, input_kwargs: Values, next_handler: Callable[..., Awaitable[None]]
+    ) -> None:
         """Run the hooks around showing a message."""
         kwargs = await self.before(agent, input_kwargs)
         await next_handler(**kwargs)
@@ -175,27 +195,30 @@ class ReasoningHookMiddleware(HookMiddleware):
 
     core = "reasoning"
 
-    def result_of(self, agent: Any) -> type | None:
+    def result_of(self, agent: HookedAgent) -> type | None:
         """Return `Msg` for an `Agent`; the rounds of others may result in anything."""
         return Msg if agent.runs_reply_loop else None
 
     async def on_reasoning(
-        self, agent: Any, input_kwargs: dict[str, Any], next_handler: Any
+        self,
+        agent: HookedAgent,
+        input_kwargs: Values,
+        next_handler: Callable[..., AsyncGenerator[AgentEvent | Msg, None]],
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         """Run the hooks around one round; an answer that a hook changes takes the place of what was streamed."""
         kwargs = await self.before(agent, input_kwargs)
-        built = AssistantMsg(agent.name, [])  # a round that calls tools has no message of its own
-        result: Any = built
+        rebuilt = AssistantMsg(agent.name, [])  # a round that calls tools has no message of its own
+        result = rebuilt
         async for item in next_handler(**kwargs):
             if not isinstance(item, AgentEvent):
                 result = item
                 continue
             if item.reply_id == agent.run.id:
-                built.id = item.reply_id  # a message takes the events of its own reply
-                built.append_event(item)
+                rebuilt.id = item.reply_id  # a message takes the events of its own reply
+                rebuilt.append_event(item)
             yield item
         answer = await self.after(agent, kwargs, result)
-        if result is not built or answer != built:
+        if result is not rebuilt or answer != rebuilt:
             yield answer
 
 
@@ -204,16 +227,19 @@ class ActingHookMiddleware(HookMiddleware):
 
     core = "acting"
 
-    def result_of(self, agent: Any) -> type | None:
+    def result_of(self, agent: HookedAgent) -> type | None:
         """Return `ToolResponse` for an `Agent`; the tools of others may result in anything."""
         return ToolResponse if agent.runs_reply_loop else None
 
     async def on_acting(
-        self, agent: Any, input_kwargs: dict[str, Any], next_handler: Any
+        self,
+        agent: HookedAgent,
+        input_kwargs: Values,
+        next_handler: Callable[..., AsyncGenerator[ToolChunk | ToolResponse, None]],
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         """Run the hooks around one tool call."""
         kwargs = await self.before(agent, input_kwargs)
-        response: Any = None
+        response: ToolResponse | None = None
         async for item in next_handler(**kwargs):
             if isinstance(item, ToolChunk):
                 yield item
@@ -231,8 +257,8 @@ _LAYERS: Sequence[type[HookMiddleware]] = (
 )
 
 
-def layers_for(hooks: Mapping[str, Mapping[str, Hook]]) -> list[MiddlewareBase]:
-    """Return the layers that run these hooks, which are given by type and then by name."""
+def layers_for(hooks: HookTable) -> list[MiddlewareBase]:
+    """Return the layers that run these hooks."""
     return [
         layer(hooks.get(f"pre_{layer.core}"), hooks.get(f"post_{layer.core}"))
         for layer in _LAYERS

@@ -15,39 +15,43 @@ from agentrt.types import AgentHookTypes, ReActAgentHookTypes
 
 __all__ = [
     "REACT_HOOK_TYPES",
+    "Hook",
     "HookRegistration",
     "HookTable",
-    "are_same",
+    "are_same_hooks",
     "class_hooks",
-    "hooks_of",
+    "registered_hooks",
 ]
 
-HookTable = Mapping[str, Mapping[str, Callable[..., Any]]]
-"""By type of hook and then by name, in the order of registration."""
+Hook = Callable[..., Any]
+"""A pre hook `(self, kwargs)` or a post hook `(self, kwargs, output)`, plain or `async`."""
+
+HookTable = Mapping[str, Mapping[str, Hook]]
+"""By type of hook and then by name, in the order of registration; without types that have no hooks."""
 
 HOOK_TYPES: tuple[str, ...] = get_args(AgentHookTypes)
-REACT_HOOK_TYPES = tuple(name for each in get_args(ReActAgentHookTypes) for name in get_args(each))
+REACT_HOOK_TYPES = tuple(hook_type for types in get_args(ReActAgentHookTypes) for hook_type in get_args(types))
 
-_NO_HOOKS: HookTable = {}
 _PARAMETERS = {"pre": ("self", "kwargs"), "post": ("self", "kwargs", "output")}
 
 
 class _ClassHooks:
     """The hooks of classes, changed from any thread; `version` changes whenever any of them does."""
 
-    __slots__ = ("_changing", "version")
+    __slots__ = ("_lock", "version")
 
     def __init__(self) -> None:
         self.version = 0
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
 
     def of(self, cls: type) -> HookTable:
-        hooks: HookTable = vars(cls).get("_class_hooks", _NO_HOOKS)  # on the class itself, with which they go
+        hooks: HookTable = vars(cls).get("_class_hooks", {})  # on the class itself, with which they go
         return hooks
 
     def change(self, cls: "type[HookRegistration]", change: Callable[[HookTable], HookTable]) -> None:
-        with self._changing:
+        with self._lock:
             cls._class_hooks = change(self.of(cls))
+            # Comes last: an agent that looks in between compiles its chains once more, and never keeps the old hooks.
             self.version += 1
 
 
@@ -65,117 +69,117 @@ class HookRegistration:
     """
 
     supported_hook_types: ClassVar[list[str]] = list(HOOK_TYPES)
-    _class_hooks: ClassVar[HookTable] = _NO_HOOKS
-    _instance_hooks: HookTable = _NO_HOOKS
+    _class_hooks: ClassVar[HookTable] = {}
+    _instance_hooks: HookTable = {}  # noqa: RUF012  # a mapping that is replaced, never changed
 
-    def register_instance_hook(self, hook_type: ReActAgentHookTypes, hook_name: str, hook: Callable[..., Any]) -> None:
+    def register_instance_hook(self, hook_type: ReActAgentHookTypes, hook_name: str, hook: Hook) -> None:
         """Register a hook for this agent alone; raises `HookError` for an unknown type or a hook that cannot be one."""
-        _check_instance(self)
-        _check(type(self), hook_type, hook_name, hook)
-        self._instance_hooks = _with(self._instance_hooks, hook_type, hook_name, hook)
+        _check_target(self)
+        _check_hook(type(self), hook_type, hook_name, hook)
+        self._instance_hooks = _add_hook(self._instance_hooks, hook_type, hook_name, hook)
 
     def remove_instance_hook(self, hook_type: ReActAgentHookTypes, hook_name: str) -> None:
         """Remove a hook of this agent; raises `ValueError` when there is none by that name."""
-        _check_instance(self)
-        _check_type(type(self), hook_type)
-        self._instance_hooks = _without(self._instance_hooks, hook_type, hook_name, f"this {type(self).__name__}")
+        _check_target(self)
+        _check_hook_type(type(self), hook_type)
+        target = f"this {type(self).__name__}"
+        self._instance_hooks = _remove_hook(self._instance_hooks, hook_type, hook_name, target)
 
     def clear_instance_hooks(self, hook_type: ReActAgentHookTypes | None = None) -> None:
         """Remove the hooks of one type, or all of them, of this agent."""
-        _check_instance(self)
-        self._instance_hooks = _cleared(type(self), self._instance_hooks, hook_type)
+        _check_target(self)
+        self._instance_hooks = _clear_hooks(type(self), self._instance_hooks, hook_type)
 
     @classmethod
-    def register_class_hook(cls, hook_type: ReActAgentHookTypes, hook_name: str, hook: Callable[..., Any]) -> None:
+    def register_class_hook(cls, hook_type: ReActAgentHookTypes, hook_name: str, hook: Hook) -> None:
         """Register a hook for all agents of this class and of those derived from it, existing ones included."""
-        _check(cls, hook_type, hook_name, hook)
-        class_hooks.change(cls, lambda hooks: _with(hooks, hook_type, hook_name, hook))
+        _check_hook(cls, hook_type, hook_name, hook)
+        class_hooks.change(cls, lambda hooks: _add_hook(hooks, hook_type, hook_name, hook))
 
     @classmethod
     def remove_class_hook(cls, hook_type: ReActAgentHookTypes, hook_name: str) -> None:
         """Remove a hook that was registered on this very class; raises `ValueError` when there is none by that name."""
-        _check_type(cls, hook_type)
-        class_hooks.change(cls, lambda hooks: _without(hooks, hook_type, hook_name, f"class {cls.__name__}"))
+        _check_hook_type(cls, hook_type)
+        class_hooks.change(cls, lambda hooks: _remove_hook(hooks, hook_type, hook_name, f"class {cls.__name__}"))
 
     @classmethod
     def clear_class_hooks(cls, hook_type: ReActAgentHookTypes | None = None) -> None:
         """Remove the hooks of one type, or all of them, that were registered on this very class."""
-        class_hooks.change(cls, lambda hooks: _cleared(cls, hooks, hook_type))
+        class_hooks.change(cls, lambda hooks: _clear_hooks(cls, hooks, hook_type))
 
 
-def hooks_of(agent: HookRegistration) -> HookTable:
+def registered_hooks(agent: HookRegistration) -> HookTable:
     """Return the hooks that run for an agent, by type; names are made unique by the class that a hook is of."""
-    classes = [(cls, class_hooks.of(cls)) for cls in type(agent).__mro__]
-    if not any(table for _, table in classes):
-        return agent._instance_hooks
-    found: dict[str, dict[str, Callable[..., Any]]] = {}
+    tables = [(cls, class_hooks.of(cls)) for cls in type(agent).__mro__]
+    instance_hooks = agent._instance_hooks
+    if not any(table for _, table in tables):
+        return instance_hooks
+    hooks_by_type: dict[str, dict[str, Hook]] = {}
     for hook_type in agent.supported_hook_types:
-        hooks = dict(agent._instance_hooks.get(hook_type, {}))
-        inherited: dict[str, Callable[..., Any]] = {}
-        for cls, table in classes:
+        hooks = dict(instance_hooks.get(hook_type, {}))
+        inherited: set[str] = set()
+        for cls, table in tables:
             for name, hook in table.get(hook_type, {}).items():
                 if name not in inherited:
-                    inherited[name] = hook
+                    inherited.add(name)
                     hooks[f"{name} of class {cls.__name__}"] = hook
         if hooks:
-            found[hook_type] = hooks
-    return found
+            hooks_by_type[hook_type] = hooks
+    return hooks_by_type
 
 
-def are_same(hooks: HookTable, others: HookTable) -> bool:
+def are_same_hooks(hooks: HookTable, others: HookTable) -> bool:
     """Say whether these are the same hooks in the same order, of which dicts that are equal say nothing."""
     return hooks == others and all(list(named) == list(others[hook_type]) for hook_type, named in hooks.items())
 
 
-def _with(table: HookTable, hook_type: str, name: str, hook: Callable[..., Any]) -> HookTable:
+def _add_hook(table: HookTable, hook_type: str, name: str, hook: Hook) -> HookTable:
     return {**table, hook_type: {**table.get(hook_type, {}), name: hook}}
 
 
-def _without(table: HookTable, hook_type: str, name: str, whose: str) -> HookTable:
+def _remove_hook(table: HookTable, hook_type: str, name: str, target: str) -> HookTable:
     hooks = dict(table.get(hook_type, {}))
     if name not in hooks:
         known = ", ".join(map(repr, hooks)) or "none"
-        raise ValueError(f"{whose} has no {hook_type} hook {name!r}; it has {known}")
+        raise ValueError(f"{target} has no {hook_type} hook {name!r}; it has {known}")
     del hooks[name]
-    return _dropped(table, hook_type) | ({hook_type: hooks} if hooks else {})
+    changed = {**table, hook_type: hooks}
+    return {hook_type: hooks for hook_type, hooks in changed.items() if hooks}
 
 
-def _cleared(cls: type, table: HookTable, hook_type: str | None) -> HookTable:
+def _clear_hooks(cls: type[HookRegistration], table: HookTable, hook_type: str | None) -> HookTable:
     if hook_type is None:
-        return _NO_HOOKS
-    _check_type(cls, hook_type)
-    return _dropped(table, hook_type)
+        return {}
+    _check_hook_type(cls, hook_type)
+    return {other: hooks for other, hooks in table.items() if other != hook_type}
 
 
-def _dropped(table: HookTable, hook_type: str) -> dict[str, Mapping[str, Callable[..., Any]]]:
-    return {each: hooks for each, hooks in table.items() if each != hook_type}
-
-
-def _check_instance(agent: object) -> None:
+def _check_target(agent: object) -> None:
+    # `AgentBase.register_instance_hook(target, ...)` reaches the method with anything for `self`.
     if isinstance(agent, type) or not isinstance(agent, HookRegistration):
         raise HookTargetError(
             f"instance hooks belong to an agent, not to {agent!r:.200}: a class has register_class_hook"
         )
 
 
-def _check(cls: type, hook_type: str, name: str, hook: Any) -> None:
-    _check_type(cls, hook_type)
+def _check_hook(cls: type[HookRegistration], hook_type: str, name: object, hook: object) -> None:
+    _check_hook_type(cls, hook_type)
     if not isinstance(name, str):
-        raise HookError(f"the name of a {hook_type} hook must be a text, not {name!r:.200}")
+        raise HookError(f"the name of a {hook_type} hook must be a str, not {name!r:.200}")
     if not callable(hook):
         raise HookError(f"the {hook_type} hook {name!r} must be a function, not {hook!r:.200}")
-    wanted = _PARAMETERS[hook_type.partition("_")[0]]
+    parameters = _PARAMETERS[hook_type.partition("_")[0]]
     try:
-        inspect.signature(hook).bind(*wanted)
+        inspect.signature(hook).bind(*parameters)
     except TypeError:
         raise HookError(
-            f"the {hook_type} hook {name!r} must take ({', '.join(wanted)}), but it takes {inspect.signature(hook)}"
+            f"the {hook_type} hook {name!r} must take ({', '.join(parameters)}), but it takes {inspect.signature(hook)}"
         ) from None
     except ValueError:  # a built-in function that does not say what it takes
         pass
 
 
-def _check_type(cls: type, hook_type: Any) -> None:
-    supported: Iterable[str] = cls.supported_hook_types  # type: ignore[attr-defined]  # of agents only
+def _check_hook_type(cls: type[HookRegistration], hook_type: str) -> None:
+    supported: Iterable[str] = cls.supported_hook_types
     if hook_type not in supported:
         raise HookError(f"{cls.__name__} has no hook type {hook_type!r}; it has {', '.join(supported)}")

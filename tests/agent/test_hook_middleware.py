@@ -22,7 +22,7 @@ from agentrt.agent.hook_middleware import (
     ReasoningHookMiddleware,
     ReplyHookMiddleware,
 )
-from agentrt.agent.hook_registry import hooks_of
+from agentrt.agent.hook_registry import registered_hooks
 from agentrt.errors import AgentBusyError, HookError, MiddlewareConfigError
 from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
@@ -208,7 +208,7 @@ async def test_a_class_hook_reaches_derived_classes_but_neither_parents_nor_sibl
     assert (await Child()(said("a"))).content == "a?!"
     assert (await Echo()(said("a"))).content == "a"
     assert (await Sibling()(said("a"))).content == "a"
-    assert hooks_of(Echo()) == {}
+    assert registered_hooks(Echo()) == {}
 
 
 async def test_the_classes_own_hooks_run_before_the_parents():
@@ -611,7 +611,7 @@ def test_a_hook_is_removed_where_it_was_registered():
     with pytest.raises(ValueError, match="class Loud has no pre_reply hook"):
         Loud.remove_class_hook("pre_reply", "mark")
     Loud.clear_class_hooks()
-    assert hooks_of(Loud())
+    assert registered_hooks(Loud())
     with pytest.raises(ValueError, match="this Echo has no"):
         Echo().remove_instance_hook("pre_reply", "mark")
 
@@ -649,7 +649,7 @@ def test_what_cannot_be_a_hook_is_refused_when_it_is_registered():
         Echo.register_class_hook("post_reply", "h", lambda self, kwargs: None)
     with pytest.raises(HookError, match="must be a function, not 'text'"):
         agent.register_instance_hook("pre_reply", "h", "text")
-    with pytest.raises(HookError, match="must be a text, not 3"):
+    with pytest.raises(HookError, match="must be a str, not 3"):
         agent.register_instance_hook("pre_reply", 3, marking(""))
 
 
@@ -1097,7 +1097,7 @@ def test_class_hooks_registered_in_several_threads_are_all_there():
             thread.join()
     finally:
         sys.setswitchinterval(before)
-    assert len(hooks_of(Loud())["pre_reply"]) == 240
+    assert len(registered_hooks(Loud())["pre_reply"]) == 240
 
 
 async def test_a_class_hook_from_another_thread_runs_from_the_next_reply_on():
