@@ -1,24 +1,37 @@
 """A layer that watches the layer inside of it, and names it when it breaks the contract of a hook."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import anyio
 
-from agentrt.chain import HookSpec
+from agentrt.chain import Chains, HookSpec
 from agentrt.chain.check import overrides
+from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import ToolCallBlock
 
-__all__ = ["Lint", "kind_of_lint", "lint"]
+__all__ = ["Lint", "lint", "lint_class_for"]
 
-_END: Any = object()
-_NOT_OURS = {"decimal_context"}  # comes into being where somebody first calculates
-_SHARED = {"inputs", "messages", "msg", "speech", "tool_choice", "tool_input", "tools"}
+Values = dict[str, object]
+_T = TypeVar("_T")
+
+_END = object()
+_IGNORED_VARIABLES = {"decimal_context"}  # comes into being where a program first calculates
+_SHARED_KEYS = {"inputs", "messages", "msg", "speech", "tool_choice", "tool_input", "tools"}
 _SPECS = {spec.name: spec for spec in HOOKS}
+
+
+class LintedAgent(Protocol):
+    """What a `Lint` needs of an agent."""
+
+    @property
+    def chains(self) -> Chains: ...
+    @property
+    def run(self) -> Run: ...
 
 
 def lint(middlewares: Sequence[MiddlewareBase]) -> list[MiddlewareBase]:
@@ -27,61 +40,57 @@ def lint(middlewares: Sequence[MiddlewareBase]) -> list[MiddlewareBase]:
     For tests and for finding a fault: `Agent(..., middlewares=lint([A(), B()]))`. The runtime tells which hook had its
     contract broken; this tells by which layer, and notices some things that the runtime does not look at.
     """
-    kind = kind_of_lint(middlewares)
-    watched: list[MiddlewareBase] = []
-    for each in middlewares:
-        watched += [kind(each), each]
-    core = kind("the core")
-    if watched and watched[-1].position == "innermost":
-        core.position = "innermost"
-    return [*watched, core]
+    lint_class = lint_class_for(middlewares)
+    layers: list[MiddlewareBase] = []
+    for middleware in middlewares:
+        layers += [lint_class(middleware), middleware]
+    around_core = lint_class("the core")
+    if layers and layers[-1].position == "innermost":
+        around_core.position = "innermost"
+    return [*layers, around_core]
 
 
 def _stream_hook(name: str) -> Any:
     spec = _SPECS[name]
 
     async def hook(
-        self: "Lint", agent: Any, input_kwargs: dict[str, Any], next_handler: Any
-    ) -> AsyncGenerator[Any, None]:
-        look = _Look(self, spec, input_kwargs)
-        items = look.items(next_handler(**input_kwargs), spec.terminal)
+        self: "Lint", agent: LintedAgent, input_kwargs: Values, next_handler: Callable[..., AsyncIterator[object]]
+    ) -> AsyncGenerator[object, None]:
+        watch = _CallWatch(self, spec, input_kwargs)
+        items = watch.items(next_handler(**input_kwargs), spec.terminal)
         try:
             async for item in items:
                 yield item
         finally:
             await items.aclose()
 
-    return _told_apart(hook, name)
+    return hook
 
 
 def _call_hook(name: str) -> Any:
     spec = _SPECS[name]
 
-    async def hook(self: "Lint", agent: Any, input_kwargs: dict[str, Any], next_handler: Any) -> Any:
-        look = _Look(self, spec, input_kwargs)
-        data = agent.run.scratch(self) if name == "on_model_call" else {}
-        data["gave_last"] = False
-        result = await look.call(next_handler(**input_kwargs))
-        look.check_values()
-        return look.pieces(agent, aiter(result), data) if hasattr(result, "__anext__") else result
+    async def hook(
+        self: "Lint", agent: LintedAgent, input_kwargs: Values, next_handler: Callable[..., Awaitable[object]]
+    ) -> object:
+        watch = _CallWatch(self, spec, input_kwargs)
+        notes = agent.run.scratch(self) if name == "on_model_call" else {}
+        notes["gave_last"] = False
+        result = await watch.step(next_handler(**input_kwargs), "returns", None)
+        watch.check_values()
+        return watch.responses(agent, aiter(result), notes) if isinstance(result, AsyncIterator) else result
 
-    return _told_apart(hook, name)
-
-
-def _told_apart(hook: Any, name: str) -> Any:
-    # The runtime tells by the code which hook an error comes from, and these would share theirs.
-    hook.__code__ = hook.__code__.replace(co_name=name)
     return hook
 
 
 class Lint(MiddlewareBase):
     """Watches the one layer that stands next inside of it, and raises `ChainContractError` that names it.
 
-    It is told of: an item of a wrong type, a missing last item, anything after the last item, a model's stream without
-    any response, or without the one with `is_last` that came from further in, a change of the lists and messages that
-    the layer was given (what is printed goes on growing, but not while a layer has it), a `yield` or `return` inside an
-    open cancel scope or task group, and a `ContextVar` left changed while its reader runs. `problems` has the same in
-    words, also where the error went no further. What the runtime itself blames on a layer is not said again.
+    It finds: an item of a wrong type, a missing last item, anything after the last item, a model's stream without any
+    response, or without the one with `is_last` that came from further in, a change of the lists and messages that the
+    layer was given (what is printed keeps growing, but not while a layer has it), a `yield` or `return` inside an open
+    cancel scope or task group, and a `ContextVar` left changed while its reader runs. `problems` has the same in words,
+    also where the error went no further. What the runtime itself blames on a layer is not said again.
     """
 
     def __init__(self, watched: MiddlewareBase | str) -> None:
@@ -103,167 +112,166 @@ class Lint(MiddlewareBase):
     on_observe = _call_hook("on_observe")
     # Of on_system_prompt the runtime names the layer itself.
 
-    def inside(self, agent: Any) -> "Lint | None":
+    def inner_lint(self, agent: LintedAgent) -> "Lint | None":
         """Return the next `Lint` further in."""
-        layers = agent.chains.middlewares
-        place = next(place for place, each in enumerate(layers) if each is self)
-        return next((each for each in layers[place + 1 :] if isinstance(each, Lint)), None)
-
-    def _watches(self, hook: str) -> bool:
-        watched = self.watched
-        return isinstance(watched, str) or getattr(type(watched), hook) is not getattr(MiddlewareBase, hook)
+        lints = [middleware for middleware in agent.chains.middlewares if isinstance(middleware, Lint)]
+        place = lints.index(self)
+        return lints[place + 1] if place + 1 < len(lints) else None
 
 
 class _LintThatSeesPrinting(Lint):
     on_print = _call_hook("on_print")
 
 
-def kind_of_lint(watched: Sequence[MiddlewareBase]) -> type[Lint]:
-    """Return the class of the lints around these layers: an agent prints for whoever looks, so only some look."""
-    sees = any(overrides(each, MiddlewareBase, "on_print") for each in watched)
-    return _LintThatSeesPrinting if sees else Lint
+def lint_class_for(middlewares: Sequence[MiddlewareBase]) -> type[Lint]:
+    """Return the class of the lints around these layers.
+
+    An agent prints only when something is there to see it, so a `Lint` sees it only where one of the layers does.
+    """
+    sees_printing = any(overrides(middleware, MiddlewareBase, "on_print") for middleware in middlewares)
+    return _LintThatSeesPrinting if sees_printing else Lint
 
 
-class _Look:
-    """What one `Lint` sees of one call of the layer inside."""
+class _CallWatch:
+    """Watches one call of the layer inside of a `Lint`.
 
-    def __init__(self, layer: Lint, spec: HookSpec, given: Mapping[str, Any]) -> None:
+    `_blames` says whether that layer overrides the hook; otherwise whatever happens is another one's, further in.
+    """
+
+    def __init__(self, layer: Lint, spec: HookSpec, given: Values) -> None:
+        watched = layer.watched
         self._layer = layer
         self._spec = spec
-        self._is_blaming = layer._watches(spec.name)
-        self._given = dict(given) if self._is_blaming else {}
-        self._were = self._told()
-        self._who = f"{layer.watched} of {spec.name}"
-        if isinstance(layer.watched, MiddlewareBase):
-            self._who = f"{type(layer.watched).__name__}.{spec.name}"
+        self._blames = isinstance(watched, str) or overrides(watched, MiddlewareBase, spec.name)
+        self._given = dict(given) if self._blames else {}
+        self._before = self._comparable_values()
+        self._subject = f"{watched} of {spec.name}"
+        if isinstance(watched, MiddlewareBase):
+            self._subject = f"{type(watched).__name__}.{spec.name}"
 
-    def _told(self) -> dict[str, Any]:
-        # Methods that a class of agents writes itself have parameters of their own, of whatever meaning.
-        return {key: _told(key, value) for key, value in self._given.items() if key in self._spec.keys}
-
-    async def items(self, stream: AsyncIterator[Any], terminal: type | None) -> AsyncGenerator[Any, None]:
-        last: Any = None
-        self._were = self._told()  # what has changed since the call returned was changed further out
+    async def items(self, stream: AsyncIterator[object], terminal: type | None) -> AsyncGenerator[object, None]:
+        """Pass on a stream that the layer returned, item by item."""
+        last: object = None
+        self._before = self._comparable_values()  # what has changed since the call returned was changed further out
         while True:
-            item = await self._step(stream)
+            item = await self.step(anext(stream, _END), "yields", stream)
             if item is _END:
                 break
             self._check_item(item, last, terminal)
             last = item
             yield item
-        self._check_end(last, terminal)
+        if self._blames and terminal is not None and not isinstance(last, terminal):
+            ending = "nothing" if last is None else f"{last!r:.200}"
+            raise self._blame(
+                f"ended with {ending}, but its last item must be a {terminal.__name__}: "
+                f"pass on what next_handler() gives, or yield one in its place"
+            )
         self.check_values()
 
-    async def pieces(self, agent: Any, stream: AsyncIterator[Any], data: dict[str, Any]) -> AsyncGenerator[Any, None]:
-        """Watch a stream of responses, and note in `data`, for the `Lint` further out, whether the last one came."""
-        last: Any = None
+    async def responses(
+        self, agent: LintedAgent, stream: AsyncIterator[object], notes: dict[str, Any]
+    ) -> AsyncGenerator[object, None]:
+        """Pass on a stream of responses, and note, for the `Lint` further out, whether the last one came."""
+        last: object = None
         items = self.items(stream, None)
         try:
             async for last in items:
-                data["gave_last"] = data["gave_last"] or getattr(last, "is_last", None) is True
+                notes["gave_last"] = notes["gave_last"] or getattr(last, "is_last", None) is True
                 yield last
         finally:
             await items.aclose()
-        self._check_pieces(agent, last, has_last=data["gave_last"])
-
-    async def call(self, work: Awaitable[Any]) -> Any:
-        """Return what the layer's call returns, if it leaves nothing open or changed."""
-        return await self._watched(work, "returns", None)
-
-    async def _step(self, stream: AsyncIterator[Any]) -> Any:
-        return await self._watched(anext(stream, _END), "yields", stream)
-
-    async def _watched(self, work: Awaitable[Any], does: str, stream: Any) -> Any:
-        """Do the work inside a scope of our own: it cannot be left when another one is still open inside."""
-        before = copy_context()
-        has_come = False
-        scope = anyio.CancelScope()
-        try:
-            with scope:
-                result = await work
-                has_come = True
-        except RuntimeError as error:
-            if not has_come and isinstance(error.__context__, ChainContractError):
-                raise error.__context__ from None  # told further in, of what is still open here
-            if not has_come or not self._is_blaming:
-                raise
-            with suppress(RuntimeError, BaseExceptionGroup):
-                if hasattr(stream, "aclose"):
-                    await stream.aclose()
-            with suppress(RuntimeError):
-                scope.__exit__(None, None, None)  # the scopes outside of it are in order again
-            raise self._blame(
-                f"{does} inside an open cancel scope or task group, whose deadline and failures then hit its reader: "
-                f"have none open at a `{does.removesuffix('s')}`"
-            ) from None
-        self.check_context(before)
-        return result
-
-    def _check_item(self, item: Any, last: Any, terminal: type | None) -> None:
-        spec = self._spec
-        if not self._is_blaming:
-            return
-        if not isinstance(item, spec.item_types):
-            wanted = " or ".join(each.__name__ for each in spec.item_types)
-            raise self._blame(f"yielded {item!r:.200}, but what passes there is {wanted}")
-        ended = isinstance(last, terminal) if terminal is not None else getattr(last, "is_last", None) is True
-        if ended and last is not None and (terminal is not None or spec.shape == "call"):
-            raise self._blame(
-                f"yielded {item!r:.200} after its {type(last).__name__}, which must come last: "
-                f"pass on one stream of next_handler(), and close what you leave"
-            )
-
-    def _check_end(self, last: Any, terminal: type | None) -> None:
-        if not self._is_blaming:
-            return
-        if terminal is not None and not isinstance(last, terminal):
-            came = "nothing" if last is None else f"{last!r:.200}"
-            raise self._blame(
-                f"ended with {came}, but its last item must be a {terminal.__name__}: "
-                f"pass on what next_handler() gives, or yield one in its place"
-            )
-
-    def _check_pieces(self, agent: Any, last: Any, *, has_last: bool) -> None:
-        if not self._is_blaming or has_last:
+        if not self._blames or notes["gave_last"]:
             return
         if last is None:
             raise self._blame("returned a stream that ended without any response: pass on what next_handler() gives")
-        inside = self._layer.inside(agent)
-        if inside is not None and agent.run.scratch(inside)["gave_last"]:
+        inner = self._layer.inner_lint(agent)
+        if inner is not None and agent.run.scratch(inner)["gave_last"]:
             raise self._blame(
                 "returned a stream that ended without the response that has is_last=True, which came from further in, "
                 "with the usage: pass on all that next_handler() gives, or end it with the whole content"
             )
 
+    async def step(self, work: Awaitable[_T], verb: str, stream: object) -> _T:
+        """Do one step of the layer, and raise if it leaves a scope open or a context variable changed.
+
+        The work is done inside a scope of our own, which cannot be left while another one is still open inside of it.
+        """
+        before = copy_context()
+        has_result = False
+        scope = anyio.CancelScope()
+        try:
+            with scope:
+                result = await work
+                has_result = True
+        except RuntimeError as error:
+            if not has_result and isinstance(error.__context__, ChainContractError):
+                raise error.__context__ from None  # raised further in, of what is still open here
+            if not has_result or not self._blames:
+                raise
+            aclose = getattr(stream, "aclose", None)
+            with suppress(RuntimeError, BaseExceptionGroup):
+                if aclose is not None:
+                    await aclose()
+            with suppress(RuntimeError):
+                scope.__exit__(None, None, None)  # the scopes outside of it are in order again
+            raise self._blame(
+                f"{verb} inside an open cancel scope or task group, whose deadline and failures then hit its reader: "
+                f"have none open at a `{verb.removesuffix('s')}`"
+            ) from None
+        self._check_context(before)
+        return result
+
+    def _check_item(self, item: object, last: object, terminal: type | None) -> None:
+        spec = self._spec
+        if not self._blames:
+            return
+        if not isinstance(item, spec.item_types):
+            expected = " or ".join(cls.__name__ for cls in spec.item_types)
+            raise self._blame(f"yielded {item!r:.200}, but what passes there is {expected}")
+        if terminal is not None:
+            has_ended = isinstance(last, terminal)
+        else:
+            has_ended = spec.shape == "call" and getattr(last, "is_last", None) is True
+        if has_ended:
+            raise self._blame(
+                f"yielded {item!r:.200} after its {type(last).__name__}, which must come last: "
+                f"pass on one stream of next_handler(), and close what you leave"
+            )
+
     def check_values(self) -> None:
         """Raise when a value that was given to the layer is not what it was."""
-        for key, was in self._were.items():
-            if _told(key, self._given[key]) != was:
+        now = self._comparable_values()
+        for key, value in self._before.items():
+            if now[key] != value:
                 raise self._blame(
                     f"changed the {key} that it was given, which others share: replace what you change, as in "
                     f"next_handler({key}=...)"
                 )
 
-    def check_context(self, before: Context) -> None:
-        """Raise when a context variable is not what it was."""
-        if not self._is_blaming:
+    def _comparable_values(self) -> dict[str, object]:
+        """Return what must not change about the values, in a form that is compared."""
+        values: dict[str, object] = {}
+        for key, value in self._given.items():
+            # Methods that a class of agents writes itself have parameters of their own, of whatever meaning.
+            if key in self._spec.keys:
+                if isinstance(value, ToolCallBlock):  # its state is the runtime's
+                    values[key] = (value.id, value.name, value.input)
+                elif key in _SHARED_KEYS:
+                    values[key] = repr(value)
+        return values
+
+    def _check_context(self, before: Context) -> None:
+        if not self._blames:
             return
         now = copy_context()
         for variable, value in now.items():
-            if variable.name not in _NOT_OURS and before.get(variable, _END) is not value:
+            if variable.name not in _IGNORED_VARIABLES and before.get(variable, _END) is not value:
                 raise self._blame(
                     f"leaves the ContextVar {variable.name!r} changed while its reader runs: keep what belongs to the "
                     f"reply in agent.run.scratch(self), or set it around each single step of next_handler()"
                 )
 
     def _blame(self, words: str) -> ChainContractError:
-        told = f"{self._who} {words}"
-        self._layer.problems.append(told)
-        return ChainContractError(told)
-
-
-def _told(key: str, value: Any) -> Any:
-    """Return what must not change about a value, in a form that is compared."""
-    if isinstance(value, ToolCallBlock):  # its state is the runtime's
-        return (value.id, value.name, value.input)
-    return repr(value) if key in _SHARED else None
+        problem = f"{self._subject} {words}"
+        self._layer.problems.append(problem)
+        return ChainContractError(problem)

@@ -19,7 +19,7 @@ from agentrt.model import ChatModelBase
 from agentrt.state import AgentState
 from agentrt.testing.harness.approve import approve
 from agentrt.testing.harness.invariants import problems_of_events, problems_of_state
-from agentrt.testing.harness.lint import Lint, kind_of_lint
+from agentrt.testing.harness.lint import Lint, lint_class_for
 from agentrt.testing.kit.kit_agents import AgentOptions, KitModel, make_kit_agent
 from agentrt.types import JSONSchema
 
@@ -134,7 +134,7 @@ def add_lints(
     # An outermost middleware may have nothing around it but layers that say they are outermost, too.
     for layer in outside:
         layer.position = "outermost" if layers[0].position == "outermost" else None
-    lint_class = kind_of_lint(layers)
+    lint_class = lint_class_for(layers)
     core = lint_class("the core, or a layer of this check,")
     for layer in (*inside, core):
         layer.position = "innermost" if layers[-1].position == "innermost" else None
