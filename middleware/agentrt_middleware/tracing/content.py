@@ -31,7 +31,7 @@ __all__ = [
 
 _MAX_INPUT_CHARACTERS = 100_000  # of what a model is sent, which is the whole conversation each time
 
-_Clean = Callable[[str], str]  # makes a text fit to leave the process: redacted, and not too long
+_Clean = Callable[[str], str]  # returns text as it may leave the process: redacted, and not too long
 
 
 class _Message(TypedDict):

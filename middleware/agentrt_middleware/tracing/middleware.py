@@ -104,7 +104,7 @@ class TracingMiddleware(MiddlewareBase):
     """Traces replies: `invoke_agent {agent}`, and under it `chat {model}` and `execute_tool {tool}`.
 
     Uses the global tracer provider, or the given one; `setup_tracing` sets one up. Without a provider each hook just
-    delegates to the next layer. If a reply is not sampled and there is no meter provider, it costs no more than that,
+    delegates to the next layer. Without a meter provider, a reply that is not sampled costs no more than that,
     except one span, in whose context its models and tools are called. A tool call that is denied, refused or run
     elsewhere has a span as well, without length. Retries and fallbacks are events of one chat span, so this middleware
     stands outside of the layers that make them.
@@ -314,7 +314,7 @@ class _Instruments:
         render: Callable[[*_Values, Callable[[str], str]], str | None],
         *values: *_Values,
     ) -> None:
-        """Set a text with content, if content is to be captured."""
+        """Set an attribute that holds content, if content is to be captured."""
         if self.captures_content:
             span.set_content(name, render, *values)
 
