@@ -155,19 +155,19 @@ class _Turns:
     def add(self, role: str, block: ContentBlock) -> None:
         """Take the next block of the conversation."""
         match block:
+            case TextBlock():
+                self._add_text("assistant" if role == "assistant" else "user", block.text)
+            case ToolCallBlock():
+                self._add_call(block)
+            case ToolResultBlock():
+                self._add_result(block)
             case ThinkingBlock():
                 # Thinking begins an answer, so thinking after calls belongs to the next one. Nothing may end in
                 # thinking: it waits for what follows on it.
                 self._add_results()
                 self._thinking += _unpack_thinking(block)
-            case ToolCallBlock():
-                self._add_call(block)
-            case ToolResultBlock():
-                self._add_result(block)
             case HintBlock():
                 self._add_text("user", block.hint)
-            case TextBlock():
-                self._add_text("assistant" if role == "assistant" else "user", block.text)
             case ProviderBlock():
                 if id(block) in self._provider_parts:
                     self._add_part("assistant", self._provider_parts[id(block)])
@@ -179,6 +179,7 @@ class _Turns:
     def end(self) -> list[JSONObject]:
         """Return the turns."""
         self._add_results()
+        # The API wants a turn, and the user's as the first: compression or a greeting may leave none.
         if not self._turns or self._turns[0]["role"] == "assistant":
             self._turns.insert(0, {"role": "user", "content": [text_part(_START)]})
         # The API refuses an answer to be continued that ends in white space.
@@ -252,6 +253,7 @@ def _system_text(msg: Msg) -> str:
 
 def _result_parts(result: ToolResultBlock) -> Iterator[JSONObject]:
     blocks = [TextBlock(result.output)] if isinstance(result.output, str) else result.output
+    # Blank text is refused, and a result must hold something.
     full = [block for block in blocks if not isinstance(block, TextBlock) or block.text.strip()]
     if not full:
         yield text_part(empty_result_text(result))

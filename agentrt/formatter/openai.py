@@ -192,6 +192,7 @@ def _user_messages(msg: Msg, paired: set[int]) -> list[JSONObject]:
                 pass
     if not parts:
         return []
+    # Some servers that speak this API take no parts, so text alone goes as a `str`.
     is_text = all(part["type"] == "text" for part in parts)
     message: JSONObject = {"role": "user", "content": "\n".join(part["text"] for part in parts) if is_text else parts}
     name = _valid_name(msg.name)

@@ -23,7 +23,7 @@ from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 __all__ = ["AnthropicChatModel"]
 
 _DEFAULT_MAX_TOKENS = 8192
-_ROOM_TO_THINK = 16_384
+_ROOM_TO_THINK = 16_384  # adaptive thinking has no budget, and takes what it needs from `max_tokens`
 _THOUGHTS = ("thinking", "redacted_thinking")
 _BINDING_CONTROLS = "thinking-binding-controls-2026-08-01"  # the beta that `block_binding` needs
 _OVERRIDE = "if the API accepts it by now, give rules=ClaudeRules(...)"
@@ -35,8 +35,10 @@ _FINISHED_REASONS = {
     "model_context_window_exceeded": "length",
     "pause_turn": "pause",
 }
+# Any other mode is the name of a tool.
 _CHOICE_TYPES = {"auto": "auto", "none": "none", "required": "any"}
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+# Some events count the output alone, and leave the three counts of the input out or send them as zeros.
 _COUNTED_TOGETHER = (("output_tokens",), ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"))
 
 
@@ -284,7 +286,7 @@ class _AnthropicReader:
         self.has_progressed = False
         self._messages = messages
         self._accumulator = StreamAccumulator()
-        self._thoughts: dict[int, _Thought] = {}  # those since the last text or call
+        self._thoughts: dict[int, _Thought] = {}  # those since the last text or call, which are signed together
         self._inputs: dict[int, dict[str, object]] = {}  # those that came whole, until a delta says otherwise
         self._parts: dict[int, _ProviderPart] = {}  # those that are not over
         self._counts = dict.fromkeys(_COUNTS, 0)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 __all__ = ["CLAUDE_RULES", "ClaudeRules", "rules_of"]
 
+# A date behind the name ("-20250929") and a zero as the minor version ("opus-4-0") are not part of the version.
 _NAME = re.compile(r"claude-([a-z]+)-(\d+|preview)(?:[.-](?:0|(\d{1,2})))?(?![\da-z])")
 
 
@@ -25,6 +26,8 @@ class ClaudeRules:
     binds_thinking: bool = False
 
 
+# From the oldest to the newest: thinking by a budget, by a budget or as the model sees fit, only as it sees fit, unless it
+# is turned off, always.
 _BUDGETED = ClaudeRules(frozenset({"enabled", "disabled"}))
 _EITHER = ClaudeRules(frozenset({"enabled", "adaptive", "disabled"}))
 _ADAPTIVE = ClaudeRules(frozenset({"adaptive", "disabled"}), samples=False)

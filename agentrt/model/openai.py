@@ -20,7 +20,8 @@ from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 __all__ = ["OpenAIChatModel", "Quirks"]
 
 _URL = "https://api.openai.com/v1"
-# By the format that a request asks for; `pcm16` is not a file, but 24,000 samples a second of 16 bits each.
+# An answer does not name its format, so that of the request counts. `pcm16` is not a file, but 24,000 samples a second of
+# 16 bits each.
 _AUDIO_TYPES = {
     "wav": "audio/wav",
     "mp3": "audio/mpeg",
@@ -123,7 +124,7 @@ class OpenAIChatModel(RemoteChatModel):
         if mode is None:
             return body
         if mode not in ("auto", "none") and not self.quirks.must_call:
-            mode = "auto"
+            mode = "auto"  # the model may still call the tool; its server would refuse the request
         if mode in ("auto", "none", "required"):
             return {**body, "tool_choice": mode}
         if self.quirks.named_choice:
@@ -170,7 +171,7 @@ class _OpenAIReader:
     def read(self, body: dict[str, object]) -> None:
         if not list_in(body, "choices"):
             raise Malformed("it answered without 'choices': does base_url end in the API's path, often /v1?")
-        self._is_cut_without_reason = False  # since it came to its end
+        self._is_cut_without_reason = False  # an HTTP body that was cut is not valid JSON
         self._take_fields(body, "message", are_whole=True)
 
     def answer(self) -> ChatResponse:

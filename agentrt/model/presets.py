@@ -20,11 +20,13 @@ _NO_KEY = "none"  # the SDKs want some word
 
 
 def _ollama_url(host: str) -> str:
-    """Return where the server listens that `host` tells to listen there, as OLLAMA_HOST does: "0.0.0.0", "box:80"."""
+    """Return the URL of a server that was started with this OLLAMA_HOST, such as "0.0.0.0", "box:80" or a URL."""
     scheme, _, rest = host.rpartition("://")
+    # An IPv6 address without brackets: its last part would be taken for the port.
     if rest.count(":") > 1 and not {"[", "@"} & {*rest}:
         rest = f"[{rest}]"
     parts = urlsplit(f"//{rest.rstrip('/')}")
+    # A server that listens on every address is reached at this one.
     name = "localhost" if parts.hostname in (None, "0.0.0.0", "::") else parts.netloc.removesuffix(f":{parts.port}")
     port = parts.port or {"http": 80, "https": 443}.get(scheme, 11434)
     return f"{scheme or 'http'}://{name}:{port}{parts.path}/v1"
@@ -34,8 +36,8 @@ def _ollama_url(host: str) -> str:
 class Preset:
     """A provider: the adapter that speaks its API, and in what it differs from the adapter's own provider.
 
-    `url_variable` is the environment variable in which its users are used to give another URL, which `url_of` makes of
-    the variable's value. A provider without a `key_variable` asks for no key.
+    `url_variable` is the environment variable with which the provider's users name another URL; `url_of` makes the URL
+    of the variable's value. A provider without a `key_variable` asks for no key.
     """
 
     adapter: Callable[..., ChatModelBase]
@@ -50,12 +52,11 @@ class Preset:
     def build(self, model: str, settings: dict[str, Any]) -> ChatModelBase:
         """Return the model; what the settings say wins."""
         own_url = settings.get("base_url") or self._url_of_environment()
-        found = {"base_url": own_url or self.base_url, "api_key": self._key(own_url)}
-        if self.adapter is OpenAIChatModel:
-            found |= {"key_variable": self.key_variable, "quirks": self.quirks}
+        defaults = {"base_url": own_url or self.base_url, "api_key": self._key(own_url)}
+        if self.adapter is OpenAIChatModel:  # many providers speak its API; only they differ from the adapter's own
+            defaults |= {"key_variable": self.key_variable, "quirks": self.quirks}
         _check_settings(settings, self.adapter)
-        given_settings = {name: value for name, value in settings.items() if value is not None}
-        return self.adapter(model, **{**found, **given_settings})
+        return self.adapter(model, **defaults | {name: value for name, value in settings.items() if value is not None})
 
     def _url_of_environment(self) -> str | None:
         value = os.environ.get(self.url_variable or "", "").strip()
@@ -66,7 +67,7 @@ class Preset:
             raise ConfigError(f"{self.url_variable} is {place!r}, which leads nowhere: {error}") from error
 
     def _key(self, own_url: str | None) -> str | None:
-        # A server of one's own may well ask for no key, and one that does will say so.
+        # A server of the user's own may well ask for no key; one that does will say so.
         has_key = os.environ.get(self.key_variable or "", "").strip()
         return _NO_KEY if not has_key and (own_url or self.key_variable is None) else None
 

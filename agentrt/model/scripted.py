@@ -72,6 +72,7 @@ class ScriptedChatModel(ChatModelBase):
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
         await anyio.lowlevel.checkpoint()
+        # A copy: the runtime's list may grow, and a test wants to see what this call was given.
         self.calls.append(ScriptedCall(list(messages), tools, tool_choice))
         response: object = self._next_response()
         if callable(response) and not _is_raised(response):
@@ -131,7 +132,7 @@ def _is_raised(response: object) -> TypeGuard[Raised]:
 
 
 def _without_traceback(error: Raised) -> Raised:
-    # An instance that is raised again and again would drag a growing traceback along.
+    # An instance that is raised again and again would carry a traceback that grows with each time.
     return error.with_traceback(None) if isinstance(error, BaseException) else error
 
 

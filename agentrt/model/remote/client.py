@@ -34,6 +34,7 @@ from agentrt.types import JSONSchema, ToolChoice
 
 __all__ = ["RemoteChatModel"]
 
+# Errors of httpx2 for a request that it does not send: a further attempt would meet them again.
 _NOT_SENT = {"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"}
 
 
@@ -88,6 +89,7 @@ class RemoteChatModel(ChatModelBase):
         self._clients: WeakKeyDictionary[object, SharedClient] = WeakKeyDictionary()
         key = self._key.get_secret_value()
         self._errors = ProviderErrors(model, self.base_url, key_variable, (key, *map(str, headers.values())))
+        # Two models share the limits of an account if they share its key; the hash tells so without telling the key.
         self.account = f"{self._errors.shown_url}#{sha256(key.encode()).hexdigest()[:16]}"
 
     def __repr__(self) -> str:
@@ -170,7 +172,7 @@ class RemoteChatModel(ChatModelBase):
             self._path,
             cast_to=httpx2.Response,
             body=body,
-            options={"timeout": timeout, "follow_redirects": False},
+            options={"timeout": timeout, "follow_redirects": False},  # which would take the key to another server
             stream=True,  # or the SDK reads the body, however long it is
             stream_cls=self._import_sdk().AsyncStream,
         )
@@ -198,7 +200,7 @@ class RemoteChatModel(ChatModelBase):
         client = getattr(sdk, self._client_class)(
             api_key=self._key.get_secret_value(),
             base_url=self.base_url,
-            max_retries=0,
+            max_retries=0,  # retrying is a middleware's affair, which sees each attempt
             default_headers=self._headers(),  # those of a single request would be logged
             http_client=http,
             **self._client_options,
@@ -215,7 +217,7 @@ class RemoteChatModel(ChatModelBase):
 
     def _sending_error(self, error: Exception) -> ModelError:
         """Return what a call raises when the SDK or its HTTP client has raised `error`."""
-        # The SDK wraps what a hook of the HTTP client raises.
+        # The SDK may wrap what a hook of the HTTP client raises.
         for cause in (error, error.__cause__):
             if isinstance(cause, Unsuccessful):
                 body = json_or_text(cause.body.decode(errors="replace"))

@@ -19,7 +19,9 @@ class SharedClient:
 
     def __init__(self, sdk: Any) -> None:
         self.sdk = sdk
-        self._users: WeakSet[object] = WeakSet()  # a stream that was dropped uses it no more
+        # Weak, so that a stream that was dropped without being closed no longer counts. That rests on reference
+        # counting: without it, such a stream counts until it is collected.
+        self._users: WeakSet[object] = WeakSet()
         self._is_given_up = False
 
     def enter(self, user: object) -> None:

@@ -84,6 +84,7 @@ def parse_object(data: bytes) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else error
         text = data.decode(errors="replace")
+        # A cut connection may be better next time; a server that does not write JSON will not.
         if _is_beginning(data):
             raise Transient(f"its answer breaks off within an event: {text!r}") from None
         raise Malformed(f"it answered with {text!r}, which is not valid JSON ({why})") from None

@@ -136,7 +136,7 @@ class AnswerStream:
         self._unread_events: deque[ServerSentEvent] = deque()
         self._unstreamed = bytearray()
         self._byte_count = self._piece_count = self._character_count = 0
-        self._is_blank_so_far = True
+        self._is_blank_so_far = True  # some servers send blank lines until their answer is there
         self._is_closed = self._is_reading = False
 
     def __aiter__(self) -> "AnswerStream":
@@ -232,6 +232,7 @@ class AnswerStream:
             self._timer.check()
             chunk = await self._timer.wait(anext(self._chunks))
             self._byte_count += len(chunk)
+            # Checked here, since a server that sends one endless line never completes an event.
             if self._byte_count > self._max_bytes:
                 raise Malformed(
                     f"{self._errors.source} answered with more than {self._max_bytes:,} bytes: to take more, "
@@ -254,6 +255,7 @@ class AnswerStream:
     def _read_event(self, sent: ServerSentEvent) -> ChatResponse | None:
         if sent.data.startswith(b"[DONE]"):
             return self._reader.answer()
+        # Anthropic names the events that report an error; the others put it into the data.
         if sent.name == "error":
             raise self._errors.error_for_event(json_or_text(sent.data.decode(errors="replace")))
         event = parse_object(sent.data)
@@ -277,6 +279,7 @@ class AnswerStream:
         self._events.end()
         if self._reader.is_complete:
             return self._reader.answer()
+        # Once pieces have come, the URL was right, and a line that belongs to no event is noise.
         if self._events.stray and not self._piece_count:
             stray = self._events.stray.decode(errors="replace")
             raise Malformed(f"it answered with {stray!r} in place of a stream: does base_url end in its API's path?")

@@ -58,6 +58,7 @@ def asks_for_a_number(known: Known) -> Known | None:
     question = known["question"]
     for words, operator in _OPERATORS.items():
         question = re.sub(rf"\b(?:{words})\b", operator, question, flags=re.IGNORECASE)
+    # A run of digits and operators must hold a sum; one like 2024-05-01 or 1.2.3 is a date or a version.
     runs = re.findall(r"(?<![\w./-])[-(\d.][-+*/%().\d\s]*[\d)](?!\w)", question)
     sums = [run for run in runs if re.search(r"\d[\s)]*[-+*/%][-+*/%\s(.]*\d", run)]
     longest = max((run for run in sums if not re.fullmatch(r"\d+(?:[-/.]\d+){2,}", run)), key=len, default="")

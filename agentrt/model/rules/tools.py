@@ -16,6 +16,7 @@ def _tool_taking(verbs: str, *names: str) -> Callable[[Known, Sequence[OfferedTo
     def choose(known: Known, tools: Sequence[OfferedTool]) -> PlannedCall | None:
         for tool in tools:
             name = next((name for name in names if name in tool.parameters), "")
+            # A tool that requires anything else cannot be called with this alone.
             fits = bool(name) == bool(names) and set(tool.required) <= {name}
             if fits and (not verbs or _words_of(tool) & {*verbs.split()}):
                 return tool.name, {name: known[names[0]]} if name else {}
