@@ -26,8 +26,8 @@ class ClaudeRules:
     binds_thinking: bool = False
 
 
-# From the oldest to the newest: thinking by a budget, by a budget or as the model sees fit, only as it sees fit, unless it
-# is turned off, always.
+# From the oldest to the newest: thinking by a budget, by a budget or as the model sees fit, only as it sees fit, unless
+# it is turned off, always.
 _BUDGETED = ClaudeRules(frozenset({"enabled", "disabled"}))
 _EITHER = ClaudeRules(frozenset({"enabled", "adaptive", "disabled"}))
 _ADAPTIVE = ClaudeRules(frozenset({"adaptive", "disabled"}), samples=False)

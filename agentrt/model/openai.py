@@ -20,8 +20,8 @@ from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 __all__ = ["OpenAIChatModel", "Quirks"]
 
 _URL = "https://api.openai.com/v1"
-# An answer does not name its format, so that of the request counts. `pcm16` is not a file, but 24,000 samples a second of
-# 16 bits each.
+# An answer does not name its format, so that of the request counts. `pcm16` is not a file, but 24,000 samples a second
+# of 16 bits each.
 _AUDIO_TYPES = {
     "wav": "audio/wav",
     "mp3": "audio/mpeg",
