@@ -37,9 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     if job not in JOBS or (job == "check" and rest):
         print(__doc__, file=sys.stderr)
         return 2
-    complaint = unfit(sys.version_info[:2], has_venv=importlib.util.find_spec("ensurepip") is not None)
-    if complaint:
-        print(f"dev.py: {complaint}", file=sys.stderr)
+    obstacle = find_obstacle(sys.version_info[:2], has_venv=importlib.util.find_spec("ensurepip") is not None)
+    if obstacle:
+        print(f"dev.py: {obstacle}", file=sys.stderr)
         return 1
     try:
         prepare()
@@ -55,7 +55,7 @@ def strip_dashes(arguments: Sequence[str]) -> list[str]:
     return list(arguments[1:] if arguments[:1] == ["--"] else arguments)
 
 
-def unfit(version: tuple[int, int], *, has_venv: bool) -> str:
+def find_obstacle(version: tuple[int, int], *, has_venv: bool) -> str:
     """Say why this Python cannot make the environment; empty when it can."""
     if version < OLDEST_PYTHON:
         return "Python {}.{} is too old, {}.{} or newer is needed".format(*version, *OLDEST_PYTHON)
@@ -95,7 +95,7 @@ def prepare() -> None:
     """Make or mend the environment unless it already fits; a second caller waits for the first."""
     if what_to_do(read_stamp(), wanted_stamp()) == "keep":
         return
-    with alone(ROOT / ".venv.lock"):
+    with hold_lock(ROOT / ".venv.lock"):
         todo = what_to_do(read_stamp(), wanted_stamp())
         if todo == "keep":
             return
@@ -143,8 +143,8 @@ def program_in(venv: Path, name: str, *, windows: bool) -> Path:
 
 
 @contextlib.contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """Hold the lock; the system lets go of it when this process ends, however it ends."""
+def hold_lock(lock: Path) -> Iterator[None]:
+    """Hold the lock; the system releases it when this process ends, however it ends."""
     with lock.open("w") as file:
         if os.name == "nt":
             import msvcrt

@@ -188,13 +188,13 @@ def test_no_source_breaks_the_rule(find, exempt, bad, good):
 
 
 @LAWS
-def test_a_breach_of_the_rule_would_be_found(find, exempt, bad, good):
+def test_the_rule_finds_a_breach(find, exempt, bad, good):
     assert [found_in(find, source) for source in bad] == [1] * len(bad)
     assert found_in(find, good) == 0
 
 
 @pytest.mark.parametrize("path", [HOST, COMPILER])
-def test_the_files_that_are_exempt_are_there(path):
+def test_the_exempt_files_exist(path):
     assert path in SOURCES
 
 

@@ -42,7 +42,7 @@ MAKERS: dict[str, Callable[[], Workload]] = {
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-async def test_each_workload_does_what_its_script_says_time_after_time(make: Callable[[], Workload]) -> None:
+async def test_each_workload_follows_its_script_every_time(make: Callable[[], Workload]) -> None:
     workload = make()
     for _ in range(3):
         await workload()
@@ -66,7 +66,7 @@ async def test_a_stream_with_a_missing_delta_fails(stream: type, monkeypatch: py
 
 
 @pytest.mark.parametrize("chat", [FloorChat, AgentChat])
-async def test_a_round_too_few_is_found_by_the_check(chat: type, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_check_finds_a_missing_round(chat: type, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = chat(rounds=2)
     await workload()
     monkeypatch.setattr(workload, "_rounds", 3)

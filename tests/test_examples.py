@@ -20,7 +20,7 @@ QUICKSTART = EXAMPLES / "quickstart.py"
 
 CALLS_FOR_A_MODEL = {"AGENTRT_MODEL", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL"}
 
-SAYS = {
+EXPECTED_OUTPUT = {
     "approval.py": r"delete {\"path\": \"draft\.txt\"}\? \[.*\] The tool said: Deleted draft\.txt\.\n",
     "custom_agent.py": (
         r"parrot: Hello there! Hello there!\n\(Hello there! Hello there! Thank you\.\)\n\['Hello there!'\]\n"
@@ -66,14 +66,14 @@ SAYS = {
 
 
 def run(
-    script: Path, *arguments: str | Path, cwd: Path = ROOT, told: str = "y\n", **environment: str
+    script: Path, *arguments: str | Path, cwd: Path = ROOT, typed: str = "y\n", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     offline = {name: value for name, value in os.environ.items() if name not in CALLS_FOR_A_MODEL}
     return subprocess.run(
         [sys.executable, "-W", "error", str(script), *map(str, arguments)],
         cwd=cwd,
         env={**offline, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "middleware")]), **environment},
-        input=told,
+        input=typed,
         capture_output=True,
         encoding="utf-8",
         timeout=120,
@@ -88,17 +88,17 @@ def answer(question: str, folder: Path, **environment: str) -> str:
     return finished.stdout.partition(f"> {question}")[2]
 
 
-def test_no_example_is_forgotten_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAYS)
+def test_every_example_is_tested() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(EXPECTED_OUTPUT)
 
 
-@pytest.mark.parametrize("name", SAYS)
-def test_an_example_runs_and_says_what_it_should(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", EXPECTED_OUTPUT)
+def test_an_example_runs_and_prints_what_it_should(name: str, tmp_path: Path) -> None:
     finished = run(EXAMPLES / name, cwd=tmp_path)
 
     assert finished.returncode == 0, finished.stderr
     assert not finished.stderr
-    assert re.fullmatch(SAYS[name], finished.stdout), finished.stdout
+    assert re.fullmatch(EXPECTED_OUTPUT[name], finished.stdout), finished.stdout
 
 
 @pytest.fixture
@@ -123,10 +123,10 @@ def test_the_quickstart_names_only_the_file_that_has_a_word(folder: Path) -> Non
     with needle.open("a") as file:
         file.write(f"here is {word} at last\n")
 
-    said = answer(f"Which file contains the word {word}?", folder)
+    output = answer(f"Which file contains the word {word}?", folder)
 
-    assert needle.name in said
-    assert not [path.name for path in folder.rglob("*.*") if path != needle and path.name in said]
+    assert needle.name in output
+    assert not [path.name for path in folder.rglob("*.*") if path != needle and path.name in output]
 
 
 def test_the_quickstart_follows_a_file_that_moves(folder: Path) -> None:
@@ -138,9 +138,9 @@ def test_the_quickstart_follows_a_file_that_moves(folder: Path) -> None:
 
     before.rename(after)
 
-    said = answer(question, folder)
-    assert "after.txt" in said
-    assert "before.txt" not in said
+    output = answer(question, folder)
+    assert "after.txt" in output
+    assert "before.txt" not in output
 
 
 @pytest.mark.parametrize("place", [".git", "node_modules"])
@@ -158,7 +158,7 @@ def test_the_quickstart_calculates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sum_", "said"),
+    ("sum_", "expected"),
     [
         ("9**999999999", "the power is too large"),
         ("9**999**999", "the power is too large"),
@@ -167,8 +167,8 @@ def test_the_quickstart_calculates() -> None:
         ("10**400 * 1.5", "too large"),
     ],
 )
-def test_the_quickstart_says_why_it_cannot_do_a_sum(sum_: str, said: str, folder: Path) -> None:
-    assert said in answer(f"What is {sum_}?", folder).splitlines()[-1]
+def test_the_quickstart_says_why_it_cannot_do_a_sum(sum_: str, expected: str, folder: Path) -> None:
+    assert expected in answer(f"What is {sum_}?", folder).splitlines()[-1]
 
 
 @pytest.mark.parametrize("path", ["../secret.txt", "garden/../../secret.txt", "link.txt", "linked/secret.txt"])
@@ -177,10 +177,10 @@ def test_the_quickstart_reads_nothing_outside_of_its_folder(path: str, folder: P
     (folder / "link.txt").symlink_to(folder.parent / "secret.txt")
     (folder / "linked").symlink_to(folder.parent, target_is_directory=True)
 
-    said = answer(f"Read the file {path}", folder)
+    output = answer(f"Read the file {path}", folder)
 
-    assert "outside of the folder" in said
-    assert "under the oak" not in said
+    assert "outside of the folder" in output
+    assert "under the oak" not in output
     assert "found no file" in answer("Which file contains the word treasure?", folder)
 
 
@@ -200,10 +200,10 @@ def test_the_quickstart_writes_to_a_terminal_without_unicode(folder: Path) -> No
 def test_the_quickstart_removes_escape_sequences_of_files(folder: Path) -> None:
     (folder / "trap.txt").write_text("\x1b[2Jgone\n")
 
-    said = answer("Read trap.txt", folder)
+    output = answer("Read trap.txt", folder)
 
-    assert "?[2Jgone" in said
-    assert "\x1b" not in said
+    assert "?[2Jgone" in output
+    assert "\x1b" not in output
 
 
 def test_a_folder_that_is_missing_exits_2_and_is_named(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_copy_of_the_quickstart_looks_into_the_current_folder(folder: Path, tm
 
 
 class ModelServer(HTTPServer):
-    """Has every question looked up with a tool, and tells what the tool said."""
+    """Has every question looked up with a tool, and tells what the tool output."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), ModelHandler)
@@ -238,14 +238,14 @@ class ModelHandler(BaseHTTPRequestHandler):
     server: ModelServer
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.models.append(asked["model"])
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.models.append(request["model"])
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        said = asked["messages"][-1]
+        last = request["messages"][-1]
         call = {"index": 0, "id": "1", "function": {"name": "list_files", "arguments": "{}"}}
-        delta = {"content": f"I see {said['content']}"} if said["role"] == "tool" else {"tool_calls": [call]}
+        delta = {"content": f"I see {last['content']}"} if last["role"] == "tool" else {"tool_calls": [call]}
         self._send({"choices": [{"index": 0, "delta": delta, "finish_reason": "stop"}]})
         self.wfile.write(b"data: [DONE]\n\n")
 
@@ -272,40 +272,40 @@ def test_the_quickstart_calls_the_model_of_the_environment(
 ) -> None:
     (tmp_path / "only.txt").write_text("nothing of note\n")
 
-    said = answer("What is here?", tmp_path, OPENAI_BASE_URL=server.url, NO_PROXY="127.0.0.1", **spec)
+    output = answer("What is here?", tmp_path, OPENAI_BASE_URL=server.url, NO_PROXY="127.0.0.1", **spec)
 
     assert server.models == [model, model]
-    assert "[call] list_files {}\n" in said
-    assert said.endswith("I see only.txt\n")
+    assert "[call] list_files {}\n" in output
+    assert output.endswith("I see only.txt\n")
 
 
 @pytest.mark.parametrize(
-    ("environment", "said"),
+    ("environment", "expected"),
     [
         ({"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "NO_PROXY": "127.0.0.1"}, "is the server running"),
         ({"AGENTRT_MODEL": "antropic:claude"}, "did you mean 'anthropic'"),
     ],
 )
 def test_the_quickstart_says_in_one_line_why_there_is_no_model(
-    environment: dict[str, str], said: str, tmp_path: Path
+    environment: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
     finished = run(QUICKSTART, "What is here?", tmp_path, **environment)
 
     assert finished.returncode == 1
     assert re.fullmatch(r"error: .+\n", finished.stderr), finished.stderr
-    assert said in finished.stderr
+    assert expected in finished.stderr
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("typed", "expected"),
     [
         ("y", "Deleted draft.txt."),
         ("n", "A person denied this call."),
         ("other.txt", "Deleted other.txt."),
     ],
 )
-def test_the_approval_example_does_what_the_user_says(told: str, said: str, tmp_path: Path) -> None:
-    finished = run(EXAMPLES / "approval.py", cwd=tmp_path, told=f"{told}\n")
+def test_the_approval_example_does_what_the_user_says(typed: str, expected: str, tmp_path: Path) -> None:
+    finished = run(EXAMPLES / "approval.py", cwd=tmp_path, typed=f"{typed}\n")
 
     assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.endswith(f"The tool said: {said}\n")
+    assert finished.stdout.endswith(f"The tool said: {expected}\n")

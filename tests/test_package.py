@@ -181,12 +181,12 @@ def test_an_environment_that_was_interrupted_or_has_another_python_is_rebuilt(fo
 
 
 def test_a_python_that_is_too_old_is_told_which_one_is_needed() -> None:
-    assert "3.10 is too old, 3.11" in dev.unfit((3, 10), has_venv=True)
+    assert "3.10 is too old, 3.11" in dev.find_obstacle((3, 10), has_venv=True)
 
 
 def test_a_python_without_venv_is_told_what_to_install() -> None:
-    assert "python3-venv" in dev.unfit((3, 11), has_venv=False)
+    assert "python3-venv" in dev.find_obstacle((3, 11), has_venv=False)
 
 
 def test_a_python_that_fits_draws_no_complaint() -> None:
-    assert dev.unfit((3, 11), has_venv=True) == ""
+    assert dev.find_obstacle((3, 11), has_venv=True) == ""

@@ -5,7 +5,7 @@ import pytest
 from tests.services import needs
 
 
-def test_what_is_there_is_not_missed():
+def test_an_installed_program_lets_the_test_run():
     needs("python")
 
 
@@ -13,7 +13,7 @@ def test_what_is_there_is_not_missed():
     ("required", "outcome", "words"),
     [("", pytest.skip.Exception, "is not available: "), ("1", pytest.fail.Exception, "is required by ")],
 )
-def test_what_is_missing_is_named(monkeypatch, required, outcome, words):
+def test_a_missing_program_skips_or_fails_and_is_named(monkeypatch, required, outcome, words):
     monkeypatch.setenv("AGENTRT_REQUIRE_SERVICES", required)
 
     with pytest.raises(outcome, match=f"^cellar {words}.*no-such-program not found"):

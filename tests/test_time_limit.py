@@ -90,7 +90,7 @@ def run_pytest(folder: Path, test: str, grace: float) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_what_hangs_fails_and_the_rest_runs(tmp_path):
+def test_a_hanging_test_fails_and_the_others_run(tmp_path):
     done = run_pytest(tmp_path, HANGING, grace=40.0)
     assert done.stdout.splitlines()[-1].startswith("7 failed, 4 passed"), done.stdout
     assert done.stdout.count("longer than its limit of 0.5 seconds") >= 7
@@ -99,7 +99,7 @@ def test_what_hangs_fails_and_the_rest_runs(tmp_path):
 
 
 @pytest.mark.parametrize(("test", "name"), [(SHIELDED, "test_shielded[asyncio]"), (FIXTURE, "test_that_fails")])
-def test_what_nothing_stops_ends_the_process_with_its_stack(test, name, tmp_path):
+def test_a_test_that_nothing_stops_ends_the_process(test, name, tmp_path):
     done = run_pytest(tmp_path, test, grace=1.0)
     assert done.returncode == 1
     assert f"test_it.py::{name}: the test took longer than its limit" in done.stderr

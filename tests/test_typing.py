@@ -50,7 +50,7 @@ def test_a_misspelt_next_handler_key_gets_a_suggestion(tmp_path: Path) -> None:
     ) in output
 
 
-def test_an_editor_sees_what_an_agent_is_made_of() -> None:
+def test_an_editor_sees_the_parameters_and_types_of_an_agent() -> None:
     parameters = inspect.signature(Agent).parameters
     assert list(parameters)[:5] == ["name", "system_prompt", "model", "toolkit", "middlewares"]
     kinds = {parameter.kind for parameter in parameters.values()}

@@ -11,7 +11,7 @@ from agentrt.console.session import SessionFile
 from agentrt.errors import SessionConflict, SessionIOError, SessionUnserializable, StateError
 
 
-async def test_what_is_saved_is_read_again(tmp_path):
+async def test_a_saved_state_is_read_back(tmp_path):
     session = SessionFile(str(tmp_path / "talk.json"))
     state = AgentState(context=[UserMsg("user", "早")])
     assert session.read() is None
@@ -20,7 +20,7 @@ async def test_what_is_saved_is_read_again(tmp_path):
     assert await session.load("another") is None
 
 
-async def test_the_last_one_saved_is_kept_and_nothing_else_is_left(tmp_path):
+async def test_the_last_state_saved_is_kept_without_other_files(tmp_path):
     session = SessionFile(str(tmp_path / "talk.json"))
     for text in ("one", "two"):
         await session.save(AgentState(summary=text))
@@ -43,7 +43,7 @@ async def test_a_save_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch
     assert os.listdir(tmp_path) == ["talk.json"]
 
 
-async def test_a_link_is_followed_and_stays_one(tmp_path):
+async def test_a_symlink_is_followed_and_kept(tmp_path):
     (tmp_path / "link.json").symlink_to(tmp_path / "talk.json")
     await SessionFile(str(tmp_path / "link.json")).save(AgentState(summary="one"))
     assert (tmp_path / "link.json").is_symlink()
@@ -109,7 +109,7 @@ async def test_a_file_of_a_version_without_revisions_is_continued(tmp_path):
     assert state.revision
 
 
-async def test_what_could_not_be_loaded_again_is_not_saved(tmp_path):
+async def test_a_state_that_would_not_load_is_not_saved(tmp_path):
     session = SessionFile(str(tmp_path / "talk.json"))
     await session.save(AgentState(summary="good"))
     with pytest.raises(SessionUnserializable, match="its summary"):

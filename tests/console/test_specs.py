@@ -73,7 +73,7 @@ def test_a_function_a_list_and_a_toolkit_give_their_tools(specs, names):
         ("own_things:number", "3"),
     ],
 )
-def test_what_names_no_tool_is_refused_with_the_reason(spec, complaint):
+def test_a_spec_that_names_no_tool_is_refused_with_the_reason(spec, complaint):
     with pytest.raises(ConfigError, match=complaint):
         load_toolkit([spec])
 
@@ -105,7 +105,7 @@ def test_a_preset_is_known_by_its_name():
         ("own_things:Demanding", "'own_things:Demanding' cannot be made without arguments: TypeError"),
     ],
 )
-def test_what_names_no_model_is_refused_with_the_reason(spec, complaint, monkeypatch):
+def test_a_spec_that_names_no_model_is_refused_with_the_reason(spec, complaint, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(ConfigError, match=complaint):

@@ -94,7 +94,7 @@ ASKING = ["chat", "--model", "things:Slow", "--tools", "things:asking_tools"]
 
 @pytest.mark.parametrize("readline", [True, False])
 @pytest.mark.parametrize("typed", ["y\n", "y\ny\nyes\n" * 1000, "y"], ids=["a line", "a long paste", "half a line"])
-def test_what_was_typed_before_a_question_does_not_answer_it(typed, readline, tmp_path):
+def test_input_typed_before_a_question_does_not_answer_it(typed, readline, tmp_path):
     with Terminal(ASKING, tmp_path, rich=False, readline=readline) as terminal:
         terminal.say("ask")
         terminal.read("ABOUT TO ASK")
@@ -123,7 +123,7 @@ def test_typing_before_the_program_starts_answers_no_question(tmp_path):
 
 
 @pytest.mark.parametrize(("readline", "term"), [(True, "xterm"), (True, "dumb"), (False, "xterm")])
-def test_what_is_pasted_in_several_lines_is_one_message(readline, term, tmp_path):
+def test_a_paste_of_several_lines_is_one_message(readline, term, tmp_path):
     arguments = [*SLOW, "--session", "talk.json"]
     with Terminal(arguments, tmp_path, readline=readline, env={"TERM": term}) as terminal:
         terminal.paste("/usr/bin is\n  a folder,\nand so is\n\n/home")

@@ -39,7 +39,7 @@ def agent(log: ToolLog, *middlewares: MiddlewareBase, cls: type[Agent] = Agent) 
     )
 
 
-async def test_an_agent_that_is_whole_has_its_suspensions_counted():
+async def test_the_suspensions_of_a_sound_agent_are_counted():
     report = await check_every_suspension(agent, at_least=20)
     assert report.suspensions >= 20
     assert report.runs["cancel"] == report.suspensions
@@ -76,7 +76,7 @@ async def test_a_result_that_is_lost_is_found(monkeypatch):
         await check_every_suspension(agent, faults=["cancel"])
 
 
-async def test_a_task_that_nobody_waits_for_is_found():
+async def test_an_abandoned_task_is_found():
     stop = anyio.Event()
 
     class StartsATask(MiddlewareBase):

@@ -688,7 +688,7 @@ class GuardsAnswers(MiddlewareBase):
         return response
 
 
-async def test_what_triggers_a_guard_is_given_by_inputs_or_by_a_model():
+async def test_a_guard_is_triggered_by_given_inputs_or_models():
     assert not (await check_middleware(GuardsBadly, faults=[])).problems
     with pytest.raises(MiddlewareProblems, match=r"conversation that was given:\n.*ValueError was raised: no such"):
         await check_middleware(GuardsBadly, faults=[], inputs=["hello", "the word"])

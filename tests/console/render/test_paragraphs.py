@@ -22,7 +22,7 @@ def test_no_character_is_lost_or_repeated(pieces):
 
 
 @given(PIECES)
-def test_how_the_text_was_cut_into_pieces_changes_nothing(pieces):
+def test_the_size_of_the_pieces_changes_nothing(pieces):
     assert cut(*pieces) == cut(*"".join(pieces))
 
 

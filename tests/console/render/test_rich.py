@@ -55,7 +55,7 @@ def test_a_finished_paragraph_is_never_drawn_again():
     assert "paragraph 49" in later
 
 
-def test_of_a_long_unfinished_paragraph_only_what_fits_is_drawn():
+def test_an_unfinished_paragraph_is_cut_to_the_screen():
     screen = Screen()
     with RichView(screen) as view:
         view.stream("text", "```\n" + "".join(f"row {number}.\n" for number in range(500)))
@@ -92,7 +92,7 @@ async def test_text_is_markdown_and_everything_else_is_there():
     assert message.get_text_content() == answer
 
 
-async def test_what_a_terminal_would_obey_is_spelt_out():
+async def test_control_codes_are_escaped():
     screen = Screen()
     evil = "\x1b]0;title\x07\x1b[2J\u202e"
     call = ToolCallBlock("1", evil, f'{{"{evil}": 1}}')
@@ -104,7 +104,7 @@ async def test_what_a_terminal_would_obey_is_spelt_out():
 
 
 @pytest.mark.parametrize("how", ["argument", "NO_COLOR", "dumb", "latin-1", "no rich"])
-async def test_where_it_is_not_wanted_or_cannot_be_the_text_is_plain(how, monkeypatch):
+async def test_text_is_plain_where_markdown_is_unwanted_or_impossible(how, monkeypatch):
     screen = Screen()
     if how == "NO_COLOR":
         monkeypatch.setenv("NO_COLOR", "1")

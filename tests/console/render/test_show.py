@@ -51,7 +51,7 @@ def nothing() -> None:
     """Do nothing."""
 
 
-async def test_everything_of_a_reply_is_printed_in_order(capsys):
+async def test_all_parts_of_a_reply_are_printed_in_order(capsys):
     agent = agent_of([ThinkingBlock("hmm, well"), call("add", '{"a": 2,\n "b": 3}')], "It is **5**.\nBye", tools=[add])
     assert await shown(agent, capsys) == [
         "[thinking] hmm, well",
@@ -67,7 +67,7 @@ async def test_a_failed_tool_says_so(capsys):
     assert lines[1:] == ["[result] fail: fail failed: ValueError: no \\x1b[31mway", "[error] fail: error", "Sorry"]
 
 
-async def test_of_a_long_result_the_beginning_is_shown(capsys):
+async def test_only_the_beginning_of_a_long_result_is_shown(capsys):
     lines = await shown(agent_of([call("count")], "Done", tools=[count]), capsys)
     assert lines[1:-1] == [
         *(f"[result] count: line {number}" for number in range(20)),
@@ -80,7 +80,7 @@ async def test_a_tool_without_output_is_done(capsys):
     assert lines[1].startswith("[result] nothing: ")
 
 
-async def test_calls_that_run_side_by_side_are_told_apart(capsys):
+async def test_lines_of_concurrent_calls_name_their_tool(capsys):
     both = {"one": anyio.Event(), "two": anyio.Event()}
 
     async def one():
@@ -145,7 +145,7 @@ async def test_a_discarded_attempt_is_declared_void(capsys):
     ]
 
 
-async def test_what_layers_and_tools_announce_is_shown(capsys):
+async def test_events_of_layers_and_tools_are_shown(capsys):
     class Announce(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -211,7 +211,7 @@ async def test_a_failure_is_raised_and_the_stream_closed():
     assert isinstance(await show(agent.reply_stream("again")), Msg)
 
 
-async def test_a_cancelled_reply_is_closed_and_said_to_be_stopped(capsys):
+async def test_a_cancelled_reply_is_closed_and_shown_as_stopped(capsys):
     async def wait() -> None:
         """Wait."""
         scope.cancel()
@@ -241,7 +241,7 @@ async def test_an_output_that_cannot_be_written_to_closes_the_stream(monkeypatch
     assert (await agent.reply("again")).get_text_content() == "two"
 
 
-async def test_characters_that_the_output_lacks_are_spelt_out(monkeypatch):
+async def test_characters_that_the_output_lacks_are_escaped(monkeypatch):
     bytes_written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(bytes_written, encoding="latin-1", write_through=True))
     await show(agent_of("café 早").reply_stream("go"))
