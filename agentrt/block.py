@@ -170,7 +170,7 @@ class ToolCallBlock(Strict):
     type: Literal["tool_call"] = "tool_call"
 
     def __post_init__(self) -> None:
-        if self.type != "tool_call":
+        if self.type != "tool_call":  # most likely a provider's word for it, given by position or from its JSON
             raise ValueError(f"the type of a ToolCallBlock is 'tool_call', not {self.type!r:.100}: leave it out")
 
 

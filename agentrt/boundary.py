@@ -55,7 +55,7 @@ _OPTIONAL_TEXTS = {(ThinkingBlock, "signature"), (DataBlock, "name"), (HintBlock
 _TYPE_OF_CLASS: dict[type, object] = {
     cls: field.default for cls in _TEXT_FIELDS for field in fields(cls) if field.name == "type"
 }
-_FINISHED_REASONS = (None, *get_args(FinishedReason))
+_ALLOWED_REASONS = (None, *get_args(FinishedReason))
 _STATE_DEPTH = 16  # how deep metadata lies in a state, and some more
 
 
@@ -83,10 +83,12 @@ def json_size(value: object) -> int:
 
 def _json_size(value: object) -> tuple[int, str | None]:
     try:
+        # As constants, so that a number which is not finite is found below, and does not become `null`.
         text = to_json(value, inf_nan_mode="constants")
     except (ValueError, RecursionError) as error:
         return 0, f"{error!s:.200}"
     try:
+        # Read at the depth that it will have in a state, since the parser has a limit.
         from_json(b"[" * _STATE_DEPTH + text + b"]" * _STATE_DEPTH, allow_inf_nan=False, cache_strings="none")
     except ValueError:
         return 0, "it holds a number that is not finite, or is nested too deep"
@@ -97,7 +99,7 @@ def mend_block(block: _Block, *, empty: bool = False) -> _Block:
     """Return a block whose fields are what they should be: the same one, or else a copy.
 
     Half surrogate pairs are replaced, an id that is a number becomes a `str`, and a missing id or type is filled in;
-    with `empty`, a text that is `None` becomes empty. Raises `ValueError`, saying what is wrong, for anything else.
+    with `empty`, text that is `None` becomes empty. Raises `ValueError`, saying what is wrong, for anything else.
     """
     if is_plain_text(block):
         return block
@@ -137,6 +139,7 @@ def _mended_fields(block: Any, empty: bool) -> JSONObject:
         if cls is None:
             raise ValueError(f"{repr_of(block)}, which is not a block")
     changes: JSONObject = {}
+    # Nearly every field is an ASCII `str`, which two quick tests tell; everything else may take longer.
     for name in _TEXT_FIELDS[cls]:
         value = getattr(block, name)
         if value.__class__ is not str:
@@ -219,7 +222,7 @@ def _refuse_unsavable_fields(message: Msg) -> None:
             raise ValueError(f"its usage is {repr_of(usage, 100)}: it must be a ChatUsage")
         if problem := json_problem(usage):
             raise ValueError(f"its usage cannot be saved: {problem}")
-    if message.finished_reason not in _FINISHED_REASONS or not isinstance(message.error, str | None):
+    if message.finished_reason not in _ALLOWED_REASONS or not isinstance(message.error, str | None):
         reason, error = repr_of(message.finished_reason, 50), repr_of(message.error, 50)
         raise ValueError(f"its finished_reason is {reason}, its error {error}: leave them out")
     if not isinstance(message.created_at, int):

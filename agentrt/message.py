@@ -83,7 +83,7 @@ __all__ = [
 ]
 
 _Cloned = TypeVar("_Cloned")
-_MAX_LOOK_BACK = 16
+_MAX_LOOK_BACK = 16  # blocks; looking at so many is as quick as an index
 _OPENING_EVENTS = (ReplyStartEvent, ReplyResumedEvent)
 _ROLES = ("user", "assistant", "system")
 _BLOCK_TYPES: tuple[str, ...] = get_args(BlockType)
@@ -176,6 +176,7 @@ class Msg(InProcess, Strict):
             new.finished_reason, new.error, new.created_at = self.finished_reason, self.error, self.created_at
         else:
             new = _clone(self)
+        # `usage` is shared: it is replaced, never changed.
         new.metadata = deepcopy(self.metadata) if self.metadata else {}
         if self.structured_output is not None:
             new.structured_output = deepcopy(self.structured_output)
@@ -365,6 +366,7 @@ def _index_of(msg: Msg, content: list[ContentBlock]) -> _BlockIndex:
 
 
 def _block_list(msg: Msg) -> list[ContentBlock]:
+    # A `str` becomes its one block, so that the events of a reply can follow it.
     if isinstance(msg.content, str):
         msg.content = [TextBlock(msg.content)] if msg.content else []
     return msg.content
@@ -414,6 +416,7 @@ def _is_empty_block(block: ContentBlock) -> bool:
 
 
 def _add_usage(msg: Msg, event: ModelCallEndEvent) -> None:
+    # Tokens that nobody counted are not 0: the sum is an estimate from then on.
     if event.input_tokens is None or event.output_tokens is None:
         if msg.usage is not None:  # the sum lacks this call
             msg.usage = replace(msg.usage, estimated=True)
@@ -443,6 +446,7 @@ def _start_text(msg: Msg, event: TextBlockStartEvent) -> None:
 
 
 def _append_text(msg: Msg, event: TextBlockDeltaEvent) -> None:
+    # Not by `find_block`, which would cost a call for each event; both find the same block.
     block: Any = msg.content[-1] if msg.content else None
     if block.__class__ is not TextBlock or block.id != event.block_id:
         block = find_block(msg, event.block_id, TextBlock)
@@ -549,7 +553,7 @@ def _extend_data_block(block: DataBlock, event: DataBlockDeltaEvent | ToolResult
 def _end_tool_result(msg: Msg, event: ToolResultEndEvent) -> None:
     block = find_block(msg, event.tool_call_id, ToolResultBlock)
     block.state = event.state
-    block.metadata = dict(event.metadata) if event.metadata else {}
+    block.metadata = dict(event.metadata) if event.metadata else {}  # a dict of its own: events are shared
     if event.output is not None:
         block.output = [_clone(part) for part in event.output]
     find_block(msg, event.tool_call_id, ToolCallBlock).state = ToolCallState.FINISHED
@@ -566,7 +570,7 @@ def _set_call_states(state: ToolCallState) -> Callable[[Msg, Any], None]:
 def _apply_answers(msg: Msg, event: UserConfirmResultEvent) -> None:
     for result in event.confirm_results:
         call = find_block(msg, result.tool_call.id, ToolCallBlock)
-        if call.state is ToolCallState.ASKING:
+        if call.state is ToolCallState.ASKING:  # a second answer to the same question changes nothing
             call.state = ToolCallState.ALLOWED if result.confirmed else ToolCallState.PENDING
             if result.confirmed:
                 call.input = result.tool_call.input

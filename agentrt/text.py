@@ -20,9 +20,9 @@ __all__ = [
 _HARMLESS = {ord("\n"), ord("\t")}
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _HARMLESS
 _DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}  # they can make text read as what it is not
-_SURROGATES = range(0xD800, 0xE000)  # no encoding takes them
+_SURROGATE_CODES = range(0xD800, 0xE000)  # no encoding takes them
 _ESCAPES = {code: f"\\x{code:02x}" for code in _CONTROLS} | {
-    code: f"\\u{code:04x}" for code in (*_DIRECTIONS, *_SURROGATES)
+    code: f"\\u{code:04x}" for code in (*_DIRECTIONS, *_SURROGATE_CODES)
 }
 
 
@@ -74,7 +74,7 @@ def one_line(text: str, longest: int = 500) -> str:
     return line if len(line) <= longest else line[:longest] + "..."
 
 
-_MAX_CAUSES = 10
+_MAX_CHAIN = 10
 _PLUMBING = {"agentrt", "anyio", "asyncio", "concurrent", "outcome", "threading", "trio"}
 
 
@@ -85,7 +85,7 @@ def user_frames_of(error: BaseException, message_of: Callable[[BaseException], s
     """
     chain: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None and len(chain) < _MAX_CAUSES and all(cause is not known for known in chain):
+    while cause is not None and len(chain) < _MAX_CHAIN and all(cause is not known for known in chain):
         chain.append(cause)
         hidden = cause.__cause__ is not None or cause.__suppress_context__
         cause = cause.__cause__ if hidden else cause.__context__
@@ -107,7 +107,7 @@ def _skip_runtime_frames(frames: TracebackType | None) -> TracebackType | None:
 
 
 _SHORTEST_SECRET = 8  # a shorter one is a word as well
-_MASK = "***"
+_MASKED = "***"
 _SECRETS = re.compile(
     r"(?P<before>://)[^/\s@]{1,500}(?=@)"
     r"|(?P<scheme>\b(?:bearer|basic)\s)[\w.~+/=-]{8,}"
@@ -125,6 +125,6 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
     """Return the text with the given secrets blotted out, and with what looks like a key or a password."""
     known = {form for secret in secrets if len(secret) >= _SHORTEST_SECRET for form in (secret, repr(secret)[1:-1])}
     for form in sorted(known, key=len, reverse=True):  # one may begin with another
-        text = text.replace(form, _MASK)
+        text = text.replace(form, _MASKED)
     # What says that a secret follows stays: the scheme of a URL, the name of a header.
-    return _SECRETS.sub(lambda match: f"{match['before'] or match['scheme'] or match['name'] or ''}{_MASK}", text)
+    return _SECRETS.sub(lambda match: f"{match['before'] or match['scheme'] or match['name'] or ''}{_MASKED}", text)

@@ -209,6 +209,7 @@ class PermissionDecision(Strict):
     bypass_immune: bool = False
 
     def __post_init__(self) -> None:
+        # Frozen, so that a layer cannot change what the engine decided; mended here, since it is saved with the state.
         object.__setattr__(self, "behavior", PermissionBehavior(self.behavior))
         for name in ("message", "decision_reason"):
             text = _whole_text("PermissionDecision", name, getattr(self, name) or "")

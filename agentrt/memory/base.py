@@ -16,7 +16,7 @@ class MemoryBase(StateModule):
     def __init__(self) -> None:
         super().__init__()
         self._compressed_summary = ""
-        self.register_state("_compressed_summary", custom_from_json=_require_str)
+        self.register_state("_compressed_summary", custom_from_json=_require_summary)
 
     async def add(
         self, memories: Msg | list[Msg] | None, marks: str | list[str] | None = None, allow_duplicates: bool = False
@@ -61,10 +61,10 @@ class MemoryBase(StateModule):
 
     async def update_compressed_summary(self, summary: str) -> None:
         """Keep this summary in place of the one before."""
-        self._compressed_summary = _require_str(summary)
+        self._compressed_summary = _require_summary(summary)
 
 
-def _require_str(summary: object) -> str:
+def _require_summary(summary: object) -> str:
     if isinstance(summary, str):
         return summary
     raise TypeError(f"a memory's summary must be a str, not {type_with_article(summary)}")

@@ -25,6 +25,7 @@ class InMemoryMemory(MemoryBase):
         super().__init__()
         self.content: list[_MarkedMessage] = []
         self.revision: int = 0
+        # The list, its length and its ids when `add` left it: still right as long as the first two are the same.
         self._index: _Index = (self.content, 0, set())
         self.register_state("content", _content_to_json, _content_from_json)
 
@@ -95,6 +96,7 @@ class InMemoryMemory(MemoryBase):
             if (ids is None or msg.id in ids) and (old_mark is None or old_mark in marks)
         ]
         for marks in selected:
+            # In place, since the pair of message and marks is a tuple; a mark that is there already is not doubled.
             marks[:] = [mark for mark in marks if mark not in (old_mark, new_mark)]
             if new_mark is not None:
                 marks.append(new_mark)
@@ -110,6 +112,7 @@ class InMemoryMemory(MemoryBase):
     def _remove(self, is_selected: Callable[[Msg, list[str]], bool]) -> int:
         before = len(self.content)
         self.revision += 1
+        # Another list, so that the index of ids is no longer taken for right.
         self.content = [(msg, marks) for msg, marks in self.content if not is_selected(msg, marks)]
         return before - len(self.content)
 

@@ -31,7 +31,7 @@ def accept_rules(context: PermissionContext, rules: Iterable[PermissionRule], to
     new: list[PermissionRule] = []
     for rule in rules:
         _check_rule(context, rule, tool_name)
-        accepted = replace(rule, source="user")
+        accepted = replace(rule, source="user")  # whatever it says: an answer cannot pass for policy
         if accepted not in context.rules and accepted not in new:
             new.append(accepted)
     return new

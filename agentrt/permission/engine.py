@@ -92,6 +92,7 @@ async def decide(
     """
     mode = PermissionMode(context.mode)
     call = _CallUnderRules(tool, tool_input, effective_input)
+    # Deny rules alone end it at once: nothing can make a DENY laxer.
     decision = call.decide_by_rules(context.rules, _DENY)
     if decision is None:
         asks = call.decide_by_rules(context.rules, _ASK)
@@ -111,7 +112,7 @@ def combine(
     if engine.behavior is _PASSTHROUGH:
         engine = replace(engine, behavior=_ASK, bypass_immune=False)
     if layer.behavior is _PASSTHROUGH:
-        layer = engine
+        layer = engine  # so that the comparison below chooses the engine's
     is_answer = engine.behavior is _ASK and not engine.bypass_immune
     is_stricter = _STRICTNESS[layer.behavior] > _STRICTNESS[engine.behavior]
     return _apply_mode(mode, layer if is_answer or is_stricter else engine)
@@ -132,6 +133,7 @@ def _apply_mode(mode: PermissionMode, decision: PermissionDecision) -> Permissio
     if mode != PermissionMode.DONT_ASK or decision.behavior is not _ASK:
         return decision
     message, reason = decision.message, decision.decision_reason
+    # Applied to the engine's decision and again to the combined one: the words are added once.
     if not message.startswith(_NOBODY_ASKED):
         message = f"{_NOBODY_ASKED} ({message})" if message else _NOBODY_ASKED
     if not reason.startswith(_NOT_ASKING):

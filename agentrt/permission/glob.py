@@ -22,6 +22,7 @@ class _Piece(Protocol):
     def find(self, text: str, start: int, end: int) -> int: ...
 
 
+# Text is searched by C code here; only pieces with `?` are searched in Python.
 class _LiteralPiece:
     __slots__ = ("_text", "size")
 
@@ -45,6 +46,7 @@ class _PieceWithHoles:
         self._characters = characters
         self.size = len(characters)
         self._others = sum(1 << place for place, character in enumerate(characters) if character is _ANY)
+        # For each character, the places of the piece where it may stand: those with `?`, and its own.
         self._masks: dict[str, int] = {}
         for place, character in enumerate(characters):
             if character is not _ANY:
@@ -70,6 +72,7 @@ class _Glob:
 
     def __init__(self, pieces: list[_Piece]) -> None:
         self._first, self._last = pieces[0], pieces[-1] if len(pieces) > 1 else None
+        # `**` leaves an empty piece, which is found anywhere.
         self._middle = [piece for piece in pieces[1:-1] if piece.size]
         self._size = sum(piece.size for piece in pieces)
 
@@ -90,7 +93,7 @@ class _Glob:
 
 def matches(pattern: str, text: str) -> bool:
     """Say whether the whole text fits the pattern."""
-    return _compile(pattern).matches(text)
+    return _compile_glob(pattern).matches(text)
 
 
 def escape(text: str) -> str:
@@ -99,7 +102,7 @@ def escape(text: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _compile(pattern: str) -> _Glob:
+def _compile_glob(pattern: str) -> _Glob:
     pieces: list[list[str | None]] = [[]]
     place = 0
     while place < len(pattern):

@@ -18,7 +18,7 @@ from agentrt.types import JSONObject
 __all__ = ["JSONSession"]
 
 # What may stand in a file's name as it is. A hash may not, so that nobody can choose an id which is another one's name.
-_PLAIN_NAME = re.compile(r"(?![0-9a-fA-F]{64}\Z)[\w@+=,~-][\w@+=,~. -]*")
+_SAFE_FILE_NAME = re.compile(r"(?![0-9a-fA-F]{64}\Z)[\w@+=,~-][\w@+=,~. -]*")
 _MAX_NAME = 200  # bytes: file systems take 255
 
 
@@ -42,10 +42,10 @@ class JSONSession(FileKeeper, SessionBase):
 
     async def save_session_state(self, session_id: str, user_id: str = "", **modules: StateModule) -> None:
         """Keep the states of these modules as they are now, in place of what the session held before."""
-        await checkpoint_if_cancelled()
+        await checkpoint_if_cancelled()  # from here on, a cancellation waits for the write
         file = self._file(session_id, user_id)
         _check_modules(modules)
-        states = save_states(modules)
+        states = save_states(modules)  # now, not in the thread: the modules may change meanwhile
         await self._change(file, "save", partial(_write_states, file, states))
 
     async def load_session_state(
@@ -82,8 +82,9 @@ class JSONSession(FileKeeper, SessionBase):
                 f"a user id must be a str, not {user_id!r:.100}; modules are given by their names, as in agent=agent"
             )
         name = f"{user_id}_{session_id}" if user_id else session_id
-        if not (_PLAIN_NAME.fullmatch(name) and len(name.encode()) <= _MAX_NAME):
+        if not (_SAFE_FILE_NAME.fullmatch(name) and len(name.encode()) <= _MAX_NAME):
             name = hash_name(name)
+        # Always a hash: what dead processes left is known by such names.
         temporary = f"{hash_name(f'{name}.json')}.tmp"
         return AtomicFile(session_id, self._directory / f"{name}.json", self._directory / temporary)
 

@@ -44,8 +44,8 @@ _EXTRA_WAIT = 1.0
 _NEVER_A_FOLDER = {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _TEMPORARY = re.compile(r"[0-9a-f]{64}\.tmp")
-_Result = TypeVar("_Result")
-_FileWork = Callable[[float], _Result]
+_Returned = TypeVar("_Returned")
+_FileWork = Callable[[float], _Returned]
 
 
 def _resolve_folder(directory: object, cls: str) -> Path:
@@ -77,7 +77,7 @@ class FileKeeper:
     async def _change(self, file: "AtomicFile", doing: str, work: _FileWork[None]) -> None:
         await self._run_in_order(file, doing, partial(self._prepare_and_run, work), shield=True)
 
-    async def _read(self, file: "AtomicFile", work: _FileWork[_Result]) -> _Result:
+    async def _read(self, file: "AtomicFile", work: _FileWork[_Returned]) -> _Returned:
         return await self._run_in_order(file, "load", work, shield=False)
 
     def _prepare_and_run(self, work: _FileWork[None], deadline: float) -> None:
@@ -87,7 +87,9 @@ class FileKeeper:
             self._is_ready = True
         work(deadline)
 
-    async def _run_in_order(self, file: "AtomicFile", doing: str, work: _FileWork[_Result], *, shield: bool) -> _Result:
+    async def _run_in_order(
+        self, file: "AtomicFile", doing: str, work: _FileWork[_Returned], *, shield: bool
+    ) -> _Returned:
         operation = self._last[file.path] = _QueuedOperation(self._last.get(file.path))
         run = partial(file.naming_errors, doing, partial(operation.run, work, time.monotonic() + _MAX_WAIT))
         try:
@@ -150,6 +152,7 @@ class _QueuedOperation:
     __slots__ = ("_claim", "_ended", "before", "never_ran")
 
     def __init__(self, before: "_QueuedOperation | None") -> None:
+        # Those that were withdrawn are skipped, or a disk that hangs would make an ever longer chain.
         while before is not None and before.never_ran:
             before = before.before
         self.before: _QueuedOperation | None = before
@@ -157,7 +160,7 @@ class _QueuedOperation:
         self._ended = Event()
         self.never_ran: bool = False
 
-    def run(self, work: _FileWork[_Result], deadline: float) -> _Result:
+    def run(self, work: _FileWork[_Returned], deadline: float) -> _Returned:
         if self.before is not None and not self.before.wait(deadline):
             raise TimeoutError(errno.ETIMEDOUT, f"an earlier operation on it has not ended for {_MAX_WAIT:g} seconds")
         self.before = None  # so that a long queue is not kept alive by its last operation
@@ -204,7 +207,7 @@ class AtomicFile:
         """Put `data` in the file's place, under its lock; it is safe there once `sync` has returned, too."""
         try:
             _write_new(self.temporary, data)
-            os.replace(self.temporary, self.path)
+            os.replace(self.temporary, self.path)  # atomic: a reader sees the old file or the new one
         except OSError:
             with suppress(OSError):
                 os.unlink(self.temporary)
@@ -214,7 +217,7 @@ class AtomicFile:
         """Wait until the disk knows the names in the directory as they are now."""
         _sync_directory(self.path.parent)
 
-    def naming_errors(self, doing: str, work: Callable[[], _Result]) -> _Result:
+    def naming_errors(self, doing: str, work: Callable[[], _Returned]) -> _Returned:
         """Return what `work` returns, and raise `SessionIOError` where it raises `OSError`."""
         try:
             return work()
@@ -313,19 +316,20 @@ def _write_new(path: Path, data: bytes) -> None:
     # Under the session's lock: what is here by that name was left by a process that died.
     with suppress(FileNotFoundError):
         os.unlink(path)
+    # Exclusively and without following links, so that nothing laid there can redirect the write.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600)
     try:
         rest = memoryview(data)
-        while rest:
+        while rest:  # a write may take a part only
             rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)
+        os.fsync(descriptor)  # before the file gets its name: a crash must not leave the name of an empty file
     finally:
         os.close(descriptor)
 
 
 def _make_directory(directory: Path) -> None:
     missing = [folder for folder in (directory, *directory.parents) if not folder.exists()]
-    for folder in reversed(missing):
+    for folder in reversed(missing):  # each name must be on the disk before what is inside of it
         folder.mkdir(mode=0o700, exist_ok=True)
         _sync_directory(folder.parent)
     if not directory.is_dir():

@@ -40,8 +40,8 @@ _MAX_LOADABLE = 1 << 15
 _LETTERS = bytes(shortuuid.get_alphabet().encode()[byte % 57] for byte in range(256))
 
 # The hashes of messages, as JSON, that have been loaded for a test: so a save does not parse again what an earlier one
-# has saved, and takes no longer for a long conversation. State of the module, since whether a text loads depends on
-# nothing but the text; a state, which may be copied or loaded anew, could not carry it along.
+# has saved, and takes no longer for a long conversation. State of the module, since whether JSON loads depends on
+# nothing but the JSON; a state, which may be copied or loaded anew, could not carry it along.
 _loadable: set[int] = set()
 
 Waits = Literal["user", "external"]
@@ -189,11 +189,13 @@ def state_to_json(state: AgentState) -> bytes:
     Raises `SessionUnserializable`, naming what JSON cannot hold or could not be loaded again.
     """
     with suppress(ValueError, TypeError):  # they may quote the state, so none leaves this function
+        # Message by message, so that those which have been loaded for a test before need not be parsed again.
         dump = message_serializer().to_json
         messages = [dump(message, warnings="none") for message in state.context]
         rest = _dump_state(state, indent=2, exclude={"revision", "context"})
         new = [message for message in messages if hash(message) not in _loadable]
         if _is_loadable(_with_context(rest, new)):
+            # All are dropped when there are too many: the next save then parses its context anew.
             if len(_loadable) + len(new) > _MAX_LOADABLE:
                 _loadable.clear()
             _loadable.update(map(hash, new))

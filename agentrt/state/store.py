@@ -46,7 +46,7 @@ class InMemoryStateStore:
         hold or what could not be loaded again.
         """
         check_session_id(state.session_id)
-        text = state_to_json(state)
+        text = state_to_json(state)  # first, so that a state which cannot be saved leaves the saved one as it is
         saved, _ = self._saved.get(state.session_id, (0, b""))
         check_revision(state, saved)
         state.revision = next_revision(saved)

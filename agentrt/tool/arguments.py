@@ -48,9 +48,10 @@ def parser_by_types(validator: Validator) -> Parse:
     def parse(text: str) -> JSONObject:
         written = parse_arguments(text)
         try:
+            # From the text, not from what was read: strict validation takes a date from a JSON string only there.
             return validate(text if written else "{}", strict=True)
         except ValidationError as error:
-            raise ArgumentsError(_describe(error.errors(include_url=False, include_context=False))) from None
+            raise ArgumentsError(_describe_errors(error.errors(include_url=False, include_context=False))) from None
         except Exception as error:  # from a validator that the user wrote
             raise ArgumentsError(f"checking the arguments raised {type(error).__name__}") from error
 
@@ -90,6 +91,7 @@ def parse_arguments(text: str) -> JSONObject:
     Refused are: duplicate keys at any depth, `NaN`, `Infinity` and numbers as large (`1e400`), text after the object,
     an object cut short, anything but an object, nesting deeper than 200 and text longer than `MAX_INPUT`.
     """
+    # In this order: what is cheap to find stands before the parser, and what needs the parsed value after it.
     if not isinstance(text, str):
         raise ArgumentsError(f"its input must be JSON text, not {type(text).__name__}: write it with json.dumps")
     if len(text) > MAX_INPUT:
@@ -112,6 +114,7 @@ def parse_arguments(text: str) -> JSONObject:
             _unique_keys_decoder.decode(text)
         except ValueError as error:
             raise ArgumentsError(f"its input is not valid JSON ({error}): send one complete JSON object") from None
+    # The parser reads 1e400 as infinity. A pattern over the text rules that out without a walk through the value.
     if ("e" in text or "E" in text or len(text) > _LONGEST_FINITE) and _MAY_BE_INFINITE.search(text):
         _refuse_infinite(value, ())
     return value
@@ -143,7 +146,7 @@ def _object_of_unique_keys(pairs: list[tuple[str, object]]) -> JSONObject:
 _unique_keys_decoder = json.JSONDecoder(object_pairs_hook=_object_of_unique_keys)
 
 
-def _describe(errors: list[ErrorDetails]) -> str:
+def _describe_errors(errors: list[ErrorDetails]) -> str:
     problems = [_describe_one(error) for error in errors[:_MAX_PROBLEMS]]
     if len(errors) > _MAX_PROBLEMS:
         problems.append(f"and {len(errors) - _MAX_PROBLEMS} more")

@@ -18,7 +18,7 @@ __all__ = ["MAX_OUTPUT", "ToolBase", "call_plan_of", "check_name", "check_tool",
 MAX_OUTPUT = 200_000
 """How many characters a tool's result may have, apart from data, unless the tool sets a limit: some 50,000 tokens."""
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ToolBase:
@@ -101,7 +101,7 @@ class ToolBase:
         """
         text = self._sole_string(tool_input)
         if text is not None:
-            if len(tool_input) > 1:
+            if len(tool_input) > 1:  # a rule for the one argument must not cover what comes with it
                 raise ToolError(f"{self.name} takes one argument, but was given more")
             return text
         return json.dumps(tool_input, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -124,6 +124,7 @@ class ToolBase:
         """Whether it allows each of its calls, whatever the arguments: it does not `ask`, and overrides no check."""
         if self.ask or type(self).check_permissions is not ToolBase.check_permissions:
             return False
+        # One may also be set on the instance alone.
         return "check_permissions" not in self.__dict__
 
     @property
@@ -135,7 +136,7 @@ class ToolBase:
         """Return a copy under another name."""
         new = copy.copy(self)
         new.name = name
-        new._plan = None
+        new._plan = None  # which would call this object
         check_tool(new)
         return new
 
@@ -169,6 +170,7 @@ class ToolBase:
 def call_plan_of(tool: ToolBase) -> CallPlan:
     """Return how to call the tool; worked out on first use."""
     plan = tool._plan
+    # On first use, since a subclass need not call this class's constructor.
     if plan is None:
         plan = tool._plan = tool._make_call_plan()
     return plan
@@ -176,7 +178,7 @@ def call_plan_of(tool: ToolBase) -> CallPlan:
 
 def check_name(kind: str, name: object) -> None:
     """Raise `ToolConfigError` for a name that the providers do not take."""
-    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+    if not (isinstance(name, str) and _TOOL_NAME.fullmatch(name)):
         raise ToolConfigError(
             f"{name!r} cannot be the name of a {kind}: use 1 to 64 of A-Z, a-z, 0-9, `_` and `-`, as providers require"
         )

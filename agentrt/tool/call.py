@@ -24,7 +24,7 @@ __all__ = ["PreparedCall", "respond", "run_call"]
 
 _logger = logging.getLogger("agentrt")
 
-_FINISHED = object()
+_NO_MORE_OUTPUT = object()
 _TIMED_OUT = object()
 _CROSSED_SCOPES = (
     "it yielded inside a cancel scope or task group that it had opened (`move_on_after`, `create_task_group`, ...); "
@@ -32,8 +32,8 @@ _CROSSED_SCOPES = (
 )
 
 ToolResult = ToolChunk | ToolResponse
-_Ending = tuple[str, ToolResultState]
-_NO_FINISHEDING: _Ending = ("", ToolResultState.SUCCESS)
+_StreamEnding = tuple[str, ToolResultState]
+_NO_FINISHEDING: _StreamEnding = ("", ToolResultState.SUCCESS)
 
 
 @dataclass(slots=True)
@@ -67,6 +67,7 @@ class PreparedCall:
         """
         effective = dict(self.plan.defaults)
         for name, value in self.arguments.items():
+            # One by one, so that an argument without a JSON form does not take the others with it.
             try:
                 effective[name] = to_jsonable_python(value)
             except ValueError:
@@ -76,6 +77,7 @@ class PreparedCall:
 
     def keywords(self, context: ToolContext | None) -> JSONObject:
         """Return what to call the tool with; each run has arguments of its own, which it may change."""
+        # Parsed anew for a second run, such as a retry: the first may have changed what it got.
         arguments = self.plan.parse(self.input) if self._is_used else self.arguments
         self._is_used = True
         name = self.plan.context_name
@@ -134,6 +136,7 @@ async def respond(
     deadline = None
     value: object = _TIMED_OUT
     try:
+        # A scope costs more than a quick tool does, and a tool that never waits would not notice it.
         if tool.timeout is None or not plan.can_wait:
             value = await plan.run(**prepared.keywords(context))
         else:
@@ -148,6 +151,7 @@ async def respond(
         return failure(_inner_cancellation(prepared))
     if value is _TIMED_OUT:
         return failure(*_timeout(prepared, plan.in_thread))
+    # By class first: nearly every tool returns a `str`, and `isinstance` asks an abstract class.
     if value.__class__ is not str and isinstance(value, (AsyncGenerator, Generator)):
         return _read_stream(_ToolStream(prepared, context, value, deadline))
     try:
@@ -184,7 +188,7 @@ class _ToolStream:
     ) -> None:
         plan = prepared.plan
         self.output = StreamOutput(prepared.tool)
-        self.ending: _Ending | None = None
+        self.ending: _StreamEnding | None = None
         self._prepared = prepared
         self._context = context
         self._deadline = deadline
@@ -208,8 +212,8 @@ class _ToolStream:
                 raise
             self.ending = _inner_cancellation(self._prepared), ToolResultState.ERROR
             return None
-        if item is _FINISHED or item is _TIMED_OUT:
-            self.ending = _NO_FINISHEDING if item is _FINISHED else _timeout(self._prepared, self._in_thread)
+        if item is _NO_MORE_OUTPUT or item is _TIMED_OUT:
+            self.ending = _NO_FINISHEDING if item is _NO_MORE_OUTPUT else _timeout(self._prepared, self._in_thread)
             return None
         try:
             return self.output.add(item)
@@ -224,11 +228,11 @@ class _ToolStream:
         if self._items is None:
             self._items = self._prepared.plan.run(**self._prepared.keywords(self._context))
         if self._deadline is None:
-            return await anext(self._items, _FINISHED)
+            return await anext(self._items, _NO_MORE_OUTPUT)
         if current_time() >= self._deadline:  # a tool that never waits would never notice
             return _TIMED_OUT
         if not self._can_wait:
-            return await anext(self._items, _FINISHED)
+            return await anext(self._items, _NO_MORE_OUTPUT)
         return await self._next_in_time(self._items, self._deadline)
 
     async def _next_in_time(self, items: AsyncIterator[object], deadline: float) -> object:
@@ -236,10 +240,11 @@ class _ToolStream:
         scope = CancelScope(deadline=deadline)
         try:
             with scope:
-                item = await anext(items, _FINISHED)
+                item = await anext(items, _NO_MORE_OUTPUT)
         except RuntimeError as error:
             if item is _TIMED_OUT:
                 raise
+            # The item came, but the scope could not be left: the tool's own one is still open inside of it.
             self._crossed = scope
             raise ToolError(_CROSSED_SCOPES) from error
         return item
@@ -301,7 +306,7 @@ def _inner_cancellation(prepared: PreparedCall) -> str:
     return f"{prepared.name} failed: something that it waited for was cancelled"
 
 
-def _timeout(prepared: PreparedCall, in_thread: bool) -> _Ending:
+def _timeout(prepared: PreparedCall, in_thread: bool) -> _StreamEnding:
     reason = f"it took longer than {prepared.tool.timeout:g} seconds"
     if in_thread:
         text = f"{prepared.name} was given up: {reason}; its thread cannot be stopped, so it may still take effect"
@@ -309,7 +314,7 @@ def _timeout(prepared: PreparedCall, in_thread: bool) -> _Ending:
     return f"{prepared.name} was stopped: {reason}", ToolResultState.TIMEOUT
 
 
-def _failure_of(tool: ToolBase, error: BaseException) -> _Ending:
+def _failure_of(tool: ToolBase, error: BaseException) -> _StreamEnding:
     if tool.raise_tool_errors:
         raise error
     return failure_text(tool, error), ToolResultState.ERROR

@@ -15,7 +15,7 @@ from agentrt.event import AgentEvent
 
 __all__ = ["RunLike", "ToolContext"]
 
-_T = TypeVar("_T")
+_LoopResult = TypeVar("_LoopResult")
 
 
 class RunLike(Protocol):
@@ -66,7 +66,7 @@ class ToolContext:
         self._on_active_groups = on_active_groups
         self._thread = get_ident()
         self._reply_id: str | None = None
-        self._ids = count(1)
+        self._ids = count(1)  # where there is no reply to give ids out
 
     @property
     def reply_id(self) -> str:
@@ -103,6 +103,6 @@ class ToolContext:
         self._on_loop(self._on_active_groups, names)
         self.active_groups = names
 
-    def _on_loop(self, function: Callable[..., _T], *arguments: object) -> _T:
+    def _on_loop(self, function: Callable[..., _LoopResult], *arguments: object) -> _LoopResult:
         # What belongs to the reply is touched by the event loop's thread only.
         return from_thread.run_sync(function, *arguments) if get_ident() != self._thread else function(*arguments)

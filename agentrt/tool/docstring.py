@@ -58,7 +58,7 @@ def _is_underlined(lines: list[str]) -> bool:
 def _google_entries(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
     for number, line in enumerate(lines):
         if line.lower().strip() in _GOOGLE_PARAMETERS:
-            body = _indented_lines(lines[number + 1 :], _indent(line))
+            body = _indented_lines(lines[number + 1 :], _indent_width(line))
             yield from _split_entries(body, _GOOGLE_ENTRY)
 
 
@@ -77,14 +77,16 @@ def _sphinx_entries(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
     for number, line in enumerate(lines):
         match = _SPHINX_ENTRY.fullmatch(line.strip())
         if match:
-            yield match[1], [match[2], *_indented_lines(lines[number + 1 :], _indent(line))]
+            yield match[1], [match[2], *_indented_lines(lines[number + 1 :], _indent_width(line))]
 
 
 def _split_entries(lines: list[str], pattern: re.Pattern[str]) -> Iterator[tuple[str, list[str]]]:
     """Split a section into entries: one begins at each line that is indented least."""
+    # Blank lines may stand within the meaning of a parameter.
     filled = [line for line in lines if line.strip()]
-    least = min(map(_indent, filled), default=0)
-    starts = [number for number, line in enumerate(filled) if _indent(line) == least]
+    least = min(map(_indent_width, filled), default=0)
+    starts = [number for number, line in enumerate(filled) if _indent_width(line) == least]
+    # Lines in front of the first entry, or that are not one, are passed over.
     for start, end in zip(starts, [*starts[1:], len(filled)], strict=False):
         match = pattern.fullmatch(filled[start].strip())
         if match:
@@ -94,10 +96,10 @@ def _split_entries(lines: list[str], pattern: re.Pattern[str]) -> Iterator[tuple
 def _indented_lines(lines: list[str], least: int) -> list[str]:
     """Return the lines up to the first that is indented no further than `least`."""
     for number, line in enumerate(lines):
-        if line.strip() and _indent(line) <= least:
+        if line.strip() and _indent_width(line) <= least:
             return lines[:number]
     return lines
 
 
-def _indent(line: str) -> int:
+def _indent_width(line: str) -> int:
     return len(line) - len(line.lstrip())

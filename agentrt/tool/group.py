@@ -53,6 +53,7 @@ class MetaTool(ToolBase):
             "additionalProperties": False,
         }
 
+    # The long name, since every group's name is a parameter as well.
     async def call(self, _context_of_this_call: ToolContext, **groups: bool) -> str:
         """Set the groups of the conversation that the call belongs to; without one, the toolkit's own."""
         active = [name for name in self._groups if groups.get(name)]

@@ -25,7 +25,7 @@ CLEANUP_SECONDS = 5.0
 _MAX_THREADS = 40
 _EXHAUSTED = object()
 _Item = TypeVar("_Item")
-_Function = Callable[..., Any]
+_ToolFunction = Callable[..., Any]
 _threads: RunVar[CapacityLimiter] = RunVar("agentrt_tool_threads")
 
 
@@ -38,7 +38,7 @@ class CallPlan:
     arguments, in their JSON form, and `aliases` the names that the model sees where the parameters have others.
     """
 
-    run: _Function
+    run: _ToolFunction
     schema: JSONSchema
     parse: Parse
     context_name: str | None
@@ -49,7 +49,7 @@ class CallPlan:
     can_wait: bool
 
 
-def make_call_plan(name: str, function: _Function, preset: JSONObject, schema: JSONSchema | None) -> CallPlan:
+def make_call_plan(name: str, function: _ToolFunction, preset: JSONObject, schema: JSONSchema | None) -> CallPlan:
     """Work out how to call the `function` of the tool `name`; raises `ToolConfigError` for what cannot be a tool.
 
     A `schema` given by hand is what the model sees and what is checked; type hints, when all are there, then still
@@ -73,7 +73,7 @@ def make_call_plan(name: str, function: _Function, preset: JSONObject, schema: J
     )
 
 
-def _signature_by_schema(name: str, function: _Function, preset: JSONObject, schema: Any) -> Signature:
+def _signature_by_schema(name: str, function: _ToolFunction, preset: JSONObject, schema: Any) -> Signature:
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise ToolConfigError(
             f'the schema of {name} must be a JSON schema of an object, e.g. {{"type": "object", "properties": {{}}}}, '
@@ -88,7 +88,7 @@ def _signature_by_schema(name: str, function: _Function, preset: JSONObject, sch
     hidden = frozenset(preset) | ({context_name} if context_name else set())
     try:
         if hidden:
-            CompiledSchema(schema)  # before anything is taken out of it
+            CompiledSchema(schema)  # before anything is taken out of it, so that an error names the user's own places
         visible = _hide_properties(schema, hidden)
         parse = parser_by_schema(visible, hidden, convert)
     except SchemaError as error:
@@ -109,13 +109,14 @@ def _hide_properties(schema: JSONSchema, hidden: frozenset[str]) -> JSONSchema:
     return visible
 
 
-def _choose_runner(function: _Function) -> tuple[_Function, bool, bool]:
+def _choose_runner(function: _ToolFunction) -> tuple[_ToolFunction, bool, bool]:
     """Return what to call, whether it streams, and whether it works in a thread."""
     direct = underlying(function)
     if inspect.iscoroutinefunction(direct):
         return function, False, False
     if inspect.isasyncgenfunction(direct):
         return function, True, False
+    # A decorator with `functools.wraps` is plain, whatever it wraps: what it returns says the rest.
     plain = inspect.unwrap(direct)
     if inspect.isasyncgenfunction(plain):  # under a decorator that is a plain function
         return function, True, False
@@ -126,7 +127,7 @@ def _choose_runner(function: _Function) -> tuple[_Function, bool, bool]:
     return partial(_run_in_thread, function), False, True
 
 
-def _can_wait(function: _Function) -> bool:
+def _can_wait(function: _ToolFunction) -> bool:
     """Say whether a call could ever be suspended: an async function without `await` runs through in one go."""
     direct = underlying(function)
     code = getattr(direct, "__code__", None)
@@ -137,12 +138,12 @@ def _can_wait(function: _Function) -> bool:
     return "SEND" not in opmap or opmap["SEND"] in code.co_code[::2]
 
 
-async def _run_in_task(function: _Function, /, **arguments: object) -> object:
+async def _run_in_task(function: _ToolFunction, /, **arguments: object) -> object:
     value = function(**arguments)
     return await value if inspect.isawaitable(value) else value
 
 
-async def _run_in_thread(function: _Function, /, **arguments: object) -> object:
+async def _run_in_thread(function: _ToolFunction, /, **arguments: object) -> object:
     # In a box, since trio does not let a coroutine out of a thread.
     value = (await _call_in_thread(lambda: [function(**arguments)]))[0]
     return await value if inspect.isawaitable(value) else value

@@ -29,6 +29,7 @@ def as_offered_tools(value: object, offered_before: object) -> OfferedTools:
     if value is not None and not isinstance(value, list):
         raise ValueError(f"tools must be a list of JSON schemas and ToolBase instances, not {value!r:.200}")
     before = offered_before if isinstance(offered_before, OfferedTools) else OfferedTools()
+    # One dict for the whole request: a tool that one layer added stays runnable when another replaces the list.
     added = before.added = {} if before.added is None else before.added
     offered = OfferedTools()
     offered.runnable, offered.added = before.runnable, added

@@ -41,8 +41,8 @@ __all__ = [
     "underlying",
 ]
 
-_Function = Callable[..., object]
-_Parameters = dict[str, inspect.Parameter]
+_Callable = Callable[..., object]
+_ParametersByName = dict[str, inspect.Parameter]
 _Hint = Any  # what stands after a colon: a class, a union, a special form, ...
 _EMPTY = inspect.Parameter.empty
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -71,7 +71,7 @@ class _SchemaWithoutTitles(GenerateJsonSchema):
         return False
 
 
-def read_signature(function: _Function, hidden: Collection[str] = (), *, has_schema: bool = False) -> Signature:
+def read_signature(function: _Callable, hidden: Collection[str] = (), *, has_schema: bool = False) -> Signature:
     """Read everything once; raises `ToolConfigError` for what cannot be described to a model.
 
     The parameters named in `hidden`, those bound by `functools.partial`, the one annotated `ToolContext`, and `*args`
@@ -88,6 +88,7 @@ def read_signature(function: _Function, hidden: Collection[str] = (), *, has_sch
     properties = schema.get("properties", {})
     if len(properties) != len(hints):
         _refuse(function, "two of its parameters have the same alias; give each its own")
+    # Pydantic writes the properties in the order of the fields, under their aliases.
     aliases = dict(zip(hints, properties, strict=True))
     _add_descriptions(schema, {alias: parameters[name] for name, alias in aliases.items()}, function)
     return Signature(
@@ -99,7 +100,7 @@ def read_signature(function: _Function, hidden: Collection[str] = (), *, has_sch
     )
 
 
-def context_parameter(function: _Function, hidden: Collection[str] = ()) -> str | None:
+def context_parameter(function: _Callable, hidden: Collection[str] = ()) -> str | None:
     """Return the name of the parameter that takes the `ToolContext`, if any, whatever the other parameters are."""
     parameters = _parameters(function)
     _refuse_unknown_presets(function, hidden, parameters)
@@ -110,19 +111,19 @@ def context_parameter(function: _Function, hidden: Collection[str] = ()) -> str 
     return _take_context(function, hints)
 
 
-def defaults_of(function: _Function, hidden: Collection[str]) -> JSONObject:
+def defaults_of(function: _Callable, hidden: Collection[str]) -> JSONObject:
     """Return the defaults of the parameters that a model may give, if they have a JSON form."""
     return _json_defaults(_without_hidden(function, _parameters(function), hidden))
 
 
-def underlying(function: Any) -> _Function:
+def underlying(function: Any) -> _Callable:
     """Return the function or method that does the work: partials and callable objects peeled off."""
     while not inspect.isroutine(function):
         function = function.func if isinstance(function, functools.partial) else function.__call__
     return function
 
 
-def function_name(function: _Function) -> str:
+def function_name(function: _Callable) -> str:
     """Return the name that the source gives to a callable; an object with `__call__` is named after its class."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -138,7 +139,7 @@ def docstring_of(function: Any) -> str | None:
     return function.__call__.__doc__ or type(function).__doc__
 
 
-def source_location(function: _Function) -> str:
+def source_location(function: _Callable) -> str:
     """Return "file:line" of a callable, or its module and name if it has no source."""
     plain = inspect.unwrap(underlying(function))
     code = getattr(plain, "__code__", None)
@@ -149,7 +150,7 @@ def source_location(function: _Function) -> str:
     )
 
 
-def bound_arguments(function: _Function) -> JSONObject:
+def bound_arguments(function: _Callable) -> JSONObject:
     """Return the arguments that `functools.partial` passes by name."""
     bound: JSONObject = {}
     while isinstance(function, functools.partial):
@@ -158,24 +159,24 @@ def bound_arguments(function: _Function) -> JSONObject:
     return bound
 
 
-def _refuse(function: _Function, why: str) -> NoReturn:
+def _refuse(function: _Callable, why: str) -> NoReturn:
     owner = f"{type(function.__self__).__name__}." if inspect.ismethod(function) else ""
     raise ToolConfigError(f"{owner}{function_name(function)}() cannot be a tool: {why} ({source_location(function)})")
 
 
-def _parameters(function: _Function) -> _Parameters:
+def _parameters(function: _Callable) -> _ParametersByName:
     try:
         return dict(inspect.signature(function).parameters)
     except (ValueError, TypeError):
         _refuse(function, "Python cannot tell its parameters; wrap it in a function with type hints")
 
 
-def _without_hidden(function: _Function, parameters: _Parameters, hidden: Collection[str]) -> _Parameters:
+def _without_hidden(function: _Callable, parameters: _ParametersByName, hidden: Collection[str]) -> _ParametersByName:
     left_out = {*hidden, *bound_arguments(function)}
     return {name: parameter for name, parameter in parameters.items() if name not in left_out}
 
 
-def _refuse_unknown_presets(function: _Function, hidden: Collection[str], parameters: _Parameters) -> None:
+def _refuse_unknown_presets(function: _Callable, hidden: Collection[str], parameters: _ParametersByName) -> None:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     unknown = [name for name in hidden if name not in parameters]
@@ -185,7 +186,7 @@ def _refuse_unknown_presets(function: _Function, hidden: Collection[str], parame
         )
 
 
-def _read_hint(function: _Function, parameter: inspect.Parameter) -> _Hint:
+def _read_hint(function: _Callable, parameter: inspect.Parameter) -> _Hint:
     hint, name = parameter.annotation, parameter.name
     if parameter.kind in _VARIABLE:
         return Any  # left out, or refused for its kind, in words that fit better
@@ -209,16 +210,17 @@ def _read_hint(function: _Function, parameter: inspect.Parameter) -> _Hint:
         _refuse(function, f"the type hint {hint!r} of its parameter {name!r} is not a type ({error}); write e.g. `str`")
 
 
-def _evaluate_hint(function: _Function, hint: _Hint) -> _Hint:
+def _evaluate_hint(function: _Callable, hint: _Hint) -> _Hint:
     """Resolve a hint that `from __future__ import annotations`, or quotes inside it, left as text."""
     plain = inspect.unwrap(underlying(function))
     # ToolContext is often imported under TYPE_CHECKING only.
     names = {"ToolContext": ToolContext, **getattr(plain, "__globals__", {})}
+    # `get_type_hints` evaluates all hints of a function, and one that cannot be read would hide the others.
     holder = types.SimpleNamespace(__annotations__={"hint": hint})
     return get_type_hints(holder, names, {}, include_extras=True)["hint"]
 
 
-def _take_context(function: _Function, hints: dict[str, _Hint]) -> str | None:
+def _take_context(function: _Callable, hints: dict[str, _Hint]) -> str | None:
     """Remove the parameter that takes the context, and return its name."""
     names = [name for name, hint in hints.items() if _is_context(hint)]
     if len(names) > 1:
@@ -237,7 +239,7 @@ def _is_context(hint: _Hint) -> bool:
     return isinstance(hint, type) and issubclass(hint, ToolContext)
 
 
-def _take_variable(function: _Function, hints: dict[str, _Hint], parameters: _Parameters) -> bool:
+def _take_variable(function: _Callable, hints: dict[str, _Hint], parameters: _ParametersByName) -> bool:
     """Remove `*args` and `**kwargs` that stand beside other parameters, and say whether there is a `**kwargs`."""
     variable = [name for name in hints if parameters[name].kind in _VARIABLE]
     for name in hints:
@@ -248,7 +250,7 @@ def _take_variable(function: _Function, hints: dict[str, _Hint], parameters: _Pa
     return any(parameters[name].kind is inspect.Parameter.VAR_KEYWORD for name in variable)
 
 
-def _refuse_kind(function: _Function, parameter: inspect.Parameter) -> None:
+def _refuse_kind(function: _Callable, parameter: inspect.Parameter) -> None:
     if parameter.kind is parameter.POSITIONAL_ONLY:
         _refuse(
             function, f"its parameter {parameter.name!r} is positional-only, but a model gives names; remove the `/`"
@@ -263,7 +265,7 @@ def _refuse_kind(function: _Function, parameter: inspect.Parameter) -> None:
 
 
 def _compile_types(
-    function: _Function, hints: dict[str, _Hint], parameters: _Parameters, *, takes_more: bool
+    function: _Callable, hints: dict[str, _Hint], parameters: _ParametersByName, *, takes_more: bool
 ) -> tuple[Validator, JSONSchema]:
     fields: JSONObject = {}
     for name, hint in hints.items():
@@ -287,7 +289,7 @@ def _compile_types(
     return adapter.validator, schema
 
 
-def _refuse_types(function: _Function, hints: dict[str, _Hint]) -> None:
+def _refuse_types(function: _Callable, hints: dict[str, _Hint]) -> None:
     """Raise `ToolConfigError` for the first parameter whose type has no JSON schema, if there is one."""
     for name, hint in hints.items():
         try:
@@ -300,7 +302,7 @@ def _refuse_types(function: _Function, hints: dict[str, _Hint]) -> None:
             )
 
 
-def _json_defaults(parameters: _Parameters) -> JSONObject:
+def _json_defaults(parameters: _ParametersByName) -> JSONObject:
     defaults: JSONObject = {}
     for name, parameter in parameters.items():
         if parameter.default is not _EMPTY and not isinstance(parameter.default, FieldInfo):  # pydantic fills in those
@@ -309,7 +311,7 @@ def _json_defaults(parameters: _Parameters) -> JSONObject:
     return defaults
 
 
-def _add_descriptions(schema: JSONSchema, parameters: _Parameters, function: _Function) -> None:
+def _add_descriptions(schema: JSONSchema, parameters: _ParametersByName, function: _Callable) -> None:
     """Add the defaults, and what the docstring says, where the hints say nothing."""
     meanings = parse_docstring(docstring_of(function))[1]
     for name, part in schema.get("properties", {}).items():

@@ -62,7 +62,7 @@ class StreamOutput:
         self._state = ToolResultState.RUNNING
         self._metadata: JSONObject = {}
         self._metadata_size = 0
-        self._text_id = new_id()
+        self._text_id = new_id()  # so that the strings of a generator make one block
         self._closed = False
         self._whole: ToolResponse | None = None
 
@@ -89,6 +89,7 @@ class StreamOutput:
         return self._add_chunk(ToolChunk(response_of(self._tool, item).content), is_open=False)
 
     def _add_chunk(self, chunk: ToolChunk, *, is_open: bool = True) -> ToolChunk | None:
+        # What is wrong with a chunk is found before any of its content is taken.
         self._metadata_size = check_metadata(self._tool, chunk.metadata, self._metadata_size)
         self._state = _worse(self._state, state_of(self._tool, chunk.state))
         content = self._add_blocks(blocks_of(self._tool, chunk.content), is_open)
@@ -129,7 +130,7 @@ class StreamOutput:
         return self._data.get(block.id) if _is_inline(block) else None
 
     def _begin_block(self, block: TextBlock | DataBlock, *, is_open: bool = True) -> TextBlock | DataBlock:
-        if block.id in self._ids:
+        if block.id in self._ids:  # a second block under one id could not be told from the first
             block = replace(block, id=new_id())
         self._ids.add(block.id)
         pieces = _Pieces(block, is_open and isinstance(block, TextBlock))

@@ -45,7 +45,7 @@ __all__ = [
 _logger = logging.getLogger("agentrt")
 
 _MAX_ERROR = 2_000
-_MAX_MASKED = 50_000
+_MAX_MASKED = 50_000  # characters: masking takes time in proportion
 _SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 _MAX_NOTES = 10  # in the place of data; what is left out after that is only counted
 _UNCOUNTED = 32  # characters of an id or a media type that are not counted: more than a generated id has
@@ -101,6 +101,7 @@ def failure_text(tool: ToolBase, error: BaseException) -> str:
 
 def to_response(tool: ToolBase, value: object) -> ToolResponse:
     """Return a tool's value as a result, cut to the tool's `max_output`; raises `ToolError` for what cannot be one."""
+    # The fast path, for what nearly every tool returns; below, a `str` comes out the same.
     if value.__class__ is str and len(value) <= tool.max_output:
         return ToolResponse([TextBlock(value if value.isascii() else _printable(value))])
     response = response_of(tool, value)
@@ -135,6 +136,7 @@ class OutputBudget:
         """Return as much of the block as fits, a note in the place of data that does not, or nothing."""
         if not isinstance(block, TextBlock):
             return self._take_data(block)
+        # At least one each, so that empty blocks do not come without number.
         size = max(len(block.text), 1) + _excess_length(block.id)
         if size <= self.left:
             self.left -= size
@@ -145,6 +147,7 @@ class OutputBudget:
 
     def _take_data(self, block: DataBlock) -> TextBlock | DataBlock | None:
         size = data_size(block)
+        # Only bytes are large: a URL counts as text.
         separate = self.left_for_data is not None and isinstance(block.source, Base64Source)
         left = self.left_for_data if separate and self.left_for_data is not None else self.left
         if size <= left:

@@ -87,6 +87,7 @@ class Toolkit(StateModule):
         parameters, or the whole `{"type": "function", "function": {...}}`. `namesake` says what to do when the name is
         taken: "raise", "override" the old tool, "skip" the new one, or "rename" it by a number at its end.
         """
+        # By ==, since each access to a method makes another object.
         if function == self.reset_equipped_tools:
             return  # 1.x asked for this; here it is offered as soon as there are groups
         if group_name != BASIC_GROUP and group_name not in self._groups:
@@ -106,6 +107,7 @@ class Toolkit(StateModule):
 
     def update_tool_groups(self, names: Iterable[str], active: bool) -> None:
         """Switch groups on or off in the toolkit's own setting, with which new conversations begin."""
+        # A `str` is a list of its characters, which is never meant.
         names = [names] if isinstance(names, str) else list(names)
         self._check_groups(names)
         self._set_active({*self._active, *names} if active else {*self._active} - {*names})
@@ -187,6 +189,7 @@ class Toolkit(StateModule):
                 f"{name} was not run: its group {entry.group!r} is not active. Call {META_TOOL} with {entry.group!r} "
                 f"set to true first, together with the groups that you want to keep."
             )
+        # The name and the text are read once: what is checked here is what `run_call` runs.
         try:
             arguments = entry.plan.parse(text)
         except ArgumentsError as error:
@@ -245,6 +248,7 @@ class Toolkit(StateModule):
         raise _namesake_error(tool.name, entry.tool, tool)
 
     def _set_active(self, names: Iterable[str]) -> None:
+        # In the order of the groups, so that one choice has one key among the cached schemas.
         active = set(names)
         self._active = [name for name in self._groups if name in active]
 
@@ -258,6 +262,7 @@ class Toolkit(StateModule):
 
     def _unknown_tool(self, name: str, active_groups: Iterable[str] | None) -> ToolResponse:
         names = self.names(active_groups)
+        # Cut, since the search takes time in proportion to the name, which a model made up.
         matches = get_close_matches(str(name)[:64], names, 1)
         hint = f" Did you mean {matches[0]}?" if matches else ""
         listing = ", ".join(names[:_MAX_NAMES_LISTED]) + (", ..." if len(names) > _MAX_NAMES_LISTED else "")
@@ -272,9 +277,10 @@ class _ExtendedToolkit(Toolkit):
         self._base = base
         self._override = override
         self._combined: dict[tuple[str, ...], tuple[list[JSONSchema], list[JSONSchema]]] = {}
-        self.get_json_schemas()
+        self.get_json_schemas()  # which raises for a name that both have
 
     def register_tool_function(self, *args: Any, **kwargs: Any) -> None:
+        # The base class's constructor registers the further tools before there is a base.
         if "_base" in vars(self):
             self._base.register_tool_function(*args, **kwargs)
         else:  # a tool of its own

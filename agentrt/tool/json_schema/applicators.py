@@ -39,7 +39,7 @@ __all__ = [
     "build_property_names",
 ]
 
-_MAX_CAUSES = 3
+_MAX_CAUSES = 3  # alternatives whose problems a message tells: a model need not read all of twenty
 
 
 def build_properties(compiler: SubschemaCompiler, setting: object, schema: JSONSchema, pointer: str) -> Check:
@@ -47,6 +47,7 @@ def build_properties(compiler: SubschemaCompiler, setting: object, schema: JSONS
         name: compiler.subschema(part, f"{pointer}/properties/{escape_pointer(name)}")
         for name, part in read_schemas("properties", setting, pointer).items()
     }
+    # A property that takes anything needs no check; it is still known to `additionalProperties`.
     checks = {name: check for name, check in compiled.items() if check is not None}
 
     def check(value: object, cache: ReferenceCache | None) -> Problem | None:
@@ -99,6 +100,7 @@ def build_additional_properties(
             for name, part in value.items():
                 if name in known or any(fits(name) for fits in patterns):
                     continue
+                # The usual `false` gets plainer words than "is not allowed".
                 problem = Problem("is unknown") if subschema is False else check_part(part, cache)
                 if problem is not None:
                     return problem.add_part(name)
@@ -143,7 +145,7 @@ def build_dependent_schemas(compiler: SubschemaCompiler, setting: object, schema
 
 
 def build_dependencies(compiler: SubschemaCompiler, setting: object, schema: JSONSchema, pointer: str) -> Check:
-    # Draft 7 had one keyword for what are two today.
+    # Draft 7 had one keyword for what are two today; each builder names its own keyword in errors.
     parts = read_schemas("dependencies", setting, pointer)
     names = {name: part for name, part in parts.items() if isinstance(part, list)}
     schemas = {name: part for name, part in parts.items() if name not in names}
@@ -166,6 +168,7 @@ def build_items(compiler: SubschemaCompiler, setting: object, schema: JSONSchema
             checks.append(_items_check(compiler, further, f"{pointer}/additionalItems", len(setting)))
         return combine_checks([check for check in checks if check is not None])
     prefix = schema.get("prefixItems")
+    # It applies to the items that `prefixItems` leaves.
     return _items_check(compiler, setting, f"{pointer}/items", len(prefix) if isinstance(prefix, list) else 0)
 
 
@@ -241,6 +244,7 @@ def build_one_of(compiler: SubschemaCompiler, setting: object, schema: JSONSchem
     alternatives = _compile_list("oneOf", compiler, setting, pointer, same_value_as=pointer)
 
     def check(value: object, cache: ReferenceCache | None) -> Problem | None:
+        # All of them run, since a second one that fits is a problem too.
         problems = [alternative(value, cache) if alternative is not None else None for alternative in alternatives]
         fitting = problems.count(None)
         if fitting == 1:
@@ -271,7 +275,7 @@ def build_not(compiler: SubschemaCompiler, subschema: object, schema: JSONSchema
 def build_if(compiler: SubschemaCompiler, setting: object, schema: JSONSchema, pointer: str) -> Check:
     condition, then, otherwise = (
         compiler.subschema(schema.get(keyword, True), f"{pointer}/{keyword}", same_value_as=pointer)
-        for keyword in ("if", "then", "else")
+        for keyword in ("if", "then", "else")  # one that is missing is `true`, which everything fits
     )
 
     def check(value: object, cache: ReferenceCache | None) -> Problem | None:

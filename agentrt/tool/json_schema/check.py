@@ -44,6 +44,8 @@ class SchemaError(ValueError):
 class Problem:
     """What is wrong with a value, and where in it; put into words only when it is needed."""
 
+    # Lazily, since `anyOf` and `oneOf` find many problems that nobody reads.
+
     __slots__ = ("_causes", "_path", "_text", "_value")
 
     _NOTHING = object()
@@ -140,10 +142,10 @@ def is_integer(value: object) -> TypeGuard[int | float]:
 
 def json_key(value: object) -> Hashable:
     """Return a hashable key that two values share exactly if they are equal as JSON."""
-    if value.__class__ is bool:
+    if value.__class__ is bool:  # in Python, True equals 1
         return ("bool", value)
     if isinstance(value, list):
-        return ("list", *map(json_key, value))
+        return ("list", *map(json_key, value))  # a tuple that begins with its kind: [] is not {}
     if isinstance(value, dict):
         return ("dict", frozenset((name, json_key(part)) for name, part in value.items()))
     if value.__class__ is not str and is_integer(value) and abs(value) > _MAX_HASHED:

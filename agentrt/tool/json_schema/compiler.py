@@ -34,18 +34,19 @@ class CompiledSchema:
 
     def __init__(self, schema: JSONSchema) -> None:
         try:
-            json.dumps(schema, allow_nan=False)
+            json.dumps(schema, allow_nan=False)  # a model gets it as JSON; this finds a cycle of Python objects, too
             compiler = Compiler(schema)
             self._check = compiler.subschema(schema, "#")
             compiler.refuse_cycles()
         except (TypeError, ValueError) as error:
             raise error if isinstance(error, SchemaError) else SchemaError(f"it has no JSON form: {error}") from None
-        except RecursionError:
+        except RecursionError:  # by then, Python has unwound to here, and there is room again
             raise SchemaError("it is nested too deep") from None
         self._has_references = compiler.has_references
 
     def problem(self, value: object) -> str | None:
         """Say what is wrong with a value, in words for the model; `None` when it fits the schema."""
+        # Without references no part is looked at twice, so there is nothing to remember.
         cache = ReferenceCache() if self._has_references else None
         problem = self._check(value, cache) if self._check else None
         return None if problem is None else problem.describe()

@@ -28,11 +28,11 @@ class PatternError(ValueError):
 def compile_pattern(pattern: str) -> Callable[[str], bool]:
     """Return a function that says whether some part of a string matches the pattern; raises `PatternError`."""
     lookaheads, rest = _split_lookaheads(pattern)
-    matches = _compile(rest)
+    matches = _compile_regex(rest)
     if not lookaheads:
         return matches
-    required = [_compile(f"^(?:{inner})") for sign, inner in lookaheads if sign == "="]
-    forbidden = [_compile(f"^(?:{inner})") for sign, inner in lookaheads if sign == "!"]
+    required = [_compile_regex(f"^(?:{inner})") for sign, inner in lookaheads if sign == "="]
+    forbidden = [_compile_regex(f"^(?:{inner})") for sign, inner in lookaheads if sign == "!"]
 
     def check(text: str) -> bool:
         return (
@@ -44,7 +44,7 @@ def compile_pattern(pattern: str) -> Callable[[str], bool]:
     return check
 
 
-def _compile(pattern: str) -> Callable[[str], bool]:
+def _compile_regex(pattern: str) -> Callable[[str], bool]:
     try:
         return SchemaValidator(str_schema(pattern=_translate(pattern), regex_engine="rust-regex")).isinstance_python
     except SchemaError as error:
@@ -83,6 +83,7 @@ def _split_tokens(pattern: str) -> list[tuple[int, str, bool]]:
     return tokens
 
 
+# Classes are left out below: in `[()|]` the signs stand for themselves.
 def _end_of_group(group: str) -> int:
     """Return where the group ends that opens with the first character."""
     depth = 0
@@ -128,6 +129,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]*")
 
 
 def _is_date(text: str) -> bool:
+    # The pattern first: Python's parser also takes "20240229" and "2024-W09-4".
     return bool(_DATE.fullmatch(text)) and _reads(date.fromisoformat, text)
 
 
@@ -156,6 +158,7 @@ FORMATS: dict[str, Callable[[str], bool]] = {
     "email": lambda text: bool(_EMAIL.fullmatch(text)),
     "uri": lambda text: bool(_URI.fullmatch(text)),
     "ipv4": lambda text: _reads(IPv4Address, text),
+    # Python also takes an address with a zone, such as fe80::1%eth0.
     "ipv6": lambda text: "%" not in text and _reads(IPv6Address, text),
 }
 """The formats that are checked, as leniently as pydantic does: a time may lack its zone. Others are ignored."""

@@ -43,7 +43,7 @@ __all__ = [
     "build_unique_items",
 ]
 
-_MAX_ENUM_LISTED = 100
+_MAX_ENUM_LISTED = 100  # in a message to the model; all values count
 
 _TYPES: dict[str, Callable[[object], bool]] = {
     "object": lambda value: isinstance(value, dict),
@@ -61,6 +61,7 @@ def build_type(compiler: SubschemaCompiler, types: object, schema: JSONSchema, p
     if not all(isinstance(name, str) and name in _TYPES for name in names):
         raise malformed("type", pointer, f"one of {', '.join(_TYPES)}, or a list of them", types)
     text = f"should be of type {' or '.join(map(str, names))}"
+    # Most schemas name one type: that one is tested without a loop.
     fits, *alternatives = (_TYPES[str(name)] for name in names)
 
     def check(value: object, cache: ReferenceCache | None) -> Problem | None:
@@ -83,7 +84,7 @@ def build_const(compiler: SubschemaCompiler, constant: object, schema: JSONSchem
 
 
 def _is_among(values: list[object], text: str) -> Check:
-    keys = frozenset(map(json_key, values))
+    keys = frozenset(map(json_key, values))  # so that a long list takes no longer than a short one
 
     def check(value: object, cache: ReferenceCache | None) -> Problem | None:
         return None if json_key(value) in keys else Problem(text, value)
@@ -97,7 +98,7 @@ def _number_limit(keyword: str, fits: Callable[[float, float], bool], words: str
         text = f"should be {words} {short_repr(limit)}"
 
         def check(value: object, cache: ReferenceCache | None) -> Problem | None:
-            if not isinstance(value, (int, float)) or value.__class__ is bool:
+            if not isinstance(value, (int, float)) or value.__class__ is bool:  # `is_number`, without a call
                 return None
             return None if fits(value, limit) else Problem(text, value)
 
@@ -162,7 +163,7 @@ def build_pattern(compiler: SubschemaCompiler, pattern: object, schema: JSONSche
 def build_format(compiler: SubschemaCompiler, name: object, schema: JSONSchema, pointer: str) -> Check | None:
     if not isinstance(name, str):
         raise malformed("format", pointer, "the name of a format", name)
-    fits = FORMATS.get(name)
+    fits = FORMATS.get(name)  # what is not known is ignored, as the specification has it
     return None if fits is None else _string_check(fits, f"should have the format {name}")
 
 
