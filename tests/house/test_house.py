@@ -30,20 +30,32 @@ LIMITS: dict[str, float] = {
     "lines of the longest function": 139,
     "highest complexity": 73,
     "deepest nesting": 7,
-    "functions with one caller, %": 60,
-    "names defined in more than one module": 130,
-    "comments per 1,000 lines": 30,
-    "Any per 1,000 lines": 46,
-    "foreign private accesses": 103,
-    "attributes of an Agent": 32,
+    "functions with one caller, %": 32,
+    "names defined in more than one module": 60,
+    "comments per 1,000 lines": 45,
     "pieces of module state": 6,
+    "files in the largest folder": 16,
 }
 """What holds today where an aim is not reached; to be lowered until the table is empty."""
 
 CLEAN = (
+    "agentrt/agent",
+    "agentrt/chain",
     "agentrt/console",
-    "agentrt/testing/kit",
+    "agentrt/formatter",
+    "agentrt/memory",
+    "agentrt/model",
+    "agentrt/permission",
+    "agentrt/session",
+    "agentrt/testing",
+    "agentrt/tool",
+    "benchmarks",
+    "dev.py",
+    "examples",
+    "middleware",
+    "tests/console",
     "tests/house",
+    "tests/typing",
 )
 """Where `words.py` finds nothing; to grow until it is all."""
 
