@@ -25,9 +25,9 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.hooks import ReplyInput
-from agentrt.loop.acting import note_of, result_events
 from agentrt.loop.outcome import begun_calls
 from agentrt.loop.reasoning import known_tools
+from agentrt.loop.tool_results import note_of, result_events
 from agentrt.message import (
     Base64Source,
     DataBlock,

@@ -1,0 +1,139 @@
+"""What a tool gave, as events: pieces of output, and the end of a call."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agentrt.boundary import is_plain_text, json_problem, mend_block, mend_message
+from agentrt.conversation.run import Run
+from agentrt.decoding.base64_groups import DataPieces
+from agentrt.event import AgentEvent, ToolResultDataDeltaEvent, ToolResultEndEvent, ToolResultTextDeltaEvent
+from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultState
+from agentrt.state import ReplyContext
+from agentrt.types import PermissionBehavior, ToolOutput, ToolResponse
+
+__all__ = ["delta_events", "lost_response", "mended_content", "note_of", "result_events", "whole_base64_groups"]
+
+_BLOCKS_OF_AN_ANSWER = ("text", "data", "thinking")
+
+
+def result_events(
+    context: ReplyContext, run: Run, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput
+) -> list[AgentEvent]:
+    """Return the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
+    if response.metadata:
+        response = replace(response)  # a layer may keep the one it gave, for the next time
+        _take_metadata(context, response)
+    try:
+        content, state = mended_content(response.content), response.state
+        if state.__class__ is not ToolResultState:
+            state = ToolResultState(state)
+    except ValueError as error:  # of a layer's making, since the tool's own is sound
+        content, state = [TextBlock(f"Failed: the result holds {error}.")], ToolResultState.ERROR
+    for block in content:
+        if isinstance(block, TextBlock):
+            context.received += len(block.text)
+    note = note_of(context, call)
+    output: ToolOutput | None = None
+    if not streamed:
+        events = delta_events(run, call, [*content, *note] if note else content)
+    elif (text := _text_alone(streamed)) is not None and text == _text_alone(content):
+        events = delta_events(run, call, note)
+    else:
+        events, output = [], [*content, *note]
+    state = ToolResultState.SUCCESS if state is ToolResultState.RUNNING else state
+    events.append(ToolResultEndEvent(run.id, call.id, state, output, metadata=response.metadata or None))
+    return events
+
+
+def _take_metadata(context: ReplyContext, response: ToolResponse) -> None:
+    """Take the tool's own answer to the user out of the metadata; what cannot be saved makes the result an error."""
+    if not isinstance(response.metadata, dict):
+        _fail(response, f"the metadata of the result is {response.metadata!r:.100}: it must be a dict")
+        response.metadata = {}
+        return
+    answer = response.metadata.get("response_msg")
+    if isinstance(answer, Msg):
+        response.metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
+        kinds = [block.type for block in answer.get_content_blocks()]
+        refused = next((kind for kind in kinds if kind not in _BLOCKS_OF_AN_ANSWER), None)
+        try:
+            answer = mend_message(answer)
+        except ValueError as error:
+            _fail(response, f"the tool's answer to the user could not be saved: {error}")
+        else:
+            if refused is None:
+                context.response = context.response or answer
+            else:
+                _fail(response, f"the tool's answer to the user holds a {refused} block")
+    problem = json_problem(response.metadata)
+    if problem is not None:
+        response.metadata = {}
+        _fail(response, f"the metadata of the result has no JSON form: {problem}")
+
+
+def _fail(response: ToolResponse, why: str) -> None:
+    response.state = ToolResultState.ERROR
+    response.content = [TextBlock(f"Failed: {why}.")]
+
+
+def lost_response() -> ToolResponse:
+    """Return the result of a call whose own was lost in a layer."""
+    text = "Failed: the result of this call was lost on its way. It may have taken effect."
+    return ToolResponse([TextBlock(text)], ToolResultState.ERROR)
+
+
+def note_of(context: ReplyContext, call: ToolCallBlock) -> ToolOutput:
+    """Return what the user who allowed the call had to say with that; it stands at the end of the result."""
+    decision = context.decisions.get(call.id)
+    if decision is None or decision.by == "policy" or decision.behavior is PermissionBehavior.DENY:
+        return []
+    return [TextBlock(f"[The user adds: {decision.message}]")] if decision.message else []
+
+
+def mended_content(content: str | ToolOutput) -> ToolOutput:
+    """Return the content, which may come from a layer, as it can be kept; raises `ValueError` for what cannot be."""
+    # By its type a plain `str` is not content, but its meaning is clear.
+    if isinstance(content, str):
+        content = [TextBlock(content)]
+    if not isinstance(content, (list, tuple)):
+        raise ValueError(f"the content {content!r:.200}, which is not a list of blocks")
+    return [block if is_plain_text(block) else _mended(block) for block in content]
+
+
+def _mended(block: object) -> TextBlock | DataBlock:
+    if not isinstance(block, (TextBlock, DataBlock)):
+        raise ValueError(f"{block!r:.200}, which is neither a TextBlock nor a DataBlock")
+    return mend_block(block)
+
+
+def delta_events(run: Run, call: ToolCallBlock, content: ToolOutput) -> list[AgentEvent]:
+    """Return the events that announce these pieces of output."""
+    events: list[AgentEvent] = []
+    for block in content:
+        if isinstance(block, TextBlock):
+            events.append(ToolResultTextDeltaEvent(run.id, call.id, block.text, block.id))
+        else:
+            source = block.source
+            data, url = (source.data, None) if isinstance(source, Base64Source) else (None, source.url)
+            events.append(ToolResultDataDeltaEvent(run.id, call.id, block.id, source.media_type, data, url, block.name))
+    return events
+
+
+def whole_base64_groups(block: TextBlock | DataBlock, pieces: DataPieces) -> TextBlock | DataBlock:
+    """Return the block with data that can be joined cheaply; see `DataPieces`.
+
+    What is left after the last piece is not announced: output that holds data is announced whole in the end.
+    """
+    if not isinstance(block, DataBlock) or not isinstance(block.source, Base64Source):
+        return block
+    source = Base64Source(pieces.take(block.id, block.source.data), block.source.media_type)
+    return DataBlock(source, block.name, block.id)
+
+
+def _text_alone(content: Sequence[TextBlock | DataBlock]) -> str | None:
+    """Return the text of content that is nothing else.
+
+    Only text can be compared cheaply, since data comes in pieces that are encoded one by one; data is sent whole again.
+    """
+    texts = [block.text for block in content if isinstance(block, TextBlock)]
+    return "".join(texts) if len(texts) == len(content) else None
