@@ -92,18 +92,18 @@ class StreamedAnswer:
                     merged.append((piece, [text]))
                 case _:
                     merged.append((piece, []))
-        return [_with_text(block, "".join(texts)) for block, texts in merged]
-
-
-def _with_text(block: ContentBlock, text: str) -> ContentBlock:
-    match block:
-        case TextBlock():
-            return replace(block, text=text)
-        case ThinkingBlock():
-            return replace(block, thinking=text)
-        case ToolCallBlock():
-            return replace(block, input=text)
-    return block
+        content: list[ContentBlock] = []
+        for block, texts in merged:
+            match block:
+                case TextBlock():
+                    content.append(replace(block, text="".join(texts)))
+                case ThinkingBlock():
+                    content.append(replace(block, thinking="".join(texts)))
+                case ToolCallBlock():
+                    content.append(replace(block, input="".join(texts)))
+                case _:
+                    content.append(block)
+        return content
 
 
 class Watcher(Protocol):

@@ -70,12 +70,35 @@ class ModelFallbackMiddleware(MiddlewareBase):
         clock: Callable[[], float] = time,
     ) -> None:
         self.models = (models,) if isinstance(models, ChatModelBase) else tuple(models)
-        _check_models(self.models, {needs} if isinstance(needs, str) else set(needs))
+        self._check_models({needs} if isinstance(needs, str) else set(needs))
         if not isinstance(sticky, bool):
             check_number("ModelFallbackMiddleware(sticky=...)", sticky)
         self.sticky = sticky
         self.falls_back_on = choose_errors("ModelFallbackMiddleware(fallback_on=...)", fallback_on, our_refusals=True)
         self._clock = clock
+
+    def _check_models(self, needs: set[str]) -> None:
+        if not self.models:
+            raise MiddlewareConfigError(
+                "ModelFallbackMiddleware has no models: give those to ask when the agent's fails"
+            )
+        for place, model in enumerate(self.models):
+            if not isinstance(model, ChatModelBase):
+                raise MiddlewareConfigError(
+                    f"ModelFallbackMiddleware(models=...) takes chat models, such as OpenAIChatModel('...'), "
+                    f"not {model!r:.200}"
+                )
+            if any(model is other for other in self.models[:place]):
+                raise MiddlewareConfigError(
+                    f"ModelFallbackMiddleware has the model {model.model!r} twice: the second call would fail as well, "
+                    f"so list it once"
+                )
+            missing = set() if model.capabilities is None else needs - model.capabilities
+            if missing:
+                raise MiddlewareConfigError(
+                    f"ModelFallbackMiddleware needs models that take {', '.join(sorted(missing))}, which "
+                    f"{model.model!r} does not: leave it out, or the need"
+                )
 
     async def on_model_call(
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
@@ -158,42 +181,20 @@ class _FallbackCall:
         """Say whether a model may be asked: it is not the agent's own, and takes what the call holds besides text."""
         if model is self._values["current_model"]:
             return False
-        return model.capabilities is None or _needed_capabilities(self._values) <= model.capabilities
+        return model.capabilities is None or self._needed_capabilities() <= model.capabilities
+
+    def _needed_capabilities(self) -> set[str]:
+        needed = {"tools"} if self._values["tools"] else set()
+        for message in self._values["messages"]:
+            for block in message.get_content_blocks():
+                contents = block.output if isinstance(block, ToolResultBlock) else [block]
+                for content in contents:
+                    if isinstance(content, DataBlock):
+                        needed.add(content.source.media_type.partition("/")[0].lower())
+        return needed - {"text"}
 
     def _add_note(self, error: Exception) -> None:
         if self._failures:
             note = f"agentrt: this is from model {self._model.model!r}; before it failed {', '.join(self._failures)}"
             if note not in getattr(error, "__notes__", ()):  # a model may raise the same object each time
                 error.add_note(note)
-
-
-def _needed_capabilities(values: ModelCallValues) -> set[str]:
-    needed = {"tools"} if values["tools"] else set()
-    for message in values["messages"]:
-        for block in message.get_content_blocks():
-            contents = block.output if isinstance(block, ToolResultBlock) else [block]
-            for content in contents:
-                if isinstance(content, DataBlock):
-                    needed.add(content.source.media_type.partition("/")[0].lower())
-    return needed - {"text"}
-
-
-def _check_models(models: Sequence[ChatModelBase], needs: set[str]) -> None:
-    if not models:
-        raise MiddlewareConfigError("ModelFallbackMiddleware has no models: give those to ask when the agent's fails")
-    for place, model in enumerate(models):
-        if not isinstance(model, ChatModelBase):
-            raise MiddlewareConfigError(
-                f"ModelFallbackMiddleware(models=...) takes chat models, such as OpenAIChatModel('...'), "
-                f"not {model!r:.200}"
-            )
-        if any(model is other for other in models[:place]):
-            raise MiddlewareConfigError(
-                f"ModelFallbackMiddleware has the model {model.model!r} twice: the second time it would fail as well"
-            )
-        missing = set() if model.capabilities is None else needs - model.capabilities
-        if missing:
-            raise MiddlewareConfigError(
-                f"ModelFallbackMiddleware needs models that take {', '.join(sorted(missing))}, which {model.model!r} "
-                f"does not: leave it out, or the need"
-            )

@@ -89,9 +89,13 @@ class LoggingMiddleware(MiddlewareBase):
         if not self._logger.isEnabledFor(level):
             return
         clean_fields = {name: self._clean(value) for name, value in fields.items() if value is not None}
-        text = " ".join([event, *(f"{name}={_logfmt_value(value)}" for name, value in clean_fields.items())])
+        words = [event]
+        for name, value in clean_fields.items():
+            # Names come from models: a line break in one must not look like a line of the log.
+            is_plain = isinstance(value, str) and _NEEDS_NO_QUOTES.fullmatch(value)
+            words.append(f"{name}={value if is_plain else json.dumps(value)}")
         # As an argument, so that a "%" in it does not format anything.
-        self._logger.log(level, "%s", text, extra={"event": event, **clean_fields})
+        self._logger.log(level, "%s", " ".join(words), extra={"event": event, **clean_fields})
 
     def _clean(self, value: object) -> object:
         """Return the value as it may be logged: rounded, redacted, cut."""
@@ -251,8 +255,3 @@ class _ReplyLog:
         ToolResultStartEvent: _see_tool_start,
         ToolResultTextDeltaEvent: _see_tool_output,
     }
-
-
-def _logfmt_value(value: object) -> str:
-    # Names come from models: a line break in one must not look like a line of the log.
-    return value if isinstance(value, str) and _NEEDS_NO_QUOTES.fullmatch(value) else json.dumps(value)

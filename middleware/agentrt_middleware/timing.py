@@ -56,7 +56,7 @@ class TimingMiddleware(MiddlewareBase):
             raise MiddlewareConfigError(
                 f"TimingMiddleware(on_timing=...) is a function of a Timing, not {on_timing!r:.200}"
             )
-        self._on_timing = on_timing or _log_timing
+        self._on_timing = on_timing or self._log
         self.clock = clock
         self._has_failed = False
 
@@ -83,6 +83,12 @@ class TimingMiddleware(MiddlewareBase):
         finally:
             stopwatch.end(failure, is_whole=has_response)
             failure = None  # the error's traceback holds this frame: they would keep each other alive
+
+    @staticmethod
+    def _log(timing: Timing) -> None:
+        _logger.info(
+            "%s %r of %r took %.3f s (%s)", timing.kind, timing.name, timing.agent_name, timing.seconds, timing.ended
+        )
 
     def report(self, timing: Timing) -> None:
         """Call `on_timing`; never raises."""
@@ -122,9 +128,3 @@ class _Stopwatch:
             ended = "error"
         timing = Timing(self._kind, self._name, seconds, self._first, ended, self._agent_name, self._reply_id)
         self._timing.report(timing)
-
-
-def _log_timing(timing: Timing) -> None:
-    _logger.info(
-        "%s %r of %r took %.3f s (%s)", timing.kind, timing.name, timing.agent_name, timing.seconds, timing.ended
-    )

@@ -56,7 +56,16 @@ class UsageMiddleware(MiddlewareBase):
     wrapped_by: ClassVar = ("ModelFallbackMiddleware", "RetryMiddleware")  # each attempt uses tokens
 
     def __init__(self, prices: Mapping[str, Sequence[float]] | None = None) -> None:
-        self._prices = {name: _checked_prices(name, price) for name, price in (prices or {}).items()}
+        self._prices: dict[str, tuple[float, float, float]] = {}
+        for name, price in (prices or {}).items():
+            if not isinstance(price, (list, tuple)) or len(price) not in (2, 3):
+                raise MiddlewareConfigError(
+                    f"UsageMiddleware(prices=...) has {price!r:.200} for {name!r}: give (input, output) or (input, "
+                    f"output, cached input), for a million tokens"
+                )
+            for rate in price:
+                check_number(f"UsageMiddleware(prices=...) for {name!r}", rate, least=0)
+            self._prices[name] = (price[0], price[1], price[2] if len(price) == 3 else price[0])
         self._total: _Tallies = {}
         self._lock = Lock()
 
@@ -147,14 +156,3 @@ def _add_to(tallies: _Tallies, model: str, usage: ChatUsage) -> None:
     else:
         tokens = ChatUsage(**before["tokens"]) + usage
         tallies[model] = {"calls": before["calls"] + 1, "tokens": asdict(tokens)}
-
-
-def _checked_prices(name: str, price: Sequence[float]) -> tuple[float, float, float]:
-    if not isinstance(price, (list, tuple)) or len(price) not in (2, 3):
-        raise MiddlewareConfigError(
-            f"UsageMiddleware(prices=...) has {price!r:.200} for {name!r}: give (input, output) or (input, output, "
-            f"cached input), for a million tokens"
-        )
-    for rate in price:
-        check_number(f"UsageMiddleware(prices=...) for {name!r}", rate, least=0)
-    return (price[0], price[1], price[2] if len(price) == 3 else price[0])

@@ -136,10 +136,16 @@ class RateLimitMiddleware(MiddlewareBase):
         else:
             limiters = self._own if model.account is None else _limiters
             key = (model.account, model.model, self._limits, self._store, self._policy)
-            limiter = limiters.get(key) or self._add_limiter(limiters, key, _shared_name(model, self._limits))
+            limiter = limiters.get(key) or self._add_limiter(limiters, key, self._name_without_key(model))
         if limiter.clock is not self._clock:
             self._check_clock(limiter, self._key or model.model)
         return limiter
+
+    def _name_without_key(self, model: ChatModelBase) -> str:
+        """Return the name of the limit, which is the same in every process."""
+        limits = self._limits
+        numbers = (limits.min_interval, limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
+        return f"{model.account or type(model).__name__}/{model.model}/{'-'.join(map(str, numbers))}"
 
     def _check_clock(self, limiter: Limiter, name: str) -> None:
         if limiter.clock != self._clock:  # not `is not`: each access to a method makes a new object
@@ -269,9 +275,3 @@ def _check_limit(option: str, value: float | None, *, least: float | None = None
         raise MiddlewareConfigError(
             f"{option} is at most {_MAX_LIMIT:g}, not {value!r:.200}: leave it out for no limit"
         )
-
-
-def _shared_name(model: ChatModelBase, limits: Limits) -> str:
-    """Return a name for a limit without a key that is the same in every process."""
-    numbers = (limits.min_interval, limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
-    return f"{model.account or type(model).__name__}/{model.model}/{'-'.join(map(str, numbers))}"

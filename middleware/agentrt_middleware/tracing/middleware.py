@@ -134,7 +134,14 @@ class TracingMiddleware(MiddlewareBase):
     ) -> None:
         if redact is not None and not callable(redact):
             raise MiddlewareConfigError(f"TracingMiddleware(redact=...) is a function of a str, not {redact!r:.200}")
-        self._captures_content = _captures_by_environment() if capture_content is None else capture_content
+        if capture_content is None:
+            value = os.environ.get(conventions.CAPTURE_VARIABLE, "").upper()
+            capture_content = conventions.CAPTURE_VALUES.get(value)
+            if capture_content is None:
+                # Its value is not logged: a mistake may have put a secret there.
+                known = ", ".join(conventions.CAPTURE_VALUES)
+                _logger.warning("%s must be one of %s: no content is captured", conventions.CAPTURE_VARIABLE, known)
+        self._captures_content = bool(capture_content)
         self._isolated = Isolated(redact)
         self._tracer_provider = tracer_provider
         self._meter_provider = meter_provider
@@ -270,17 +277,6 @@ class TracingMiddleware(MiddlewareBase):
         meter = meters.get_meter("agentrt", __version__)
         tracer = provider.get_tracer("agentrt", __version__)
         return _Instruments(self._isolated, tracer, GenAIMetrics(meter), self._captures_content)
-
-
-def _captures_by_environment() -> bool:
-    value = os.environ.get(conventions.CAPTURE_VARIABLE, "")
-    if value.upper() not in conventions.CAPTURE_VALUES:
-        _logger.warning(
-            "%s must be one of %s: no content is captured",
-            conventions.CAPTURE_VARIABLE,
-            ", ".join(conventions.CAPTURE_VALUES),
-        )
-    return conventions.CAPTURE_VALUES.get(value.upper(), False)
 
 
 @dataclass(slots=True)
