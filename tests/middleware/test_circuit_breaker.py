@@ -1,4 +1,4 @@
-"""Refusing calls of a model that keeps failing."""
+"""The circuit breaker refuses calls of a model that keeps failing."""
 
 from math import inf, nan
 from typing import Any

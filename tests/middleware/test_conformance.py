@@ -1,4 +1,4 @@
-"""Every middleware that ships keeps what a middleware must keep, whatever happens to it."""
+"""Every shipped middleware keeps the contract of the hooks in all situations of the kit."""
 
 import logging
 from collections.abc import Callable

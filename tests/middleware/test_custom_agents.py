@@ -1,4 +1,4 @@
-"""The middlewares that ship, in agents that write their own reply."""
+"""The shipped middlewares in agents that write their own reply."""
 
 import logging
 
@@ -63,7 +63,7 @@ def test_a_middleware_that_would_never_run_is_refused(layer: MiddlewareBase):
 
 
 class Own(ReActAgentBase):
-    """Calls a tool by its own means, and has no toolkit."""
+    """Calls a tool itself, and has no toolkit."""
 
     def __init__(self, tool_call: object, failures: int, *layers: MiddlewareBase) -> None:
         super().__init__(name="own", middlewares=layers)

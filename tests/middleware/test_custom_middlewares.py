@@ -92,7 +92,7 @@ class OwnObservability(MiddlewareBase):
 
 
 class Slow(ChatModelBase):
-    """Takes two seconds to begin, and streamed three more for the rest."""
+    """Takes two seconds to begin; when streamed, the rest takes three more."""
 
     def __init__(self, stream: bool) -> None:
         super().__init__(model="slow", stream=stream)

@@ -1,4 +1,4 @@
-"""A section of the system prompt that is made anew each time."""
+"""Dynamic context adds an up-to-date section to the system prompt."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Asking another model: rows 3, 4, 8, 16 and 18 of the table of faults."""
+"""Fallback to another model: rows 3, 4, 8, 16 and 18 of the fault table."""
 
 from collections.abc import Sequence
 from typing import Any

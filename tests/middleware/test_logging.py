@@ -1,4 +1,4 @@
-"""One line for each thing of interest."""
+"""Logging writes one line for each noteworthy event."""
 
 import json
 import logging
@@ -67,7 +67,7 @@ async def test_each_event_of_a_reply_is_one_line(records: list[logging.LogRecord
 
 
 class Talkative(MiddlewareBase):
-    """Gives a provider's words as the reason of a retry, as a user's own layer might."""
+    """Quotes a provider in the reason of a retry, as a user's own middleware might."""
 
     emits = True
 
@@ -77,7 +77,7 @@ class Talkative(MiddlewareBase):
 
 
 async def everything(**options: Any) -> Agent:
-    """Reply with a canary in every place where one may be."""
+    """Reply with a canary in every place that can hold content."""
 
     async def look(text: str, context: ToolContext) -> str:
         """Look."""

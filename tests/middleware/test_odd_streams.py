@@ -30,7 +30,7 @@ from tests.middleware.fake_time import Clock
 
 
 class Pieces(ChatModelBase):
-    """Answers each call with the next list of pieces, the last list again and again."""
+    """Answers each call with the next list of pieces, and repeats the last list."""
 
     def __init__(self, *answers: list[Any], stream: bool = True) -> None:
         super().__init__(model="pieces", stream=stream)
@@ -91,7 +91,7 @@ async def test_a_stream_of_pieces_that_ended_closes_the_circuit() -> None:
         with pytest.raises(error) if error else pytest.MonkeyPatch.context():
             await agent.with_state(AgentState()).reply("go")
     clock.now += 31
-    for _ in range(2):  # the first one found out that it is back
+    for _ in range(2):  # the probe closed the circuit
         assert (await agent.with_state(AgentState()).reply("go")).get_text_content() == "Hello"
 
 

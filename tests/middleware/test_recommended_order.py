@@ -1,4 +1,4 @@
-"""The layers of this folder together, in the order that the catalogue recommends, while everything fails."""
+"""All shipped middlewares together, in the order that the catalogue recommends, while models and tools fail."""
 
 from itertools import permutations
 from typing import Any
@@ -153,7 +153,7 @@ async def test_a_fault_anywhere_leaves_a_valid_conversation() -> None:
 
         script = [["half ", Transient("cut")], [ToolCallBlock("1", "look", '{"city": "Beijing"}')], "Sunny.", "Sunny."]
         layers = layers_of(ScriptedChatModel([]))
-        # The harness goes on with a model of its own, which a conversation that stays with another would never ask.
+        # The harness continues with a model of its own, which a sticky conversation would never ask.
         layers[3] = ModelFallbackMiddleware(ScriptedChatModel(["spare"] * 9, model="second"))
         return Agent(
             "tester",

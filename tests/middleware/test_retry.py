@@ -1,4 +1,4 @@
-"""Calling the model again: a model that fails in a way that may pass."""
+"""Retries call a model again that fails with an error that may pass."""
 
 from collections.abc import AsyncGenerator
 from itertools import repeat
@@ -300,7 +300,7 @@ async def test_a_broken_stream_is_closed_before_the_next_attempt() -> None:
 
 
 class Handmade:
-    """A stream that is no generator, and so is not closed by failing."""
+    """A stream that is not a generator, and so is not closed by failing."""
 
     def __init__(self, attempt: int, log: list[str]) -> None:
         self._attempt = attempt
@@ -330,7 +330,7 @@ async def test_a_custom_stream_is_closed_before_the_next_attempt() -> None:
             return Handmade(self.attempts, log)
 
     agent = Agent("tester", model=Handmaking(model="handmade"), middlewares=[at_once()])
-    with pytest.raises(AgentRTError):  # it goes on after its last piece, and that is where it is stopped
+    with pytest.raises(AgentRTError):  # it continues after its last piece, and is stopped there
         await agent.reply("go")
     assert log.index("close 1") < log.index("open 2")
     assert "close 2" in log

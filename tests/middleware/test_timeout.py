@@ -1,4 +1,4 @@
-"""Limits on how long a model may take."""
+"""Timeouts limit how long a model may take."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from tests.middleware.fake_time import Least, on_both_loops, play
 
 
 class Slow(ChatModelBase):
-    """Takes its time: so long before the call returns, and before each piece."""
+    """Waits for so long before the call returns, and before each piece."""
 
     def __init__(self, before: float, pieces: Sequence[float], *, stream: bool = True) -> None:
         super().__init__(model="slow", stream=stream)

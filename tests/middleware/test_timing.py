@@ -1,4 +1,4 @@
-"""Measuring model calls and tools."""
+"""Timing measures model calls and tools."""
 
 import logging
 from typing import Any
@@ -14,7 +14,7 @@ from tests.middleware.fake_time import Clock
 
 
 class Spend:
-    """Lets a played clock go on."""
+    """Advances the clock of the test."""
 
     def __init__(self) -> None:
         self.clock = Clock()

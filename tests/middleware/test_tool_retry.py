@@ -1,4 +1,4 @@
-"""Running a tool again when it fails."""
+"""Tool retry runs a tool again when it fails."""
 
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
@@ -18,7 +18,7 @@ from tests.middleware.fake_time import Least, on_both_loops, play, rebuilt
 
 
 class Flaky(ToolBase):
-    """Does what it is told to do first, then second, and so on."""
+    """Returns or raises the next of its outcomes at each run."""
 
     name = "flaky"
     is_read_only = True

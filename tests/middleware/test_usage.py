@@ -1,4 +1,4 @@
-"""Counting tokens and what they cost: row 17 of the table of faults."""
+"""Usage counts tokens and what they cost: row 17 of the fault table."""
 
 from typing import Any
 

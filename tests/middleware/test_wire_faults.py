@@ -1,4 +1,4 @@
-"""What a provider does on the wire, and what becomes of it with a retry, a fallback and a rate limit around it."""
+"""Faults of a provider on the wire, within a retry, a fallback and a rate limit."""
 
 from typing import Any
 

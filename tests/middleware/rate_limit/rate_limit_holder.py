@@ -1,6 +1,6 @@
 """A process of its own that reads an endless answer, and so holds the only place of a shared limit.
 
-It prints a line for each piece, and what is logged.
+It prints a line for each piece and for each log record.
 
 usage: python rate_limit_holder.py BACKEND REDIS_URL KEY LEASE_SECONDS
 """
@@ -20,7 +20,7 @@ from agentrt.model import ChatModelBase, ChatResponse
 
 
 class Endless(ChatModelBase):
-    """Says one word after the other."""
+    """Streams one word after the other."""
 
     def __init__(self) -> None:
         super().__init__(model="endless", stream=True)

@@ -1,4 +1,4 @@
-"""A shared limit loses no place, whatever happens to the store while a call begins or ends."""
+"""A shared limit loses no place if the store fails while a call begins or ends."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ PATIENCE = 10.0  # seconds; only a failure waits that long
 
 
 class Store:
-    """Counts the calls of one key, fails when it is told to, and can answer late."""
+    """Counts the calls of one key; can fail and can answer late."""
 
     lease_seconds = 90.0
 
@@ -154,7 +154,7 @@ async def test_a_renewal_that_arrives_after_the_end_holds_no_place(parts):
     store.is_down = False
     time.now += 5.0
     await lease.settle()
-    store.leases.add(name)  # now it comes
+    store.leases.add(name)  # now it arrives
     with anyio.fail_after(PATIENCE):
         await (await limiter.acquire()).settle()
     assert store.leases == set()
@@ -184,7 +184,7 @@ async def test_an_end_reported_by_another_thread_is_reported_once(parts):
 
     class OthersPay(Time):
         def __call__(self):
-            limiter._unreported.clear()  # as a thread does that gets its turn here
+            limiter._unreported.clear()  # as another thread might at this point
             return self.now
 
     limiter.report_later("lease", 0.0)
@@ -197,7 +197,7 @@ async def test_an_end_reported_by_another_thread_is_reported_once(parts):
 def test_the_store_error_policy_applies_within_250_ms(backend):
     async def main() -> float:
         store = Store()
-        store.gate = anyio.Event()  # which nobody sets: the store hangs
+        store.gate = anyio.Event()  # never set: the store hangs
         limiter = SharedLimiter(Limits(max_concurrency=1), store, "key")
         start = anyio.current_time()
         lease = await limiter.acquire()

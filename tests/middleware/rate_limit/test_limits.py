@@ -27,7 +27,7 @@ names = (f"test-{uuid4().hex}-{number}" for number in count())
 
 
 class Store(Protocol):
-    """Counts the calls of one key, at a time that it is told."""
+    """Counts the calls of one key, at a given time."""
 
     async def take(self, now: float, tokens: float, call: str) -> Refusal | None: ...
 
@@ -46,7 +46,7 @@ class Local:
 
 
 class Redis:
-    """The script that runs in Redis, on a clock that is played."""
+    """The script that runs in Redis, on a clock that the test sets."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits, self._key, self._store = limits, next(names), RedisStore(redis_url())
@@ -100,7 +100,7 @@ class Ledger:
         return level
 
     def excess(self) -> float:
-        """Return by how much the calls of any stretch took more than a limit's worth and what flowed off in it."""
+        """Return by how much the calls of any stretch exceed a limit's worth and what drained in it."""
         calls = [*self.calls.values()]
         stretches = (
             (sum(tokens for _, tokens in calls[first : last + 1]), end - begin)
@@ -125,7 +125,7 @@ WORKED_OFF = [(0.0, "begin", 1, 0), (60.0, "end", 50, 0), (0.0, "begin, and wait
 
 
 async def follow(store: Store, ledger: Ledger, steps: list[Any], actual: Callable[[float, float], float]) -> None:
-    """Play the steps, and see that each call begins if, and only if, the ledger says that it may."""
+    """Run the steps, and check that a call begins if and only if the ledger allows it."""
     now, expected, rate = _BEGIN, dict[str, float](), ledger.limit / 60
     for number, (pause, kind, percent, which) in enumerate(steps):
         now, name = now + pause, f"call-{number}"

@@ -1,4 +1,4 @@
-"""The rate limiter, in time that is only played: both event loops jump to the next moment when something happens."""
+"""The rate limiter in jumping time: both event loops skip every wait."""
 
 import asyncio
 import re
@@ -38,7 +38,7 @@ names = (f"key-{number}" for number in count())
 
 
 class Starts:
-    """Makes models that note when they are called, from 0 on."""
+    """Makes models that record the times of their calls, beginning with 0."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -64,7 +64,7 @@ def used(input_tokens: int, output_tokens: int) -> ChatResponse:
 
 
 async def let_others_run() -> None:
-    for _ in range(40):  # anyio's own way to wait for them takes time, which is what is measured here
+    for _ in range(40):  # anyio's own way to wait for them takes time, and time is measured here
         await anyio.lowlevel.checkpoint()
 
 
@@ -203,7 +203,7 @@ def test_the_newest_middleware_sets_the_limits_of_a_key(caplog: pytest.LogCaptur
 
 
 class NoStore:
-    """Is never asked."""
+    """A model that must not be called."""
 
     lease_seconds = 90.0
 
@@ -313,7 +313,7 @@ def test_without_reported_usage_the_estimate_stays(backend: str) -> None:
 
 
 class Words(ChatModelBase):
-    """Says one word after the other, each of which is a token by its length, and waits before the last."""
+    """Streams one word after the other, each as long as a token, and waits before the last."""
 
     def __init__(self, *pieces: Any, stream: bool = True, settings: Any = None, name: str = "words") -> None:
         super().__init__(model=name, stream=stream)
@@ -455,7 +455,7 @@ def test_an_answer_that_cannot_be_counted_gives_its_place_back(backend: str, odd
         for field, value in odd.items():
             setattr(response, field, value)
         layer = RateLimitMiddleware(tokens_per_minute=60_000, max_concurrency=1)
-        with suppress(Exception):  # what becomes of the answer is not the limiter's to say
+        with suppress(Exception):  # the limiter does not judge the answer
             await Agent("a", model=Words(response, stream=stream), middlewares=[layer]).reply("go")
         (limiter,) = layer._own.values()
         assert limiter.usage.active == 0
@@ -477,7 +477,7 @@ def test_an_oversized_request_starts_when_idle_and_is_drained(backend: str) -> N
 
 
 class TakeOne(MiddlewareBase):
-    """Answers itself, with the model's stream read no further than told."""
+    """Answers by itself, and reads only a part of the model's stream."""
 
     def __init__(self, pieces: int) -> None:
         self.pieces = pieces
@@ -629,7 +629,7 @@ async def test_a_retry_after_holds_the_calls_for_a_day_at_most(seconds: float) -
 
 
 def refused_with(seconds: float) -> Callable[..., Awaitable[Any]]:
-    """Return what asks the limiter of a model that has refused a call with this Retry-After."""
+    """Return `acquire` of the limiter of a model that has refused a call with this Retry-After."""
 
     async def ask(**options: Any) -> None:
         layer = RateLimitMiddleware(min_interval=0)
@@ -793,7 +793,7 @@ def test_no_window_uses_more_tokens_than_drained_in_it(backend: str, calls: list
                 group.start_soon(call, limiter, *values)
 
     play(backend, main)
-    # One that is larger than a minute's worth goes when nothing is used, and is worked off.
+    # One that is larger than a minute's worth starts when nothing is in use, and later calls wait for it.
     most = max(tokens, *(estimate for _, estimate, *_ in calls))
     for first, (start, _) in enumerate(begun):
         taken = 0.0
@@ -880,7 +880,7 @@ def test_a_thread_may_add_a_limiter_while_idle_ones_are_dropped(monkeypatch: pyt
     monkeypatch.setattr(rate_limit, "_limiters", {})
     added = iter(range(3))
 
-    def clock() -> float:  # as a thread does that gets its turn here
+    def clock() -> float:  # as another thread might at this point
         for number in added:
             rate_limit._limiters[f"added-{number}", None] = Limiter(Limits())
         return monotonic()
@@ -1003,7 +1003,7 @@ async def test_two_clocks_for_one_limit_are_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(MiddlewareConfigError, match="has another clock already"):
         RateLimitMiddleware(min_interval=1, key=key)
     clock.now += 1
-    RateLimitMiddleware(min_interval=1, key=key)  # nothing is used any more, so that nothing is lost
+    RateLimitMiddleware(min_interval=1, key=key)  # nothing is in use any more, so nothing is lost
     with pytest.raises(MiddlewareConfigError, match="has another clock already"):
         await agents[1].reply("go")
 
@@ -1039,7 +1039,7 @@ def test_a_waiter_of_a_closed_loop_blocks_no_one() -> None:
     async def leave_a_waiter() -> Any:
         lease = await limiter.acquire()
         waiting = limiter.acquire()
-        asyncio.get_running_loop().create_task(waiting)  # nobody is to look after it
+        asyncio.get_running_loop().create_task(waiting)  # nothing may keep it alive
         await asyncio.sleep(0)
         return lease
 

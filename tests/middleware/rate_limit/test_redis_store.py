@@ -1,4 +1,4 @@
-"""Rate limits that are shared through a real Redis: the machine's own, or one that is started here."""
+"""Rate limits that are shared through a real Redis: that of the machine, or one that the tests start."""
 
 import gc
 import os
@@ -322,7 +322,7 @@ class Holder:
         self._process.send_signal(number)
 
     def read_pieces_for(self, seconds: float) -> None:
-        assert self._line() == "piece\n"  # only now has it begun
+        assert self._line() == "piece\n"  # it has begun only now
         begin = monotonic()
         while monotonic() - begin < seconds:
             assert self._line() == "piece\n"
@@ -396,7 +396,7 @@ async def test_when_redis_fails_the_policy_applies_and_is_said_once(
     else:
         await ask(agent, found)
         assert found == [("rate_limit_store", {"state": "down", "policy": policy})]
-    assert monotonic() - begin < 2 * distributed._STORE_TIMEOUT + 0.5  # a bound for busy machines, asked but once
+    assert monotonic() - begin < 2 * distributed._STORE_TIMEOUT + 0.5  # a generous bound for busy machines
     if policy == "open":
         await ask(agent, found)
     elif policy == "local":
@@ -473,7 +473,7 @@ def test_four_processes_together_stay_within_the_limit(url: str) -> None:
         thread.join()
     took = arrivals[-1] - arrivals[0]
     assert 30 <= len(arrivals) <= 30 + 0.5 * took + 1
-    late = 0.3  # seconds that one call may be longer on its way than another
+    late = 0.3  # seconds by which one call may arrive later than another
     for first, start in enumerate(arrivals):
         for last, end in enumerate(arrivals[first:], first):
             assert last - first + 1 <= 1 + (end - start + late) / 0.04

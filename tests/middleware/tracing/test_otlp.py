@@ -1,4 +1,4 @@
-"""`setup_tracing` sends spans to a collector, and a program does not suffer from one that is dead or hangs.
+"""`setup_tracing` sends spans to a collector, and a collector that is dead or hangs does not affect the program.
 
 A process has one global tracer provider and sets it once, so each test that sets one has a process of its own.
 """
@@ -106,7 +106,7 @@ def test_flush_delivers_at_once_and_shutdown_twice_is_harmless(collector: Collec
 
 def test_a_refusing_collector_loses_the_spans_and_nothing_else() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
         done = run(PROGRAM, f"http://127.0.0.1:{taken.getsockname()[1]}")
     assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
     assert "2 spans were not delivered to the collector" in done.stderr

@@ -1,4 +1,4 @@
-"""Tracing: which spans a reply has, what they say, and that nobody notices otherwise."""
+"""Tracing: the spans of a reply, their attributes, and no effect on the reply itself."""
 
 import json
 import logging
@@ -62,7 +62,7 @@ CANARY = "sk-canary-3f9a"
 
 
 class Spans(SpanProcessor):
-    """A tracer provider in memory, and the spans that were begun and ended with it."""
+    """A tracer provider in memory, and the spans that it started and ended."""
 
     def __init__(self) -> None:
         self.begun: list[Any] = []
@@ -97,7 +97,7 @@ class Spans(SpanProcessor):
         return span
 
     def text(self) -> str:
-        """Return everything that left."""
+        """Return everything that was exported."""
         return "\n".join(each.to_json() for each in self.ended)
 
     def check_all_ended(self) -> None:
@@ -112,14 +112,14 @@ def spans() -> Spans:
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> Any:
-    """Nothing of OpenTelemetry complains, of a context or of a span that has ended."""
+    """Check that OpenTelemetry logs nothing about contexts or ended spans."""
     yield
     complaints = [each.getMessage() for each in caplog.get_records("call") if each.name.startswith("opentelemetry")]
     assert not complaints
 
 
 def told(span: ReadableSpan, *but: str) -> dict[str, Any]:
-    """Return the attributes of a span, but for those named and those that differ from run to run."""
+    """Return the attributes of a span, except the named ones and those that differ from run to run."""
     left_out = {"gen_ai.conversation.id", "agentrt.agent.reply_id", "gen_ai.response.time_to_first_chunk", *but}
     return {name: value for name, value in dict(span.attributes or {}).items() if name not in left_out}
 
@@ -531,7 +531,7 @@ async def test_a_fault_anywhere_ends_every_span(spans: Spans) -> None:
 
 
 class Retry(MiddlewareBase):
-    """Tries again, twice, and announces it."""
+    """Retries twice, and announces it."""
 
     emits = True
 
@@ -545,7 +545,7 @@ class Retry(MiddlewareBase):
 
 
 class SilentRetry(Retry):
-    """Announces it in passing: nobody waits for it to be seen."""
+    """Announces a retry without waiting until readers see it."""
 
     emits = False
 
@@ -851,7 +851,7 @@ def test_a_redactor_that_is_not_callable_is_refused() -> None:
 
 
 class Broken(SpanProcessor):
-    """Fails at one of the moments that a processor has."""
+    """Fails at the start or at the end of a span."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -997,7 +997,7 @@ async def test_one_instance_serves_conversations_side_by_side(spans: Spans) -> N
 
 
 class Unsampled:
-    """A provider that samples nothing, and the spans that it was asked for."""
+    """A provider that samples nothing, and the spans that were requested from it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

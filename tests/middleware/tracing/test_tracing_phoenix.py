@@ -1,4 +1,4 @@
-"""A real backend takes the spans of `setup_tracing` and understands them: Phoenix, in an environment of its own."""
+"""A real backend accepts and understands the spans of `setup_tracing`: Phoenix, in an environment of its own."""
 
 import json
 import os
@@ -123,7 +123,9 @@ def answers(url: str) -> bool:
 
 
 def get(url: str) -> Any:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy: it is this machine
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({})
+    )  # this machine is never reached through a proxy
     with opener.open(url, timeout=10) as response:
         response.body = response.read()
     return response
