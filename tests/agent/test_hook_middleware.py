@@ -94,7 +94,7 @@ def noting(notes: list[Any], note: Any):
     return hook
 
 
-def test_the_example_of_the_hook_guide_prints_what_the_guide_says():
+def test_example_of_the_hook_guide_prints_what_the_guide_says():
     program = """
         import asyncio
         from typing import Any
@@ -138,7 +138,7 @@ def test_the_example_of_the_hook_guide_prints_what_the_guide_says():
     ]
 
 
-async def test_hooks_of_the_instance_run_before_those_of_the_class_each_in_the_order_of_registration():
+async def test_instance_hooks_run_before_class_hooks_each_in_order():
     agent = Echo()
     Echo.register_class_hook("pre_reply", "a", marking("3"))
     agent.register_instance_hook("pre_reply", "a", marking("1"))
@@ -155,7 +155,7 @@ async def test_post_hooks_run_in_the_same_order():
     assert (await agent(said("0"))).content == "0123"
 
 
-async def test_a_name_that_is_registered_again_replaces_the_hook_in_its_place():
+async def test_registering_a_name_again_replaces_the_hook_in_place():
     agent = Echo()
     for name, mark in [("a", "1"), ("b", "2"), ("a", "3")]:
         agent.register_instance_hook("pre_reply", name, marking(mark))
@@ -163,7 +163,7 @@ async def test_a_name_that_is_registered_again_replaces_the_hook_in_its_place():
     assert (await agent(said("0"))).content == "03232"
 
 
-async def test_a_hook_that_is_removed_and_registered_again_runs_last():
+async def test_hook_removed_and_registered_again_runs_last():
     agent = Echo()
     hooks = {name: marking(name) for name in "ab"}
     for name, hook in hooks.items():
@@ -196,7 +196,7 @@ async def test_plain_and_async_functions_methods_and_objects_are_hooks():
     assert (await agent(said("an"))).content == "an async method partial object"
 
 
-async def test_a_class_hook_reaches_derived_classes_but_neither_parents_nor_siblings():
+async def test_class_hook_runs_for_subclasses_not_parents_or_siblings():
     class Sibling(Echo):
         pass
 
@@ -211,14 +211,14 @@ async def test_a_class_hook_reaches_derived_classes_but_neither_parents_nor_sibl
     assert registered_hooks(Echo()) == {}
 
 
-async def test_the_classes_own_hooks_run_before_the_parents():
+async def test_hooks_of_a_class_run_before_those_of_its_parents():
     AgentBase.register_class_hook("pre_reply", "base", marking("3"))
     Echo.register_class_hook("pre_reply", "echo", marking("2"))
     Loud.register_class_hook("pre_reply", "loud", marking("1"))
     assert (await Loud()(said("0"))).content == "0123!"
 
 
-async def test_a_classes_own_hook_takes_the_place_of_the_parents_of_that_name():
+async def test_hook_of_a_class_replaces_the_parents_of_that_name():
     Echo.register_class_hook("pre_reply", "mark", marking("parent"))
     Loud.register_class_hook("pre_reply", "mark", marking("own"))
     assert (await Loud()(said("a "))).content == "a own!"
@@ -233,7 +233,7 @@ async def test_a_hook_of_one_type_shadows_no_hook_of_another_type():
     assert (await Loud()(said("a "))).content == "a before!after"
 
 
-async def test_two_parents_hooks_are_both_inherited_in_the_order_of_resolution():
+async def test_hooks_of_two_parents_are_inherited_in_mro_order():
     class Left(Echo):
         pass
 
@@ -252,7 +252,7 @@ async def test_two_parents_hooks_are_both_inherited_in_the_order_of_resolution()
         Left.clear_class_hooks()
 
 
-async def test_a_class_hook_reaches_agents_that_exist_already_and_conversations_beside_them():
+async def test_class_hook_reaches_existing_agents_and_conversations():
     notes: list[str] = []
     agent = agent_of(["one", "two", "three"])
     beside = agent.with_state(AgentState())
@@ -263,7 +263,7 @@ async def test_a_class_hook_reaches_agents_that_exist_already_and_conversations_
     assert notes == ["tester", "tester"]
 
 
-async def test_a_class_hook_that_is_gone_is_gone_for_agents_that_had_it():
+async def test_removed_class_hook_is_gone_for_existing_agents():
     notes: list[int] = []
     AgentBase.register_class_hook("pre_reply", "note", noting(notes, 1))
     agent, beside = agent_of(["one", "two"]), Echo()
@@ -275,7 +275,7 @@ async def test_a_class_hook_that_is_gone_is_gone_for_agents_that_had_it():
     assert notes == [1, 1]
 
 
-async def test_what_a_hook_changes_counts_only_if_it_returns_it():
+async def test_changes_of_a_hook_count_only_if_it_returns_them():
     def before(self, kwargs):
         kwargs["msg"].content = "changed"
         kwargs["msg"] = None
@@ -302,7 +302,7 @@ async def test_the_last_result_that_is_not_none_counts():
     assert (await agent(said("0"))).content == "0123"
 
 
-async def test_hooks_without_a_result_leave_the_very_message_alone():
+async def test_hooks_that_return_none_leave_the_same_message():
     agent = Echo()
     agent.register_instance_hook("pre_reply", "note", noting([], 0))
     agent.register_instance_hook("post_reply", "note", noting([], 0))
@@ -317,7 +317,7 @@ class Manifold(AgentBase):
         return said(repr((first, second, args, third, fourth, kwargs)))
 
 
-async def test_all_arguments_are_in_one_dict_under_their_names_with_their_defaults():
+async def test_pre_hook_gets_all_arguments_by_name_with_defaults():
     seen: list[Any] = []
     agent = Manifold()
     agent.register_instance_hook("pre_reply", "see", lambda self, kwargs: seen.append(kwargs))
@@ -338,7 +338,7 @@ async def test_changed_arguments_are_expanded_again():
     assert answer.content == "('one', 2, (), 3, 'four', {'other': 6})"
 
 
-async def test_arguments_that_do_not_fit_are_a_type_error_that_says_what_fits():
+async def test_arguments_that_do_not_fit_are_a_type_error_with_hint():
     notes: list[int] = []
     agent = Manifold()
     agent.register_instance_hook("pre_reply", "note", noting(notes, 1))
@@ -360,7 +360,7 @@ async def test_a_post_hook_sees_the_arguments_that_the_core_got():
     assert seen == ["a!"]
 
 
-async def test_what_cannot_be_copied_is_an_error_that_says_what_it_is():
+async def test_value_that_cannot_be_copied_is_named_in_the_error():
     agent = Echo()
     agent.register_instance_hook("pre_reply", "note", noting([], 0))
     with pytest.raises(HookError, match="the argument 'msg', a generator, cannot be copied"):
@@ -368,7 +368,7 @@ async def test_what_cannot_be_copied_is_an_error_that_says_what_it_is():
 
 
 @pytest.mark.parametrize("result", [1, "text", [], said("a")], ids=lambda result: type(result).__name__)
-async def test_a_pre_hook_that_returns_no_dict_is_named(result):
+async def test_pre_hook_that_does_not_return_a_dict_is_named(result):
     agent = Echo()
     agent.register_instance_hook("pre_reply", "wrong", lambda self, kwargs: result)
     with pytest.raises(HookError, match="the pre_reply hook 'wrong' must return a dict or None"):
@@ -377,7 +377,7 @@ async def test_a_pre_hook_that_returns_no_dict_is_named(result):
         await agent(said("a"))
 
 
-async def test_an_argument_that_the_core_does_not_have_is_refused_by_name():
+async def test_argument_that_the_core_does_not_have_is_refused():
     agent = Echo()
     agent.register_instance_hook("pre_reply", "wrong", lambda self, kwargs: {**kwargs, "mgs": said("b")})
     with pytest.raises(HookError, match=r"pre_reply hook 'wrong' returned the argument 'mgs', .* it has msg"):
@@ -396,7 +396,7 @@ async def test_arguments_that_a_hook_leaves_out_keep_their_values():
     assert seen == [["msg", "times"]]
 
 
-async def test_a_post_hook_of_reply_that_returns_no_message_is_refused():
+async def test_post_reply_hook_that_does_not_return_a_msg_is_refused():
     agent = Echo()
     agent.register_instance_hook("post_reply", "wrong", lambda self, kwargs, output: "no message")
     with pytest.raises(HookError, match="post_reply hook 'wrong' must return a Msg or None, not 'no message'"):
@@ -407,14 +407,14 @@ async def test_a_post_hook_of_reply_that_returns_no_message_is_refused():
     ("hook_type", "wanted"),
     [("post_reply", "Msg"), ("post_reasoning", "Msg"), ("post_acting", "ToolResponse")],
 )
-async def test_a_post_hook_of_an_agent_that_returns_something_else_is_named(hook_type, wanted):
+async def test_post_hook_that_returns_a_wrong_type_is_named(hook_type, wanted):
     agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add)
     agent.register_instance_hook(hook_type, "wrong", lambda self, kwargs, output: 3)
     with pytest.raises(HookError, match=f"the {hook_type} hook 'wrong' must return a {wanted} or None, not 3"):
         await agent.reply("go")
 
 
-async def test_a_post_hook_gives_an_answer_where_there_was_none():
+async def test_post_hook_may_give_an_answer_where_there_was_none():
     seen = []
 
     def after(self, kwargs, output):
@@ -427,7 +427,7 @@ async def test_a_post_hook_gives_an_answer_where_there_was_none():
     assert seen == [None]
 
 
-async def test_an_overridden_reply_observe_and_print_fire_each_hook_once():
+async def test_overridden_reply_observe_and_print_fire_hooks_once():
     notes: list[str] = []
     agent = Loud()
     for hook_type in agent.supported_hook_types:
@@ -465,7 +465,7 @@ class Thinker(Stepwise):
         return f"bold {await super()._acting(tool_call)}"
 
 
-async def test_an_agents_own_reasoning_and_acting_fire_each_hook_once():
+async def test_overridden_reasoning_and_acting_fire_hooks_once():
     notes: list[Any] = []
     agent = Thinker()
     for hook_type in ("pre_reasoning", "pre_acting"):
@@ -477,7 +477,7 @@ async def test_an_agents_own_reasoning_and_acting_fire_each_hook_once():
     assert notes == [["msg"], "deep thought of a", ["tool_call"], "bold act deep thought of a"]
 
 
-async def test_hooks_change_what_an_agents_own_reasoning_and_acting_take_and_give():
+async def test_hooks_change_values_of_overridden_reasoning_and_acting():
     agent = Stepwise()
     agent.register_instance_hook("pre_reasoning", "h", lambda self, kwargs: {"msg": said("b")})
     agent.register_instance_hook("post_reasoning", "h", lambda self, kwargs, output: output + "!")
@@ -488,7 +488,7 @@ async def test_hooks_change_what_an_agents_own_reasoning_and_acting_take_and_giv
     assert (await agent(said("a"))).content == "act late thought of b!?"
 
 
-async def test_reasoning_and_acting_called_outside_of_a_reply_have_their_hooks_too():
+async def test_reasoning_and_acting_fire_hooks_outside_of_a_reply():
     agent = Stepwise()
     agent.register_instance_hook("post_reasoning", "h", lambda self, kwargs, output: output + "!")
     agent.register_instance_hook("post_acting", "h", lambda self, kwargs, output: output + "?")
@@ -496,7 +496,7 @@ async def test_reasoning_and_acting_called_outside_of_a_reply_have_their_hooks_t
     assert await agent._acting({"of": "a"}) == "act a?"
 
 
-async def test_a_core_that_fails_has_no_post_hooks_and_later_calls_have_all_of_them():
+async def test_failing_core_fires_no_post_hooks_and_later_calls_do():
     notes: list[str] = []
 
     class Moody(AgentBase):
@@ -528,7 +528,7 @@ async def test_an_error_of_a_hook_leaves_as_it_is(hook_type):
     assert agent.state.reply_context is None
 
 
-async def test_a_hook_that_calls_its_own_core_is_told_so_and_the_next_reply_is_fine():
+async def test_hook_that_calls_its_own_core_gets_a_hook_error():
     async def ask_again(self, kwargs):
         await self.reply(kwargs["msg"])
 
@@ -540,7 +540,7 @@ async def test_a_hook_that_calls_its_own_core_is_told_so_and_the_next_reply_is_f
     assert (await agent(said("a"))).content == "a"
 
 
-async def test_a_hook_that_has_an_agent_reply_within_its_reply_is_told_that_it_is_busy():
+async def test_hook_that_asks_its_agent_to_reply_gets_busy_error():
     async def ask_again(self, kwargs):
         await self.reply(kwargs["msg"])
 
@@ -551,7 +551,7 @@ async def test_a_hook_that_has_an_agent_reply_within_its_reply_is_told_that_it_i
 
 
 @pytest.mark.parametrize("core", ["observe", "print"])
-async def test_a_hook_of_observe_or_print_that_calls_it_is_told_so(core):
+async def test_hook_of_observe_or_print_that_calls_it_gets_an_error(core):
     async def call_core(self, kwargs, output):
         await getattr(self, core)(said("again"))
 
@@ -576,7 +576,7 @@ async def test_a_hook_may_call_other_cores_and_other_agents():
 
 
 @pytest.mark.parametrize("whose", ["instance", "class"])
-async def test_hooks_are_removed_by_name_cleared_by_type_and_cleared_altogether(whose):
+async def test_hooks_are_removed_by_name_by_type_and_all_at_once(whose):
     agent = Echo()
     owner = agent if whose == "instance" else Echo
     register = getattr(owner, f"register_{whose}_hook")
@@ -595,7 +595,7 @@ async def test_hooks_are_removed_by_name_cleared_by_type_and_cleared_altogether(
 
 
 @pytest.mark.parametrize("whose", ["instance", "class"])
-def test_removing_a_hook_that_is_not_there_names_those_that_are(whose):
+def test_removing_an_unknown_hook_names_the_known_ones(whose):
     agent = Echo()
     owner = agent if whose == "instance" else Echo
     getattr(owner, f"register_{whose}_hook")("pre_reply", "there", marking(""))
@@ -618,7 +618,7 @@ def test_a_hook_is_removed_where_it_was_registered():
 
 @pytest.mark.parametrize("whose", ["instance", "class"])
 @pytest.mark.parametrize("hook_type", ["pre_thinking", "reply", "", None, "pre_reasoning", ["pre_reply"]])
-def test_an_unknown_type_is_the_same_error_everywhere(whose, hook_type):
+def test_unknown_hook_type_is_the_same_error_everywhere(whose, hook_type):
     owner = Echo() if whose == "instance" else Echo
     hook = marking("")
     for attempt in (
@@ -632,7 +632,7 @@ def test_an_unknown_type_is_the_same_error_everywhere(whose, hook_type):
             getattr(owner, f"clear_{whose}_hooks")(hook_type)
 
 
-def test_agents_that_reason_have_hooks_for_that():
+def test_react_agents_have_reasoning_and_acting_hooks():
     assert AgentBase.supported_hook_types == [
         *("pre_reply", "post_reply", "pre_print", "post_print", "pre_observe", "post_observe")
     ]
@@ -641,7 +641,7 @@ def test_agents_that_reason_have_hooks_for_that():
     }
 
 
-def test_what_cannot_be_a_hook_is_refused_when_it_is_registered():
+def test_object_that_cannot_be_a_hook_is_refused_at_registration():
     agent = Echo()
     with pytest.raises(HookError, match=r"the pre_reply hook 'h' must take \(self, kwargs\), but it takes \(\)"):
         agent.register_instance_hook("pre_reply", "h", lambda: None)
@@ -653,13 +653,13 @@ def test_what_cannot_be_a_hook_is_refused_when_it_is_registered():
         agent.register_instance_hook("pre_reply", 3, marking(""))
 
 
-def test_an_instance_hook_on_a_class_is_told_of_the_other_method():
+def test_instance_hook_on_a_class_names_register_class_hook():
     with pytest.raises(HookError, match="register_class_hook"):
         Echo.register_instance_hook(Echo, "pre_reply", "h", marking(""))
 
 
 @pytest.mark.parametrize("target", [object(), "agent", None, Echo])
-def test_an_instance_hook_on_what_is_not_an_agent_is_a_type_error(target):
+def test_instance_hook_on_another_object_is_a_type_error(target):
     for attempt in (
         lambda: AgentBase.register_instance_hook(target, "pre_reply", "h", marking("")),
         lambda: AgentBase.remove_instance_hook(target, "pre_reply", "h"),
@@ -671,7 +671,7 @@ def test_an_instance_hook_on_what_is_not_an_agent_is_a_type_error(target):
             attempt()
 
 
-async def test_registering_during_a_reply_takes_effect_with_the_next():
+async def test_hook_registered_during_a_reply_runs_from_the_next_on():
     notes: list[str] = []
 
     class Learning(AgentBase):
@@ -694,7 +694,7 @@ async def test_registering_during_a_reply_takes_effect_with_the_next():
         Learning.clear_class_hooks()
 
 
-async def test_registering_during_a_reply_of_the_loop_takes_effect_with_the_next():
+async def test_hook_registered_while_the_loop_runs_waits_for_the_next():
     notes: list[str] = []
 
     async def learn() -> str:
@@ -710,7 +710,7 @@ async def test_registering_during_a_reply_of_the_loop_takes_effect_with_the_next
     assert notes == ["acting", "reply"]
 
 
-async def test_a_reply_keeps_the_hooks_that_it_began_with_when_they_are_removed():
+async def test_reply_keeps_the_hooks_it_began_with_when_removed():
     notes: list[str] = []
 
     def remove(self, kwargs):
@@ -761,7 +761,7 @@ async def test_concurrent_tool_calls_fire_their_own_hooks_each():
     assert sorted(fired) == ["post 0", "post 1", "post 2", "pre 0", "pre 1", "pre 2"]
 
 
-async def test_reply_and_print_hooks_of_an_agent_see_the_message_as_msg():
+async def test_reply_and_print_hooks_get_the_message_as_msg():
     seen: list[Any] = []
     agent = agent_of(["one two"])
     agent.register_instance_hook("pre_reply", "see", lambda self, kwargs: seen.append(kwargs))
@@ -774,7 +774,7 @@ async def test_reply_and_print_hooks_of_an_agent_see_the_message_as_msg():
     assert [each["last"] for each in printed] == [False, False, True]
 
 
-async def test_a_hook_changes_what_an_agent_is_asked_and_what_it_answers():
+async def test_hooks_change_the_input_and_the_answer_of_an_agent():
     agent = agent_of(["answer"])
     agent.register_instance_hook("pre_reply", "mark", marking(" on"))
     agent.register_instance_hook("post_reply", "mark", marking_after("!"))
@@ -789,7 +789,7 @@ async def test_the_streamed_reply_has_the_hooks_too():
     assert answer.content == "answer!"
 
 
-async def test_post_acting_sees_the_call_and_the_actual_result_and_can_replace_it():
+async def test_post_acting_sees_call_and_result_and_may_replace_it():
     seen = []
 
     def after(self, kwargs, output):
@@ -808,7 +808,7 @@ async def test_post_acting_sees_the_call_and_the_actual_result_and_can_replace_i
     assert [block.text for block in result.output] == ["four"]
 
 
-async def test_pre_acting_can_replace_the_call():
+async def test_pre_acting_may_replace_the_call():
     def before(self, kwargs):
         return {"tool_call": call("1", "add", a=10, b=20)}
 
@@ -819,7 +819,7 @@ async def test_pre_acting_can_replace_the_call():
     assert [block.text for block in result.output] == ["30"]
 
 
-async def test_a_call_that_pre_acting_puts_in_is_checked_and_decided_anew():
+async def test_call_replaced_by_pre_acting_is_checked_anew():
     ran: list[int] = []
 
     async def drop(n: int) -> str:
@@ -866,7 +866,7 @@ class Announcing(MiddlewareBase):
 
 
 @pytest.mark.parametrize("layers", [[], [Announcing]], ids=["alone", "with a layer that emits"])
-async def test_an_answer_that_post_reasoning_changes_takes_the_place_of_what_was_streamed(layers):
+async def test_answer_changed_by_post_reasoning_replaces_the_streamed(layers):
     script = [[TextBlock("let me see"), call("1", "add", a=1, b=2)], "it is three"]
     agent = agent_of(script, add, middlewares=[layer() for layer in layers])
     agent.register_instance_hook("post_reasoning", "shout", shouting)
@@ -881,7 +881,7 @@ async def test_an_answer_that_post_reasoning_changes_takes_the_place_of_what_was
     assert kept.content[-1].text == "IT IS THREE"
 
 
-async def test_a_call_that_post_reasoning_drops_does_not_run_and_one_that_it_adds_does():
+async def test_post_reasoning_may_drop_and_add_tool_calls():
     ran: list[int] = []
 
     async def note(n: int) -> str:
@@ -900,7 +900,7 @@ async def test_a_call_that_post_reasoning_drops_does_not_run_and_one_that_it_add
     assert ran == [2]
 
 
-async def test_a_call_that_post_reasoning_changes_keeps_its_id_and_runs_once():
+async def test_call_changed_by_post_reasoning_keeps_id_and_runs_once():
     def change(self, kwargs, output):
         for block in output.get_content_blocks("tool_call"):
             block.input = '{"a": 10, "b": 20}'
@@ -918,7 +918,7 @@ async def test_a_call_that_post_reasoning_changes_keeps_its_id_and_runs_once():
     assert [block.output[0].text for block in kept.get_content_blocks("tool_result")] == ["30"]
 
 
-async def test_a_message_that_post_reasoning_returns_as_it_was_is_not_streamed_again():
+async def test_unchanged_message_of_post_reasoning_is_not_restreamed():
     agent = agent_of(["it is three"])
     agent.register_instance_hook("post_reasoning", "same", lambda self, kwargs, output: output)
     events = [event.type for event in (await items_of(agent))[:-1]]
@@ -934,14 +934,14 @@ async def test_pre_reasoning_sees_the_tool_choice():
     assert [list(each) for each in seen] == [["tool_choice"]]
 
 
-async def test_observe_hooks_of_an_agent_change_what_it_takes_in():
+async def test_observe_hooks_change_the_observed_message():
     agent = agent_of([])
     agent.register_instance_hook("pre_observe", "mark", marking("!"))
     await agent.observe(said("psst"))
     assert [each.get_text_content() for each in agent.state.context] == ["psst!"]
 
 
-async def test_the_hooks_of_reply_run_again_for_the_answer_to_a_question():
+async def test_reply_hooks_run_again_for_a_confirmation():
     kinds: list[str] = []
     model = ScriptedChatModel([[call("1", "add", a=1, b=2)], "done"])
     agent = Agent("tester", model=model, toolkit=Toolkit(tools=[FunctionTool(add, ask=True)]))
@@ -973,7 +973,7 @@ async def test_a_hook_has_the_run_of_its_reply():
     assert "from a hook" in [getattr(each, "name", None) for each in await items_of(agent)]
 
 
-async def test_conversations_beside_each_other_begin_with_the_same_hooks_and_go_their_own_ways():
+async def test_conversations_share_hooks_at_first_and_then_diverge():
     notes: list[str] = []
     agent = agent_of(["one", "two", "three"])
     agent.register_instance_hook("pre_reply", "both", noting(notes, "both"))
@@ -985,7 +985,7 @@ async def test_conversations_beside_each_other_begin_with_the_same_hooks_and_go_
     assert notes == ["both", "both", "own"]
 
 
-async def test_without_a_hook_the_entry_is_the_core_and_removing_the_last_one_gives_that_back():
+async def test_entry_is_the_core_again_after_the_last_hook_is_removed():
     agent = agent_of(["one", "two"])
     cores = {name: getattr(agent.chains, name) for name in Agent._cores}
     assert all(cores[name] is core for name, core in Agent._cores.items())
@@ -998,7 +998,7 @@ async def test_without_a_hook_the_entry_is_the_core_and_removing_the_last_one_gi
     assert all(getattr(agent.chains, name) is core for name, core in cores.items())
 
 
-def test_explain_shows_the_hooks_innermost():
+def test_explain_shows_hook_layers_innermost():
     class Outside(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -1012,7 +1012,7 @@ def test_explain_shows_the_hooks_innermost():
     assert "HookMiddleware" not in agent.explain()
 
 
-async def test_hooks_go_inside_of_a_middleware_that_wants_to_be_innermost():
+async def test_hooks_run_inside_of_an_innermost_middleware():
     order: list[str] = []
 
     class Inside(MiddlewareBase):
@@ -1029,7 +1029,7 @@ async def test_hooks_go_inside_of_a_middleware_that_wants_to_be_innermost():
     assert order == ["layer", "hook"]
 
 
-async def test_hooks_go_inside_of_a_middleware_that_wants_to_be_outermost():
+async def test_hooks_run_inside_of_an_outermost_middleware():
     order: list[str] = []
 
     class Outside(MiddlewareBase):
@@ -1055,7 +1055,7 @@ KINDS = [
 ]
 
 
-async def test_a_hook_middleware_may_stand_in_the_list():
+async def test_hook_middleware_may_be_listed_by_the_user():
     order: list[str] = []
     layers = [
         kind({"a": noting(order, f"pre {kind.core}")}, {"a": noting(order, f"post {kind.core}")}) for kind in KINDS
@@ -1072,7 +1072,7 @@ async def test_a_hook_middleware_may_stand_in_the_list():
     assert order.count("pre print") == order.count("post print") > 0
 
 
-def test_a_hook_middleware_that_does_not_stand_innermost_is_refused():
+def test_hook_middleware_that_is_not_innermost_is_refused():
     class Inside(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -1082,7 +1082,7 @@ def test_a_hook_middleware_that_does_not_stand_innermost_is_refused():
         agent_of([], middlewares=[ReplyHookMiddleware(), Inside()])
 
 
-def test_class_hooks_registered_in_several_threads_are_all_there():
+def test_class_hooks_registered_in_several_threads_are_all_kept():
     def register(place: int) -> None:
         for n in range(60):
             Loud.register_class_hook("pre_reply", f"{place}.{n}", lambda self, kwargs: None)
@@ -1100,7 +1100,7 @@ def test_class_hooks_registered_in_several_threads_are_all_there():
     assert len(registered_hooks(Loud())["pre_reply"]) == 240
 
 
-async def test_a_class_hook_from_another_thread_runs_from_the_next_reply_on():
+async def test_class_hook_of_another_thread_runs_from_next_reply_on():
     notes: list[str] = []
     agent = Loud()
     await agent(said("a"))

@@ -80,7 +80,7 @@ changes = st.builds(
     st.sampled_from(NAMES),
     st.integers(0, 2),
 )
-# A reply of one agent, and the changes that are made while it goes on.
+# A reply of one agent, and the changes that are made while it runs.
 replies = st.tuples(st.integers(0, 3), st.lists(changes, max_size=2))
 programs = st.lists(st.one_of(changes, replies), min_size=2, max_size=20)
 
@@ -205,7 +205,7 @@ class Play:
 
 @settings(max_examples=300)
 @given(trees(), programs)
-def test_the_hooks_that_run_are_those_of_a_plain_account(tree, program):
+def test_hooks_that_run_are_those_of_the_reference(tree, program):
     play = Play(tree)
 
     async def run():

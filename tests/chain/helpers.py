@@ -1,6 +1,6 @@
 """What the tests of the chains share: small cores, layers that only watch, and ways to read a stream.
 
-To a chain the agent is only an argument that it hands on, so here the agent is the log that cores and layers write to.
+To a chain the agent is only an argument that it passes on, so here the agent is the log that cores and layers write to.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator

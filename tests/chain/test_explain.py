@@ -50,7 +50,7 @@ def explained(format: Any) -> str:
     return explain(CHAINS, "assistant", CORES, {id(TOOLS): ["search", "fetch"]}, format)
 
 
-def test_the_text_names_the_layers_of_each_hook_from_the_outermost_to_the_core() -> None:
+def test_text_names_layers_from_the_outermost_to_the_core() -> None:
     text = explained("text")
     assert text.startswith("Agent 'assistant': the chains, outermost first\n")
     [acting] = [part for part in text.split("\n\n") if part.startswith("on_acting (stream): ")]
@@ -63,32 +63,32 @@ def test_the_text_names_the_layers_of_each_hook_from_the_outermost_to_the_core()
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
-def test_it_says_what_each_hook_wraps_and_what_it_never_sees(format: Any) -> None:
+def test_text_says_what_each_hook_wraps_and_never_sees(format: Any) -> None:
     text = explained(format)
     assert all(spec.wraps in text and spec.never in text for spec in HOOKS)
 
 
-def test_the_text_names_the_tools_that_each_middleware_brings() -> None:
+def test_text_names_the_tools_that_each_middleware_brings() -> None:
     assert "\nTools of Tools: search, fetch" in explained("text")
     assert explained("text").count("Tools of") == 1
 
 
-def test_the_text_names_the_hooks_without_a_layer() -> None:
+def test_text_names_the_hooks_without_a_layer() -> None:
     text = explain(compiled(TOOLS), "assistant", CORES, {})
     assert "No layer, the core is called directly: on_reply, on_reasoning, on_system_prompt, on_model_call" in text
     assert "on_reply (stream)" not in text
 
 
-def test_the_hooks_come_in_the_order_of_a_reply() -> None:
+def test_hooks_are_listed_in_the_order_of_a_reply() -> None:
     text = explained("text")
     assert [line.split()[0] for line in text.splitlines() if line.startswith("on_")] == [spec.name for spec in HOOKS]
 
 
-def test_text_is_what_comes_unasked() -> None:
+def test_text_is_the_default_format() -> None:
     assert explain(CHAINS, "assistant", CORES, {id(TOOLS): ["search", "fetch"]}) == explained("text")
 
 
-def test_the_json_says_the_same_to_a_program() -> None:
+def test_json_says_the_same_to_a_program() -> None:
     description = json.loads(explained("json"))
     assert description["agent"] == "assistant"
     assert [hook["hook"] for hook in description["hooks"]] == [spec.name for spec in HOOKS]
@@ -102,7 +102,7 @@ def test_the_json_says_the_same_to_a_program() -> None:
     ]
 
 
-def test_the_json_lists_every_middleware_with_its_tools_and_constraints() -> None:
+def test_json_lists_middlewares_with_tools_and_constraints() -> None:
     assert json.loads(explained("json"))["middlewares"] == [
         {"class": "Guard", "key": "Guard", "tools": []},
         {"class": "Guard", "key": "Guard#2", "tools": []},
@@ -117,12 +117,12 @@ def test_the_json_lists_every_middleware_with_its_tools_and_constraints() -> Non
     ]
 
 
-def test_the_json_shows_a_hook_without_a_layer_as_empty() -> None:
+def test_json_shows_a_hook_without_a_layer_as_empty() -> None:
     description = json.loads(explain(compiled(), "assistant", CORES, {}, "json"))
     assert all(hook["layers"] == [] for hook in description["hooks"])
 
 
-def test_the_mermaid_draws_every_chain_to_its_core() -> None:
+def test_mermaid_draws_every_chain_to_its_core() -> None:
     lines = [re.sub(r"<br/>.*:\d+\"", '"', line) for line in explained("mermaid").splitlines()]
     assert lines[0] == "flowchart LR"
     begin = lines.index('  subgraph on_acting["on_acting"]')
@@ -139,13 +139,13 @@ def test_the_mermaid_draws_every_chain_to_its_core() -> None:
     assert sum(line.startswith("  subgraph") for line in lines) == len(HOOKS)
 
 
-def test_the_mermaid_says_where_each_layer_is_and_which_tools_come_with_it() -> None:
+def test_mermaid_labels_layers_with_location_and_tools() -> None:
     text = explained("mermaid")
     assert f'on_acting_1["Guard<br/>{place_of(Guard.on_acting)}"]' in text
     assert '"Tools of Tools: search, fetch"' in text
 
 
-def test_the_mermaid_escapes_what_would_be_markup() -> None:
+def test_mermaid_escapes_markup() -> None:
     assert '["Prompt [prompts &amp; &lt;more>]<br/>' in explained("mermaid")
 
 
@@ -165,7 +165,7 @@ class Inner(Guard):
 ORDERED = compiled(Outer("1"), Middle("2"), Guard("3"), Inner("4"))
 
 
-def test_the_text_says_why_each_layer_stands_where_it_does() -> None:
+def test_text_says_why_each_layer_stands_where_it_does() -> None:
     text = explain(ORDERED, "assistant", CORES, {})
     [acting] = [part for part in text.split("\n\n") if part.startswith("on_acting (stream): ")]
     place = place_of(Guard.on_acting)
@@ -180,7 +180,7 @@ def test_the_text_says_why_each_layer_stands_where_it_does() -> None:
     ]
 
 
-def test_the_json_says_why_only_for_layers_that_say_where_they_must_stand() -> None:
+def test_json_gives_reasons_only_for_layers_with_constraints() -> None:
     hooks = json.loads(explain(ORDERED, "assistant", CORES, {}, "json"))["hooks"]
     [acting] = [hook for hook in hooks if hook["hook"] == "on_acting"]
     assert [layer.get("because") for layer in acting["layers"]] == [
@@ -191,14 +191,14 @@ def test_the_json_says_why_only_for_layers_that_say_where_they_must_stand() -> N
     ]
 
 
-def test_the_mermaid_says_why_in_the_layers_box() -> None:
+def test_mermaid_gives_the_reason_in_the_box_of_the_layer() -> None:
     text = explain(compiled(Outer("1"), Inner("2")), "assistant", CORES, {}, "mermaid")
     place = place_of(Guard.on_acting)
     assert f'on_acting_1["Outer<br/>{place}<br/>outermost<br/>wraps Inner"]' in text
     assert f'on_acting_2["Inner<br/>{place}<br/>inside Outer"]' in text
 
 
-def test_a_layer_that_is_only_in_other_chains_is_no_reason() -> None:
+def test_layers_of_other_chains_are_not_given_as_reasons() -> None:
     class Elsewhere(MiddlewareBase):
         wraps = ("Inner",)
 
@@ -209,7 +209,7 @@ def test_a_layer_that_is_only_in_other_chains_is_no_reason() -> None:
     assert not any("because" in layer for hook in hooks for layer in hook["layers"])
 
 
-def test_an_unknown_format_is_refused_with_the_known_ones() -> None:
+def test_unknown_format_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"explain\(\) writes 'text', 'json', 'mermaid', not 'yaml'"):
         explained("yaml")
 

@@ -41,7 +41,7 @@ class Tell(MiddlewareBase):
 
 
 @pytest.mark.parametrize("hook", STREAMS)
-async def test_before_runs_inwards_each_item_and_after_run_outwards(hook: str) -> None:
+async def test_before_code_runs_inwards_items_and_after_code_outwards(hook: str) -> None:
     agent = Log()
     chains = compiled(Tell("1"), Tell("2"), Tell("3"))
     async for item in enter(chains, hook, agent):
@@ -61,7 +61,7 @@ async def test_a_call_runs_inwards_and_its_result_outwards() -> None:
     assert text_of(result) == "answer"
 
 
-async def test_the_pieces_of_a_streamed_call_are_seen_by_the_innermost_first() -> None:
+async def test_responses_of_a_stream_reach_the_innermost_layer_first() -> None:
     agent = Log()
     stream = await enter(compiled(Tell("1"), Tell("2"), on_model_call=stream_model), "on_model_call", agent)
     assert agent == ["1 before", "2 before", "2 after", "1 after"]
@@ -82,7 +82,7 @@ async def test_the_core_of_a_transformer_runs_before_every_layer() -> None:
     assert await enter(chains, "on_system_prompt", Log(), current_prompt="core") == "CORE one"
 
 
-async def test_a_layer_that_overrides_one_hook_takes_no_place_in_the_others() -> None:
+async def test_layer_that_overrides_one_hook_is_in_no_other_chain() -> None:
     class Middle(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             agent.append("middle")
@@ -108,7 +108,7 @@ class WithPrint(MiddlewareBase):
 ON_PRINT = HookSpec("on_print", "call", ("msg", "last"), (), None, "showing one message")
 
 
-async def test_one_more_hook_is_one_more_line_in_the_table() -> None:
+async def test_hook_is_added_by_one_line_in_the_table() -> None:
     class Upper(WithPrint):
         async def on_print(self, agent, input_kwargs, next_handler):
             await next_handler(msg=input_kwargs["msg"].upper())
@@ -123,7 +123,7 @@ async def test_one_more_hook_is_one_more_line_in_the_table() -> None:
     assert await texts(chains.on_reasoning(agent, tool_choice=None)) == ["a", "b", "c"]
 
 
-async def test_a_table_of_its_own_knows_no_other_hook() -> None:
+async def test_another_table_has_only_its_own_hooks() -> None:
     class Base:
         """Not even `MiddlewareBase` is needed, only its class attributes."""
 
@@ -147,7 +147,7 @@ async def test_a_table_of_its_own_knows_no_other_hook() -> None:
     assert [line async for line in chains.on_line(Log(), path="x")] == ["x"] * 4
 
 
-async def test_a_hook_without_a_core_has_no_entry_and_says_so() -> None:
+async def test_hook_without_a_core_has_no_entry_and_says_so() -> None:
     chains = compile_chains(MiddlewareBase, HOOKS, {"on_reasoning": CORES["on_reasoning"]}, [])
     with pytest.raises(AttributeError, match="no chain is compiled for 'on_reply'"):
         _ = chains.on_reply

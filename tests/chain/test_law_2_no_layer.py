@@ -80,7 +80,7 @@ def test_without_middlewares_every_entry_is_its_core(hook: str) -> None:
 
 
 @pytest.mark.parametrize("hook", NAMES)
-def test_with_a_layer_on_one_hook_all_the_other_entries_are_their_cores(hook: str) -> None:
+def test_layer_on_one_hook_leaves_other_entries_their_cores(hook: str) -> None:
     chains = compiled(ONE_EACH[hook]())
     assert [name for name in NAMES if entry_of(chains, name) is not CORES[name]] == [hook]
 
@@ -116,7 +116,7 @@ def test_an_inherited_hook_counts() -> None:
     assert not is_core(Child(), "on_reply")
 
 
-def test_a_mixin_behind_the_base_is_hidden_by_it() -> None:
+def test_mixin_listed_after_the_base_class_is_hidden_by_it() -> None:
     class Mixin:
         async def on_reply(self, agent, input_kwargs, next_handler):
             yield
@@ -127,14 +127,14 @@ def test_a_mixin_behind_the_base_is_hidden_by_it() -> None:
     assert is_core(Hidden(), "on_reply")
 
 
-def test_a_child_takes_a_hook_back_by_naming_the_function_of_the_base() -> None:
+def test_subclass_undoes_an_override_with_the_function_of_base() -> None:
     class Off(Reply):
         on_reply = MiddlewareBase.on_reply
 
     assert is_core(Off(), "on_reply")
 
 
-async def test_what_is_overridden_is_decided_once_when_the_chains_are_built() -> None:
+async def test_overrides_are_determined_once_when_chains_are_built() -> None:
     class Late(MiddlewareBase):
         pass
 

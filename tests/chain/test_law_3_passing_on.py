@@ -89,11 +89,11 @@ def set_in_place(key: str, value: Any) -> Layer:
     return Layer(pass_on)
 
 
-def test_the_shapes_under_test_are_those_that_pass_values_on() -> None:
+def test_shapes_under_test_are_those_that_pass_values_on() -> None:
     assert {spec.shape for spec in TABLE} == {"stream", "call"}
 
 
-async def test_a_bare_next_handler_keeps_every_value(hook: str) -> None:
+async def test_next_handler_without_arguments_keeps_every_value(hook: str) -> None:
     assert await reached(hook, Layer(lambda values, go: go())) == {"a": 1, "b": 2}
 
 
@@ -105,7 +105,7 @@ async def test_one_override_leaves_the_other_values_alone(hook: str) -> None:
     assert await reached(hook, Layer(lambda values, go: go(b=20))) == {"a": 1, "b": 20}
 
 
-async def test_an_override_may_stand_beside_the_values_that_came_in(hook: str) -> None:
+async def test_override_may_come_with_all_of_input_kwargs(hook: str) -> None:
     assert await reached(hook, Layer(lambda values, go: go(**{**values, "a": 10}))) == {"a": 10, "b": 2}
 
 
@@ -118,11 +118,11 @@ async def test_an_inner_override_keeps_what_an_outer_layer_changed(hook: str) ->
     assert await reached(hook, outer, inner) == {"a": 10, "b": 20}
 
 
-async def test_the_layer_nearest_the_core_has_the_last_word(hook: str) -> None:
+async def test_override_of_the_innermost_layer_wins(hook: str) -> None:
     assert await reached(hook, Layer(lambda _, go: go(a=10)), Layer(lambda _, go: go(a=11))) == {"a": 11, "b": 2}
 
 
-async def test_an_in_place_change_is_passed_on_by_a_bare_next_handler(hook: str) -> None:
+async def test_in_place_change_is_passed_on_without_arguments(hook: str) -> None:
     assert await reached(hook, set_in_place("a", 10)) == {"a": 10, "b": 2}
 
 
@@ -134,7 +134,7 @@ async def test_an_in_place_change_and_an_override_come_together(hook: str) -> No
     assert await reached(hook, Layer(pass_on)) == {"a": 10, "b": 20}
 
 
-async def test_an_in_place_change_is_seen_by_inner_layers_and_by_nobody_else(hook: str) -> None:
+async def test_in_place_change_is_seen_by_inner_layers_only(hook: str) -> None:
     outer, inner = Spy(), Spy()
     given = {"a": 1, "b": 2}
     await reached(hook, outer, set_in_place("a", 10), inner, **given)
@@ -168,7 +168,7 @@ async def test_an_override_holds_for_that_one_call(hook: str) -> None:
     assert inner.seen == [{"a": 10, "b": 2}, {"a": 1, "b": 2}]
 
 
-async def test_what_an_inner_layer_changes_in_place_is_gone_at_the_next_call(hook: str) -> None:
+async def test_in_place_change_of_an_inner_layer_ends_with_its_call(hook: str) -> None:
     assert await reached(hook, Twice(), set_in_place("b", 20), last := Spy()) == {"a": 1, "b": 20}
     assert last.seen == [{"a": 10, "b": 20}, {"a": 1, "b": 20}]
     assert last.seen[0] is not last.seen[1]
@@ -207,7 +207,7 @@ class Misspelt(MiddlewareBase):
         return await next_handler(message=[])
 
 
-async def test_an_unknown_key_is_named_with_its_middleware_its_hook_and_the_allowed_keys() -> None:
+async def test_unknown_key_error_names_layer_hook_and_allowed_keys() -> None:
     with pytest.raises(ChainError) as stream:
         await texts(enter(compiled(Misspelt()), "on_reasoning", Log()))
     assert str(stream.value) == (
@@ -222,7 +222,7 @@ async def test_an_unknown_key_is_named_with_its_middleware_its_hook_and_the_allo
     )
 
 
-async def test_a_key_like_no_other_gets_no_suggestion(hook: str) -> None:
+async def test_key_unlike_any_other_gets_no_suggestion(hook: str) -> None:
     with pytest.raises(ChainError, match=rf"^Layer.{hook} passed the unknown key 'zzz' to next_handler\(\): "):
         await reached(hook, Layer(lambda _, go: go(zzz=1)))
 
@@ -244,12 +244,12 @@ async def test_a_key_that_was_removed_may_be_given_as_an_override(hook: str) -> 
     assert await reached(hook, Layer(pass_on)) == {"a": 2, "b": 2}
 
 
-async def test_a_key_that_was_put_into_input_kwargs_is_unknown_too(hook: str) -> None:
+async def test_unknown_key_put_into_input_kwargs_is_refused(hook: str) -> None:
     with pytest.raises(ChainError, match="unknown key 'zzz'"):
         await reached(hook, set_in_place("zzz", 1))
 
 
-async def test_of_two_middlewares_of_one_class_the_error_names_the_right_one() -> None:
+async def test_error_names_the_right_one_of_two_of_the_same_class() -> None:
     class Keyed(Misspelt):
         def __init__(self, key: str, wrong: bool) -> None:
             self.key, self.wrong = key, wrong
@@ -261,7 +261,7 @@ async def test_of_two_middlewares_of_one_class_the_error_names_the_right_one() -
         await enter(compiled(Keyed("first", False), Keyed("second", True)), "on_model_call", Log())
 
 
-async def test_a_wrong_key_opens_nothing() -> None:
+async def test_wrong_key_opens_no_stream() -> None:
     agent = Log()
     with pytest.raises(ChainError):
         await texts(enter(compiled(Misspelt()), "on_reasoning", agent))
@@ -271,7 +271,7 @@ async def test_a_wrong_key_opens_nothing() -> None:
 # Wrong calls
 
 
-async def test_a_positional_dict_is_named_with_layer_hook_and_remedy(hook: str) -> None:
+async def test_positional_dict_error_names_layer_hook_and_remedy(hook: str) -> None:
     with pytest.raises(ChainError) as caught:
         await reached(hook, Layer(lambda values, go: go(values)))
     text = str(caught.value)
@@ -305,7 +305,7 @@ async def looped_over(next_handler: Any) -> Any:
 
 
 @pytest.mark.parametrize("use", [iterated, awaited, looped_over])
-async def test_a_next_handler_that_is_not_called_is_named_with_layer_hook_and_remedy(use: Any) -> None:
+async def test_uncalled_next_handler_error_names_layer_and_remedy(use: Any) -> None:
     with pytest.raises(ChainError) as caught:
         await texts(enter(compiled(Misuse(use)), "on_reasoning", Log()))
     assert str(caught.value) == (
@@ -353,7 +353,7 @@ async def raised_by(layer: MiddlewareBase, hook: str) -> list[str]:
 
 
 @pytest.mark.parametrize("layer", [AwaitsAStream, LoopsOverAStream], ids=lambda layer: layer.__name__)
-async def test_a_stream_that_is_not_iterated_over_is_named_with_layer_hook_and_remedy(layer: Any) -> None:
+async def test_awaited_stream_error_names_layer_hook_and_remedy(layer: Any) -> None:
     [note] = await raised_by(layer(), "on_reasoning")
     assert note.startswith(f"agentrt: raised by {layer.__name__} in on_reasoning (")
     assert note.endswith("write `async for item in next_handler(**input_kwargs): yield item`")
@@ -362,13 +362,13 @@ async def test_a_stream_that_is_not_iterated_over_is_named_with_layer_hook_and_r
 @pytest.mark.parametrize(
     "layer", [AwaitsNoCall, IteratesOverNoCall, IteratesOverACall], ids=lambda layer: layer.__name__
 )
-async def test_a_call_that_is_not_awaited_is_named_with_layer_hook_and_remedy(layer: Any) -> None:
+async def test_iterated_call_error_names_layer_hook_and_remedy(layer: Any) -> None:
     [note] = await raised_by(layer(), "on_model_call")
     assert note.startswith(f"agentrt: raised by {layer.__name__} in on_model_call (")
     assert note.endswith("write `return await next_handler(**input_kwargs)`")
 
 
-async def test_a_type_error_of_another_kind_gets_no_remedy() -> None:
+async def test_other_type_error_gets_no_remedy() -> None:
     class Adds(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return "1" + 1
@@ -377,7 +377,7 @@ async def test_a_type_error_of_another_kind_gets_no_remedy() -> None:
     assert note.endswith(")")
 
 
-async def test_a_next_handler_that_is_returned_is_named() -> None:
+async def test_returned_next_handler_is_an_error_with_remedy() -> None:
     class Returns(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return next_handler
@@ -388,7 +388,7 @@ async def test_a_next_handler_that_is_returned_is_named() -> None:
         await enter(compiled(Returns()), "on_model_call", Log())
 
 
-async def test_a_stream_that_is_yielded_whole_is_told_how_to_be_passed_on() -> None:
+async def test_yielded_stream_error_says_how_to_pass_it_on() -> None:
     class Yields(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             yield next_handler(**input_kwargs)
@@ -447,7 +447,7 @@ async def passed(layer: MiddlewareBase, hook: str, *inner: MiddlewareBase) -> An
         ("on_print", "last", "yes", "bool"),
     ],
 )
-async def test_a_value_of_a_wrong_type_is_named_with_layer_hook_key_and_wanted_type(
+async def test_wrong_type_error_names_layer_hook_key_and_type(
     how: str, hook: str, key: str, value: Any, wanted: str
 ) -> None:
     with pytest.raises(ChainError) as caught:
@@ -457,7 +457,7 @@ async def test_a_value_of_a_wrong_type_is_named_with_layer_hook_key_and_wanted_t
     assert f"{key} must be {wanted}" in text
 
 
-async def test_tools_that_are_no_list_are_named_with_layer_hook_and_key() -> None:
+async def test_tools_that_are_not_a_list_name_layer_hook_and_key() -> None:
     with pytest.raises(ChainError) as caught:
         await passed(Passes("override", tools={"name": "add"}), "on_model_call")
     assert str(caught.value) == (
@@ -466,7 +466,7 @@ async def test_tools_that_are_no_list_are_named_with_layer_hook_and_key() -> Non
     )
 
 
-async def test_a_value_of_a_wrong_type_is_refused_before_an_inner_layer_sees_it() -> None:
+async def test_wrong_type_is_refused_before_an_inner_layer_sees_it() -> None:
     seen: list[Any] = []
 
     class Sees(MiddlewareBase):
@@ -479,7 +479,7 @@ async def test_a_value_of_a_wrong_type_is_refused_before_an_inner_layer_sees_it(
     assert seen == []
 
 
-async def test_a_wrong_value_is_refused_again_after_right_ones_have_passed() -> None:
+async def test_wrong_type_is_refused_after_right_ones_have_passed() -> None:
     layer = Passes("override")
     chains = compiled(layer)
     for values in ({}, {"messages": []}, {"tool_choice": ToolChoice("none")}):
@@ -490,7 +490,7 @@ async def test_a_wrong_value_is_refused_again_after_right_ones_have_passed() -> 
         await enter(chains, "on_model_call", Log())
 
 
-async def test_a_value_that_the_chain_was_entered_with_is_no_fault_of_a_layer() -> None:
+async def test_wrong_value_given_at_entry_is_not_blamed_on_a_layer() -> None:
     seen = []
 
     async def observe(agent: Log, msg: Any) -> None:
@@ -502,7 +502,7 @@ async def test_a_value_that_the_chain_was_entered_with_is_no_fault_of_a_layer() 
 
 @pytest.mark.parametrize("how", ["override", "all", "in place"])
 @pytest.mark.parametrize("hook", ["on_reasoning", "on_model_call"])
-async def test_a_plain_mode_is_a_tool_choice_for_inner_layers_and_the_core(hook: str, how: str) -> None:
+async def test_str_mode_becomes_a_tool_choice_for_inner_layers(hook: str, how: str) -> None:
     seen: list[Any] = []
 
     class Sees(MiddlewareBase):
@@ -519,7 +519,7 @@ async def test_a_plain_mode_is_a_tool_choice_for_inner_layers_and_the_core(hook:
     assert seen == [ToolChoice("none")]
 
 
-async def test_methods_of_a_class_of_agents_take_values_of_any_type() -> None:
+async def test_values_of_a_custom_table_may_have_any_type() -> None:
     class Echo(AgentBase):
         async def reply(self, inputs, tool_choice=None):
             return AssistantMsg(self.name, f"{inputs} {tool_choice}")

@@ -26,7 +26,7 @@ class Refuse(Guard):
 
 
 class Again(MiddlewareBase):
-    """Goes on with another stream where one breaks."""
+    """Continues with another stream where one breaks."""
 
     async def on_model_call(self, agent, input_kwargs, next_handler):
         return self._go_on(agent, await next_handler(), next_handler)
@@ -61,7 +61,7 @@ class One(MiddlewareBase):
             self.places.release()
 
 
-async def test_a_further_call_in_mid_stream_first_closes_what_the_layers_further_in_left_open() -> None:
+async def test_next_call_in_mid_stream_closes_streams_further_in() -> None:
     agent = Log()
     chains = compiled(Guard("1"), Again(), Refuse("2"), Guard("3"), on_model_call=stream_model)
     assert await texts(await enter(chains, "on_model_call", agent)) == ["a", "b", "c"]
@@ -73,7 +73,7 @@ async def test_a_further_call_in_mid_stream_first_closes_what_the_layers_further
     ]
 
 
-async def test_the_streams_of_a_further_call_in_mid_stream_are_closed_before_those_around_them() -> None:
+async def test_streams_of_the_next_call_close_before_those_around_them() -> None:
     agent = Log()
     chains = compiled(Guard("1"), Again(), Refuse("2"), Guard("3"), on_model_call=stream_model)
     stream = await enter(chains, "on_model_call", agent)
@@ -83,13 +83,13 @@ async def test_the_streams_of_a_further_call_in_mid_stream_are_closed_before_tho
     assert agent == ["core closes", "3 closes", "2 closes", "again closes", "1 closes"]
 
 
-async def test_what_a_layer_holds_until_its_stream_ends_is_free_for_the_further_call() -> None:
+async def test_resource_held_by_a_stream_is_free_for_the_next_call() -> None:
     chains = compiled(Again(), Refuse("guard"), One(), on_model_call=stream_model)
     with anyio.fail_after(5):
         assert await texts(await enter(chains, "on_model_call", Log())) == ["a", "b", "c"]
 
 
-async def test_a_further_call_closes_the_stream_under_a_layer_that_raised_instead_of_returning_it() -> None:
+async def test_next_call_closes_the_stream_under_a_layer_that_raised() -> None:
     class RefuseAtOnce(MiddlewareBase):
         refused = False
 
@@ -115,7 +115,7 @@ async def test_a_further_call_closes_the_stream_under_a_layer_that_raised_instea
     assert agent == ["core opens", "core closes"] * 2
 
 
-async def test_a_further_call_closes_the_suspended_stream_in_the_task_that_makes_it() -> None:
+async def test_next_call_closes_the_stream_in_its_own_task() -> None:
     tasks: list[int] = []
 
     class Twice(MiddlewareBase):
@@ -144,7 +144,7 @@ async def test_a_further_call_closes_the_suspended_stream_in_the_task_that_makes
     await texts(stream)
 
 
-async def test_a_layer_that_keeps_the_first_of_two_streams_finds_it_closed() -> None:
+async def test_first_of_two_streams_is_closed_when_the_next_is_opened() -> None:
     class KeepFirst(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             first = await next_handler()
@@ -189,7 +189,7 @@ def reading_in_another_task(agent: Log) -> Chains:
     return compiled(Overlap(), Guard("1"), on_model_call=waiting)
 
 
-async def test_a_further_call_while_the_stream_of_the_last_one_is_read_raises_and_leaves_that_open() -> None:
+async def test_next_call_raises_while_the_last_stream_is_being_read() -> None:
     agent = Log()
     assert text_of(await enter(reading_in_another_task(agent), "on_model_call", agent)) == "done"
     assert agent == [
@@ -202,7 +202,7 @@ async def test_a_further_call_while_the_stream_of_the_last_one_is_read_raises_an
     ]
 
 
-async def test_a_clean_up_that_fails_leaves_by_the_further_call_and_keeps_no_other_from_being_closed() -> None:
+async def test_failing_clean_up_raises_from_the_next_call_after_others() -> None:
     class BadCleanUp(Guard):
         async def _relay(self, agent: Log, stream: Any) -> Any:
             try:

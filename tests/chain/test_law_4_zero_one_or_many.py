@@ -26,7 +26,7 @@ from tests.chain.helpers import (
 # Zero
 
 
-async def test_a_stream_layer_may_answer_by_itself() -> None:
+async def test_stream_layer_may_answer_without_the_core() -> None:
     class Short(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             yield message("short")
@@ -36,7 +36,7 @@ async def test_a_stream_layer_may_answer_by_itself() -> None:
     assert agent == []
 
 
-async def test_a_call_layer_may_answer_by_itself() -> None:
+async def test_call_layer_may_answer_without_the_core() -> None:
     class Short(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return response("short")
@@ -46,7 +46,7 @@ async def test_a_call_layer_may_answer_by_itself() -> None:
     assert agent == []
 
 
-async def test_a_stream_that_was_asked_for_and_never_read_is_never_started() -> None:
+async def test_stream_that_is_never_read_is_never_started() -> None:
     class Unread(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             next_handler()
@@ -226,7 +226,7 @@ class Restart(MiddlewareBase):
             yield item
 
 
-async def test_a_further_call_first_closes_the_suspended_stream_and_all_under_it_innermost_first() -> None:
+async def test_next_call_closes_the_suspended_stream_innermost_first() -> None:
     agent = Log()
     chains = compiled(Guard("1"), Restart(), Guard("2"), Guard("3"))
     assert await texts(enter(chains, "on_reasoning", agent)) == ["a", "a", "a", "b", "c"]
@@ -251,7 +251,7 @@ async def test_restarts_may_be_nested() -> None:
     assert opened == ["core opens", "core closes"] * 5
 
 
-async def test_a_further_call_while_the_earlier_stream_runs_raises() -> None:
+async def test_next_call_raises_while_the_earlier_stream_runs() -> None:
     reading = anyio.Event()
 
     class Overlap(MiddlewareBase):
@@ -325,7 +325,7 @@ async def test_only_the_last_of_several_streams_need_be_read() -> None:
     assert agent == ["core opens", "core closes"]
 
 
-async def test_streams_may_be_asked_for_first_and_read_one_after_the_other() -> None:
+async def test_streams_may_be_opened_first_and_read_in_turn() -> None:
     class Ahead(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             for stream in [next_handler() for _ in range(3)]:

@@ -1,4 +1,4 @@
-"""Law 5: whoever leaves, everything that was opened is closed, innermost first, before control returns."""
+"""Law 5: however the chain ends, everything that was opened is closed, innermost first, before control returns."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ def three(**cores: Any) -> Chains:
 
 
 @pytest.mark.parametrize("hook", STREAMS)
-async def test_a_consumer_that_closes_finds_everything_closed_innermost_first(hook: str) -> None:
+async def test_closing_the_chain_closes_streams_innermost_first(hook: str) -> None:
     agent = Log()
     stream = enter(three(), hook, agent)
     await anext(stream)
@@ -36,13 +36,13 @@ async def test_a_consumer_that_closes_finds_everything_closed_innermost_first(ho
     assert agent == OPENED + CLOSED
 
 
-async def test_a_consumer_that_reads_to_the_end_finds_everything_closed() -> None:
+async def test_reading_to_the_end_closes_everything() -> None:
     agent = Log()
     await texts(enter(three(), "on_reasoning", agent))
     assert agent == OPENED + CLOSED
 
 
-async def test_a_consumer_that_closes_before_the_first_item_opens_nothing() -> None:
+async def test_closing_before_the_first_item_opens_nothing() -> None:
     agent = Log()
     await enter(three(), "on_reasoning", agent).aclose()
     assert agent == []
@@ -128,7 +128,7 @@ class Waiting:
             await anyio.sleep_forever()
 
 
-async def test_a_cancelled_scope_closes_everything_and_is_not_swallowed() -> None:
+async def test_cancelled_scope_closes_everything_and_is_not_swallowed() -> None:
     agent, core = Log(), Waiting()
 
     async def consume() -> None:
@@ -146,7 +146,7 @@ async def test_a_cancelled_scope_closes_everything_and_is_not_swallowed() -> Non
 
 
 @on_asyncio
-async def test_a_task_cancelled_natively_closes_everything_and_is_cancelled(anyio_backend: str) -> None:
+async def test_native_cancellation_closes_everything_and_goes_through(anyio_backend: str) -> None:
     agent, core = Log(), Waiting()
     task = asyncio.create_task(texts(enter(three(on_reasoning=core.reason), "on_reasoning", agent)))
     await core.waits.wait()
@@ -156,7 +156,7 @@ async def test_a_task_cancelled_natively_closes_everything_and_is_cancelled(anyi
     assert agent == OPENED + CLOSED
 
 
-async def test_a_layer_that_was_stopped_early_when_the_cancellation_came_is_closed_too() -> None:
+async def test_stream_abandoned_before_a_cancellation_is_closed() -> None:
     class LeaveAndWait(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             with noted(agent, "leaver"):
@@ -239,14 +239,14 @@ async def test_an_error_in_a_layer_between_two_items_closes_everything() -> None
     assert agent.index("core closes") < agent.index("3 closes")
 
 
-async def test_an_error_in_a_layer_after_the_last_item_closes_everything() -> None:
+async def test_error_in_a_layer_after_the_last_item_closes_everything() -> None:
     agent = Log()
     with pytest.raises(LookupError):
         await texts(enter(compiled(Guard("1"), RaiseAfter(), Guard("3")), "on_reasoning", agent))
     assert agent[4:] == ["core closes", "3 closes", "2 closes", "1 closes"]
 
 
-async def test_an_item_of_the_wrong_type_closes_everything() -> None:
+async def test_wrong_item_closes_everything() -> None:
     async def wrong(agent: Log, tool_choice: Any) -> Any:
         with noted(agent, "core"):
             yield 1
@@ -287,7 +287,7 @@ async def consumed(agent: Log, *middlewares: MiddlewareBase) -> Log:
     return agent
 
 
-async def test_what_a_layer_left_open_is_closed_before_the_next_item_leaves_the_chain() -> None:
+async def test_abandoned_stream_closes_before_the_next_item_leaves() -> None:
     agent = await consumed(Log(), More(), Leave(), Guard("1"), Guard("2"))
     assert agent == [
         *("leaver opens", "1 opens", "2 opens", "core opens", "consumer gets a", "leaver closes"),
@@ -295,12 +295,12 @@ async def test_what_a_layer_left_open_is_closed_before_the_next_item_leaves_the_
     ]
 
 
-async def test_what_the_outermost_layer_left_open_is_closed_before_the_chain_ends() -> None:
+async def test_stream_abandoned_by_outermost_closes_before_the_end() -> None:
     agent = await consumed(Log(), Leave(), Guard("1"))
     assert agent[-3:] == ["leaver closes", "core closes", "1 closes"]
 
 
-async def test_what_a_layer_left_open_is_closed_before_an_outer_layer_opens_anything_again() -> None:
+async def test_abandoned_stream_closes_before_an_outer_layer_reopens() -> None:
     class Again(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             for _ in range(2):
@@ -312,7 +312,7 @@ async def test_what_a_layer_left_open_is_closed_before_an_outer_layer_opens_anyt
     assert agent == one * 2
 
 
-async def test_what_several_layers_left_open_is_closed_in_one_go() -> None:
+async def test_streams_abandoned_by_several_layers_close_together() -> None:
     agent = await consumed(Log(), More(), Leave(), Guard("1"), Leave(), Guard("2"))
     gone = agent.index("consumer gets x")
     assert sorted(agent[agent.index("consumer gets a") + 1 : gone]) == sorted(
@@ -320,7 +320,7 @@ async def test_what_several_layers_left_open_is_closed_in_one_go() -> None:
     )
 
 
-async def test_what_a_layer_left_open_after_trying_again_is_closed() -> None:
+async def test_stream_abandoned_after_a_retry_is_closed() -> None:
     class LeaveTheSecond(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             for _ in range(2):
@@ -333,7 +333,7 @@ async def test_what_a_layer_left_open_after_trying_again_is_closed() -> None:
     assert agent == [*one, *one, "consumer gets x", "consumer gets y"]
 
 
-async def test_a_layer_that_goes_on_alone_keeps_its_stream_until_it_stops() -> None:
+async def test_layer_that_still_yields_keeps_its_inner_stream_open() -> None:
     class Linger(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -352,7 +352,7 @@ class Failing(MiddlewareBase):
             raise LookupError
 
 
-async def test_what_a_layer_left_open_by_raising_is_closed_before_another_item_stands_in() -> None:
+async def test_stream_of_a_failed_layer_closes_before_a_substitute() -> None:
     class Substitute(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             failed = False
@@ -368,7 +368,7 @@ async def test_what_a_layer_left_open_by_raising_is_closed_before_another_item_s
     assert agent[-3:] == ["core closes", "1 closes", "consumer gets instead"]
 
 
-async def test_what_a_layer_left_open_by_raising_is_closed_when_its_error_has_been_handled() -> None:
+async def test_stream_of_a_failed_layer_closes_once_error_is_handled() -> None:
     """While the error is being handled it holds the failed layer's frame, and so the layer counts as running."""
 
     class Substitute(MiddlewareBase):
@@ -384,7 +384,7 @@ async def test_what_a_layer_left_open_by_raising_is_closed_when_its_error_has_be
     assert agent[-4:] == ["consumer gets instead", "core closes", "1 closes", "consumer gets more"]
 
 
-async def test_what_a_layer_left_open_is_closed_at_the_end_when_something_still_holds_its_next_handler() -> None:
+async def test_stream_closes_at_the_end_if_next_handler_is_still_held() -> None:
     class Keep(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             agent.kept = next_handler
@@ -422,7 +422,7 @@ class CleanUpFails(MiddlewareBase):
             raise ValueError("clean-up")
 
 
-async def test_a_clean_up_that_fails_keeps_no_other_from_being_closed_and_is_told_to_the_closer() -> None:
+async def test_failing_clean_up_is_raised_after_the_others_are_closed() -> None:
     agent = Log()
     stream = enter(compiled(Guard("1"), BadCleanUp(), Guard("2")), "on_reasoning", agent)
     await anext(stream)
@@ -431,7 +431,7 @@ async def test_a_clean_up_that_fails_keeps_no_other_from_being_closed_and_is_tol
     assert agent[-4:] == ["core closes", "2 closes", "bad closes", "1 closes"]
 
 
-async def test_of_several_clean_ups_that_fail_the_innermost_is_told() -> None:
+async def test_innermost_of_several_failing_clean_ups_is_raised() -> None:
     class Worse(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             try:
@@ -455,7 +455,7 @@ class FailFirst(MiddlewareBase):
             raise LookupError("original")
 
 
-async def test_a_clean_up_that_fails_does_not_hide_the_error_that_is_on_its_way(
+async def test_failing_clean_up_does_not_hide_an_earlier_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     agent = Log()
@@ -468,7 +468,7 @@ async def test_a_clean_up_that_fails_does_not_hide_the_error_that_is_on_its_way(
     assert last == "ValueError"
 
 
-async def test_a_clean_up_that_fails_does_not_hide_a_cancellation() -> None:
+async def test_failing_clean_up_does_not_hide_a_cancellation() -> None:
     class Stop(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -483,7 +483,7 @@ async def test_a_clean_up_that_fails_does_not_hide_a_cancellation() -> None:
 
 
 @on_asyncio
-async def test_a_cancellation_during_the_clean_up_is_not_hidden_by_a_clean_up_that_failed(anyio_backend: str) -> None:
+async def test_failed_clean_up_does_not_hide_a_later_cancellation(anyio_backend: str) -> None:
     waits = asyncio.Event()
 
     class SlowCleanUp(MiddlewareBase):
@@ -507,7 +507,7 @@ async def test_a_cancellation_during_the_clean_up_is_not_hidden_by_a_clean_up_th
         await task
 
 
-async def test_a_clean_up_that_is_cancelled_keeps_no_other_from_being_closed() -> None:
+async def test_cancelled_clean_up_does_not_prevent_the_others() -> None:
     class SlowCleanUp(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             try:
@@ -525,7 +525,7 @@ async def test_a_clean_up_that_is_cancelled_keeps_no_other_from_being_closed() -
     assert agent[-3:] == ["core closes", "2 closes", "1 closes"]
 
 
-async def test_a_core_that_is_no_generator_needs_no_aclose() -> None:
+async def test_core_that_is_not_a_generator_needs_no_aclose() -> None:
     class Plain:
         """The least that an async iterator can be."""
 
@@ -545,7 +545,7 @@ async def test_a_core_that_is_no_generator_needs_no_aclose() -> None:
     assert agent == ["1 opens", "1 closes"]
 
 
-async def test_a_core_that_is_no_generator_is_closed_by_its_aclose() -> None:
+async def test_core_that_is_not_a_generator_is_closed_by_its_aclose() -> None:
     class Source:
         def __init__(self, agent: Log, tool_choice: Any) -> None:
             self.agent = agent
@@ -584,7 +584,7 @@ class OpensAgain(MiddlewareBase):
             await anext(next_handler())
 
 
-async def test_what_a_clean_up_opens_is_closed_before_anything_further_out() -> None:
+async def test_stream_opened_in_a_clean_up_closes_before_outer_ones() -> None:
     agent = Log()
     stream = enter(compiled(Guard("1"), OpensAgain("2"), Guard("3")), "on_reasoning", agent)
     await anext(stream)
@@ -594,7 +594,7 @@ async def test_what_a_clean_up_opens_is_closed_before_anything_further_out() -> 
     assert agent == ["core closes", "3 closes", *again, "1 closes"]
 
 
-async def test_what_the_clean_up_of_a_first_call_opens_is_closed() -> None:
+async def test_stream_opened_in_clean_up_of_a_first_call_is_closed() -> None:
     """The layer had answered by itself until then."""
 
     class AsksAtTheEnd(MiddlewareBase):
@@ -611,7 +611,7 @@ async def test_what_the_clean_up_of_a_first_call_opens_is_closed() -> None:
     assert agent == ["1 opens", "core opens", "core closes", "1 closes"]
 
 
-async def test_what_clean_ups_open_inside_of_each_other_is_closed() -> None:
+async def test_streams_opened_in_nested_clean_ups_are_closed() -> None:
     agent = Log()
     stream = enter(compiled(OpensAgain("1"), OpensAgain("2")), "on_reasoning", agent)
     await anext(stream)
@@ -620,7 +620,7 @@ async def test_what_clean_ups_open_inside_of_each_other_is_closed() -> None:
 
 
 @pytest.mark.parametrize("leave", ["error", "end"])
-async def test_what_a_clean_up_opens_is_closed_however_the_chain_ends(leave: str) -> None:
+async def test_stream_opened_in_a_clean_up_closes_however_chain_ends(leave: str) -> None:
     async def core(agent: Log, tool_choice: Any) -> Any:
         with noted(agent, "core"):
             yield event("a")
@@ -637,13 +637,13 @@ async def test_what_a_clean_up_opens_is_closed_however_the_chain_ends(leave: str
     assert agent.count("core opens") == agent.count("core closes") == 2
 
 
-async def test_what_a_clean_up_opens_is_closed_before_the_next_item_leaves_the_chain() -> None:
+async def test_stream_opened_in_a_clean_up_closes_before_the_next_item() -> None:
     agent = await consumed(Log(), More(), Leave(), OpensAgain("1"), Guard("2"))
     assert agent.count("core opens") == agent.count("core closes") == 2
     assert agent.index("consumer gets x") == len(agent) - 2
 
 
-async def test_what_a_clean_up_opens_is_closed_before_a_further_call() -> None:
+async def test_stream_opened_in_a_clean_up_closes_before_the_next_call() -> None:
     class Twice(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -667,7 +667,7 @@ async def test_what_a_clean_up_opens_is_closed_before_a_further_call() -> None:
     assert agent.count("core opens") == agent.count("core closes") == 4
 
 
-async def test_a_chain_that_has_ended_opens_nothing_any_more() -> None:
+async def test_ended_chain_refuses_to_open_anything() -> None:
     kept = []
 
     class Keep(MiddlewareBase):

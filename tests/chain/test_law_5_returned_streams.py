@@ -19,7 +19,7 @@ on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 class Source:
-    """A stream of responses that, other than a generator, tells of its closing though it was never started."""
+    """A stream of responses that, unlike a generator, records its closing even if it was never started."""
 
     def __init__(self, agent: Log, name: str, error: Exception | None = None) -> None:
         self.agent, self.name, self.error = agent, name, error
@@ -69,14 +69,14 @@ def two(core: Any = stream_model) -> Chains:
 # The consumer leaves
 
 
-async def test_reading_it_to_the_end_closes_everything() -> None:
+async def test_reading_a_returned_stream_to_the_end_closes_everything() -> None:
     agent = Log()
     stream = await enter(two(), "on_model_call", agent)
     assert await texts(stream) == ["a", "b", "c"]
     assert agent == OPENED + CLOSED
 
 
-async def test_closing_it_closes_every_wrapper_innermost_first() -> None:
+async def test_closing_a_stream_closes_its_wrappers_innermost_first() -> None:
     agent = Log()
     stream = await enter(two(), "on_model_call", agent)
     await anext(stream)
@@ -85,7 +85,7 @@ async def test_closing_it_closes_every_wrapper_innermost_first() -> None:
     assert agent == OPENED + CLOSED
 
 
-async def test_closing_it_after_leaving_a_loop_closes_every_wrapper() -> None:
+async def test_closing_after_leaving_a_loop_closes_every_wrapper() -> None:
     agent = Log()
     stream = await enter(two(), "on_model_call", agent)
     async for _ in stream:
@@ -94,14 +94,14 @@ async def test_closing_it_after_leaving_a_loop_closes_every_wrapper() -> None:
     assert agent == OPENED + CLOSED
 
 
-async def test_closing_it_before_it_was_started_closes_every_wrapper() -> None:
+async def test_closing_a_stream_that_never_started_closes_wrappers() -> None:
     agent = Log()
     stream = await enter(compiled(Wrap("1"), Wrap("2"), on_model_call=source), "on_model_call", agent)
     await stream.aclose()
     assert agent == CLOSED
 
 
-async def test_closing_it_twice_closes_once() -> None:
+async def test_closing_a_returned_stream_twice_closes_once() -> None:
     agent = Log()
     stream = await enter(compiled(Wrap("1"), on_model_call=source), "on_model_call", agent)
     await anext(stream)
@@ -110,7 +110,7 @@ async def test_closing_it_twice_closes_once() -> None:
     assert agent == ["core closes", "1 closes"]
 
 
-async def test_a_stream_that_layers_only_hand_on_is_closed_once() -> None:
+async def test_stream_that_layers_only_pass_on_is_closed_once() -> None:
     class Through(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return await next_handler()
@@ -121,7 +121,7 @@ async def test_a_stream_that_layers_only_hand_on_is_closed_once() -> None:
     assert agent == ["core closes"]
 
 
-async def test_it_is_closed_in_the_task_that_closes() -> None:
+async def test_returned_stream_is_closed_in_the_task_that_closes() -> None:
     tasks: list[int] = []
 
     class Where(MiddlewareBase):
@@ -157,7 +157,7 @@ async def test_a_cancelled_body_of_the_consumer_closes_everything() -> None:
     assert agent == OPENED + CLOSED
 
 
-async def test_a_scope_cancelled_while_a_piece_is_awaited_closes_everything() -> None:
+async def test_scope_cancelled_while_a_piece_is_awaited_closes_all() -> None:
     async def core(agent: Log, **values: Any) -> Any:
         async def pieces() -> Any:
             with noted(agent, "core"):
@@ -175,7 +175,7 @@ async def test_a_scope_cancelled_while_a_piece_is_awaited_closes_everything() ->
 
 
 @on_asyncio
-async def test_a_task_cancelled_natively_while_a_piece_is_awaited_closes_everything(anyio_backend: str) -> None:
+async def test_native_cancellation_while_a_piece_is_awaited_closes_all(anyio_backend: str) -> None:
     waits = asyncio.Event()
 
     async def core(agent: Log, **values: Any) -> Any:
@@ -202,7 +202,7 @@ async def test_a_task_cancelled_natively_while_a_piece_is_awaited_closes_everyth
 # Something fails
 
 
-async def test_an_error_in_the_middle_of_it_closes_everything() -> None:
+async def test_error_in_mid_stream_closes_everything() -> None:
     async def broken(agent: Log, **values: Any) -> Any:
         return Source(agent, "core", ConnectionError("cut"))
 
@@ -228,7 +228,7 @@ async def test_a_piece_of_the_wrong_type_closes_everything() -> None:
     assert agent == OPENED + CLOSED
 
 
-async def test_a_layer_that_raises_after_a_stream_was_returned_to_it_leaves_nothing_open() -> None:
+async def test_layer_that_raises_with_a_stream_in_hand_leaves_none_open() -> None:
     class Raise(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             await next_handler()
@@ -240,7 +240,7 @@ async def test_a_layer_that_raises_after_a_stream_was_returned_to_it_leaves_noth
     assert agent == ["core closes", "2 closes"]
 
 
-async def test_a_layer_that_is_cancelled_after_a_stream_was_returned_to_it_leaves_nothing_open() -> None:
+async def test_layer_cancelled_after_getting_a_stream_leaves_none_open() -> None:
     class Wait(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             await next_handler()
@@ -265,7 +265,7 @@ class WrapBadly(MiddlewareBase):
         return BadCleanUp(agent, "bad", await next_handler())
 
 
-async def test_a_clean_up_that_fails_keeps_no_other_from_being_closed_and_is_told_to_the_closer() -> None:
+async def test_failing_clean_up_is_raised_after_the_others_are_closed() -> None:
     agent = Log()
     stream = await enter(compiled(Wrap("1"), WrapBadly(), on_model_call=source), "on_model_call", agent)
     await anext(stream)
@@ -274,7 +274,7 @@ async def test_a_clean_up_that_fails_keeps_no_other_from_being_closed_and_is_tol
     assert agent == ["core closes", "bad closes", "1 closes"]
 
 
-async def test_a_clean_up_that_fails_does_not_hide_the_error_that_is_on_its_way(
+async def test_failing_clean_up_does_not_hide_an_earlier_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def broken(agent: Log, **values: Any) -> Any:
@@ -289,7 +289,7 @@ async def test_a_clean_up_that_fails_does_not_hide_the_error_that_is_on_its_way(
     assert "clean-up failed while 'ConnectionError' was on its way" in record.getMessage()
 
 
-async def test_a_clean_up_that_fails_does_not_hide_a_cancellation(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_clean_up_does_not_hide_a_cancellation(caplog: pytest.LogCaptureFixture) -> None:
     class Wait(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             await next_handler()
@@ -307,7 +307,7 @@ async def test_a_clean_up_that_fails_does_not_hide_a_cancellation(caplog: pytest
 # A layer reads it itself
 
 
-async def test_a_layer_may_drain_the_stream_and_return_a_plain_response() -> None:
+async def test_layer_may_drain_a_stream_and_return_a_plain_response() -> None:
     class Join(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return response("".join(await texts(await next_handler())))
@@ -318,7 +318,7 @@ async def test_a_layer_may_drain_the_stream_and_return_a_plain_response() -> Non
     assert agent == ["2 opens", "core opens", "core closes", "2 closes"]
 
 
-async def test_a_layer_that_reads_only_the_beginning_leaves_nothing_open() -> None:
+async def test_layer_that_reads_only_the_beginning_leaves_none_open() -> None:
     class First(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             stream = await next_handler()
@@ -330,7 +330,7 @@ async def test_a_layer_that_reads_only_the_beginning_leaves_nothing_open() -> No
     assert agent == ["2 opens", "core opens", "core closes", "2 closes"]
 
 
-async def test_a_layer_that_answers_without_reading_leaves_nothing_open() -> None:
+async def test_layer_that_answers_without_reading_leaves_none_open() -> None:
     class Ignore(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             await next_handler()
@@ -368,7 +368,7 @@ class Retry(MiddlewareBase):
         raise AssertionError
 
 
-async def test_the_stream_of_an_earlier_attempt_is_closed_before_the_next_one() -> None:
+async def test_stream_of_an_earlier_attempt_closes_before_the_next() -> None:
     agent = Log()
     chains = compiled(Wrap("1"), Retry(), Wrap("2"), on_model_call=Attempts().call)
     stream = await enter(chains, "on_model_call", agent)
@@ -377,7 +377,7 @@ async def test_the_stream_of_an_earlier_attempt_is_closed_before_the_next_one() 
     assert agent == ["core 1 closes", "2 closes", "core 2 closes", "2 closes", "1 closes"]
 
 
-async def test_the_stream_of_an_earlier_attempt_is_closed_when_a_plain_response_is_returned() -> None:
+async def test_stream_of_an_attempt_closes_when_a_response_replaces_it() -> None:
     class FallBack(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             try:
@@ -391,7 +391,7 @@ async def test_the_stream_of_an_earlier_attempt_is_closed_when_a_plain_response_
     assert agent == ["core 1 closes", "core 2 closes"]
 
 
-async def test_the_stream_of_an_earlier_attempt_is_closed_when_the_last_one_fails() -> None:
+async def test_stream_of_an_attempt_closes_when_the_last_one_fails() -> None:
     class FailTwice(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             await next_handler()
@@ -422,7 +422,7 @@ class AsksAgain(MiddlewareBase):
         return relay(await next_handler())
 
 
-async def test_what_a_clean_up_opens_is_closed_before_anything_further_out() -> None:
+async def test_stream_opened_in_a_clean_up_closes_before_outer_ones() -> None:
     agent = Log()
     stream = await enter(
         compiled(Guard("1"), AsksAgain(), Guard("2"), on_model_call=stream_model), "on_model_call", agent
@@ -434,7 +434,7 @@ async def test_what_a_clean_up_opens_is_closed_before_anything_further_out() -> 
     assert agent == ["core closes", "2 closes", *again, "1 closes"]
 
 
-async def test_a_chain_that_has_ended_makes_no_call_any_more() -> None:
+async def test_ended_chain_refuses_calls() -> None:
     kept = []
 
     class Keep(MiddlewareBase):

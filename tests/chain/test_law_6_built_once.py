@@ -26,13 +26,13 @@ class Other(MiddlewareBase):
     pass
 
 
-def test_a_middleware_is_known_by_its_class() -> None:
+def test_middleware_is_keyed_by_its_class() -> None:
     store, other = Store(), Other()
     chains = compiled(store, other)
     assert (chains.key_of(store), chains.key_of(other)) == ("Store", "Other")
 
 
-def test_an_explicit_key_comes_before_the_class() -> None:
+def test_explicit_key_takes_precedence_over_the_class() -> None:
     store = Store("mine")
     assert compiled(store).key_of(store) == "mine"
 
@@ -45,7 +45,7 @@ def test_a_key_may_be_set_for_a_whole_class() -> None:
     assert compiled(named).key_of(named) == "named"
 
 
-def test_further_middlewares_of_one_class_are_numbered_in_list_order() -> None:
+def test_middlewares_of_one_class_are_numbered_in_list_order() -> None:
     stores = [Store(), Store(), Store()]
     chains = compiled(*stores)
     assert [chains.name_of(each) for each in stores] == ["Store", "Store#2", "Store#3"]
@@ -70,7 +70,7 @@ def test_no_two_middlewares_share_a_key() -> None:
     assert len({chains.name_of(each) for each in stores}) == 3
 
 
-def test_two_of_one_class_without_keys_draw_a_warning_when_they_store_something() -> None:
+def test_two_of_one_class_without_keys_warn_when_they_store_data() -> None:
     first, second = Store(), Store()
     chains = compiled(first, second)
     with pytest.warns(UserWarning, match="set `key` on each") as caught:
@@ -82,7 +82,7 @@ def test_two_of_one_class_without_keys_draw_a_warning_when_they_store_something(
         assert chains.key_of(first) == "Store"
 
 
-def test_two_of_one_class_draw_no_warning_until_they_store_something() -> None:
+def test_two_of_one_class_do_not_warn_before_they_store_data() -> None:
     with warnings.catch_warnings(record=True) as caught:
         chains = compiled(first := Store(), Store())
         chains.name_of(first)
@@ -95,7 +95,7 @@ def test_one_explicit_key_is_enough_to_tell_two_apart() -> None:
     assert (chains.key_of(first), chains.key_of(second)) == ("Store", "second")
 
 
-def test_a_stranger_has_no_key() -> None:
+def test_middleware_of_another_agent_has_no_key() -> None:
     with pytest.raises(ChainError, match="Store is not among this agent's middlewares"):
         compiled(Store()).key_of(Store())
 
@@ -140,7 +140,7 @@ def no_garbage_collection() -> Iterator[None]:
     gc.enable()
 
 
-async def test_a_stream_that_was_read_keeps_no_agent_alive_until_the_next_garbage_collection(
+async def test_finished_stream_keeps_no_agent_alive(
     no_garbage_collection: None,
 ) -> None:
     agent = Log()
@@ -150,7 +150,7 @@ async def test_a_stream_that_was_read_keeps_no_agent_alive_until_the_next_garbag
     assert gone() is None
 
 
-async def test_a_stream_that_failed_keeps_no_agent_alive_until_the_next_garbage_collection(
+async def test_failed_stream_keeps_no_agent_alive(
     no_garbage_collection: None,
 ) -> None:
     async def attempt() -> weakref.ref[Log]:

@@ -34,7 +34,7 @@ def test_a_class_in_place_of_an_instance_is_refused() -> None:
 
 
 @pytest.mark.parametrize("foreign", [object(), "logging", None, len, int])
-def test_an_object_that_is_no_middleware_is_refused(foreign: Any) -> None:
+def test_object_that_is_not_a_middleware_is_refused(foreign: Any) -> None:
     text = refusal(foreign)
     assert repr(foreign) in text
     assert "is not a MiddlewareBase instance: derive its class from agentrt.MiddlewareBase" in text
@@ -47,7 +47,7 @@ def test_the_same_instance_twice_is_refused() -> None:
     assert "make two instances" in text
 
 
-def test_two_instances_of_one_class_are_welcome() -> None:
+def test_two_instances_of_one_class_are_accepted() -> None:
     assert len(compiled(Guard("1"), Guard("2")).middlewares) == 2
 
 
@@ -62,7 +62,7 @@ def test_two_middlewares_with_one_explicit_key_are_refused() -> None:
 # Names of hooks
 
 
-def test_a_misspelt_hook_is_refused_with_the_nearest_name() -> None:
+def test_misspelt_hook_is_refused_with_the_nearest_name() -> None:
     class Misspelt(MiddlewareBase):
         async def on_resoning(self, agent, input_kwargs, next_handler):
             yield
@@ -74,7 +74,7 @@ def test_a_misspelt_hook_is_refused_with_the_nearest_name() -> None:
     )
 
 
-def test_a_method_named_like_a_hook_is_refused_though_it_is_like_none() -> None:
+def test_on_method_unlike_any_hook_is_refused() -> None:
     class Odd(MiddlewareBase):
         def on_zzz(self):
             pass
@@ -82,7 +82,7 @@ def test_a_method_named_like_a_hook_is_refused_though_it_is_like_none() -> None:
     assert "Odd.on_zzz is not a hook: rename the method, or put an underscore before it." in refusal(Odd())
 
 
-def test_a_misspelt_hook_that_was_inherited_is_refused() -> None:
+def test_inherited_misspelt_hook_is_refused() -> None:
     class Mixin:
         def on_replay(self):
             pass
@@ -93,7 +93,7 @@ def test_a_misspelt_hook_that_was_inherited_is_refused() -> None:
     assert "Mixed.on_replay is not a hook: did you mean on_reply?" in refusal(Mixed())
 
 
-def test_other_methods_and_plain_attributes_are_nobodys_business() -> None:
+def test_other_methods_and_plain_attributes_are_accepted() -> None:
     class Free(MiddlewareBase):
         on_by_default = True
 
@@ -120,7 +120,7 @@ def test_a_hook_assigned_on_the_instance_is_refused() -> None:
 # Shapes
 
 
-def test_a_coroutine_where_an_async_generator_is_due_is_refused() -> None:
+def test_coroutine_for_a_stream_hook_is_refused() -> None:
     class Wrong(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             return next_handler()
@@ -191,13 +191,13 @@ class CallableObject:
 
 
 @pytest.mark.parametrize("value", [None, CallableObject(), 3], ids=["None", "CallableObject", "int"])
-def test_a_hook_that_is_no_function_is_refused(value: Any) -> None:
+def test_hook_that_is_not_a_function_is_refused(value: Any) -> None:
     text = refusal(type("Wrong", (MiddlewareBase,), {"on_reply": value})())
     assert "Wrong.on_reply must be an async generator" in text
     assert f"but it is of type {type(value).__name__}" in text
 
 
-def test_every_layer_of_the_list_is_judged_not_only_the_first() -> None:
+def test_every_middleware_in_the_list_is_checked() -> None:
     class Wrong(MiddlewareBase):
         async def on_acting(self, agent, input_kwargs, next_handler):
             return next_handler()
@@ -243,7 +243,7 @@ def test_wrong_parameters_of_a_transformer_are_refused() -> None:
     assert "Onion.on_system_prompt must take (self, agent, current_prompt)" in refusal(Onion())
 
 
-async def test_parameters_may_have_other_names_and_defaults_and_be_collected() -> None:
+async def test_parameters_may_be_renamed_defaulted_or_variadic() -> None:
     class Free(MiddlewareBase):
         async def on_reasoning(self, conversation, kwargs, following, more=None):
             async for item in following():
@@ -293,7 +293,7 @@ async def test_a_hook_decorated_with_wraps_is_accepted_and_runs() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-async def test_a_decorator_may_hand_over_what_the_next_layer_gives_and_the_stream_is_closed_all_the_same(place) -> None:
+async def test_stream_passed_through_by_a_decorator_is_still_closed(place) -> None:
     def stepping_aside(hook):
         @functools.wraps(hook)
         def wrapper(self, agent, input_kwargs, next_handler):
@@ -318,7 +318,7 @@ async def test_a_decorator_may_hand_over_what_the_next_layer_gives_and_the_strea
     assert logs[0] == logs[1]
 
 
-def test_a_decorated_hook_is_judged_by_the_function_inside() -> None:
+def test_decorated_hook_is_checked_by_the_function_inside() -> None:
     class Decorated(MiddlewareBase):
         @logged
         @logged
@@ -434,7 +434,7 @@ class AlsoInnermost(MiddlewareBase):
     position = "innermost"
 
 
-def test_several_outermost_form_a_prefix_and_several_innermost_a_suffix() -> None:
+def test_outermost_form_a_prefix_and_innermost_a_suffix() -> None:
     compiled(Outermost(), AlsoOutermost(), Plain(), Innermost(), AlsoInnermost())
     compiled(AlsoOutermost(), Outermost(), AlsoInnermost(), Innermost())
 
@@ -471,14 +471,14 @@ class Child(Plain):
 
 
 @pytest.mark.parametrize("other", [Plain(), Guard("1"), Child()])
-def test_wraps_wants_the_others_later_in_the_list(other: MiddlewareBase) -> None:
+def test_wraps_requires_the_others_later_in_the_list(other: MiddlewareBase) -> None:
     name = type(other).__name__
     compiled(Wraps(), other)
     assert f"Wraps must wrap {name}, but stands inside it: put Wraps before {name}" in refusal(other, Wraps())
 
 
 @pytest.mark.parametrize("other", [Plain(), Guard("1"), Child()])
-def test_wrapped_by_wants_the_others_earlier_in_the_list(other: MiddlewareBase) -> None:
+def test_wrapped_by_requires_the_others_earlier_in_the_list(other: MiddlewareBase) -> None:
     name = type(other).__name__
     compiled(other, WrappedBy())
     text = refusal(WrappedBy(), other)
@@ -486,7 +486,7 @@ def test_wrapped_by_wants_the_others_earlier_in_the_list(other: MiddlewareBase) 
 
 
 @pytest.mark.parametrize("wanted", [Plain, "Plain"])
-def test_requires_wants_the_other_anywhere_in_the_list(wanted: Any) -> None:
+def test_requires_accepts_the_other_anywhere_in_the_list(wanted: Any) -> None:
     class Needy(MiddlewareBase):
         requires = (wanted,)
 

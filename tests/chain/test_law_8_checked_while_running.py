@@ -1,4 +1,4 @@
-"""Law 8: what a hook must not produce is noticed where the chain ends, and told with the hook and its layers."""
+"""Law 8: what a hook must not produce is noticed where the chain ends, and reported with the hook and its layers."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ class Returns(MiddlewareBase):
 
 
 @pytest.mark.parametrize("hook", STREAMS)
-async def test_a_wrong_item_is_told_with_the_hook_and_its_layers(hook: str) -> None:
+async def test_wrong_item_error_names_the_hook_and_its_layers(hook: str) -> None:
     with pytest.raises(ChainContractError) as caught:
         await texts(enter(compiled(Guard("1"), Yields("a text")), hook, Log()))
     text = str(caught.value)
@@ -49,7 +49,7 @@ async def test_a_wrong_item_is_told_with_the_hook_and_its_layers(hook: str) -> N
     assert text.endswith("but 'a text' came out of it; its layers are Guard > Yields")
 
 
-async def test_the_types_that_may_flow_are_named() -> None:
+async def test_wrong_item_error_names_the_types_that_may_flow() -> None:
     with pytest.raises(ChainContractError, match=r"^on_reply passes on AgentEvent or Msg, but None came"):
         await texts(enter(compiled(Yields(None)), "on_reply", Log()))
     with pytest.raises(ChainContractError, match=r"^on_acting passes on ToolChunk or ToolResponse, but 1 came"):
@@ -63,13 +63,13 @@ async def test_a_wrong_item_does_not_reach_the_consumer() -> None:
         await anext(stream)
 
 
-async def test_a_very_long_item_is_cut() -> None:
+async def test_long_item_is_cut_in_the_error() -> None:
     with pytest.raises(ChainContractError) as caught:
         await texts(enter(compiled(Yields("x" * 100_000)), "on_reasoning", Log()))
     assert len(str(caught.value)) < 500
 
 
-async def test_layers_may_speak_another_language_among_themselves() -> None:
+async def test_layers_may_exchange_other_items_among_themselves() -> None:
     class Translate(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -78,7 +78,7 @@ async def test_layers_may_speak_another_language_among_themselves() -> None:
     assert await texts(enter(compiled(Translate(), Yields("a", "b")), "on_reasoning", Log())) == ["A", "B"]
 
 
-async def test_a_child_of_an_item_type_may_flow() -> None:
+async def test_subclass_of_an_item_type_may_flow() -> None:
     class Child(ToolChunk):
         pass
 
@@ -87,7 +87,7 @@ async def test_a_child_of_an_item_type_may_flow() -> None:
     await stream.aclose()
 
 
-async def test_of_two_middlewares_of_one_class_the_keys_tell_them_apart() -> None:
+async def test_keys_tell_middlewares_of_one_class_apart_in_errors() -> None:
     with pytest.raises(ChainContractError, match=r"its layers are Guard > Guard \('Guard#2'\) > Yields$"):
         await texts(enter(compiled(Guard("1"), Guard("2"), Yields(0)), "on_reasoning", Log()))
 
@@ -95,7 +95,7 @@ async def test_of_two_middlewares_of_one_class_the_keys_tell_them_apart() -> Non
 # The last item
 
 
-async def test_a_reply_without_its_message_is_told() -> None:
+async def test_reply_without_its_message_is_an_error() -> None:
     with pytest.raises(MissingTerminalError) as caught:
         await texts(enter(compiled(Guard("1"), Yields(event("a"))), "on_reply", Log()))
     text = str(caught.value)
@@ -103,29 +103,29 @@ async def test_a_reply_without_its_message_is_told() -> None:
     assert "its layers are Guard > Yields: one of them did not pass on what next_handler() gave" in text
 
 
-async def test_an_empty_acting_stream_is_told() -> None:
+async def test_empty_acting_stream_is_an_error() -> None:
     with pytest.raises(MissingTerminalError, match=r"^on_acting must end with one ToolResponse, but nothing came; "):
         await texts(enter(compiled(Yields()), "on_acting", Log()))
 
 
-async def test_a_message_that_is_not_the_last_item_is_not_the_end() -> None:
+async def test_message_that_is_not_the_last_item_is_not_the_terminal() -> None:
     with pytest.raises(MissingTerminalError):
         await texts(enter(compiled(Yields(message("a"), event("b"))), "on_reply", Log()))
 
 
-async def test_the_items_before_a_missing_end_are_delivered() -> None:
+async def test_items_before_a_missing_terminal_are_delivered() -> None:
     stream = enter(compiled(Yields(event("a"), event("b"))), "on_reply", Log())
     assert [(await anext(stream)).name, (await anext(stream)).name] == ["a", "b"]
     with pytest.raises(MissingTerminalError):
         await anext(stream)
 
 
-async def test_a_hook_without_a_fixed_end_may_end_with_anything_and_with_nothing() -> None:
+async def test_hook_without_a_terminal_may_end_with_anything() -> None:
     assert await texts(enter(compiled(Yields()), "on_reasoning", Log())) == []
     assert await texts(enter(compiled(Yields(message("a"))), "on_reasoning", Log())) == ["a"]
 
 
-async def test_a_consumer_that_leaves_before_the_end_is_told_nothing() -> None:
+async def test_consumer_that_leaves_early_gets_no_missing_terminal() -> None:
     stream = enter(compiled(Guard("1")), "on_reply", Log())
     await anext(stream)
     await stream.aclose()
@@ -135,7 +135,7 @@ async def test_a_consumer_that_leaves_before_the_end_is_told_nothing() -> None:
 
 
 @pytest.mark.parametrize("result", [None, "text", 1, ["list"], (each for each in "sync")])
-async def test_a_result_that_is_neither_response_nor_stream_is_told_with_its_layer(result: Any) -> None:
+async def test_wrong_result_error_names_the_layer_that_returned_it(result: Any) -> None:
     with pytest.raises(ChainContractError) as caught:
         await enter(compiled(Guard("1"), Returns(result)), "on_model_call", Log())
     assert str(caught.value) == (
@@ -143,7 +143,7 @@ async def test_a_result_that_is_neither_response_nor_stream_is_told_with_its_lay
     )
 
 
-async def test_a_wrong_result_of_the_core_is_the_cores() -> None:
+async def test_wrong_result_of_the_core_is_blamed_on_the_core() -> None:
     async def call_model(agent: Log, **values: Any) -> Any:
         return "text"
 
@@ -167,7 +167,7 @@ async def test_a_wrong_result_can_be_caught_by_the_layer_that_gets_it() -> None:
     assert agent == ["caught"]
 
 
-async def test_of_two_middlewares_of_one_class_the_one_that_returned_it_is_named() -> None:
+async def test_wrong_result_error_names_the_right_one_of_one_class() -> None:
     class Maybe(MiddlewareBase):
         def __init__(self, key: str) -> None:
             self.key = key
@@ -180,7 +180,7 @@ async def test_of_two_middlewares_of_one_class_the_one_that_returned_it_is_named
     assert str(caught.value).endswith(", but Maybe ('second') returned 'text'")
 
 
-async def test_a_wrong_result_is_not_blamed_on_the_layer_that_got_it() -> None:
+async def test_wrong_result_is_not_blamed_on_the_layer_that_gets_it() -> None:
     with pytest.raises(ChainContractError) as caught:
         await enter(compiled(Guard("1"), Returns("text")), "on_model_call", Log())
     assert not any("Guard" in note for note in getattr(caught.value, "__notes__", []))
@@ -212,7 +212,7 @@ async def test_a_hook_that_returns_nothing_must_return_none() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 1, b"bytes"])
-async def test_a_prompt_that_is_no_text_is_told_with_its_layer(value: Any) -> None:
+async def test_prompt_that_is_not_a_str_names_its_layer(value: Any) -> None:
     with pytest.raises(ChainContractError) as caught:
         await enter(compiled(Returns(value)), "on_system_prompt", Log())
     assert str(caught.value) == (
@@ -220,7 +220,7 @@ async def test_a_prompt_that_is_no_text_is_told_with_its_layer(value: Any) -> No
     )
 
 
-async def test_a_layer_never_sees_a_prompt_that_is_no_text() -> None:
+async def test_layer_never_sees_a_prompt_that_is_not_a_str() -> None:
     class Never(MiddlewareBase):
         async def on_system_prompt(self, agent, current_prompt):
             agent.append(current_prompt)

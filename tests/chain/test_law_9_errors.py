@@ -68,7 +68,7 @@ MOMENTS += [("on_model_call", "before"), ("on_model_call", "after"), ("on_system
 
 
 @pytest.mark.parametrize(("hook", "moment"), MOMENTS)
-async def test_an_error_of_a_layer_leaves_as_it_is_with_one_note_that_names_the_layer(hook: str, moment: str) -> None:
+async def test_error_of_a_layer_is_unchanged_with_one_note_naming_it(hook: str, moment: str) -> None:
     error = LookupError("original")
     caught, notes = await failure(compiled(Guard("1"), Raise(error, moment), Guard("2")), hook)
     assert caught is error
@@ -108,7 +108,7 @@ async def test_an_error_raised_three_times_has_one_note(hook: str) -> None:
     assert len(notes) == 1
 
 
-async def test_an_error_that_a_retry_saw_three_times_has_one_note() -> None:
+async def test_error_seen_three_times_by_a_retry_has_one_note() -> None:
     class Retry(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             for attempt in range(3):
@@ -124,7 +124,7 @@ async def test_an_error_that_a_retry_saw_three_times_has_one_note() -> None:
     assert "raised by Raise in" in notes[0]
 
 
-async def test_the_notes_of_others_are_kept() -> None:
+async def test_notes_added_by_others_are_kept() -> None:
     error = LookupError()
     error.add_note("mine")
     _, notes = await failure(compiled(Raise(error)), "on_reasoning")
@@ -134,14 +134,14 @@ async def test_the_notes_of_others_are_kept() -> None:
 
 @pytest.mark.parametrize("hook", HOOK_NAMES)
 @pytest.mark.parametrize("guilty", ["first", "second"])
-async def test_of_two_middlewares_of_one_class_the_guilty_one_is_named(hook: str, guilty: str) -> None:
+async def test_guilty_one_of_two_middlewares_of_one_class_is_named(hook: str, guilty: str) -> None:
     error = LookupError()
     layers = [Raise(error, "before" if name == guilty else "never", name) for name in ("first", "second")]
     _, [note] = await failure(compiled(*layers), hook)
     assert f"raised by Raise ('{guilty}') in {hook}" in note
 
 
-async def test_a_layer_that_holds_another_one_is_not_mistaken_for_it() -> None:
+async def test_layer_that_refers_to_another_is_not_mistaken_for_it() -> None:
     class Peer(MiddlewareBase):
         peer: Any = None
 
@@ -158,7 +158,7 @@ async def test_a_layer_that_holds_another_one_is_not_mistaken_for_it() -> None:
     assert "('second')" in note
 
 
-async def test_an_error_in_a_helper_of_a_layer_is_the_layers() -> None:
+async def test_error_in_a_helper_of_a_layer_names_the_layer() -> None:
     class Helped(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             async for item in self.relay(next_handler()):
@@ -173,7 +173,7 @@ async def test_an_error_in_a_helper_of_a_layer_is_the_layers() -> None:
     assert "raised by Helped in on_reasoning" in note
 
 
-async def test_a_layer_that_raises_another_error_instead_is_the_one_that_raised() -> None:
+async def test_layer_that_translates_an_error_is_named() -> None:
     class Translate(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             try:
@@ -187,7 +187,7 @@ async def test_a_layer_that_raises_another_error_instead_is_the_one_that_raised(
     assert isinstance(caught.__cause__, LookupError)
 
 
-async def test_a_layer_that_raises_it_again_is_not_the_one_that_raised() -> None:
+async def test_layer_that_reraises_an_error_is_not_named() -> None:
     class Again(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             try:
@@ -200,7 +200,7 @@ async def test_a_layer_that_raises_it_again_is_not_the_one_that_raised() -> None
     assert "raised by Raise in" in note
 
 
-async def test_an_inherited_hook_and_its_child_are_told_apart() -> None:
+async def test_inherited_hook_and_its_override_are_told_apart() -> None:
     class Child(Raise):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return await super().on_model_call(agent, input_kwargs, next_handler)
@@ -212,7 +212,7 @@ async def test_an_inherited_hook_and_its_child_are_told_apart() -> None:
     assert "raised by Raise in" in note
 
 
-async def test_the_breach_of_a_contract_found_at_the_end_of_the_chain_names_no_layer() -> None:
+async def test_contract_error_at_the_end_of_the_chain_gets_no_note() -> None:
     class Wrong(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             yield "text"
@@ -245,7 +245,7 @@ async def test_an_error_in_the_stream_of_the_core_has_no_note() -> None:
 
 
 class Pieces:
-    """A stream that is no generator, as those of models are that read a connection."""
+    """A stream that is not a generator, as those of models that read a connection."""
 
     def __aiter__(self) -> "Pieces":
         return self
@@ -288,7 +288,7 @@ class ReturnPieces(MiddlewareBase):
         return Pieces()
 
 
-async def test_error_in_a_stream_object_names_the_layer_that_returned_it() -> None:
+async def test_error_in_a_stream_object_names_the_layer_returning_it() -> None:
     _, [note] = await failure(compiled(Relay(), ReturnPieces("1")), "on_model_call")
     assert "raised by ReturnPieces ('1') in on_model_call" in note
 
@@ -299,7 +299,7 @@ async def test_error_in_stream_objects_of_one_class_names_no_layer() -> None:
     assert notes == []
 
 
-async def test_an_error_in_the_stream_of_the_core_has_no_note_though_a_layer_reads_it() -> None:
+async def test_error_in_the_stream_of_the_core_is_not_the_readers() -> None:
     class Drain(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             async for item in await next_handler():
@@ -310,7 +310,7 @@ async def test_an_error_in_the_stream_of_the_core_has_no_note_though_a_layer_rea
     assert notes == []
 
 
-async def test_an_error_in_a_wrapper_that_a_layer_returned_names_the_layer() -> None:
+async def test_error_in_a_wrapper_stream_names_the_layer() -> None:
     class Wrap(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return self.relay(await next_handler())
@@ -325,7 +325,7 @@ async def test_an_error_in_a_wrapper_that_a_layer_returned_names_the_layer() -> 
     assert "raised by Wrap in on_model_call" in notes[0]
 
 
-async def test_of_two_middlewares_of_one_class_the_one_whose_wrapper_raised_is_named() -> None:
+async def test_error_in_a_wrapper_names_the_right_one_of_one_class() -> None:
     class Wrap(MiddlewareBase):
         def __init__(self, key: str) -> None:
             self.key = key
@@ -347,7 +347,7 @@ async def test_of_two_middlewares_of_one_class_the_one_whose_wrapper_raised_is_n
     assert "('second')" in note
 
 
-async def test_an_error_of_a_core_that_returns_a_stream_made_elsewhere_has_no_note() -> None:
+async def test_error_of_a_core_stream_made_elsewhere_has_no_note() -> None:
     async def elsewhere() -> Any:
         yield event("a")
         raise LookupError
@@ -424,7 +424,7 @@ def nested(outer: list[Any], inner: list[Any], **cores: Any) -> Chains:
     return compiled(*outer, on_reply=reply)
 
 
-async def test_an_error_of_an_inner_chain_is_noted_there_and_only_there() -> None:
+async def test_error_of_an_inner_chain_is_noted_there_only() -> None:
     _, [note] = await failure(nested([Guard("1")], [Through(), Raise(LookupError())]), "on_reply")
     assert "raised by Raise in on_reasoning" in note
 
@@ -435,20 +435,20 @@ async def test_an_error_of_the_core_of_an_inner_chain_has_no_note() -> None:
     assert notes == []
 
 
-async def test_a_class_that_stands_in_both_chains_is_not_blamed_for_the_core() -> None:
+async def test_class_in_both_chains_is_not_blamed_for_the_core() -> None:
     core = raising_core("on_reasoning", LookupError())
     _, notes = await failure(nested([Guard("1")], [Guard("2")], on_reasoning=core), "on_reply")
     assert notes == []
 
 
-async def test_an_error_of_an_outer_chain_around_an_inner_one_is_the_outer_layers() -> None:
+async def test_error_of_an_outer_layer_names_it_not_the_inner_chain() -> None:
     chains = nested([Guard("1"), Raise(LookupError(), "mid")], [Through()])
     _, [note] = await failure(chains, "on_reply")
     assert "raised by Raise in on_reply" in note
 
 
 class BothHooks(MiddlewareBase):
-    """One function serves two hooks, and raises in that of the round if it is told to."""
+    """One function serves two hooks, and raises in the hook of the round if it has an error."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -462,7 +462,7 @@ class BothHooks(MiddlewareBase):
     on_reply = on_reasoning = _both
 
 
-async def test_a_function_that_serves_two_hooks_is_not_blamed_for_the_core_below_both() -> None:
+async def test_function_of_two_hooks_is_not_blamed_for_the_core() -> None:
     layers = [BothHooks()]
     _, notes = await failure(
         nested(layers, layers, on_reasoning=raising_core("on_reasoning", LookupError())), "on_reply"
@@ -470,7 +470,7 @@ async def test_a_function_that_serves_two_hooks_is_not_blamed_for_the_core_below
     assert notes == []
 
 
-async def test_a_function_that_serves_two_hooks_is_named_with_the_one_in_which_it_raised() -> None:
+async def test_function_of_two_hooks_is_named_with_the_right_hook() -> None:
     layers = [BothHooks(LookupError())]
     _, [note] = await failure(nested(layers, layers), "on_reply")
     assert "raised by BothHooks in on_reasoning" in note

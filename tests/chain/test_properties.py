@@ -234,7 +234,7 @@ Deliver = Callable[[str], Any]
 
 
 class Unwind(BaseException):
-    """Leaves what a layer was reading: nothing on the way may catch it but the one that it is meant for."""
+    """Leaves what a layer was reading: only the one that it is meant for may catch it."""
 
 
 class Cancelled(BaseException):
@@ -467,7 +467,9 @@ consumers = st.builds(Consumer, st.sampled_from(["drain", "leave", "cancel"]), s
 @BACKENDS
 @check_many
 @given(layers_of([*BEHAVIOUR, *OFTEN]), cores, consumers)
-def test_a_stream_does_what_the_model_says(backend: str, layers: list[Base], core: Core, consumer: Consumer) -> None:
+def test_stream_chain_behaves_as_the_model_does(
+    backend: str, layers: list[Base], core: Core, consumer: Consumer
+) -> None:
     model = Model(layers, core)
     expected = predicted(model, consumer)
     outcome, trace = anyio.run(observed, layers, core, consumer, backend=backend)
@@ -480,7 +482,7 @@ def test_a_stream_does_what_the_model_says(backend: str, layers: list[Base], cor
 
 
 class Source:
-    """A stream that tells of its closing, though it may never have been started."""
+    """A stream that records its closing, even if it was never started."""
 
     def __init__(self, trace: Trace, pieces: list[str], error: Boom | None = None) -> None:
         self.trace, self.left, self.error = trace, pieces[::-1], error
@@ -795,7 +797,9 @@ ask_consumers = st.builds(Consumer, st.sampled_from(["drain", "leave", "cancel"]
 @BACKENDS
 @check_many
 @given(layers_of(list(ASK_BEHAVIOUR)), ask_cores, ask_consumers)
-def test_a_call_does_what_the_model_says(backend: str, layers: list[Base], core: AskCore, consumer: Consumer) -> None:
+def test_call_chain_behaves_as_the_model_does(
+    backend: str, layers: list[Base], core: AskCore, consumer: Consumer
+) -> None:
     model = AskModel(layers, core)
     expected = predicted_answer(model, consumer)
     outcome, got, trace = anyio.run(observed_answer, layers, core, consumer, backend=backend)

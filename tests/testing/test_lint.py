@@ -134,12 +134,12 @@ def agent(*layers: MiddlewareBase, script: Any = None) -> Agent:
         (InAScope, r"InAScope\.on_reasoning yields inside an open cancel scope or task group"),
     ],
 )
-async def test_the_one_layer_of_three_that_breaks_a_contract_is_named(middleware, words):
+async def test_layer_that_breaks_the_contract_is_named(middleware, words):
     layers = lint([Outside(), middleware(), Inside()])
     with pytest.raises(ChainContractError, match=f"^{words}"):
         await agent(*layers).reply("go")
-    told = {repr(each): each.problems for each in layers if isinstance(each, Lint)}
-    assert [name for name, problems in told.items() if problems] == [f"Lint({middleware.__name__})"]
+    problems_by_lint = {repr(each): each.problems for each in layers if isinstance(each, Lint)}
+    assert [name for name, problems in problems_by_lint.items() if problems] == [f"Lint({middleware.__name__})"]
 
 
 class ChangesWhatIsPrinted(Innocent):
@@ -148,7 +148,7 @@ class ChangesWhatIsPrinted(Innocent):
         await next_handler()
 
 
-async def test_of_a_message_that_was_changed_where_it_is_printed_the_layer_is_named():
+async def test_layer_that_changes_a_printed_message_is_named():
     layers = lint([Outside(), ChangesWhatIsPrinted(), Inside()])
     with pytest.raises(ChainContractError, match=r"^ChangesWhatIsPrinted\.on_print changed the msg that it was given"):
         await agent(*layers).reply("go")
@@ -166,7 +166,7 @@ class ChangesWhatIsObserved(Innocent):
 
 
 @pytest.mark.parametrize("order", [(Hears, ChangesWhatIsObserved), (ChangesWhatIsObserved, Hears)])
-async def test_of_a_message_that_was_changed_where_it_is_observed_the_layer_is_named(order):
+async def test_layer_that_changes_an_observed_message_is_named(order):
     layers = lint([each() for each in order])
     with pytest.raises(
         ChainContractError, match=r"^ChangesWhatIsObserved\.on_observe changed the msg that it was given"
@@ -199,14 +199,14 @@ class ScopeOfAnIterator(Innocent):
 
 @pytest.mark.parametrize(("middleware", "does"), [(ScopeOfACall, "returns"), (ScopeOfAnIterator, "yields")])
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])  # a loop of its own, since they leave their scopes open in it
-def test_a_scope_that_nobody_can_leave_any_more_is_blamed_on_who_opened_it(loop, middleware, does):
+def test_scope_that_cannot_be_left_is_blamed_on_its_opener(loop, middleware, does):
     with pytest.raises(
         ChainContractError, match=rf"^{middleware.__name__}\.on_model_call {does} inside an open cancel"
     ):
         anyio.run(agent(*lint([Outside(), middleware(), Inside()])).reply, "go", backend=loop)
 
 
-async def test_layers_that_keep_the_contract_give_the_same_events_with_and_without_lint():
+async def test_lint_does_not_change_events_of_correct_layers():
     plain = await order_of(agent(Outside(), Inside()))
     layers = lint([Outside(), Inside()])
     assert await order_of(agent(*layers)) == plain
@@ -217,7 +217,7 @@ async def test_layers_that_keep_the_contract_give_the_same_events_with_and_witho
     ]
 
 
-async def test_a_model_that_breaks_the_contract_is_not_blamed_on_a_layer():
+async def test_model_that_breaks_the_contract_is_not_a_layers_fault():
     stream = [ChatResponse([TextBlock("a")], False), ChatResponse([TextBlock("a")]), ChatResponse([TextBlock("b")])]
     layers = lint([Outside()])
 
@@ -233,7 +233,7 @@ async def test_a_model_that_breaks_the_contract_is_not_blamed_on_a_layer():
         await Agent("tester", model=Model([]), middlewares=layers).reply("go")
 
 
-async def test_a_lint_stands_wherever_the_layer_may_that_it_watches():
+async def test_lint_takes_the_position_of_the_layer_it_watches():
     class First(Innocent):
         position = "outermost"
 
