@@ -80,7 +80,7 @@ class RemoteChatModel(ChatModelBase):
         self._import_sdk()
         key_variable = connection.get("key_variable", self._key_variable)
         self._key = read_key(connection.get("api_key"), key_variable, cls)
-        # Wrapped, so that neither `vars(model)` nor a traceback with local variables shows what may be secret.
+        # Wrapped, so that `vars(model)` does not show what may be secret.
         headers = connection.get("extra_headers") or {}
         self._extra_headers = {name: SecretStr(value) for name, value in headers.items()}
         self._extra_body = dict(connection.get("extra_body") or {})

@@ -105,8 +105,7 @@ class ProviderErrors:
         A secret that is spelt in another way (as an entity, percent-encoded, with `\\u0041`), or has tags or space
         within it, is found too, and the text is then returned in plain characters.
         """
-        long_secrets = [secret for secret in self.secrets if len("".join(secret.split())) >= _MIN_SECRET_LENGTH]
-        patterns = [_secret_pattern(secret) for secret in long_secrets]
+        patterns = self._secret_patterns()
         text = _mask(text, patterns)
         # One spelling may hide another (an entity within percent signs), so each step decodes what the last one left.
         decoded = text
@@ -165,6 +164,17 @@ class ProviderErrors:
         """Return the words that say how to give a key."""
         return f"set {self.key_variable} or give api_key=..." if self.key_variable else "give api_key=..."
 
+    def _secret_patterns(self) -> list[re.Pattern[str]]:
+        patterns = []
+        for secret in self.secrets:
+            spellings = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], escape(secret)}
+            # The longest first, or the rest of a longer spelling would remain behind the mask of a shorter one.
+            longest_first = sorted(("".join(spelling.split()) for spelling in spellings), key=len, reverse=True)
+            if len("".join(secret.split())) >= _MIN_SECRET_LENGTH:
+                pattern = "|".join(_GAP.join(map(re.escape, spelling)) for spelling in longest_first)
+                patterns.append(re.compile(pattern, re.IGNORECASE))
+        return patterns
+
     def _remedy(self, status: int, headers: Mapping[str, str]) -> str:
         if status == 401:
             return f"; check the key: {self.how_to_give_a_key()}"
@@ -187,13 +197,6 @@ def json_or_text(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def _secret_pattern(secret: str) -> re.Pattern[str]:
-    spellings = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], escape(secret)}
-    # The longest first, or the rest of a longer spelling would remain behind the mask of a shorter one.
-    longest_first = sorted(("".join(spelling.split()) for spelling in spellings), key=len, reverse=True)
-    return re.compile("|".join(_GAP.join(map(re.escape, spelling)) for spelling in longest_first), re.IGNORECASE)
 
 
 def _mask(text: str, patterns: Iterable[re.Pattern[str]]) -> str:
