@@ -43,7 +43,7 @@ def text_of(messages: list[Msg]) -> str:
     return text
 
 
-def heard(told: list[Msg]) -> list[tuple[str, str]]:
+def speeches_in(told: list[Msg]) -> list[tuple[str, str]]:
     """Read a transcript as a stranger would: who said what, in order."""
     text = "".join(msg.get_text_content("") or "" for msg in told if msg.role == "user").partition("\n")[2]
     said: list[tuple[str, str]] = []
@@ -75,7 +75,7 @@ said = st.lists(st.tuples(names, (words | st.text()).filter(bool), st.sampled_fr
 def test_no_words_are_lost_and_each_has_its_speaker(said: list[tuple[str, str, str]]) -> None:
     told = transcribe([Msg(name, text, role) for name, text, role in said])  # type: ignore[arg-type]
 
-    assert heard(told) == [(name, text) for name, text, _ in said]
+    assert speeches_in(told) == [(name, text) for name, text, _ in said]
 
 
 @pytest.mark.parametrize("end", [*LINE_ENDS, "\r\n"])

@@ -39,11 +39,11 @@ def result(id: str = "c1", output: Any = "3") -> ToolResultBlock:
     return ToolResultBlock(id, "add", output)
 
 
-def said(*blocks: ContentBlock) -> list[dict[str, Any]]:
+def assistant_messages(*blocks: ContentBlock) -> list[dict[str, Any]]:
     return format_openai([AssistantMsg("a", list(blocks))])
 
 
-def asked(*blocks: ContentBlock, name: str = "user") -> Any:
+def user_content(*blocks: ContentBlock, name: str = "user") -> Any:
     (message,) = format_openai([UserMsg(name, list(blocks))])
     return message["content"]
 
@@ -66,7 +66,7 @@ def test_each_speaker_has_a_role() -> None:
 
 
 def test_rounds_of_a_reply_become_messages_of_their_own() -> None:
-    reply = said(
+    reply = assistant_messages(
         ThinkingBlock("hm"),
         TextBlock("I add."),
         call("c1", '{"a": 1}'),
@@ -91,7 +91,7 @@ def test_rounds_of_a_reply_become_messages_of_their_own() -> None:
 
 
 def test_a_call_without_a_result_gets_a_substitute() -> None:
-    messages = said(call("c1"), call("c2"), result("c2"))
+    messages = assistant_messages(call("c1"), call("c2"), result("c2"))
 
     assert shape(messages) == "assistant(2) tool:c1 tool:c2"
     assert "no result" in messages[1]["content"]
@@ -105,21 +105,21 @@ def test_a_result_may_be_in_another_message_than_its_call() -> None:
 
 
 def test_a_result_without_its_call_is_a_note() -> None:
-    messages = said(result("gone", "42"), TextBlock("So."))
+    messages = assistant_messages(result("gone", "42"), TextBlock("So."))
 
     assert shape(messages) == "user assistant"
     assert "42" in messages[0]["content"]
 
 
 def test_an_id_that_is_used_again_belongs_to_the_latest_call() -> None:
-    messages = said(call("c"), result("c", "one"), call("c"), result("c", "two"))
+    messages = assistant_messages(call("c"), result("c", "one"), call("c"), result("c", "two"))
 
     assert [each["content"] for each in messages if each["role"] == "tool"] == ["one", "two"]
 
 
 def test_images_of_a_result_follow_in_a_message_of_the_user() -> None:
     output = [TextBlock("a chart"), DataBlock(PNG)]
-    messages = said(call("c1"), call("c2"), result("c1", output), result("c2"))
+    messages = assistant_messages(call("c1"), call("c2"), result("c1", output), result("c2"))
 
     assert shape(messages) == "assistant(2) tool:c1 tool:c2 user"
     assert messages[1]["content"].startswith("a chart\n(image/png:")
@@ -128,7 +128,7 @@ def test_images_of_a_result_follow_in_a_message_of_the_user() -> None:
 
 @pytest.mark.parametrize("output", ["", [], [TextBlock("")]])
 def test_a_result_is_never_empty(output: Any) -> None:
-    assert said(call(), result(output=output))[1]["content"] == "(no output)"
+    assert assistant_messages(call(), result(output=output))[1]["content"] == "(no output)"
 
 
 @pytest.mark.parametrize("output", ["", []])
@@ -136,7 +136,7 @@ def test_a_result_is_never_empty(output: Any) -> None:
 def test_an_empty_failed_result_does_not_pass_for_a_success(state: str, output: Any) -> None:
     failed = ToolResultBlock("c1", "add", output, ToolResultState(state))
 
-    assert said(call(), failed)[1]["content"] == f"({state})"
+    assert assistant_messages(call(), failed)[1]["content"] == f"({state})"
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ def test_an_empty_failed_result_does_not_pass_for_a_success(state: str, output: 
     ],
 )
 def test_arguments_are_always_a_json_object(text: str, wanted: Any) -> None:
-    (function,) = [each["function"] for each in said(call(input=text))[0]["tool_calls"]]
+    (function,) = [each["function"] for each in assistant_messages(call(input=text))[0]["tool_calls"]]
 
     assert json.loads(function["arguments"]) == wanted
 
 
 def test_ids_and_names_fit_the_limits_of_the_api() -> None:
-    message, answer = said(call("x" * 100, name="get weather!"), result("x" * 100))
+    message, answer = assistant_messages(call("x" * 100, name="get weather!"), result("x" * 100))
 
     assert message["tool_calls"][0]["id"] == answer["tool_call_id"]
     assert len(answer["tool_call_id"]) <= 40
@@ -196,11 +196,11 @@ def test_a_users_name_is_sent_as_the_api_takes_it(name: str, wanted: str | None)
     ],
 )
 def test_media_is_sent_as_the_api_takes_it(block: DataBlock, part: dict[str, Any]) -> None:
-    assert asked(TextBlock("Look:"), block) == [{"type": "text", "text": "Look:"}, part]
+    assert user_content(TextBlock("Look:"), block) == [{"type": "text", "text": "Look:"}, part]
 
 
 def test_a_text_file_is_read_out() -> None:
-    assert asked(DataBlock(Base64Source(ENCODED, "text/plain"), "a.txt")) == "a.txt:\nGrüße"
+    assert user_content(DataBlock(Base64Source(ENCODED, "text/plain"), "a.txt")) == "a.txt:\nGrüße"
 
 
 @pytest.mark.parametrize(
@@ -216,11 +216,11 @@ def test_a_text_file_is_read_out() -> None:
     ],
 )
 def test_what_the_api_does_not_take_leaves_a_note(block: DataBlock, words: str) -> None:
-    assert words in asked(block)
+    assert words in user_content(block)
 
 
 def test_an_image_that_the_assistant_made_leaves_a_note() -> None:
-    assert "image/png" in said(DataBlock(PNG))[0]["content"]
+    assert "image/png" in assistant_messages(DataBlock(PNG))[0]["content"]
 
 
 def test_thinking_goes_back_only_since_the_users_last_message() -> None:

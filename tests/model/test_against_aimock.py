@@ -76,7 +76,7 @@ def words(message: dict[str, Any]) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or [])
 
 
-async def kept_of(agent: Agent, inputs: str) -> Msg:
+async def reply_kept_by(agent: Agent, inputs: str) -> Msg:
     """Return the message that the conversation keeps of a reply, with all its rounds."""
     await agent.reply(inputs)
     kept: Msg = agent.state.context[-1]
@@ -122,7 +122,7 @@ async def test_usage_that_the_server_leaves_out_is_never_nothing(setting: Settin
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_tool_is_called_and_its_result_sent_back(setting: Setting, stream: bool) -> None:
     agent = setting.agent(stream=stream)
-    kept = await kept_of(agent, "weather in Rome")
+    kept = await reply_kept_by(agent, "weather in Rome")
 
     assert kinds(kept) == ["text", "tool_call", "tool_result", "text"]
     assert kept.get_text_content() == "Let me look.\nIt is sunny in Rome."
@@ -136,7 +136,7 @@ async def test_a_tool_is_called_and_its_result_sent_back(setting: Setting, strea
 
 async def test_tools_are_called_in_rounds_of_one_conversation(setting: Setting) -> None:
     agent = setting.agent()
-    kept = await kept_of(agent, "plan a trip")
+    kept = await reply_kept_by(agent, "plan a trip")
     again = await agent.reply("plain")
 
     rounds = [{}, {"call_1": "sunny in Rome"}, {"call_1": "sunny in Rome", "call_2": "5"}]

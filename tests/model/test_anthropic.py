@@ -45,10 +45,10 @@ from tests.model.wire_anthropic import (
     line,
     model_on,
     redacted,
-    said,
     start,
     stop,
     text,
+    text_events,
     thinking,
     tool_use,
     usage,
@@ -86,7 +86,7 @@ async def answer(wire: Wire, **options: Any) -> ChatResponse:
 async def body_for(tool_choice: ToolChoice | None = None, messages: list[Msg] = HELLO, **options: Any) -> Event:
     """Return the body of the request that a call makes."""
     tools = options.pop("tools", ADD)
-    wire = Wire(said("ok"))
+    wire = Wire(text_events("ok"))
     stream: Any = await model_on(wire, **options)(messages, tools, tool_choice)
     await stream.aclose()
     return wire.bodies[0]
@@ -129,7 +129,7 @@ def the_environment_names_no_server(monkeypatch):
 
 async def test_the_request_holds_the_settings_of_the_model():
     options = {"model": OLDER, "temperature": 0.5, "top_p": 0.9, "stop": "END", "max_tokens": 99}
-    wire = Wire(said("ok"))
+    wire = Wire(text_events("ok"))
     model = model_on(
         wire, **options, extra_body={"metadata": {"user_id": "u"}}, extra_headers={"x-trace": "t-12345678"}
     )
@@ -227,7 +227,7 @@ THOUGHT = [ThinkingBlock("hm", signature="sig"), TextBlock("Hi.")]
 @pytest.mark.parametrize("thinking", [None, {"type": "adaptive", "display": "summarized"}])
 @pytest.mark.parametrize("headers", [{}, {"Anthropic-Beta": "one,two"}])
 async def test_the_api_is_asked_to_drop_thoughts_that_no_longer_fit(thinking, headers):
-    wire = Wire(said("ok"))
+    wire = Wire(text_events("ok"))
     model = model_on(wire, "claude-sonnet-5-5", thinking=thinking, extra_headers=headers)
     async for _ in await model([*HELLO, AssistantMsg("a", THOUGHT), *HELLO]):
         pass
@@ -245,7 +245,7 @@ async def test_a_block_binding_of_the_user_stays_as_it_is():
 
 @pytest.mark.parametrize(("model", "kind"), [("claude-sonnet-5-5", "between_tools"), ("claude-haiku-5-5", "disabled")])
 async def test_thoughts_are_left_out_when_the_api_cannot_drop_them(model, kind):
-    wire = Wire(said("ok"))
+    wire = Wire(text_events("ok"))
     async for _ in await model_on(wire, model, thinking={"type": kind})([*HELLO, AssistantMsg("a", THOUGHT), *HELLO]):
         pass
 
@@ -255,7 +255,7 @@ async def test_thoughts_are_left_out_when_the_api_cannot_drop_them(model, kind):
 
 
 async def test_models_that_do_not_bind_thoughts_get_no_block_binding():
-    wire = Wire(said("ok"))
+    wire = Wire(text_events("ok"))
     async for _ in await model_on(wire)([*HELLO, AssistantMsg("a", THOUGHT), *HELLO]):
         pass
 
@@ -388,14 +388,14 @@ def test_rules_of_another_type_are_refused_at_once(wrong):
 
 async def test_half_a_character_in_thinking_spoils_no_later_request():
     thoughts = [*thinking(0, "s1", "half \ud83c"), *thinking(1, "s2", "more")]
-    wire = Wire([start(), *thoughts, *tool_use(2, "1", "add", "{}"), *stop()], said("Tea."))
+    wire = Wire([start(), *thoughts, *tool_use(2, "1", "add", "{}"), *stop()], text_events("Tea."))
     await agent_on(wire).reply("What should I drink?")
     assert len(wire.bodies) == 2
 
 
 async def test_half_a_character_in_a_provider_part_spoils_no_request():
     found = {**FOUND, "content": [{"type": "web_search_result", "title": "half \ud83c", "url": "u"}]}
-    wire = Wire([start(), *block(0, QUERY), *block(1, found), *text(2, "Tea."), *stop()], said("More tea."))
+    wire = Wire([start(), *block(0, QUERY), *block(1, found), *text(2, "Tea."), *stop()], text_events("More tea."))
     agent = agent_on(wire)
     await agent.reply("What should I drink?")
     agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
@@ -519,7 +519,7 @@ async def test_the_model_may_be_an_application_in_this_process(stream):
 async def test_calls_that_come_interleaved_are_told_apart_by_index():
     one, two = tool_use(0, "t1", "add", '{"a": 1, ', '"b": 2}'), tool_use(1, "t2", "add", '{"a": 3, ', '"b": 4}')
     shuffled = [one[0], two[0], two[1], one[1], one[2], two[2], one[3], two[3]]
-    wire = Wire([start(), *shuffled, *stop("tool_use")], said("done"))
+    wire = Wire([start(), *shuffled, *stop("tool_use")], text_events("done"))
     reply = await whole_reply(wire, add)
 
     assert {each.id: each.output[0].text for each in reply.get_content_blocks("tool_result")} == {"t1": "3", "t2": "7"}
@@ -549,7 +549,9 @@ async def test_arguments_that_were_cut_short_never_reach_the_tool():
         ran.append(path)
         return "removed"
 
-    wire = Wire([start(), *tool_use(0, "t1", "remove", '{"path": "/a", "dry_r'), *stop("max_tokens")], said("Oh."))
+    wire = Wire(
+        [start(), *tool_use(0, "t1", "remove", '{"path": "/a", "dry_r'), *stop("max_tokens")], text_events("Oh.")
+    )
     reply = await whole_reply(wire, remove)
 
     assert ran == []
@@ -591,7 +593,7 @@ async def test_thinking_goes_back_exactly_as_it_came(thoughts, stream):
         *tool_use(9, "t1", "add", json.dumps(call["input"])),
     ]
     first: Any = [*events, *stop("tool_use")] if stream else message(*parts, call, reason="tool_use")
-    wire = Wire(first, said("Three.") if stream else message({"type": "text", "text": "Three."}))
+    wire = Wire(first, text_events("Three.") if stream else message({"type": "text", "text": "Three."}))
     await agent_on(wire, add, stream=stream, model=OLDER, thinking=BUDGET).reply("go")
 
     assert wire.bodies[1]["messages"][1]["content"] == [*parts, call]
@@ -607,7 +609,7 @@ async def test_a_signature_that_comes_twice_is_kept_once():
 
 
 async def test_a_conversation_of_tools_goes_back_and_forth():
-    wire = Wire(ADDED, said("Three."), said("Again."))
+    wire = Wire(ADDED, text_events("Three."), text_events("Again."))
     agent = agent_on(wire, add)
     first = await agent.reply("1 + 2?")
     await agent.reply("Again?")
@@ -717,7 +719,7 @@ async def test_an_unended_part_is_kept_and_its_wrong_input_is_shown():
 
 
 async def test_the_next_request_carries_back_what_server_tools_did():
-    wire = Wire([start(), *SEARCHED, *stop()], said("You are welcome."))
+    wire = Wire([start(), *SEARCHED, *stop()], text_events("You are welcome."))
     agent = agent_on(wire)
     await agent.reply("What should I drink?")
     agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
@@ -964,7 +966,7 @@ def without_ids(msg: Msg) -> list[tuple[Any, ...]]:
 async def test_however_the_bytes_are_cut_the_message_is_the_same(cuts):
     edges = sorted({0, len(BYTES), *cuts})
     whole, parted = [
-        await whole_reply(Wire(stream, said("done")), add)
+        await whole_reply(Wire(stream, text_events("done")), add)
         for stream in (RECORDED, [BYTES[a:b] for a, b in pairwise(edges)])
     ]
 
@@ -1013,13 +1015,13 @@ async def test_whatever_comes_nothing_but_a_model_error_is_raised(junk):
 async def test_the_sdk_does_no_tracing_of_its_own(monkeypatch):
     spans = []
     monkeypatch.setattr("opentelemetry.trace.get_tracer", lambda *args, **options: spans.append(args))
-    await ask(Wire(said("Hi")))
+    await ask(Wire(text_events("Hi")))
 
     assert spans == []
 
 
 async def test_the_reply_reports_what_the_call_used():
-    events = await items_of(agent_on(Wire(said("Hi"))))
+    events = await items_of(agent_on(Wire(text_events("Hi"))))
 
     (end,) = [event for event in events if isinstance(event, ModelCallEndEvent)]
     assert (end.input_tokens, end.output_tokens, end.finished_reason) == (10, 5, "stop")

@@ -42,13 +42,13 @@ from tests.model.wire_openai import (
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}]
 
 
-async def sent(tool_choice: ToolChoice | None = None, tools: Any = None, **options: Any) -> dict[str, Any]:
+async def request_body(tool_choice: ToolChoice | None = None, tools: Any = None, **options: Any) -> dict[str, Any]:
     model, server = model_of(says("ok"), **options)
     await answer_of(model, HELLO, tools, tool_choice)
     return server.bodies[0]
 
 
-async def last(*data: Any) -> Any:
+async def last_response(*data: Any) -> Any:
     return (await answer_of(model_of(stream_of(*data))[0]))[-1]
 
 
@@ -67,7 +67,7 @@ async def calls_in(*data: Any) -> list[tuple[str, str, str]]:
 
 
 async def test_nothing_is_sent_that_was_not_asked_for() -> None:
-    assert await sent() == {
+    assert await request_body() == {
         "model": "gpt-test",
         "messages": [{"role": "user", "content": "Hello"}],
         "stream": True,
@@ -76,7 +76,7 @@ async def test_nothing_is_sent_that_was_not_asked_for() -> None:
 
 
 async def test_settings_are_sent_under_the_names_of_the_api() -> None:
-    body = await sent(
+    body = await request_body(
         temperature=0.0,
         top_p=0.5,
         max_tokens=7,
@@ -93,8 +93,8 @@ async def test_settings_are_sent_under_the_names_of_the_api() -> None:
 async def test_openai_itself_gets_its_own_name_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
-    assert (await sent(base_url=None, max_tokens=7))["max_completion_tokens"] == 7
-    assert (await sent(base_url="https://api.openai.com/v1/", max_tokens=7))["max_completion_tokens"] == 7
+    assert (await request_body(base_url=None, max_tokens=7))["max_completion_tokens"] == 7
+    assert (await request_body(base_url="https://api.openai.com/v1/", max_tokens=7))["max_completion_tokens"] == 7
 
 
 @pytest.mark.parametrize("wrong", ["must_call", {}, {"must_call": False}, Quirks])
@@ -104,7 +104,7 @@ def test_quirks_of_another_type_are_refused_at_once(wrong: Any) -> None:
 
 
 async def test_stream_options_go_only_to_servers_that_know_them() -> None:
-    assert "stream_options" not in await sent(quirks=Quirks(stream_usage=False))
+    assert "stream_options" not in await request_body(quirks=Quirks(stream_usage=False))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ async def test_stream_options_go_only_to_servers_that_know_them() -> None:
     ],
 )
 async def test_a_tool_choice_is_sent_as_the_api_says_it(choice: ToolChoice | None, wanted: Any) -> None:
-    body = await sent(choice, TOOLS)
+    body = await request_body(choice, TOOLS)
 
     assert body["tools"] == TOOLS
     assert body.get("tool_choice") == wanted
@@ -127,12 +127,12 @@ async def test_a_tool_choice_is_sent_as_the_api_says_it(choice: ToolChoice | Non
 async def test_without_tools_there_is_nothing_to_choose() -> None:
     assert (
         not {"tools", "tool_choice", "parallel_tool_calls"}
-        & (await sent(ToolChoice("required"), [], parallel_tool_calls=False)).keys()
+        & (await request_body(ToolChoice("required"), [], parallel_tool_calls=False)).keys()
     )
 
 
 async def test_a_server_that_cannot_be_made_to_call_is_asked_to() -> None:
-    assert (await sent(ToolChoice("add"), TOOLS, quirks=Quirks(must_call=False)))["tool_choice"] == "auto"
+    assert (await request_body(ToolChoice("add"), TOOLS, quirks=Quirks(must_call=False)))["tool_choice"] == "auto"
 
 
 async def test_headers_of_the_user_go_with_every_request() -> None:
@@ -169,7 +169,7 @@ async def test_an_answer_that_is_not_streamed_is_the_same() -> None:
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
 async def test_reasoning_becomes_thinking(name: str) -> None:
-    whole = await last(delta(**{name: "Let me"}), delta(**{name: " see"}), delta(content="4"), delta("stop"))
+    whole = await last_response(delta(**{name: "Let me"}), delta(**{name: " see"}), delta(content="4"), delta("stop"))
 
     assert [type(block) for block in whole.content] == [ThinkingBlock, TextBlock]
     assert whole.content[0].thinking == "Let me see"
@@ -237,11 +237,11 @@ async def test_calls_that_share_an_id_get_ids_of_their_own() -> None:
     ],
 )
 async def test_cached_tokens_are_counted_in_every_dialect(fields: dict[str, Any], wanted: ChatUsage) -> None:
-    assert (await last(delta(content="Hi"), delta("stop"), usage(3, 2, **fields))).usage == wanted
+    assert (await last_response(delta(content="Hi"), delta("stop"), usage(3, 2, **fields))).usage == wanted
 
 
 async def test_missing_usage_is_estimated() -> None:
-    whole = await last(delta(content="word " * 100), delta("stop"))
+    whole = await last_response(delta(content="word " * 100), delta("stop"))
 
     assert whole.usage.estimated
     assert whole.usage.output_tokens > 100
@@ -249,7 +249,7 @@ async def test_missing_usage_is_estimated() -> None:
 
 @pytest.mark.parametrize(("said", "wanted"), [("stop", "stop"), ("length", "length"), ("other", "other")])
 async def test_reasons_for_stopping_have_the_words_of_the_runtime(said: str, wanted: str) -> None:
-    assert (await last(delta(said, content="Hi"))).finished_reason == wanted
+    assert (await last_response(delta(said, content="Hi"))).finished_reason == wanted
 
 
 HALF_CALLS = [["", ""], ["", '{"a": '], ["{}", "  "], ["{}", "[1]"], ["{}", "{} {"]]
@@ -281,12 +281,12 @@ async def test_half_a_call_at_the_end_means_that_the_answer_was_cut(
 async def test_text_that_comes_in_parts_is_put_together() -> None:
     parts = [{"type": "text", "text": "Hel"}, {"type": "reference"}, {"type": "text", "text": "lo"}]
 
-    assert (await last(delta(content=parts), delta("stop"))).content[0].text == "Hello"
+    assert (await last_response(delta(content=parts), delta("stop"))).content[0].text == "Hello"
 
 
 async def test_an_answer_in_one_piece_to_a_stream_request_is_read() -> None:
     played = completion(content="Hello", tool_calls=[{"id": "c1", "function": {"name": "add", "arguments": "{}"}}])
-    played.chunks = [b"\xef\xbb\xbf \n", *cut_up(next(iter(played.chunks)), [1, 9, 40])]
+    played.chunks = [b"\xef\xbb\xbf \n", *split_bytes(next(iter(played.chunks)), [1, 9, 40])]
     (whole,) = await answer_of(model_of(played)[0])
 
     assert [block.type for block in whole.content] == ["text", "tool_call"]
@@ -335,7 +335,7 @@ async def test_the_model_may_be_an_application_in_this_process(stream: bool) -> 
 
 
 async def test_an_answer_with_calls_always_finishes_with_tool_calls() -> None:
-    assert (await last(delta("stop", **call(0, "c1", "add", "{}")))).finished_reason == "tool_calls"
+    assert (await last_response(delta("stop", **call(0, "c1", "add", "{}")))).finished_reason == "tool_calls"
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ async def test_a_body_without_an_answer_is_an_error_of_the_tree(
     data: list[Any], kind: type[ModelError], words: str
 ) -> None:
     with pytest.raises(kind, match=rf"(?s)gpt-test.*{words}") as caught:
-        await last(*data)
+        await last_response(*data)
     assert type(caught.value) is kind
 
 
@@ -424,7 +424,7 @@ async def reply_of(*answers: Answer) -> Msg:
     return agent.state.context[-1]
 
 
-def plain(msg: Msg) -> list[Any]:
+def shape_of(msg: Msg) -> list[Any]:
     """Return the message's content without the ids that differ from reply to reply."""
     return [
         (block.type, getattr(block, "text", None) or getattr(block, "thinking", None) or getattr(block, "output", None))
@@ -434,7 +434,7 @@ def plain(msg: Msg) -> list[Any]:
     ]
 
 
-def cut_up(data: bytes, cuts: list[int]) -> list[bytes]:
+def split_bytes(data: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
     return [data[start:end] for start, end in pairwise(places)]
 
@@ -468,11 +468,11 @@ def split_texts(data: dict[str, Any], place: int) -> list[dict[str, Any]]:
 def test_however_a_response_is_cut_up_the_message_is_the_same(cuts: list[int], places: list[int], end: bytes) -> None:
     first = [part for data, place in zip(ROUNDS[0], places, strict=True) for part in split_texts(data, place)]
     answers = [events(*first) + DONE, events(*ROUNDS[1]) + DONE]
-    played = [Answer(cut_up(each.replace(b"\n", end), cuts)) for each in answers]
+    played = [Answer(split_bytes(each.replace(b"\n", end), cuts)) for each in answers]
 
     msg = anyio.run(reply_of, *played)
 
-    assert plain(msg) == [
+    assert shape_of(msg) == [
         ("thinking", "Ich überlege 🤔"),
         ("text", "Ich rechne — sofort."),
         ("c1", "add", '{"a": 1, "b": 2}'),
@@ -580,7 +580,7 @@ async def test_reasoning_goes_back_where_the_server_wants_it() -> None:
 
 
 async def test_an_answer_without_a_reason_has_none() -> None:
-    assert (await last(delta(content="Hi"))).finished_reason is None
+    assert (await last_response(delta(content="Hi"))).finished_reason is None
     assert (await answer_of(model_of(completion(None, content="Hi"), stream=False)[0]))[-1].finished_reason is None
 
 
@@ -609,11 +609,11 @@ async def test_half_an_event_in_mid_stream_is_transient(rest: str) -> None:
 async def test_without_named_choice_only_the_named_tool_is_sent() -> None:
     other = {"type": "function", "function": {"name": "sub", "description": "", "parameters": {"type": "object"}}}
     quirks = Quirks(named_choice=False)
-    body = await sent(ToolChoice("add"), [other, *TOOLS], quirks=quirks)
+    body = await request_body(ToolChoice("add"), [other, *TOOLS], quirks=quirks)
     assert (body["tools"], body["tool_choice"]) == (TOOLS, "required")
-    body = await sent(ToolChoice("auto"), [other, *TOOLS], quirks=quirks)
+    body = await request_body(ToolChoice("auto"), [other, *TOOLS], quirks=quirks)
     assert (body["tools"], body["tool_choice"]) == ([other, *TOOLS], "auto")
-    assert (await sent(ToolChoice("gone"), TOOLS, quirks=quirks))["tools"] == TOOLS
+    assert (await request_body(ToolChoice("gone"), TOOLS, quirks=quirks))["tools"] == TOOLS
 
 
 async def test_structured_output_is_forced_without_a_named_choice() -> None:
@@ -675,4 +675,4 @@ async def test_a_spoken_answer_becomes_its_transcript_and_the_audio(stream: bool
 
 async def test_audio_that_is_not_base64_is_malformed() -> None:
     with pytest.raises(Malformed, match="base64"):
-        await last(delta(audio={"data": "?"}), delta("stop"))
+        await last_response(delta(audio={"data": "?"}), delta("stop"))

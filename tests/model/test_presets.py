@@ -51,7 +51,7 @@ class Server:
         return httpx2.AsyncClient(transport=httpx2.ASGITransport(self))
 
 
-async def asked(spec: str, **settings: Any) -> Server:
+async def server_asked_with(spec: str, **settings: Any) -> Server:
     server = Server()
     model = chat_model(spec, http_client=server.client, **settings)
     with pytest.raises(Rejected):
@@ -76,7 +76,7 @@ async def test_a_spec_leads_to_its_provider_with_its_key(spec: str, url: str, mo
     if variable:
         monkeypatch.setenv(variable, f"key-of-{provider}")
 
-    server = await asked(spec)
+    server = await server_asked_with(spec)
 
     assert server.url == url
     assert server.body["model"] == name
@@ -87,7 +87,7 @@ async def test_a_spec_leads_to_its_provider_with_its_key(spec: str, url: str, mo
 async def test_settings_win_over_the_preset_and_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEEPSEEK_API_KEY", "key-of-environment")
 
-    server = await asked(
+    server = await server_asked_with(
         "deepseek:deepseek-chat", base_url="https://proxy.example/v1", api_key="key-given", temperature=0.5
     )
 
@@ -98,13 +98,13 @@ async def test_settings_win_over_the_preset_and_the_environment(monkeypatch: pyt
 
 @pytest.mark.parametrize(("provider", "sent"), [("openai", "required"), ("deepseek", "auto"), ("dashscope", "auto")])
 async def test_a_preset_knows_what_its_servers_refuse(provider: str, sent: str) -> None:
-    assert (await asked(f"{provider}:some-model", api_key="key")).body["tool_choice"] == sent
+    assert (await server_asked_with(f"{provider}:some-model", api_key="key")).body["tool_choice"] == sent
 
 
 async def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://box:8000/v1")
 
-    server = await asked("openai:local")
+    server = await server_asked_with("openai:local")
 
     assert (server.url, server.headers["authorization"]) == ("http://box:8000/v1/chat/completions", "Bearer none")
 
@@ -128,7 +128,7 @@ async def test_ollama_is_looked_for_where_its_variable_says(
 ) -> None:
     monkeypatch.setenv("OLLAMA_HOST", host)
 
-    assert (await asked("ollama:qwen3")).url == f"{url}/v1/chat/completions"
+    assert (await server_asked_with("ollama:qwen3")).url == f"{url}/v1/chat/completions"
 
 
 async def test_an_unreachable_server_is_named_with_a_remedy(

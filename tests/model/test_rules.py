@@ -70,7 +70,7 @@ TOOLS = [
 ]
 
 
-class Talk:
+class Conversation:
     """A conversation with a model: `say` runs the tools that it asks for, and returns its answer."""
 
     def __init__(self, model: RulesChatModel | None = None, tools: list[JSONSchema] | None = None) -> None:
@@ -168,18 +168,18 @@ async def test_a_question_for_a_place_searches_for_its_text_alone(question: str)
     ],
 )
 async def test_an_answer_names_the_places_that_a_search_found(question: str, answer: str) -> None:
-    assert await Talk().say(question) == answer
+    assert await Conversation().say(question) == answer
 
 
 async def test_a_search_result_that_was_cut_is_not_taken_for_all() -> None:
-    talk = Talk()
+    talk = Conversation()
     talk.functions["search_text"] = lambda text: f"a.txt:1: {text}\nb.txt:2: {text}\n... and 7 more lines"
 
     assert (await talk.say("How many files contain the word owl?")).startswith("At least 2 files contain 'owl':")
 
 
 async def test_a_result_in_another_format_is_quoted_as_it_is() -> None:
-    talk = Talk()
+    talk = Conversation()
     talk.functions["search_text"] = lambda text: "Owls are mostly found in forests"
 
     assert await talk.say("Where is the word owl?") == "Owls are mostly found in forests"
@@ -197,14 +197,14 @@ async def test_a_result_in_another_format_is_quoted_as_it_is() -> None:
     ],
 )
 async def test_a_file_that_is_named_is_read(question: str, answer: str) -> None:
-    talk = Talk()
+    talk = Conversation()
 
     assert await talk.say(question) == answer
     assert [name for name, _ in talk.calls] == ["read_file"]
 
 
 async def test_a_long_file_is_shown_up_to_its_twentieth_line() -> None:
-    talk = Talk()
+    talk = Conversation()
     talk.functions["read_file"] = lambda path: "\n".join(map(str, range(1, 1001)))
     answer = await talk.say("Show me long.txt")
 
@@ -214,7 +214,7 @@ async def test_a_long_file_is_shown_up_to_its_twentieth_line() -> None:
 
 @pytest.mark.parametrize("question", ["What is in birds.md?", "Read birds", "Open the file BIRDS.md"])
 async def test_a_file_that_is_elsewhere_is_found_in_the_list(question: str) -> None:
-    talk = Talk()
+    talk = Conversation()
     answer = await talk.say(question)
 
     assert [name for name, _ in talk.calls] == ["read_file", "list_files", "read_file"]
@@ -222,21 +222,21 @@ async def test_a_file_that_is_elsewhere_is_found_in_the_list(question: str) -> N
 
 
 async def test_a_file_that_is_nowhere_is_said_to_be_unreadable_and_why() -> None:
-    assert await Talk().say("Read void.txt") == (
+    assert await Conversation().say("Read void.txt") == (
         "I could not read void.txt: FileNotFoundError(\"there is no 'void.txt'\")"
     )
 
 
 async def test_asking_what_is_said_reads_the_file_that_was_found() -> None:
-    talk = Talk()
+    talk = Conversation()
 
     assert await talk.say("Tell me about the owl") == "animals/birds.md, line 3: An owl hunts at night."
     assert [name for name, _ in talk.calls] == ["search_text", "read_file"]
 
 
 async def test_files_are_counted_and_listed() -> None:
-    assert await Talk().say("How many files are there?") == "There are 4 files."
-    assert await Talk().say("List the files") == f"There are 4 files:\n{list_files()}"
+    assert await Conversation().say("How many files are there?") == "There are 4 files."
+    assert await Conversation().say("List the files") == f"There are 4 files:\n{list_files()}"
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ async def test_arithmetic_is_given_to_the_calculator(question: str, expression: 
 
 
 async def test_a_number_is_answered_with_its_expression() -> None:
-    assert await Talk().say("What is 6 times 7?") == "6 * 7 = 42"
+    assert await Conversation().say("What is 6 times 7?") == "6 * 7 = 42"
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ async def test_a_tool_is_known_by_its_schema(question: str, tool: JSONSchema, ar
 
 
 async def test_only_results_since_the_question_count() -> None:
-    talk = Talk()
+    talk = Conversation()
     first = await talk.say("What is 1 + 1?")
 
     assert await talk.say("What is 1 + 1?") == first
@@ -311,7 +311,7 @@ async def test_the_time_is_taken_from_the_system_prompt() -> None:
 
 
 async def test_a_failure_of_a_tool_is_in_the_answer() -> None:
-    assert await Talk().say("What is 1 / 0?") == (
+    assert await Conversation().say("What is 1 / 0?") == (
         "I used calculate, but it failed: ZeroDivisionError('division by zero')"
     )
 
@@ -325,7 +325,7 @@ async def test_a_denied_call_is_in_the_answer_and_not_repeated() -> None:
 
 @pytest.mark.parametrize("question", ["Hello!", "What can you do?", "???", "Write a poem about owls", "Delete zoo.py"])
 async def test_what_it_cannot_do_it_says_and_which_tools_it_has(question: str) -> None:
-    talk = Talk()
+    talk = Conversation()
     answer = await talk.say(question)
 
     assert "I am a set of rules and no language model" in answer
@@ -334,7 +334,7 @@ async def test_what_it_cannot_do_it_says_and_which_tools_it_has(question: str) -
 
 
 async def test_without_tools_it_says_that_it_cannot_answer() -> None:
-    assert (await Talk(tools=[]).say("Which file contains the word owl?")).startswith("I cannot answer that")
+    assert (await Conversation(tools=[]).say("Which file contains the word owl?")).startswith("I cannot answer that")
 
 
 async def test_tool_choice_none_is_answered_in_words() -> None:
@@ -418,13 +418,13 @@ async def test_a_call_streams_in_pieces() -> None:
 )
 async def test_a_question_of_any_size_and_shape_soon_gets_an_answer(question: str) -> None:
     with anyio.fail_after(5):
-        assert await Talk().say(question)
+        assert await Conversation().say(question)
 
 
 @pytest.mark.parametrize("result", ["otter " * 500_000, ":" * 500_000, "a.txt:1: otter\n" * 50_000])
 @pytest.mark.parametrize("question", ["What does a.txt say about otters?", "Where is the word otter?"])
 async def test_a_result_of_any_size_soon_gets_an_answer(question: str, result: str) -> None:
-    talk = Talk()
+    talk = Conversation()
     talk.functions |= {"read_file": lambda path: result, "search_text": lambda text: result}
 
     with anyio.fail_after(5):
@@ -441,7 +441,7 @@ WORDS = st.sampled_from(SENTENCE.split())
 @given(st.one_of(st.text(max_size=80), st.lists(WORDS, max_size=12).map(" ".join)))
 def test_conversations_end_and_equal_questions_answer_equally(question: str) -> None:
     async def say() -> None:
-        assert await Talk().say(question) == await Talk().say(question)
+        assert await Conversation().say(question) == await Conversation().say(question)
 
     anyio.run(say)
 
@@ -451,7 +451,7 @@ TIME = schema("get_time", "", "city")
 
 async def test_a_users_rule_calls_a_tool_with_captured_arguments() -> None:
     rule = Rule(r"time in (?P<city>\w+)", "It is {result} in {city}.", "get_time", {"city": "{city}"})
-    talk = Talk(RulesChatModel([rule]), [TIME])
+    talk = Conversation(RulesChatModel([rule]), [TIME])
     talk.functions["get_time"] = lambda city: "noon"
 
     assert await talk.say("What is the TIME in Rome?") == "It is noon in Rome."
@@ -459,21 +459,23 @@ async def test_a_users_rule_calls_a_tool_with_captured_arguments() -> None:
 
 
 async def test_a_rule_without_an_answer_passes_on_what_the_tool_says() -> None:
-    talk = Talk(RulesChatModel([Rule("time", call="get_time", arguments={"city": "Rome"})]), [TIME])
+    talk = Conversation(RulesChatModel([Rule("time", call="get_time", arguments={"city": "Rome"})]), [TIME])
     talk.functions["get_time"] = lambda city: "noon"
 
     assert await talk.say("time?") == "noon"
 
 
 async def test_the_first_rule_whose_tool_is_offered_decides() -> None:
-    talk = Talk(RulesChatModel([Rule("owl", call="fly"), Rule("owl", "first"), Rule("owl", "second"), *DEFAULT_RULES]))
+    talk = Conversation(
+        RulesChatModel([Rule("owl", call="fly"), Rule("owl", "first"), Rule("owl", "second"), *DEFAULT_RULES])
+    )
 
     assert await talk.say("owl") == "first"
 
 
 async def test_an_argument_is_a_number_where_the_schema_wants_one() -> None:
     rule = Rule(r"roll (?P<times>\d+)", call="roll", arguments={"times": "{times}"})
-    talk = Talk(RulesChatModel([rule]), [schema("roll", "", times={"type": "integer"})])
+    talk = Conversation(RulesChatModel([rule]), [schema("roll", "", times={"type": "integer"})])
     talk.functions["roll"] = lambda times: f"{times}"
 
     assert await talk.say("roll 3") == "3"
@@ -484,11 +486,11 @@ async def test_what_a_tool_says_may_lead_to_another_call() -> None:
     read = Rule(r"^(?P<path>\S+)", "{path} says: {result}", "read_file", {"path": "{path}"})
     chain = Rule("first file", call="list_files", then=read)
 
-    assert (await Talk(RulesChatModel([chain])).say("first file")).startswith("animals/birds.md says: # Birds")
+    assert (await Conversation(RulesChatModel([chain])).say("first file")).startswith("animals/birds.md says: # Birds")
 
 
 async def test_a_captured_text_with_braces_is_left_alone() -> None:
-    talk = Talk(RulesChatModel([Rule("say (?P<text>.+)", "{text}")]))
+    talk = Conversation(RulesChatModel([Rule("say (?P<text>.+)", "{text}")]))
 
     assert await talk.say("say {result} {0}") == "{result} {0}"
 
@@ -507,4 +509,4 @@ def test_a_rule_that_cannot_work_is_refused_when_it_is_built(build: Callable[[],
 
 async def test_a_template_with_an_unknown_name_says_which_are_known() -> None:
     with pytest.raises(ConfigError, match=r"'\{bird\}' of a rule names what is not known: it may name .*'question'"):
-        await Talk(RulesChatModel([Rule("owl", "{bird}")])).say("owl")
+        await Conversation(RulesChatModel([Rule("owl", "{bird}")])).say("owl")

@@ -28,7 +28,7 @@ def texts(pieces: list[ChatResponse]) -> list[str]:
     return [block.text for piece in pieces for block in piece.content if isinstance(block, TextBlock)]
 
 
-def joined(pieces: list[ChatResponse]) -> str:
+def joined_text(pieces: list[ChatResponse]) -> str:
     return "".join(texts(pieces[:-1]))
 
 
@@ -85,7 +85,7 @@ def test_the_pieces_of_a_str_join_to_that_str_exactly(text: str) -> None:
     async def pieces() -> list[ChatResponse]:
         return [piece async for piece in stream_response(ChatResponse([TextBlock(text)]))]
 
-    assert joined(anyio.run(pieces)) == text
+    assert joined_text(anyio.run(pieces)) == text
 
 
 async def test_responses_come_in_order() -> None:
@@ -199,7 +199,7 @@ async def test_a_list_with_a_last_piece_ends_there() -> None:
     pieces = await ask(ScriptedChatModel([["Hel", "lo", last, "never said"]]))
 
     assert pieces[-1] is last
-    assert joined(pieces) == "Hello"
+    assert joined_text(pieces) == "Hello"
 
 
 async def test_a_list_is_joined_to_one_response_when_not_streaming() -> None:

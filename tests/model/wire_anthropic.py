@@ -122,6 +122,6 @@ def tool_use(index: int, call_id: str, name: str, *pieces: str) -> list[Event]:
     return block(index, first, *({"type": "input_json_delta", "partial_json": piece} for piece in pieces))
 
 
-def said(*words: str) -> list[Event]:
+def text_events(*words: str) -> list[Event]:
     """Return a whole stream that says the words."""
     return [start(), *text(0, *words), *stop()]

@@ -69,10 +69,10 @@ class _Body(httpx2.AsyncByteStream):
         self._chunks = chunks
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._played():  # which nobody closes, just as in real connections
+        async for chunk in self._chunks_to_send():  # which nobody closes, just as in real connections
             yield chunk
 
-    async def _played(self) -> AsyncIterator[bytes]:
+    async def _chunks_to_send(self) -> AsyncIterator[bytes]:
         for chunk in self._chunks:
             await anyio.lowlevel.checkpoint()
             if isinstance(chunk, Exception):
@@ -114,8 +114,8 @@ def call(index: int | None, id: str | None = None, name: str | None = None, argu
     return {"tool_calls": [{key: value for key, value in fields.items() if value is not None}]}
 
 
-def usage(asked: int, said: int, **fields: Any) -> dict[str, Any]:
-    return {"choices": [], "usage": {"prompt_tokens": asked, "completion_tokens": said, **fields}}
+def usage(input_tokens: int, output_tokens: int, **fields: Any) -> dict[str, Any]:
+    return {"choices": [], "usage": {"prompt_tokens": input_tokens, "completion_tokens": output_tokens, **fields}}
 
 
 def stream_of(*data: Any, **options: Any) -> Answer:

@@ -13,7 +13,7 @@ from agentrt.message import ContentBlock, TextBlock, ThinkingBlock, ToolCallBloc
 from agentrt.model.remote.accumulator import StreamAccumulator
 
 
-def joined(pieces: list[ContentBlock]) -> dict[str, str]:
+def text_by_block(pieces: list[ContentBlock]) -> dict[str, str]:
     """Return what the pieces of each block add up to."""
     found: dict[str, str] = {}
     for piece in pieces:
@@ -92,7 +92,7 @@ def test_arguments_wait_for_a_name_that_comes_late() -> None:
     accumulator.add_call(0, "c1", "", '{"a":')
     accumulator.add_call(0, "", "add", " 1}")
 
-    assert joined(accumulator.take_pieces()) == {"c1": '{"a": 1}'}
+    assert text_by_block(accumulator.take_pieces()) == {"c1": '{"a": 1}'}
 
 
 def test_another_name_begins_a_call_after_one_that_is_complete() -> None:
@@ -110,7 +110,7 @@ def test_an_id_that_comes_after_the_arguments_changes_nothing() -> None:
     accumulator.add_call(0, "late", "", " 1}")
 
     (call,) = accumulator.content()
-    assert joined(accumulator.take_pieces()) == {call.id: '{"a": 1}'}
+    assert text_by_block(accumulator.take_pieces()) == {call.id: '{"a": 1}'}
 
 
 def test_a_call_that_has_no_arguments_is_in_the_whole() -> None:
@@ -172,7 +172,7 @@ def test_the_pieces_always_add_up_to_the_whole(given: list[Any]) -> None:
         content = accumulator.content()
     except Malformed:
         return
-    streamed = joined(accumulator.take_pieces())
+    streamed = text_by_block(accumulator.take_pieces())
     ids = [block.id for block in content]
 
     assert len(set(ids)) == len(ids)

@@ -144,12 +144,12 @@ LIMITS = (15, 80, 100, 150, 200, 300, 350, 450, 500, 20_000)
 """Near these places, something may be cut off."""
 
 
-def padded(wrap: Callable[[str], Any], cut: int) -> Callable[[], Any]:
+def padded_around_key(wrap: Callable[[str], Any], cut: int) -> Callable[[], Any]:
     return lambda: wrap("x" * (cut - len(KEY) // 2) + KEY + "y" * 300)
 
 
 FAILURES += [
-    padded(wrap, cut)
+    padded_around_key(wrap, cut)
     for cut in LIMITS
     for wrap in (
         lambda text: Answer([text.encode()]),
@@ -251,7 +251,7 @@ def test_a_secret_is_sought_in_linear_time() -> None:
 
 @pytest.mark.parametrize("page", ["<a" * 30_000, "<style>" * 9_000, "<a>" * 20_000, "<" * 60_000])
 def test_a_page_is_stripped_in_linear_time_and_cut(page: str) -> None:
-    searched = Counted(_TAG)
+    searched = CountingPattern(_TAG)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentrt.model.remote.provider_errors._TAG", searched)
         failure = ProviderErrors("m", URL).error_for_status(502, {}, f"<p>Sorry.</p>{page}{'x' * 60_000}")
@@ -260,7 +260,7 @@ def test_a_page_is_stripped_in_linear_time_and_cut(page: str) -> None:
     assert searched.looked_at <= 3 * len(page) + 200_000
 
 
-class Counted:
+class CountingPattern:
     """A pattern that counts the characters that it looks at."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:

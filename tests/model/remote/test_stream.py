@@ -180,20 +180,20 @@ async def test_a_stream_is_what_the_loop_takes_for_one() -> None:
     await model.aclose()
 
 
-class PassOn(MiddlewareBase):
+class Relay(MiddlewareBase):
     async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
-        async def passed(stream: Any) -> Any:
+        async def relay(stream: Any) -> Any:
             async for piece in stream:
                 yield piece
 
-        return passed(await next_handler())
+        return relay(await next_handler())
 
 
 async def test_a_layer_is_not_blamed_for_the_stream_that_it_passes_on() -> None:
     model, server = model_of(Answer([events(delta(content="Hel")), httpx2.ReadError("reset")]))
 
     with pytest.raises(Transient) as caught:
-        await Agent("tester", model=model, middlewares=[PassOn()]).reply("go")
+        await Agent("tester", model=model, middlewares=[Relay()]).reply("go")
     assert not getattr(caught.value, "__notes__", [])
     assert not server.open
     await model.aclose()
