@@ -1,9 +1,10 @@
-"""Interrupting a reply: it ends tidily, whoever asked, and nobody else's cancellation is touched.
+"""Interrupting a reply: it ends tidily, whichever task or thread asked, and other cancellations are left alone.
 
 A reply that waits must be woken, and on both event loops only a cancellation does that. On asyncio the task that works
-for the reply is cancelled; the cancellation is ours if taking it back leaves the task as it was, and otherwise goes on
-as what it is. On trio each step of the reply has a cancel scope of its own. Between steps, while the reader holds an
-event, nothing is cancelled: the request is found when the next step begins.
+for the reply is cancelled. The cancellation is ours if the task is as it was once it is taken back; otherwise another
+has cancelled the task as well, and the cancellation is raised. On trio each step of the reply has a cancel scope
+of its own (interrupt_trio.py). Between steps, while the reader holds an event, nothing is cancelled: the request is
+found when the next step begins.
 """
 
 import asyncio
@@ -11,15 +12,14 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from functools import partial
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from agentrt.concurrency.event_loop import running_trio
 from agentrt.types import FinishedReason
 
-__all__ = ["InterruptResult", "Interrupted", "Interruption", "create_interruption"]
+__all__ = ["InterruptResult", "Interrupted", "Interruption"]
 
 _T = TypeVar("_T")
 _TICK_SECONDS = 1.0
@@ -27,13 +27,13 @@ _STUBBORN_SECONDS = 10.0
 
 
 class InterruptResult(int):
-    """Whether there was a reply to interrupt: true or false, and what comes of awaiting it, for those who do."""
+    """Whether there was a reply to interrupt. It may be awaited, since `await agent.interrupt()` is what 1.x wrote."""
 
     __slots__ = ()
 
     def __await__(self) -> Generator[None, None, "InterruptResult"]:
         return self
-        yield  # which makes it a generator
+        yield  # never reached, but it makes this method a generator
 
     def __repr__(self) -> str:
         return repr(bool(self))
@@ -46,45 +46,46 @@ class Interrupted(BaseException):
 class Interruption:
     """Whether one reply was asked to stop, and the means to stop it, on asyncio.
 
-    `reason` is how the reply ends, once somebody asked it to. `task` is the task that works for the reply, and `None`
-    while the reader holds an event; who goes on with the reply sets it to `current_task()`. With `single_task` one task
+    `reason` is how the reply ends, once it was asked to. `task` is the task that works for the reply, and `None` while
+    the reader holds an event; code that takes the next step sets it to `current_task()`. With `single_task` one task
     reads the whole reply and waits for nothing else meanwhile, so that `task` need not be cleared for each event.
     """
 
     # Defaults of the class: hardly any reply is interrupted.
-    task: asyncio.Task[Any] | None = None
+    task: asyncio.Task[object] | None = None
     reason: FinishedReason | None = None
     message: str | None = None
     deadline = float("inf")
     started_at = 0.0
     single_task = False
-    print_scope: anyio.CancelScope | None = None  # what is printed meanwhile, in the reader's task
-    _watch: "_Watch | None" = None
-    _reader: asyncio.Task[Any] | None = None
-    _cancelled: asyncio.Task[Any] | None = None
+    print_scope: anyio.CancelScope | None = None  # around the printing of an event, in the reader's task
+    _watch: "_TimeWatch | None" = None
+    _reader: asyncio.Task[object] | None = None
+    _cancelled: asyncio.Task[object] | None = None
     _retry_timer: asyncio.TimerHandle | None = None
     _cancelling_before = _cancel_count = 0
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop: Any = loop
-        self.current_task: Callable[[], asyncio.Task[Any] | None] = partial(asyncio.current_task, loop)
+        self._loop = loop
+        self.current_task: Callable[[], asyncio.Task[object] | None] = partial(asyncio.current_task, loop)
         self._thread = get_ident()
 
     def request(self, reason: FinishedReason, message: str | None = None) -> None:
         """Ask the reply to stop, from any thread or signal handler; only the first request counts."""
         if self.reason is not None:
             return
+        # The message first: a reply in another thread that sees the reason ends, and reads the message.
         self.message = message
         self.reason = reason
-        # A task cannot cancel itself: what it awaits next may be somewhere else altogether. And a signal handler comes
-        # when no task runs and the loop sleeps, which must be woken.
-        worker = self.current_task() if get_ident() == self._thread else None
-        if worker is not None and worker is not self.task:
-            self._deliver()
+        # A task cannot cancel itself: what it awaits next may be in another place altogether. And a signal handler runs
+        # while no task does and the loop sleeps, which must be woken. So both are left to the loop.
+        current_task = self.current_task() if get_ident() == self._thread else None
+        if current_task is not None and current_task is not self.task:
+            self._cancel()
         else:
-            self._loop.call_soon_threadsafe(self._deliver)
+            self._loop.call_soon_threadsafe(self._cancel)
 
-    def _deliver(self) -> None:
+    def _cancel(self) -> None:
         if self.print_scope is not None:
             self.print_scope.cancel()
         if self.task is None or self._cancelled not in (None, self.task):
@@ -92,24 +93,24 @@ class Interruption:
         self._cancelled = self.task
         self._cancel_count += 1
         self.task.cancel()
-        # Whoever swallowed that and waits on is told again, but not before a clean-up has had its time.
-        self._retry_timer = self._loop.call_later(_STUBBORN_SECONDS, self._deliver)
+        # Code that swallowed that and waits again is cancelled again, but not before a clean-up has had its time.
+        self._retry_timer = self._loop.call_later(_STUBBORN_SECONDS, self._cancel)
 
     def begin(self, seconds: float, *, single_task: bool = False) -> None:
-        """Have the reply stopped when that many seconds of it have gone by."""
+        """Have the reply stopped when that many seconds of it have passed."""
         self.single_task = single_task
-        watch = _thread_watch.watch
+        watch = _thread_state.watch
         if watch is None or watch.loop is not self._loop:
-            watch = _thread_watch.watch = _Watch(self._loop)
+            watch = _thread_state.watch = _TimeWatch(self._loop)
         self._watch = watch
         watch.add(self, seconds)
 
     def elapsed(self) -> float:
-        """Return how many seconds have gone by since the reply, or this part of it, began."""
+        """Return how many seconds have passed since the reply, or this part of it, began."""
         return float(self._loop.time()) - self.started_at
 
     def end(self) -> None:
-        """Forget it all: the reply is over."""
+        """Stop watching: the reply is over."""
         self.task = None
         if self._watch is not None:
             self._watch.running.discard(self)
@@ -133,7 +134,7 @@ class Interruption:
             self.task = None
 
     def rearm(self) -> None:
-        """Have the work that `whole` awaits interruptible again, after it has taken steps of its own."""
+        """Make the work that `run_interruptible` awaits interruptible again, after it has read a stream of its own."""
         self.task = self.current_task()
 
     def guard_steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
@@ -160,16 +161,17 @@ class Interruption:
 
     async def raise_pending_cancellation(self) -> None:
         """Raise the cancellation that was swallowed."""
-        await checkpoint_if_cancelled()  # a scope of anyio knows its own cancellation only
+        await checkpoint_if_cancelled()  # first, since a scope of anyio takes no cancellation but its own for its own
         raise anyio.get_cancelled_exc_class()
 
     def is_interruption(self, error: BaseException) -> bool:
-        """Say whether the error is the interruption, and nobody else's cancellation as well."""
-        self.task = None
-        alone = self._uncancel()
-        return isinstance(error, Interrupted) or (alone and isinstance(error, anyio.get_cancelled_exc_class()))
+        """Say whether the error is the interruption alone, without a cancellation by someone else as well."""
+        self.task = None  # before the cancellation is taken back, lest the timer cancels anew
+        is_alone = self._uncancel()
+        return isinstance(error, Interrupted) or (is_alone and isinstance(error, anyio.get_cancelled_exc_class()))
 
     def _uncancel(self) -> bool:
+        """Take our cancellations of the task back; says whether there were any, and none by someone else."""
         task, self._cancelled = self._cancelled, None
         if task is None or self._retry_timer is None:
             return False
@@ -180,120 +182,42 @@ class Interruption:
         return task.cancelling() <= (self._cancelling_before if task is self._reader else 0)
 
 
-class _Watch:
-    """Looks once a second which of the replies of an event loop have gone on for too long.
+class _TimeWatch:
+    """Looks once a second which of the replies of an event loop have taken too long.
 
     A timer for each would cost a tenth of a short reply.
     """
 
-    __slots__ = ("_next", "loop", "running")
+    __slots__ = ("_timer", "loop", "running")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.running: set[Interruption] = set()
-        self._next: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def add(self, reply: Interruption, seconds: float) -> None:
         reply.started_at = now = self.loop.time()
         reply.deadline = now + seconds
         self.running.add(reply)
         if seconds < _TICK_SECONDS:
-            self.loop.call_later(seconds, self._look)
-        elif self._next is None:
-            self._next = self.loop.call_later(_TICK_SECONDS, self._tick)
+            self.loop.call_later(seconds, self._stop_late_replies)
+        elif self._timer is None:
+            self._timer = self.loop.call_later(_TICK_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        self._look()
-        self._next = self.loop.call_later(_TICK_SECONDS, self._tick) if self.running else None
+        self._stop_late_replies()
+        self._timer = self.loop.call_later(_TICK_SECONDS, self._tick) if self.running else None
 
-    def _look(self) -> None:
+    def _stop_late_replies(self) -> None:
         now = self.loop.time()
-        for reply in [each for each in self.running if now >= each.deadline]:
+        for reply in [reply for reply in self.running if now >= reply.deadline]:
             reply.request("exceed_max_seconds")
 
 
-class _Here(threading.local):
-    watch: _Watch | None = None
+class _ThreadState(threading.local):
+    """A thread runs one event loop at a time, and looking that up here costs less than in a table by loop."""
+
+    watch: _TimeWatch | None = None
 
 
-_thread_watch = _Here()
-
-
-class _TrioInterruption(Interruption):
-    """The same on trio."""
-
-    def __init__(self) -> None:
-        trio = running_trio()
-        self._new_scope = trio.CancelScope  # anyio's costs twice as much, and there is one for each event
-        self._now = trio.lowlevel.current_clock().current_time
-        self.current_task = _no_task
-        self._loop = trio.lowlevel.current_trio_token()
-        self._scope: Any = None
-        self._whole_scope: Any = None
-
-    def request(self, reason: FinishedReason, message: str | None = None) -> None:
-        if self.reason is None:
-            self.message = message
-            self.reason = reason
-            self._loop.run_sync_soon(self._deliver)  # which wakes a loop that sleeps, where a signal handler asks
-
-    def _deliver(self) -> None:
-        if self.print_scope is not None:
-            self.print_scope.cancel()
-        if self._scope is not None:
-            self._scope.cancel()
-
-    def begin(self, seconds: float, *, single_task: bool = False) -> None:
-        self.started_at = self._now()
-        self.deadline = self.started_at + seconds
-
-    def elapsed(self) -> float:
-        return float(self._now()) - self.started_at
-
-    def bind_reader(self) -> None:
-        pass
-
-    def has_pending_cancellation(self) -> bool:
-        return True  # whoever waits next is told anyway
-
-    async def raise_pending_cancellation(self) -> None:
-        await checkpoint_if_cancelled()
-
-    async def run_interruptible(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        if self.reason is None:
-            with self._new_scope() as scope:
-                self._scope = self._whole_scope = scope
-                try:
-                    return await work()
-                finally:
-                    self._scope = self._whole_scope = None
-        raise Interrupted
-
-    def rearm(self) -> None:
-        self._scope = self._whole_scope
-
-    async def guard_steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
-        new_scope, now, deadline, take_step = self._new_scope, self._now, self.deadline, stream.__anext__
-        while now() < deadline:  # which a step that never waits would not notice
-            self._scope = scope = new_scope(deadline=deadline)
-            try:
-                with scope:
-                    item = await take_step()
-            except StopAsyncIteration:
-                return
-            finally:
-                self._scope = None
-            if scope.cancelled_caught:
-                break
-            yield item
-        self.reason = self.reason or "exceed_max_seconds"
-        raise Interrupted
-
-
-def _no_task() -> None:
-    pass
-
-
-def create_interruption(loop: asyncio.AbstractEventLoop | None) -> Interruption:
-    """Return the means for asyncio's event loop, `None` for trio's."""
-    return _TrioInterruption() if loop is None else Interruption(loop)
+_thread_state = _ThreadState()

@@ -9,7 +9,8 @@ import anyio
 import anyio.from_thread
 
 from agentrt.boundary import whole_characters
-from agentrt.concurrency.interrupt import Interrupted, create_interruption
+from agentrt.concurrency.interrupt import Interrupted
+from agentrt.concurrency.interrupt_trio import create_interruption
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.conversation.emission import warn_of_late_event
 from agentrt.conversation.progress import ReplyProgress
