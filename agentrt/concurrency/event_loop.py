@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from typing import Any
 
@@ -18,7 +18,8 @@ __all__ = [
     "spawn",
 ]
 
-_tasks: set[asyncio.Task[None]] = set()
+# The event loop of asyncio keeps no strong reference to a task, so one that waits could be collected in the middle.
+_running_tasks: set[asyncio.Task[None]] = set()
 
 
 def running_trio() -> Any:
@@ -40,28 +41,31 @@ def in_event_loop() -> bool:
 
 
 def call_soon_function() -> Callable[[Callable[[], object]], object]:
-    """Return what has the running event loop call a function, from any thread or signal handler."""
+    """Return the function that has the running event loop call another one, from any thread or signal handler."""
     trio = running_trio()
     if trio is None:
         return asyncio.get_running_loop().call_soon_threadsafe
     return trio.lowlevel.current_trio_token().run_sync_soon  # type: ignore[no-any-return]  # trio is not imported here
 
 
-def spawn(main: Callable[[], Any], end: Callable[[], None] | None = None) -> None:
-    """Start a task; `end` is called when it is over, also when somebody cancelled it before it began."""
+def spawn(main: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None) -> None:
+    """Start a task. On asyncio `on_end` is called when it is over, also when it was cancelled before it began.
+
+    A system task of trio is cancelled only with its whole run, so there the task can call it.
+    """
     trio = running_trio()
     if trio is not None:
         trio.lowlevel.spawn_system_task(main, context=copy_context())
         return
     task = asyncio.get_running_loop().create_task(main())
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
-    if end is not None:
-        task.add_done_callback(lambda _: end())
+    _running_tasks.add(task)
+    task.add_done_callback(_running_tasks.discard)
+    if on_end is not None:
+        task.add_done_callback(lambda _: on_end())
 
 
 class CrossThreadEvent:
-    """Waits in its event loop for something that another thread may grant."""
+    """Waits in its event loop until another thread sets it, with a result perhaps."""
 
     __slots__ = ("_call_soon", "_event", "result")
 
@@ -70,12 +74,12 @@ class CrossThreadEvent:
         self._event = anyio.Event()
         self.result: str | BaseException | None = None
 
-    async def granted(self) -> None:
+    async def wait(self) -> None:
         await self._event.wait()
 
-    def grant(self, result: str | BaseException | None = None) -> bool:
-        """Let the wait end; `False` when its event loop is gone."""
-        self.result = result  # before the wait can end
+    def set(self, result: str | BaseException | None = None) -> bool:
+        """End the wait; returns `False` when its event loop is gone."""
+        self.result = result  # first: the wait may end at once, in another thread
         try:
             self._call_soon(self._event.set)
         except RuntimeError:
@@ -85,35 +89,35 @@ class CrossThreadEvent:
 
 
 async def checkpoint() -> None:
-    """Let the event loop do its other work, and a cancellation come through, for half of what anyio takes for it."""
+    """Let the event loop do its other work and raise a cancellation, at half the cost of anyio's own checkpoint."""
     trio = running_trio()
     await (asyncio.sleep(0) if trio is None else trio.lowlevel.checkpoint())
 
 
-async def run_shielded(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
-    """Await `work()` for at most so long, whatever is cancelled meanwhile, and say whether it was done.
+async def run_shielded(seconds: float, work: Callable[[], Awaitable[object]]) -> bool:
+    """Await `work()` for at most so many seconds, whatever is cancelled meanwhile; returns whether it was done.
 
-    A `task.cancel()` of asyncio's own goes through every shield, and may come in every turn of the event loop. So there
-    the work runs once, in a task of its own, and only the wait for it starts again; then the cancellation is raised.
+    A `task.cancel()` of asyncio goes through every shield, and may come in every turn of the event loop. So there the
+    work runs once, in a task of its own, and only the wait for it starts again; then the cancellation is raised.
     """
     if running_trio() is not None:
         return await _run_in_time(seconds, work)
     task = asyncio.get_running_loop().create_task(_run_in_time(seconds, work))
-    pierced: BaseException | None = None
+    cancellation: BaseException | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
             try:
                 await asyncio.wait([task])
             except anyio.get_cancelled_exc_class() as error:
-                pierced = error
-    if pierced is not None:
+                cancellation = error
+    if cancellation is not None:
         if not task.cancelled():
             task.exception()  # read, so that asyncio does not report it: the cancellation is raised in its place
-        raise pierced
+        raise cancellation
     return not task.cancelled() and task.result()  # only an event loop that ends cancels it
 
 
-async def _run_in_time(seconds: float, work: Callable[[], Awaitable[Any]]) -> bool:
+async def _run_in_time(seconds: float, work: Callable[[], Awaitable[object]]) -> bool:
     with anyio.move_on_after(seconds, shield=True) as scope:
         await work()
     return not scope.cancelled_caught

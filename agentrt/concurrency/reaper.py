@@ -13,7 +13,8 @@ from agentrt.concurrency.event_loop import running_trio, spawn
 __all__ = ["Reaper"]
 
 _logger = logging.getLogger("agentrt")
-_orphans: list[Any] = []  # generators that are kept until an ending event loop has closed them
+# Generators that a trio run which is ending has to close by itself. It does so for those that it finds alive.
+_orphans: list[Any] = []
 
 
 class Reaper:
@@ -27,7 +28,7 @@ class Reaper:
         self._call_soon = loop.call_soon_threadsafe if loop else trio.lowlevel.current_trio_token().run_sync_soon
 
     def reap(self, generator: AsyncGenerator[Any, None]) -> None:
-        """Have the generator closed soon; nothing happens when the loop is gone, and its generators with it."""
+        """Have the generator closed soon; does nothing when the loop is gone, and its generators with it."""
 
         async def close() -> None:
             leaving = (anyio.get_cancelled_exc_class(), KeyboardInterrupt, SystemExit)
@@ -44,8 +45,8 @@ class Reaper:
         def start() -> None:
             try:
                 spawn(close)
-            except RuntimeError:  # a trio that is ending takes no more tasks, but closes every generator that it finds
-                _orphans[:] = [each for each in _orphans if each.ag_frame is not None]
+            except RuntimeError:  # a trio run that is ending takes no more tasks
+                _orphans[:] = [orphan for orphan in _orphans if orphan.ag_frame is not None]
                 _orphans.append(generator)
 
         with suppress(RuntimeError):

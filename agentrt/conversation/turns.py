@@ -154,7 +154,7 @@ class ConversationLock:
             while self._waiting and self._holder is None:
                 following, turn = self._waiting.popleft()
                 self._holder = following  # before the wait can end
-                if not turn.grant():
+                if not turn.set():
                     self._holder = None
 
     async def _wait(self, ticket: Claim, seconds: float | None) -> None:
@@ -165,7 +165,7 @@ class ConversationLock:
             self._waiting.append((ticket, turn))
         try:
             with anyio.move_on_after(seconds):
-                await turn.granted()
+                await turn.wait()
         except BaseException:  # cancelled: the turn must go on to the next, whether it was given already or not
             self._leave(ticket, turn)
             raise

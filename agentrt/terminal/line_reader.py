@@ -37,7 +37,7 @@ class LineTurns:
                 return
             self._queue.append(wish)
         try:
-            await wish.granted()
+            await wish.wait()
         except BaseException:
             self._give_up(wish)
             raise
@@ -57,7 +57,7 @@ class LineTurns:
         self._holder = None
         while self._queue and self._holder is None:
             wish = self._queue.popleft()
-            self._holder = wish if wish.grant() else None
+            self._holder = wish if wish.set() else None
 
 
 class Lines:
@@ -95,7 +95,7 @@ class Lines:
                 self._is_reading = True  # the thread needs the lock to say otherwise
             self._wish, self._unseen = wish, unseen
         try:
-            await wish.granted()
+            await wish.wait()
         except BaseException:
             self._give_up(wish)
             raise
@@ -109,7 +109,7 @@ class Lines:
         with self._lock:
             self._is_reading = False
             wish, self._wish = self._wish, None
-            if wish is None or not wish.grant(result):
+            if wish is None or not wish.set(result):
                 self._keep(result)
 
     def _give_up(self, wish: CrossThreadEvent) -> None:
