@@ -48,7 +48,7 @@ def test_there_is_one_root_and_no_error_escapes_except_exception():
     assert all(issubclass(cls, Exception) for cls in CLASSES.values())
 
 
-def test_no_error_hides_one_of_pythons():
+def test_no_error_shadows_a_builtin():
     assert not set(CLASSES) & set(vars(builtins))
 
 
@@ -64,7 +64,7 @@ def test_a_rate_limit_says_how_long_to_wait_when_it_is_known():
     assert errors.RateLimited("slow down", retry_after=2.5).retry_after == 2.5
 
 
-def test_errors_of_use_are_found_by_those_who_catch_pythons_own():
+def test_usage_errors_are_caught_as_the_builtin_ones():
     assert issubclass(errors.UsageError, RuntimeError)
     assert issubclass(errors.InvalidInputError, ValueError)
     assert issubclass(errors.ResumeError, ValueError)

@@ -108,7 +108,7 @@ def test_the_rest_of_the_module_is_public_too():
 @EACH
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_every_event_takes_its_fields_by_keyword_and_goes_to_json_and_back(cls, data):
+def test_every_event_takes_keywords_and_survives_json(cls, data):
     event = data.draw(anything(cls))
     again = cls(**{field.name: getattr(event, field.name) for field in fields(cls)})
     assert again == event
@@ -119,7 +119,7 @@ def test_every_event_takes_its_fields_by_keyword_and_goes_to_json_and_back(cls, 
 
 
 @EACH
-def test_an_event_is_an_agent_event_whose_kind_and_time_fill_themselves_in(cls):
+def test_every_event_is_an_agent_event_with_type_and_time(cls):
     before = time_ns()
     required = {field.name: "x" for field in fields(cls) if field.default is field.default_factory is MISSING}
     event = cls(**required)
@@ -147,13 +147,13 @@ def test_two_events_share_no_list_by_default():
     assert retries[1].block_ids == []
 
 
-def test_the_base_is_no_kind_of_event():
+def test_base_event_cannot_be_made():
     with pytest.raises(TypeError) as caught:
         _ = AgentEvent("r").type
     assert str(caught.value) == "AgentEvent is the base of all events: make one of its children"
 
 
-def test_events_are_written_with_their_documented_arguments_in_order():
+def test_events_take_their_documented_arguments_in_order():
     call = ToolCallBlock("1", "delete")
     assert CustomEvent("progress", 0.5).reply_id == ""
     assert ToolCallStartEvent("r", "1", "add").tool_call_name == "add"
@@ -198,7 +198,7 @@ def test_a_nested_block_keeps_its_class():
         ('{"type": "CUSTOM", "name": "a", "nmae": "b"}', "it has the unknown field 'nmae'"),
     ],
 )
-def test_what_is_not_an_event_is_refused_in_one_line(text, problem):
+def test_json_that_is_not_an_event_is_refused_in_one_line(text, problem):
     with pytest.raises(InvalidInputError) as caught:
         AgentEvent.from_json(text)
     assert str(caught.value).startswith(f"not an event: {problem}")

@@ -153,7 +153,7 @@ def test_a_role_that_no_provider_knows_is_refused(role):
 @pytest.mark.parametrize(
     ("content", "name"), [(None, "NoneType"), (TextBlock("a"), "TextBlock"), (("a",), "tuple"), (b"a", "bytes")]
 )
-def test_a_content_that_is_neither_text_nor_list_is_refused(content, name):
+def test_content_that_is_neither_str_nor_list_is_refused(content, name):
     with pytest.raises(TypeError) as caught:
         Msg("user", content, "user")
     assert str(caught.value) == (
@@ -273,7 +273,7 @@ def test_changing_the_blocks_of_a_copy_leaves_the_message_alone(place):
     ids=["list", "block", "metadata", "result metadata", "output", "output text", "name", "structured output"],
 )
 @pytest.mark.parametrize("copied", [Msg.copy, deepcopy], ids=["copy", "deepcopy"])
-def test_changing_a_copys_lists_and_dicts_leaves_the_message_alone(change, copied):
+def test_changing_a_copy_leaves_the_message_alone(change, copied):
     message = full_message()
     message.content[5].metadata["nested"] = [1]
     before = message.to_json()
@@ -352,7 +352,7 @@ def test_every_kind_of_block_comes_back_as_what_it_was(cls, data):
         '{"name": "a", "content": [{"type": "data", "source": {"type": "file"}}], "role": "user"}',
     ],
 )
-def test_what_to_json_did_not_write_is_refused(text):
+def test_json_that_to_json_did_not_write_is_refused(text):
     with pytest.raises(InvalidInputError, match="not a message: it"):
         Msg.from_json(text)
 
@@ -372,7 +372,7 @@ def test_a_field_that_no_message_has_is_refused(text):
 # From events
 
 
-def test_the_start_names_the_message_and_the_end_says_how_it_went():
+def test_start_event_names_the_message_and_end_says_how_it_went():
     message = built(
         ReplyStartEvent("r", "s", "ann", created_at=5), ReplyEndEvent("r", "s", "error", "ModelError: too slow")
     )
@@ -381,7 +381,7 @@ def test_the_start_names_the_message_and_the_end_says_how_it_went():
     )
 
 
-def test_text_is_what_its_deltas_say():
+def test_text_is_the_sum_of_its_deltas():
     message = built(
         TextBlockStartEvent("r", "b"),
         TextBlockDeltaEvent("r", "b", "hel"),
@@ -445,7 +445,7 @@ def test_a_tools_data_is_joined_as_bytes_too(data, cuts):
     assert output == [DataBlock(Base64Source(encoded(data), "image/png"), "a.png", "b")]
 
 
-def test_joining_data_decodes_each_piece_and_not_all_of_it_again_and_again(monkeypatch):
+def test_joining_data_decodes_each_piece_once(monkeypatch):
     """A minute of sound is some thousand pieces; decoding all of it for each of them would stop the event loop."""
     decoded = 0
 
@@ -462,7 +462,7 @@ def test_joining_data_decodes_each_piece_and_not_all_of_it_again_and_again(monke
     assert decoded < 4 * len(message.content[0].source.data)
 
 
-def test_data_behind_a_url_is_all_there_is():
+def test_url_event_replaces_the_data():
     delta = DataBlockDeltaEvent("r", "b", "image/png", url="https://example.org/a.png")
     message = built(DataBlockStartEvent("r", "b", "image/png"), delta)
     assert message.content == [DataBlock(URLSource("https://example.org/a.png", "image/png"), id="b")]
@@ -472,14 +472,14 @@ def test_a_hint_is_one_event():
     assert built(HintBlockEvent("r", "b", "look again", "me")).content == [HintBlock("look again", "me", "b")]
 
 
-def test_what_a_provider_did_is_one_event():
+def test_provider_block_is_one_event():
     message = built(ProviderBlockEvent("r", "b", "anthropic", '{"type": "x"}'))
     assert message.content == [ProviderBlock("anthropic", '{"type": "x"}', "b")]
     assert Msg.from_json(message.to_json()) == message
     assert message.get_content_blocks("provider") == message.content
 
 
-def test_a_result_grows_block_by_block_and_its_end_settles_the_call():
+def test_result_grows_by_blocks_and_its_end_finishes_the_call():
     message = built(
         ToolCallStartEvent("r", "1", "f"),
         ToolResultStartEvent("r", "1", "f"),
@@ -505,7 +505,7 @@ def test_results_side_by_side_do_not_mix():
     assert [result.output for result in results] == [[TextBlock("111", "b")], [TextBlock("22", "b")]]
 
 
-def test_an_output_given_at_the_end_replaces_what_was_streamed_and_is_not_shared():
+def test_output_in_the_end_event_replaces_the_deltas_as_a_copy():
     output = [TextBlock("[redacted]", "x")]
     message = built(
         ToolCallStartEvent("r", "1", "f"),
@@ -525,7 +525,7 @@ def test_an_output_given_at_the_end_replaces_what_was_streamed_and_is_not_shared
         (RequireExternalExecutionEvent, ToolCallState.SUBMITTED),
     ],
 )
-def test_a_call_that_waits_for_somebody_says_for_whom(cls, state):
+def test_waiting_call_says_for_whose_answer(cls, state):
     calls = [ToolCallStartEvent("r", "1", "f"), ToolCallStartEvent("r", "2", "f")]
     message = built(*calls, cls("r", [ToolCallBlock("2", "f")]))
     assert [block.state for block in message.content] == [ToolCallState.PENDING, state]
@@ -568,7 +568,7 @@ def test_a_message_that_was_text_becomes_a_list_of_blocks():
     assert AssistantMsg("a", "", id="r").append_event(HintBlockEvent("r", "b", "x")).get_text_content() is None
 
 
-def test_events_of_another_reply_are_passed_over():
+def test_events_of_another_reply_are_ignored():
     message = AssistantMsg("", [])
     message.append_event(ReplyStartEvent("r", "s", "ann", created_at=5))
     message.append_event(TextBlockStartEvent("r", "b"))
@@ -586,7 +586,7 @@ def test_events_of_another_reply_are_passed_over():
     assert message == Msg("ann", [TextBlock("hers", "b")], "assistant", id="r", created_at=5)
 
 
-def test_a_message_of_a_reply_is_no_other_replys_before_its_first_block():
+def test_message_belongs_to_its_reply_before_its_first_block():
     message = AssistantMsg("ann", [], id="r").append_event(TextBlockStartEvent("other", "b"))
     assert (message.id, message.content) == ("r", [])
 
@@ -612,7 +612,7 @@ UNKNOWN = {
 @pytest.mark.parametrize(
     ("kind", "event"), [pytest.param(kind, each, id=each.type) for kind, found in UNKNOWN.items() for each in found]
 )
-def test_an_event_of_a_block_that_is_not_there_is_refused(kind, event):
+def test_event_of_an_unknown_block_is_refused(kind, event):
     message = AssistantMsg("a", [], id="r")
     with pytest.raises(ValueError, match="has no") as caught:
         message.append_event(event)
@@ -620,7 +620,7 @@ def test_an_event_of_a_block_that_is_not_there_is_refused(kind, event):
     assert message.content == []
 
 
-def test_an_id_of_another_kind_of_block_is_no_match():
+def test_id_of_a_block_of_another_type_does_not_match():
     with pytest.raises(ValueError, match="has no ThinkingBlock with id 'b'"):
         built(TextBlockStartEvent("r", "b"), ThinkingBlockDeltaEvent("r", "b", "x"))
 
@@ -639,7 +639,7 @@ PASSED_OVER = [
 @pytest.mark.parametrize("cls", PASSED_OVER, ids=lambda cls: cls.__name__)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_an_event_that_changes_no_message_is_passed_over(cls, data):
+def test_event_that_changes_no_message_is_ignored(cls, data):
     message = full_message()
     before = message.to_json()
     message.append_event(data.draw(anything(cls)))
@@ -647,12 +647,12 @@ def test_an_event_that_changes_no_message_is_passed_over(cls, data):
 
 
 @pytest.mark.parametrize("content", [[{"type": "text", "text": "hi"}], [TextBlock("hi"), "hi"], [None]])
-def test_what_is_no_block_is_refused(content):
+def test_content_that_is_not_a_block_is_refused(content):
     with pytest.raises(TypeError, match=r"Msg content holds .*, which is not a block: a block is an object, such as"):
         UserMsg("u", content)
 
 
-def test_a_type_that_no_block_has_is_refused_with_those_that_there_are():
+def test_unknown_block_type_is_refused_with_the_known_ones():
     message = UserMsg("u", "hi")
     for ask in (message.get_content_blocks, message.has_content_blocks):
         with pytest.raises(
@@ -666,6 +666,6 @@ def test_a_type_that_no_block_has_is_refused_with_those_that_there_are():
 
 
 @pytest.mark.parametrize("wrong", [["a", "b"], None, TextBlock("a")])
-def test_a_hint_that_is_not_text_is_refused_at_once(wrong):
+def test_hint_that_is_not_a_str_is_refused_at_once(wrong):
     with pytest.raises(TypeError, match=r"HintBlock.*must be a str"):
         HintBlock(wrong)

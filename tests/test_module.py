@@ -76,13 +76,13 @@ STATE = {"toolkit": {"history": {"calls": [{"tool": "search", "args": {"q": "tes
 # Saving
 
 
-def test_what_is_registered_and_what_is_a_module_is_saved_children_first() -> None:
+def test_registered_attributes_and_child_modules_are_saved() -> None:
     state = well_used().state_dict()
     assert state == STATE
     assert list(state) == ["toolkit", "name"]
 
 
-def test_a_state_goes_into_another_object_and_leaves_the_rest_of_it_alone() -> None:
+def test_state_loads_into_another_object_and_leaves_the_rest() -> None:
     other = Person("temp")
     other.mood = "fine"
     other.load_state_dict(well_used().state_dict())
@@ -118,7 +118,7 @@ def test_what_is_loaded_is_of_its_own() -> None:
     assert person.state_dict() == STATE
 
 
-def test_a_child_that_hands_out_what_it_lives_on_is_kept_apart_all_the_same() -> None:
+def test_state_that_a_child_keeps_using_is_copied() -> None:
     parent, child = Tools(), Careless()
     parent.history = child  # type: ignore[assignment]
     given_ = parent.state_dict()
@@ -128,7 +128,7 @@ def test_a_child_that_hands_out_what_it_lives_on_is_kept_apart_all_the_same() ->
     assert (child.first, child.second) == ([1], [2])
 
 
-def test_what_came_to_be_no_json_is_refused_by_name_and_not_quoted() -> None:
+def test_attribute_without_json_form_is_named_and_not_quoted() -> None:
     person = well_used()
     person.toolkit.history.calls.append({"the secret"})  # type: ignore[union-attr]
     with pytest.raises(SessionUnserializable, match=r"Calls\.calls holds .* type set is not") as caught:
@@ -181,7 +181,7 @@ def test_what_is_no_function_cannot_convert() -> None:
         Calls().register_state("calls", custom_to_json="list")  # type: ignore[arg-type]
 
 
-def test_what_was_registered_and_became_a_module_is_refused_unless_it_is_converted() -> None:
+def test_registered_attribute_that_became_a_module_is_refused() -> None:
     calls = Calls()
     calls.calls = Calls()  # type: ignore[assignment]
     with pytest.raises(SessionUnserializable, match=r"Calls\.calls"):
@@ -194,7 +194,7 @@ def test_what_was_registered_and_became_a_module_is_refused_unless_it_is_convert
     assert calls.calls == "none"  # type: ignore[comparison-overlap]
 
 
-def test_properties_slots_and_values_of_the_class_can_be_registered() -> None:
+def test_properties_slots_and_class_values_can_be_registered() -> None:
     class Odd(StateModule):
         __slots__ = ("slot",)
         of_class = 1
@@ -259,7 +259,7 @@ def test_what_is_deleted_is_not_saved_and_not_asked_for() -> None:
     assert not hasattr(person, "name")
 
 
-def test_a_child_that_holds_its_parent_is_refused_by_the_names_on_the_way() -> None:
+def test_child_that_holds_its_parent_is_refused_with_the_path() -> None:
     person = well_used()
     person.toolkit.history.owner = person  # type: ignore[union-attr]
     circle = r"Calls\.owner \(Person -> Tools -> Calls -> Person\): hold a parent by weakref"
@@ -272,7 +272,7 @@ def test_a_child_that_holds_its_parent_is_refused_by_the_names_on_the_way() -> N
     assert person.state_dict() == STATE
 
 
-def test_a_circle_through_a_child_with_ways_of_its_own_is_refused_too() -> None:
+def test_cycle_through_a_child_with_own_state_dict_is_refused() -> None:
     class Own(Tools):
         def state_dict(self) -> dict[str, Any]:
             return super().state_dict()
@@ -333,14 +333,14 @@ def test_being_set_up_twice_forgets_nothing() -> None:
 # Loading
 
 
-def test_what_the_state_lacks_is_named_by_its_path_and_nothing_is_loaded() -> None:
+def test_missing_state_is_named_by_path_and_nothing_is_loaded() -> None:
     person = well_used()
     with pytest.raises(KeyError, match=r"Person\.toolkit\.history\.calls"):
         person.load_state_dict({"toolkit": {"history": {}}, "name": "changed"})
     assert person.state_dict() == STATE
 
 
-def test_without_strict_what_the_state_lacks_stays_as_it_is_in_children_too() -> None:
+def test_without_strict_missing_state_keeps_its_value() -> None:
     person = well_used()
     person.load_state_dict({"toolkit": {"history": {}}, "name": "changed"}, strict=False)
     assert person.state_dict() == STATE | {"name": "changed"}
@@ -365,7 +365,7 @@ def test_a_state_that_is_no_dict_is_refused_by_its_place(bad: Any) -> None:
     assert person.state_dict() == STATE
 
 
-def test_a_function_that_fails_at_the_last_attribute_leaves_the_first_alone() -> None:
+def test_failing_conversion_of_one_attribute_changes_none() -> None:
     class Numbers(StateModule):
         def __init__(self) -> None:
             super().__init__()
@@ -409,7 +409,7 @@ def test_a_setter_that_refuses_takes_everything_back() -> None:
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_a_child_that_fails_halfway_in_its_own_way_takes_everything_back() -> None:
+def test_child_that_fails_halfway_restores_everything() -> None:
     person = well_used()
     person.one, person.two = Careless(), Careless()  # type: ignore[attr-defined]
     before = person.state_dict()
@@ -422,7 +422,7 @@ def test_a_child_that_fails_halfway_in_its_own_way_takes_everything_back() -> No
     assert person.state_dict() == changed
 
 
-def test_what_cannot_be_taken_back_is_said_beside_the_error_that_led_there() -> None:
+def test_attribute_that_cannot_be_restored_is_noted_on_the_error() -> None:
     class Stubborn(Careless):
         def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
             raise OSError("stubborn")
@@ -629,7 +629,7 @@ def leaves(state: dict[str, Any], shape: Shape) -> Iterator[tuple[dict[str, Any]
 
 
 @given(TREES)
-def test_any_tree_comes_back_from_its_file_in_a_fresh_one_and_shares_nothing(shape: Shape) -> None:
+def test_any_tree_loads_from_its_file_and_shares_nothing(shape: Shape) -> None:
     tree, fresh = make(shape), make(shape, fresh=True)
     state = tree.state_dict() if not shape.is_careless else save_states({"tree": tree})["tree"]
     text = json.dumps(state)

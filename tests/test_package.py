@@ -176,7 +176,7 @@ def test_an_environment_of_another_project_file_is_updated() -> None:
 
 
 @pytest.mark.parametrize("found", ["", "python 3.11.6\nproject a\n"])
-def test_an_environment_that_was_interrupted_or_has_another_python_is_rebuilt(found: str) -> None:
+def test_interrupted_or_outdated_environment_is_rebuilt(found: str) -> None:
     assert dev.what_to_do(found, "python 3.11.7\nproject a\n") == "rebuild"
 
 

@@ -59,7 +59,7 @@ def test_what_looks_like_a_secret_is_masked(text, told):
     assert mask(text) == told
 
 
-def test_secrets_that_are_known_are_masked_unless_they_are_as_short_as_words():
+def test_known_secrets_are_masked_unless_shorter_than_8():
     assert mask("aXXXXXXXXb none", ["XXXXXXXX", "none"]) == "a***b none"
 
 

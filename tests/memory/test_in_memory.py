@@ -52,7 +52,7 @@ async def test_duplicates_are_added_where_they_are_wanted():
     assert await texts(memory) == ["one", "two", "three", "four", "one", "one"]
 
 
-async def test_what_goes_in_and_what_comes_out_are_copies():
+async def test_stored_and_returned_messages_are_copies():
     memory, given, marks = InMemoryMemory(), UserMsg("user", [TextBlock("text")], metadata={"a": [1]}), ["m"]
     await memory.add(given, marks)
     for each in (given, *await memory.get_memory()):
@@ -66,7 +66,7 @@ async def test_what_goes_in_and_what_comes_out_are_copies():
 
 
 @pytest.mark.parametrize("bad", ["text", [message("x"), "text"], {"id": 1}])
-async def test_what_is_no_message_is_refused_and_nothing_is_added(bad):
+async def test_object_that_is_not_a_message_is_refused(bad):
     memory = InMemoryMemory()
     with pytest.raises(TypeError, match="takes a Msg, a list of them or None, not a str"):
         await memory.add(bad)
@@ -84,7 +84,7 @@ async def test_messages_are_found_by_their_marks_and_left_out_by_them():
     assert await texts(memory, "none") == []
 
 
-async def test_the_summary_stands_before_the_messages_unless_it_is_not_wanted():
+async def test_summary_precedes_the_messages_unless_switched_off():
     memory = await filled()
     await memory.update_compressed_summary("so far")
     first, *rest = await memory.get_memory(exclude_mark="hint")
@@ -149,7 +149,7 @@ async def test_an_update_without_a_mark_is_refused():
         await InMemoryMemory().update_messages_mark(None)
 
 
-async def test_what_is_no_mark_is_refused_by_name():
+async def test_invalid_mark_is_refused_by_name():
     memory = await filled()
     for work, name in (
         (memory.get_memory(1), "mark"),
@@ -169,7 +169,7 @@ async def test_what_is_no_mark_is_refused_by_name():
 # Its state
 
 
-async def test_one_thing_in_place_of_a_list_is_refused_as_what_it_is():
+async def test_single_object_instead_of_a_list_is_refused_by_its_type():
     memory = InMemoryMemory()
     with pytest.raises(TypeError, match="a memory takes a Msg, a list of them or None, not an int"):
         await memory.add(3)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ async def test_one_thing_in_place_of_a_list_is_refused_as_what_it_is():
         await memory.delete(3)  # type: ignore[arg-type]
 
 
-async def test_a_memory_saves_its_summary_and_its_messages_with_their_marks():
+async def test_memory_state_holds_the_summary_messages_and_marks():
     memory = InMemoryMemory()
     await memory.add(message("one"), marks=["hint"])
     await memory.update_compressed_summary("so far")
@@ -204,7 +204,7 @@ async def test_messages_of_every_kind_come_back_from_a_state():
     assert other.state_dict() == memory.state_dict()
 
 
-async def test_a_state_from_before_there_were_marks_and_summaries_is_loaded():
+async def test_state_from_before_marks_and_summaries_is_loaded():
     memory, other = await filled(), InMemoryMemory()
     await other.update_compressed_summary("of another conversation")
     other.load_state_dict({"content": [msg for msg, _ in memory.state_dict()["content"]]})
@@ -245,12 +245,12 @@ async def test_a_state_that_is_wrong_changes_nothing_and_is_not_quoted(bad):
     assert memory.state_dict() == before
 
 
-async def test_a_state_that_is_no_dict_is_refused():
+async def test_state_that_is_not_a_dict_is_refused():
     with pytest.raises(TypeError, match="the state of InMemoryMemory must be a dict"):
         InMemoryMemory().load_state_dict(None)
 
 
-async def test_what_json_cannot_hold_is_refused_by_the_number_of_its_message():
+async def test_message_that_json_cannot_hold_is_refused_by_its_number():
     memory = await filled()
     await memory.add(message("five", metadata={"a": object()}))
     with pytest.raises(SessionUnserializable, match=r"message 4 of a memory .*metadata"):
@@ -273,7 +273,7 @@ async def test_a_memory_is_a_child_like_any_other():
     assert (other.name, await texts(other.memory)) == ("a", ["one"])
 
 
-async def test_a_memory_of_ones_own_fills_in_the_methods():
+async def test_custom_memory_overrides_the_methods():
     memory = MemoryBase()
     for work in (
         memory.add(None),

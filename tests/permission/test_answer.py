@@ -60,7 +60,7 @@ def test_a_rule_that_does_not_fit_is_refused_with_all_others(rule: PermissionRul
 
 
 @pytest.mark.parametrize("behavior", [ALLOW, ASK, DENY])
-def test_a_rule_that_fits_is_taken_once_and_as_the_users(behavior: PermissionBehavior) -> None:
+def test_rule_that_fits_is_taken_once_and_as_the_users(behavior: PermissionBehavior) -> None:
     context = PermissionContext(allow_new_rules=True)
     forged = PermissionRule("f", "a*", behavior, "the administrator")
     accepted = accept_rules(context, [forged, PermissionRule("f", "a*", behavior)], "f")

@@ -128,7 +128,7 @@ async def test_each_cell_of_the_table(rules: tuple[PermissionBehavior, ...], mod
         (DONT_ASK, True, True, DENY),
     ],
 )
-def test_a_function_runs_without_asking_unless_it_or_the_mode_says_otherwise(
+def test_function_runs_without_asking_unless_told_otherwise(
     mode: PermissionMode, ask: bool, is_read_only: bool, behavior: PermissionBehavior
 ) -> None:
     tool = FunctionTool(add, ask=ask, is_read_only=is_read_only)
@@ -207,7 +207,7 @@ def test_a_decision_is_that_of_the_reference_model(tool, given_rules, mode, writ
 
 @check_many
 @given(tools, st.lists(rules, max_size=6), st.sampled_from(MODES), commands, commands)
-def test_a_second_form_never_makes_a_decision_laxer(tool, given_rules, mode, written, effective) -> None:
+def test_effective_input_never_makes_a_decision_laxer(tool, given_rules, mode, written, effective) -> None:
     both = decided(tool, *given_rules, mode=mode, command=written, effective=effective)
     for form in (written, effective):
         one = decided(tool, *given_rules, mode=mode, command=form)
@@ -264,7 +264,7 @@ def test_a_suggested_rule_covers_the_tool_or_what_the_tool_names() -> None:
         assert again.behavior is ALLOW
 
 
-def test_suggestion_for_a_default_covers_nothing_but_that_default() -> None:
+def test_suggested_rule_for_a_default_covers_that_default_only() -> None:
     effective = {"command": "ls"}
     first = at_once(decide(FunctionTool(add, ask=True), {}, PermissionContext(), lambda: effective))
     assert [rule.rule_content for rule in first.suggested_rules] == ["{}", "ls"]
@@ -287,7 +287,7 @@ def test_tool_with_an_infinite_default_has_rules_like_any_other() -> None:
     assert behavior(PermissionRule("search", "*Infinity*", DENY)) is DENY
 
 
-def test_a_tool_that_cannot_say_what_it_names_suggests_nothing_wider(caplog: pytest.LogCaptureFixture) -> None:
+def test_tool_that_cannot_name_its_subject_suggests_no_wide_rule(caplog: pytest.LogCaptureFixture) -> None:
     class Odd(Run):
         def has_subject(self, tool_input: dict[str, Any]) -> bool:
             raise ValueError("hunter2")
@@ -297,7 +297,7 @@ def test_a_tool_that_cannot_say_what_it_names_suggests_nothing_wider(caplog: pyt
     assert "hunter2" not in caplog.text
 
 
-def test_that_nobody_can_be_asked_is_said_once() -> None:
+def test_message_says_once_that_nobody_can_be_asked() -> None:
     asked = decided(Run("passthrough"), mode=DONT_ASK)
     assert asked.decision_reason == "mode dont_ask"
     layer = dataclasses.replace(asked, behavior=ASK)
@@ -305,7 +305,7 @@ def test_that_nobody_can_be_asked_is_said_once() -> None:
     assert (again.message, again.decision_reason) == (asked.message, "mode dont_ask")
 
 
-def test_arguments_that_cannot_be_told_as_the_tool_gets_them_count_against_the_call() -> None:
+def test_unknown_effective_arguments_count_against_the_call() -> None:
     def broken() -> dict[str, Any]:
         raise ValueError("hunter2")
 
@@ -314,7 +314,7 @@ def test_arguments_that_cannot_be_told_as_the_tool_gets_them_count_against_the_c
         assert at_once(decide(Run("passthrough"), {"command": "a"}, context, broken)).behavior is ends
 
 
-async def test_the_rules_that_the_tool_suggests_are_kept_but_for_an_immune_ask() -> None:
+async def test_suggested_rules_are_kept_except_for_an_immune_ask() -> None:
     wide = PermissionRule("run", "git *", ALLOW)
 
     class Wide(Run):
@@ -357,7 +357,7 @@ def test_a_decision_says_who_took_it(
     assert (decision.message, decision.decision_reason) == (message, reason)
 
 
-async def test_a_tool_may_wait_before_it_says_what_it_thinks() -> None:
+async def test_permission_check_of_a_tool_may_be_async() -> None:
     class Slow(Run):
         async def check_permissions(  # type: ignore[override]
             self, tool_input: dict[str, Any], context: PermissionContext
@@ -369,7 +369,7 @@ async def test_a_tool_may_wait_before_it_says_what_it_thinks() -> None:
     assert (await decide(Slow(), {}, PermissionContext())).behavior is ASK
 
 
-async def test_a_cancellation_leaves_a_tool_that_waits() -> None:
+async def test_cancellation_propagates_from_an_async_permission_check() -> None:
     class Stuck(Run):
         def check_permissions(self, *_: Any) -> Awaitable[PermissionDecision]:  # type: ignore[override]
             return anyio.sleep_forever()  # type: ignore[return-value]
@@ -395,7 +395,7 @@ async def test_a_tool_that_returns_no_decision_denies(value: Any, mode: Permissi
         assert "instead of a PermissionDecision" in decision.message
 
 
-async def test_what_a_failing_tool_says_is_logged_by_its_kind_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_permission_check_is_logged_by_its_type_alone(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "agentrt"):
         decision = await decide(Run("raises"), {"command": "hunter2"}, PermissionContext())
     assert "hunter2" not in f"{decision!r}{caplog.text}"
@@ -414,9 +414,7 @@ class Unreadable(Run):
 
 
 @pytest.mark.parametrize("subject", [None, 7, b"a"])
-def test_a_call_of_which_nothing_can_be_told_is_covered_by_deny_and_ask_rules_only(
-    subject: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_call_without_a_subject_is_covered_by_strict_rules_only(subject: Any, caplog: pytest.LogCaptureFixture) -> None:
     tool = Unreadable("allow")
     tool.subject = subject
     assert decided(tool, PermissionRule("run", "x", DENY)).behavior is DENY
@@ -429,7 +427,7 @@ def test_a_call_of_which_nothing_can_be_told_is_covered_by_deny_and_ask_rules_on
     assert "hunter2" not in caplog.text
 
 
-def test_a_tool_is_not_asked_what_a_call_is_about_unless_a_rule_wants_to_know() -> None:
+def test_subject_is_read_only_if_a_rule_depends_on_it() -> None:
     assert decided(Unreadable("allow"), PermissionRule("run", None, ALLOW), PermissionRule("walk", "a", DENY)).message
     assert decided(Unreadable("deny"), PermissionRule("run", "x", ALLOW)).behavior is DENY
 
@@ -439,7 +437,9 @@ decisions = st.builds(PermissionDecision, behaviors, bypass_immune=st.booleans()
 
 @check_many
 @given(decisions, decisions)
-def test_the_stricter_holds_but_for_an_answer_to_an_ask(engine: PermissionDecision, layer: PermissionDecision) -> None:
+def test_stricter_decision_holds_except_for_an_answered_ask(
+    engine: PermissionDecision, layer: PermissionDecision
+) -> None:
     behavior = combine(engine, layer).behavior
     opinions = [each.behavior for each in (engine, layer) if each.behavior is not PASSTHROUGH]
     if not opinions:
@@ -494,7 +494,7 @@ def test_a_context_with_a_misspelt_field_or_word_is_refused(text: str) -> None:
         TypeAdapter(PermissionContext).validate_json(text)
 
 
-def test_words_will_do_for_modes_and_behaviors_and_misspelt_ones_are_refused() -> None:
+def test_modes_and_behaviors_may_be_strings_if_spelt_correctly() -> None:
     assert PermissionContext("explore").mode is EXPLORE  # type: ignore[arg-type]
     assert PermissionRule("f", None, "deny").behavior is DENY  # type: ignore[arg-type]
     assert PermissionDecision("allow").behavior is ALLOW  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ async def test_what_is_saved_is_loaded_into_other_objects(tmp_path):
 
 
 @pytest.mark.parametrize(("ids", "name"), [(("s",), "s.json"), (("s", "alice"), "alice_s.json"), (("s", ""), "s.json")])
-async def test_the_file_is_named_by_its_ids_and_holds_the_states_by_name(tmp_path, ids, name):
+async def test_file_is_named_by_its_ids_and_holds_states_by_name(tmp_path, ids, name):
     await JSONSession(tmp_path).save_session_state(*ids, one=Counter(1), two=Counter([2]))
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ".lock"] == [name]
     assert saved_in(tmp_path / name) == {"one": {"count": 1}, "two": {"count": [2]}}
@@ -68,7 +68,7 @@ async def test_a_file_that_another_program_wrote_is_loaded(tmp_path):
     assert counter.count == 5
 
 
-async def test_names_that_the_file_does_not_have_are_passed_over(tmp_path):
+async def test_names_that_the_file_does_not_have_are_ignored(tmp_path):
     session, one, two = JSONSession(tmp_path), Counter(), Counter(2)
     await session.save_session_state("s", one=Counter(1))
     await session.load_session_state("s", one=one, two=two)
@@ -99,7 +99,7 @@ ODD = ["../x", "/etc/x", "..", ".", ".hidden", "a/b", "a\\b", "a\0b", "a:b", "\u
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("as_user", [False, True])
-async def test_an_odd_id_names_a_file_in_the_directory_all_the_same(tmp_path, odd, as_user):
+async def test_odd_id_still_names_a_file_in_the_directory(tmp_path, odd, as_user):
     session, directory = JSONSession(tmp_path / "in"), tmp_path / "in"
     ids = ("s", odd) if as_user else (odd,)
     await session.save_session_state(*ids, counter=Counter(1))
@@ -113,7 +113,7 @@ async def test_an_odd_id_names_a_file_in_the_directory_all_the_same(tmp_path, od
     assert path.name == (f"{name}.json" if as_user and odd == "a" * 64 else hashed)
 
 
-async def test_nobody_can_choose_an_id_that_is_the_name_of_anothers_file(tmp_path):
+async def test_no_session_id_is_the_file_name_of_another_one(tmp_path):
     session, name = JSONSession(tmp_path), sha256(b"a/b").hexdigest()
     for each in (name, name.upper()):
         await session.save_session_state(each, counter=Counter(2))
@@ -122,7 +122,7 @@ async def test_nobody_can_choose_an_id_that_is_the_name_of_anothers_file(tmp_pat
 
 
 @pytest.mark.parametrize("ids", [("",), (None,), (7,), ("s", None), ("s", 7)])
-async def test_what_is_no_id_is_refused(tmp_path, ids):
+async def test_invalid_id_is_refused(tmp_path, ids):
     session = JSONSession(tmp_path)
     for operation in (session.save_session_state, session.load_session_state):
         with pytest.raises(UsageError, match=r"id must be a str"):
@@ -130,7 +130,7 @@ async def test_what_is_no_id_is_refused(tmp_path, ids):
     assert [*tmp_path.iterdir()] == []
 
 
-async def test_what_is_no_module_is_refused_by_name(tmp_path):
+async def test_object_that_is_not_a_module_is_refused_by_name(tmp_path):
     session = JSONSession(tmp_path)
     for operation in (session.save_session_state, session.load_session_state):
         with pytest.raises(TypeError, match=r"usr_id=\.\.\. must be a StateModule.* not 'alice'"):
@@ -202,7 +202,7 @@ class FakeOS:
         return counted
 
 
-async def test_a_full_disk_at_any_operation_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+async def test_full_disk_at_any_operation_leaves_the_old_or_new_file(tmp_path, monkeypatch):
     await JSONSession(tmp_path).save_session_state("s", counter=Counter("old"))
     failed: list[str] = []
     for number in range(1, 100):
@@ -223,7 +223,7 @@ async def test_a_full_disk_at_any_operation_leaves_the_old_file_or_the_new_one(t
     assert saved_in(tmp_path / "s.json") == {"counter": {"count": "new"}}
 
 
-async def test_the_content_is_on_the_disk_before_its_name_and_the_name_before_save_returns(tmp_path, monkeypatch):
+async def test_content_is_synced_before_its_name_and_then_save_returns(tmp_path, monkeypatch):
     session, disk = JSONSession(tmp_path), FakeOS(0)
     await session.save_session_state("s", counter=Counter("old"))
     monkeypatch.setattr(file, "os", disk)
@@ -231,7 +231,7 @@ async def test_the_content_is_on_the_disk_before_its_name_and_the_name_before_sa
     assert disk.done[-5:] == ["write", "fsync", "replace", "open", "fsync"]
 
 
-async def test_a_file_where_the_directory_should_be_is_an_error_that_names_it(tmp_path):
+async def test_file_in_place_of_the_directory_is_named_in_the_error(tmp_path):
     session = JSONSession(tmp_path / "states")
     (tmp_path / "states").write_text("a file")
     with pytest.raises(ConfigError, match="it is a file"):
@@ -251,7 +251,7 @@ async def test_files_are_for_their_owner_alone(tmp_path):
     assert {stat.S_IMODE(each.stat().st_mode) for each in (tmp_path / "in").iterdir()} == {0o600}
 
 
-async def test_a_symbolic_link_is_followed_neither_to_read_nor_to_write(tmp_path):
+async def test_symbolic_link_is_never_followed(tmp_path):
     victim, path = tmp_path / "victim", tmp_path / "in" / "s.json"
     victim.write_text('{"counter": {"count": 9}}')
     path.parent.mkdir()
@@ -262,7 +262,7 @@ async def test_a_symbolic_link_is_followed_neither_to_read_nor_to_write(tmp_path
     assert (path.is_symlink(), saved_in(victim)) == (False, {"counter": {"count": 9}})
 
 
-async def test_what_is_saved_is_the_state_at_the_call_and_saves_come_in_the_order_of_their_calls(tmp_path):
+async def test_saves_hold_the_state_at_their_call_and_keep_their_order(tmp_path):
     session, counter = JSONSession(tmp_path), Counter(0)
     async with anyio.create_task_group() as group:
 
@@ -278,7 +278,7 @@ async def test_what_is_saved_is_the_state_at_the_call_and_saves_come_in_the_orde
     assert session._last == {}
 
 
-async def test_a_save_that_is_cancelled_before_it_begins_writes_nothing(tmp_path):
+async def test_save_cancelled_before_it_begins_writes_nothing(tmp_path):
     with anyio.CancelScope() as scope:
         scope.cancel()
         await JSONSession(tmp_path).save_session_state("s", counter=Counter())
@@ -286,7 +286,7 @@ async def test_a_save_that_is_cancelled_before_it_begins_writes_nothing(tmp_path
     assert [*tmp_path.iterdir()] == []
 
 
-async def test_an_error_of_a_load_names_the_session_its_file_and_the_place_in_it(tmp_path):
+async def test_load_error_names_the_session_its_file_and_the_place(tmp_path):
     (tmp_path / "s.json").write_text('{"memory": {"content": 3}}')
     with pytest.raises(SessionCorrupt, match="must be a list of messages") as caught:
         await JSONSession(tmp_path).load_session_state("s", memory=InMemoryMemory())
@@ -296,19 +296,19 @@ async def test_an_error_of_a_load_names_the_session_its_file_and_the_place_in_it
     assert str(tmp_path / "s.json") in notes
 
 
-async def test_a_module_without_a_name_is_told_how_to_give_it(tmp_path):
+async def test_module_without_a_name_is_refused_with_the_remedy(tmp_path):
     with pytest.raises(UsageError, match="modules are given by their names, as in agent=agent"):
         await JSONSession(tmp_path).save_session_state("s", Counter())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [None, 3])
-def test_a_folder_that_is_no_path_is_refused_by_its_value(wrong):
+def test_invalid_folder_is_refused_with_its_value(wrong):
     with pytest.raises(ConfigError, match=rf"save_dir=...\) must be the path of a folder, not {wrong}"):
         JSONSession(wrong)
 
 
 @pytest.mark.parametrize("value", [float("nan"), {"a": [float("-inf")]}], ids=repr)
-async def test_a_number_that_is_not_finite_leaves_the_saved_file_as_it_is(tmp_path, value):
+async def test_non_finite_number_leaves_the_saved_file_as_it_is(tmp_path, value):
     session, counter = JSONSession(tmp_path), Counter(1)
     await session.save_session_state("s", counter=counter)
     counter.count = value
@@ -324,7 +324,7 @@ async def test_a_file_that_was_saved_with_such_a_number_still_loads(tmp_path):
     assert counter.count == float("inf")
 
 
-async def test_an_agent_whose_state_would_not_load_leaves_the_saved_file_as_it_is(tmp_path):
+async def test_agent_with_unloadable_state_leaves_the_saved_file_alone(tmp_path):
     session, agent = JSONSession(tmp_path), Agent("a", model=ScriptedChatModel(["hi"]))
     await agent.observe("good")
     await session.save_session_state("s", agent=agent)
@@ -344,7 +344,7 @@ async def test_sessions_and_states_may_share_a_directory(tmp_path):
     assert ((await store.load("s")).summary, counter.count) == ("a summary", 1)
 
 
-async def test_a_session_of_ones_own_fills_in_the_two_methods():
+async def test_custom_session_overrides_two_methods():
     for operation in (SessionBase().save_session_state, SessionBase().load_session_state):
         with pytest.raises(NotImplementedError):
             await operation("s")

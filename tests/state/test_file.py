@@ -87,7 +87,7 @@ def run_child(*arguments: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("times", [15, pytest.param(1000, marks=pytest.mark.slow)])
-def test_a_process_killed_while_it_saves_leaves_the_old_state_or_the_new_one(tmp_path, times):
+def test_process_killed_in_a_save_leaves_the_old_or_new_state(tmp_path, times):
     out, err = run_child("kill", tmp_path, times).communicate()
     assert out.startswith(f"whole after {times} kills"), err
 
@@ -123,7 +123,7 @@ async def fail_at(number: int, directory: Path, state: AgentState, monkeypatch: 
 
 
 @pytest.mark.parametrize("exists", [True, False])
-async def test_a_full_disk_at_any_operation_leaves_the_old_state_or_the_new_one(tmp_path, monkeypatch, exists):
+async def test_full_disk_at_any_operation_leaves_the_old_or_new_state(tmp_path, monkeypatch, exists):
     state = AgentState(session_id="s")
     if exists:
         state = await saved(tmp_path)
@@ -141,7 +141,7 @@ async def test_a_full_disk_at_any_operation_leaves_the_old_state_or_the_new_one(
     assert await FileStateStore(tmp_path).load("s") == state
 
 
-async def test_the_content_is_on_the_disk_before_its_name_and_the_name_before_save_returns(tmp_path, monkeypatch):
+async def test_content_is_synced_before_its_name_and_then_save_returns(tmp_path, monkeypatch):
     state = await saved(tmp_path)
     store = FileStateStore(tmp_path)
     await store.save(state)
@@ -167,7 +167,7 @@ async def test_files_are_for_their_owner_alone_and_named_by_no_id(tmp_path):
     assert [*tmp_path.iterdir()] == [directory.parent]
 
 
-async def test_making_a_store_and_loading_from_it_touch_nothing(tmp_path):
+async def test_creating_a_store_and_loading_from_it_write_nothing(tmp_path):
     assert await FileStateStore(tmp_path / "states").load("s") is None
     assert [*tmp_path.iterdir()] == []
 
@@ -180,7 +180,7 @@ async def test_a_relative_directory_is_the_one_of_the_start(tmp_path, monkeypatc
     assert path_of(tmp_path / "states").exists()
 
 
-async def test_a_person_can_read_the_file_and_check_it(tmp_path):
+async def test_file_can_be_read_and_verified_by_hand(tmp_path):
     state = await saved(tmp_path)
     head, about, *text = path_of(tmp_path).read_text().splitlines()
     rest = subprocess.run(["tail", "-n", "+2", path_of(tmp_path)], capture_output=True, check=True).stdout
@@ -189,7 +189,7 @@ async def test_a_person_can_read_the_file_and_check_it(tmp_path):
     assert '  "summary": "old",' in text
 
 
-async def test_a_symbolic_link_in_place_of_the_file_is_followed_neither_to_read_nor_to_write(tmp_path):
+async def test_symbolic_link_in_place_of_the_file_is_never_followed(tmp_path):
     await saved(tmp_path / "other")
     target = path_of(tmp_path / "other")
     before = target.read_bytes()
@@ -204,7 +204,7 @@ async def test_a_symbolic_link_in_place_of_the_file_is_followed_neither_to_read_
 
 
 @pytest.mark.parametrize("place", [path_of, lock_of])
-async def test_a_symbolic_link_laid_where_a_save_will_write_harms_nothing(tmp_path, place):
+async def test_symbolic_link_in_place_of_a_temporary_file_is_harmless(tmp_path, place):
     directory = tmp_path / "states"
     directory.mkdir()
     victim = tmp_path / "victim"
@@ -271,7 +271,7 @@ async def test_a_damaged_file_is_refused_and_kept(tmp_path, damage):
 
 
 @pytest.mark.parametrize("change", STATES)
-async def test_a_whole_file_with_a_state_of_another_version_is_refused_and_kept(tmp_path, change):
+async def test_intact_file_of_another_version_is_refused_and_kept(tmp_path, change):
     old, new, error, told = STATES[change]
     await saved(tmp_path)
     data = rewritten(path_of(tmp_path).read_bytes(), old, new)
@@ -290,7 +290,7 @@ async def test_a_damaged_file_can_be_deleted(tmp_path):
     await store.save(AgentState(session_id="s"))
 
 
-async def test_a_file_where_the_directory_should_be_is_an_error_that_names_it(tmp_path):
+async def test_file_in_place_of_the_directory_is_named_in_the_error(tmp_path):
     store = FileStateStore(tmp_path / "states")
     (tmp_path / "states").write_text("a file")
     for operation in (store.save(AgentState(session_id="s")), store.load("s"), store.delete("s")):
@@ -312,7 +312,7 @@ def test_a_path_that_cannot_be_a_folder_is_refused_at_once(tmp_path):
     assert not (tmp_path / "not").exists()
 
 
-async def test_what_dead_processes_left_is_swept_and_what_is_in_use_or_foreign_is_not(tmp_path):
+async def test_only_leftovers_of_dead_processes_are_removed(tmp_path):
     import fcntl
 
     left, used, foreign = path_of(tmp_path, "left", "tmp"), path_of(tmp_path, "used", "tmp"), tmp_path / "mine.tmp"
@@ -324,7 +324,7 @@ async def test_what_dead_processes_left_is_swept_and_what_is_in_use_or_foreign_i
     assert {*tmp_path.glob("*.tmp")} == {used, foreign}
 
 
-async def test_a_lock_that_is_never_given_back_ends_the_wait_with_an_error(tmp_path, monkeypatch):
+async def test_lock_that_is_never_released_ends_the_wait_with_an_error(tmp_path, monkeypatch):
     import fcntl
 
     monkeypatch.setattr(file, "_MAX_WAIT", 0.05)
@@ -337,7 +337,7 @@ async def test_a_lock_that_is_never_given_back_ends_the_wait_with_an_error(tmp_p
     await FileStateStore(tmp_path).save(state)
 
 
-async def test_a_disk_that_hangs_ends_the_wait_with_an_error_and_is_not_asked_twice(tmp_path, monkeypatch):
+async def test_hanging_disk_ends_the_wait_and_is_not_used_twice(tmp_path, monkeypatch):
     state = await saved(tmp_path)
     monkeypatch.setattr(file, "_MAX_WAIT", 0.05)
     monkeypatch.setattr(file, "_EXTRA_WAIT", 0.05)
@@ -388,7 +388,7 @@ async def test_what_is_saved_is_the_state_at_the_call(tmp_path, monkeypatch):
     assert (await store.load("s")).summary == "before"
 
 
-async def test_a_save_that_is_cancelled_before_it_begins_writes_nothing(tmp_path):
+async def test_save_cancelled_before_it_begins_writes_nothing(tmp_path):
     with anyio.CancelScope() as scope:
         scope.cancel()
         await FileStateStore(tmp_path).save(AgentState())
@@ -397,7 +397,7 @@ async def test_a_save_that_is_cancelled_before_it_begins_writes_nothing(tmp_path
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_save_that_asyncio_cancels_ends_by_itself_before_the_next_begins(tmp_path, monkeypatch, anyio_backend):
+async def test_save_cancelled_by_asyncio_ends_before_the_next_begins(tmp_path, monkeypatch, anyio_backend):
     gate, store = Gate(monkeypatch), FileStateStore(tmp_path)
     state = AgentState(session_id="s")
     tasks = []
@@ -419,7 +419,7 @@ async def test_a_save_that_asyncio_cancels_ends_by_itself_before_the_next_begins
     assert (await store.load("s")).revision == state.revision
 
 
-def test_any_number_of_saves_may_be_given_up_while_one_hangs():
+def test_any_number_of_saves_may_be_withdrawn_while_one_hangs():
     hanging = operation = file._QueuedOperation(None)
     for _ in range(2 * sys.getrecursionlimit()):
         operation = file._QueuedOperation(operation)
@@ -441,7 +441,7 @@ async def test_one_store_serves_one_event_loop_after_another(tmp_path, anyio_bac
     assert await store.load("s") == state
 
 
-async def test_a_store_remembers_nothing_of_what_is_over(tmp_path):
+async def test_store_keeps_nothing_of_finished_operations(tmp_path):
     store = FileStateStore(tmp_path)
     for number in range(3):
         await store.save(AgentState(session_id=str(number)))

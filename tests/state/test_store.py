@@ -26,7 +26,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return InMemoryStateStore() if request.param == "memory" else FileStateStore(tmp_path / "states")
 
 
-async def test_what_is_loaded_equals_what_was_saved_and_shares_nothing_with_it(store):
+async def test_loaded_state_equals_the_saved_one_and_shares_nothing(store):
     state = AgentState(context=[UserMsg("user", "see")], middleware_data={"Count": {"n": [1]}})
     await store.save(state)
     loaded = await store.load(state.session_id)
@@ -35,12 +35,12 @@ async def test_what_is_loaded_equals_what_was_saved_and_shares_nothing_with_it(s
     assert await store.load(state.session_id) == state
 
 
-async def test_a_session_that_was_never_saved_is_none(store):
+async def test_session_that_was_never_saved_loads_none(store):
     assert await store.load("nobody") is None
     await store.delete("nobody")
 
 
-async def test_a_state_can_be_saved_again_and_again_and_by_whoever_loaded_it_last(store):
+async def test_state_can_be_saved_repeatedly_and_by_its_last_loader(store):
     state = AgentState()
     for number in range(3):
         state.summary = str(number)
@@ -50,7 +50,7 @@ async def test_a_state_can_be_saved_again_and_again_and_by_whoever_loaded_it_las
     await store.save(loaded)
 
 
-async def test_of_two_that_save_on_one_revision_the_second_is_told_and_the_first_stays(store):
+async def test_second_writer_on_one_revision_gets_a_conflict(store):
     await store.save(AgentState(session_id="s"))
     first, second = await store.load("s"), await store.load("s")
     first.summary, second.summary = "first", "second"
@@ -69,7 +69,7 @@ async def test_a_new_state_does_not_overwrite_a_saved_one(store):
     assert (await store.load("s")).summary == "old"
 
 
-async def test_a_deleted_session_is_gone_and_a_state_based_on_it_does_not_bring_it_back(store):
+async def test_deleted_session_cannot_be_saved_from_an_old_state(store):
     state = AgentState()
     await store.save(state)
     await store.delete(state.session_id)
@@ -81,7 +81,7 @@ async def test_a_deleted_session_is_gone_and_a_state_based_on_it_does_not_bring_
     assert await store.load(state.session_id) == state
 
 
-async def test_a_state_of_a_deleted_session_never_fits_one_of_the_same_name_begun_later(store):
+async def test_state_of_a_deleted_session_never_fits_its_successor(store):
     old = AgentState(session_id="s")
     await store.save(old)
     await store.delete("s")
@@ -93,7 +93,7 @@ async def test_a_state_of_a_deleted_session_never_fits_one_of_the_same_name_begu
 
 @pytest.mark.parametrize("session_id", ["", None, 3])
 @pytest.mark.parametrize("operation", ["save", "load", "delete"])
-async def test_what_names_no_session_is_refused(store, operation, session_id):
+async def test_invalid_session_id_is_refused(store, operation, session_id):
     argument = AgentState(session_id=session_id) if operation == "save" else session_id
     with pytest.raises(UsageError, match=f"must be a str that is not empty, not {session_id!r}"):
         await getattr(store, operation)(argument)
@@ -105,7 +105,7 @@ async def test_odd_session_ids_each_have_a_state_of_their_own(store):
     assert [(await store.load(each)).summary for each in ODD_IDS] == [f"of {each}" for each in ODD_IDS]
 
 
-async def test_a_session_id_that_no_file_could_hold_is_none_to_load_and_refused_to_save(store):
+async def test_session_id_with_a_surrogate_loads_none_and_is_not_saved(store):
     assert await store.load("\ud800") is None
     with pytest.raises(SessionUnserializable, match=r"its session_id holds"):
         await store.save(AgentState(session_id="\ud800"))
@@ -141,7 +141,7 @@ cycle.append(cycle)
         (in_a_field, "its summary"),
     ],
 )
-async def test_what_has_no_json_form_is_refused_by_its_place_and_never_shown(
+async def test_value_without_json_form_is_refused_by_its_place_only(
     store, state_with: Callable[[object], AgentState], place: str, value: object
 ):
     with pytest.raises(SessionUnserializable, match=f"session 's' cannot be saved: {place} holds") as caught:
@@ -151,7 +151,7 @@ async def test_what_has_no_json_form_is_refused_by_its_place_and_never_shown(
     assert await store.load("s") is None
 
 
-async def test_what_could_not_be_loaded_again_is_not_saved(store):
+async def test_state_that_could_not_be_loaded_again_is_not_saved(store):
     with pytest.raises(SessionUnserializable, match=r"its summary holds something that has .* not the type"):
         await store.save(in_a_field(5))
 
@@ -176,7 +176,7 @@ UNLOADABLE: dict[str, tuple[AgentState, str]] = {
 
 
 @pytest.mark.parametrize("case", UNLOADABLE)
-async def test_a_state_that_would_not_load_leaves_the_good_one_as_it_is(store, case):
+async def test_unloadable_state_leaves_the_saved_one_as_it_is(store, case):
     broken, place = UNLOADABLE[case]
     await store.save(good := AgentState(session_id="s", summary="good"))
     broken = replace(broken, session_id="s", revision=good.revision)
@@ -188,7 +188,7 @@ async def test_a_state_that_would_not_load_leaves_the_good_one_as_it_is(store, c
     assert (await store.load("s")).summary == "good"
 
 
-async def test_a_message_that_was_saved_whole_and_broken_since_is_refused(store):
+async def test_saved_message_that_was_broken_since_is_refused(store):
     state = AgentState(session_id="s", context=[UserMsg("user", "a"), UserMsg("user", "b")])
     await store.save(state)
     state.context[0].name = None
@@ -198,7 +198,7 @@ async def test_a_message_that_was_saved_whole_and_broken_since_is_refused(store)
     await store.save(state)
 
 
-async def test_words_that_look_like_numbers_without_end_are_saved_as_the_text_they_are(store):
+async def test_strings_such_as_nan_are_saved_as_strings(store):
     state = AgentState(summary='NaN, -Infinity and "NaN"', middleware_data={"M": {"NaN": "Infinity"}})
     await store.save(state)
     assert await store.load(state.session_id) == state
@@ -210,7 +210,7 @@ containers = st.recursive(anything, lambda each: st.lists(each) | st.dictionarie
 
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_whatever_a_field_holds_a_state_loads_or_is_refused(data):
+def test_state_with_any_field_value_loads_or_is_refused(data):
     blocks: list[object] = [TextBlock("a"), ToolCallBlock("1", "f"), ToolResultBlock("1", "f", [TextBlock("b")])]
     state = AgentState(context=[UserMsg("user", "a"), AssistantMsg("b", blocks, usage=ChatUsage(1, 2))])
     holders = [state, *state.context, *blocks, state.context[1].usage, state.permission_context]
@@ -238,14 +238,14 @@ def test_whatever_a_field_holds_a_state_loads_or_is_refused(data):
         ("[]", SessionCorrupt, "does not hold the JSON of a state"),
     ],
 )
-def test_the_json_of_another_version_is_told_from_what_is_no_state(text, error, problem):
+def test_state_of_another_version_is_not_taken_for_a_damaged_one(text, error, problem):
     with pytest.raises(error, match=problem) as caught:
         AgentState.model_validate_json(text)
     assert caught.value.__context__ is None
     assert "the content" not in str(caught.value)
 
 
-async def test_a_value_that_is_as_good_as_the_one_that_should_be_there_is_saved(store):
+async def test_value_that_pydantic_can_convert_is_saved(store):
     state = in_a_message(1)
     state.context[0].content = [ToolResultBlock("1", "add", "3")]
     state.context[0].content[0].state = "success"
@@ -254,7 +254,7 @@ async def test_a_value_that_is_as_good_as_the_one_that_should_be_there_is_saved(
     assert block.state is ToolResultState.SUCCESS
 
 
-async def test_a_conversation_continues_in_another_process_by_way_of_the_store(store):
+async def test_conversation_continues_in_another_process_by_the_store(store):
     first = Agent("first", model=ScriptedChatModel(["I remember 7."]), state_store=store)
     await first.reply("remember 7")
     state = await store.load(first.state.session_id)
@@ -264,7 +264,7 @@ async def test_a_conversation_continues_in_another_process_by_way_of_the_store(s
     assert [message.get_text_content() for message in saved.context][1::2] == ["I remember 7.", "It was 7."]
 
 
-async def test_a_reply_on_an_old_state_is_refused_before_its_model_is_asked(store):
+async def test_reply_on_an_old_state_is_refused_before_the_model_call(store):
     await Agent("first", model=ScriptedChatModel(["a"]), state=AgentState(session_id="s"), state_store=store).reply("x")
     second = Agent("second", model=ScriptedChatModel(["b"]), state=AgentState(session_id="s"), state_store=store)
     with pytest.raises(SessionConflict):

@@ -63,7 +63,7 @@ def test_unknown_argument_is_refused() -> None:
     assert refusal('{"city": "Rome", "unit": "C"}') == f"get_weather was not run: argument 'unit' is unknown.{IT_TAKES}"
 
 
-def test_every_problem_is_told_up_to_five() -> None:
+def test_up_to_five_problems_are_listed() -> None:
     text = refusal(json.dumps({f"k{n}": n for n in range(10)}))
     assert text.count(" is unknown") == 4
     assert "; and 6 more." in text
@@ -98,7 +98,7 @@ def test_truncated_input_is_refused_and_never_completed() -> None:
         ('{"a": ' + "1" * 10_000 + "}", "out of range"),
     ],
 )
-def test_input_that_two_readers_could_read_differently_is_refused(text: str, said: str) -> None:
+def test_ambiguous_json_input_is_refused(text: str, said: str) -> None:
     assert said in reason(text)
 
 
@@ -109,7 +109,7 @@ def test_input_that_is_too_large_is_refused_unread() -> None:
     )
 
 
-def test_input_that_is_no_text_is_refused() -> None:
+def test_input_that_is_not_a_str_is_refused() -> None:
     assert reason({"a": 1}) == "its input must be JSON text, not dict: write it with json.dumps"  # type: ignore[arg-type]
 
 
@@ -118,7 +118,7 @@ def test_a_huge_value_is_not_echoed() -> None:
     assert len(refusal(json.dumps({"city": "Rome", "y" * 100_000: 1}))) < 300
 
 
-def test_a_colon_in_text_is_no_duplicate() -> None:
+def test_colon_in_a_string_is_not_a_duplicate_key() -> None:
     assert parse_arguments('{"a": "b:c", "d": ":::"}') == {"a": "b:c", "d": ":::"}
 
 
@@ -129,7 +129,7 @@ def test_every_json_object_comes_back_as_it_was(value: dict[str, Any]) -> None:
 
 
 @given(st.dictionaries(st.text(), JSON, min_size=1, max_size=4), JSON)
-def test_a_duplicate_key_is_found_wherever_it_is(value: dict[str, Any], other: Any) -> None:
+def test_duplicate_key_is_found_at_any_depth(value: dict[str, Any], other: Any) -> None:
     inner = f"{json.dumps(value)[:-1]}, {json.dumps(next(iter(value)))}: {json.dumps(other)}}}"
     assert "twice" in reason(inner)
     assert "twice" in reason(f'{{"deep": [0, {inner}]}}')
@@ -161,7 +161,7 @@ def test_garbage_never_raises_and_never_enters_the_tool(text: str) -> None:
 KIT = Toolkit([get_weather])
 
 
-def test_a_validator_of_the_user_that_fails_is_told_to_the_model() -> None:
+def test_failing_validator_of_the_user_is_reported_to_the_model() -> None:
     def no_rome(city: str) -> str:
         return {"Paris": "Paris"}[city]
 
@@ -189,7 +189,7 @@ def test_numbers_that_a_float_can_hold_are_taken_as_they_are():
 @pytest.mark.parametrize(
     ("detail", "told"), [("message", "KeyError: '***, canary'. It takes"), ("type", "KeyError. It takes")]
 )
-def test_words_of_a_validators_exception_are_told_as_the_tool_says(
+def test_error_detail_decides_if_a_validators_message_is_shown(
     detail: Any, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def unknown(city: str) -> str:

@@ -123,7 +123,7 @@ async def test_an_external_tool_needs_a_schema_and_no_call() -> None:
     )
 
 
-def test_what_is_left_out_is_told_with_the_remedy() -> None:
+def test_missing_attributes_are_named_with_the_remedy() -> None:
     class Nameless(ToolBase):
         async def call(self) -> None: ...
 
@@ -147,7 +147,7 @@ def test_what_is_left_out_is_told_with_the_remedy() -> None:
         _ = Empty().nothing
 
 
-async def test_a_renamed_tool_is_a_copy_that_works_on_its_own() -> None:
+async def test_tool_under_another_name_is_an_independent_copy() -> None:
     tool = Search("one")
     other = tool.with_name("other")
     other.prefix = "two"
@@ -166,7 +166,7 @@ async def test_a_tool_allows_its_calls_unless_it_asks() -> None:
     assert (decision.behavior, decision.message) == (PermissionBehavior.ASK, "search asks before each call")
 
 
-async def test_a_tool_may_override_what_it_thinks_of_a_call() -> None:
+async def test_tool_may_override_its_permission_check() -> None:
     class Careful(Search):
         def check_permissions(self, tool_input: dict[str, Any], context: PermissionContext) -> PermissionDecision:
             return PermissionDecision(PermissionBehavior.DENY if "secret" in tool_input else PermissionBehavior.ALLOW)
@@ -197,18 +197,18 @@ class Fetch(ToolBase):
         (Search(""), {"query": "\u5317", "limit": 2}, '{"limit":2,"query":"\u5317"}'),
     ],
 )
-def test_a_call_is_about_its_only_text_or_else_about_all_its_arguments(
+def test_subject_is_the_only_string_or_else_all_arguments(
     tool: ToolBase, tool_input: dict[str, Any], subject: str
 ) -> None:
     assert tool.permission_subject(tool_input) == subject
 
 
-def test_an_argument_beside_the_only_one_does_not_change_what_the_call_is_about() -> None:
+def test_further_argument_beside_the_only_one_is_refused() -> None:
     with pytest.raises(ToolError, match="fetch takes one argument, but was given more"):
         Fetch().permission_subject({"url": "http://a", "x": 1})
 
 
-def test_a_renamed_tool_asks_as_the_first_one_does() -> None:
+def test_tool_under_another_name_asks_as_the_first_one_does() -> None:
     tool = FunctionTool(lambda: None, name="one", ask=True, json_schema={"type": "object"})
     assert tool.with_name("two").ask
     assert not tool.with_name("two").is_trusted

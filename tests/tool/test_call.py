@@ -48,7 +48,7 @@ def tool(function: Callable[..., Any], **options: Any) -> FunctionTool:
 # What becomes a result
 
 
-async def test_an_exception_becomes_a_short_result_and_its_traceback_goes_to_the_log(
+async def test_exception_becomes_a_short_result_and_is_logged_in_full(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def f() -> None:
@@ -91,7 +91,7 @@ async def refusing(key: str = "") -> None:
 
 
 @pytest.mark.parametrize(("detail", "is_told"), [("message", True), ("type", False)])
-async def test_the_words_of_an_exception_reach_model_and_log_only_if_the_tool_says_so(
+async def test_error_detail_decides_if_the_exception_message_is_shown(
     detail: Any, is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     state, text = await said(tool(refusing, error_detail=detail), '{"key": "canary"}')
@@ -110,7 +110,7 @@ async def test_the_words_of_an_exception_reach_model_and_log_only_if_the_tool_sa
         "eyJ" + "-abcdefghij.abcdefghij.abcdefghij",
     ],
 )
-async def test_secrets_in_the_words_of_an_exception_are_masked(
+async def test_secrets_in_an_exception_message_are_masked(
     secret: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "an-environment-secret")
@@ -185,12 +185,12 @@ async def test_exception_that_is_its_own_cause_is_an_error_result() -> None:
     assert await said(f) == ("error", "f failed: ValueError: no such city")
 
 
-def test_a_detail_that_is_not_known_is_refused() -> None:
+def test_unknown_error_detail_is_refused() -> None:
     with pytest.raises(ToolConfigError, match='error_detail of refusing must be "message" or "type", not \'all\''):
         tool(refusing, error_detail="all")
 
 
-async def test_an_exception_without_text_or_with_too_much_of_it_stays_readable() -> None:
+async def test_empty_or_long_exception_message_stays_readable() -> None:
     class Unspeakable(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -209,7 +209,7 @@ async def test_an_exception_without_text_or_with_too_much_of_it_stays_readable()
     assert await said(unspeakable) == ("error", "unspeakable failed: Unspeakable: (its text cannot be shown)")
 
 
-async def test_errors_in_a_group_are_told_by_the_first() -> None:
+async def test_exception_group_is_described_by_its_first_error() -> None:
     async def f() -> None:
         raise ExceptionGroup("g", [ExceptionGroup("h", [ValueError("a")]), KeyError("b"), KeyError("c")])
 
@@ -232,7 +232,7 @@ async def test_system_exit_is_contained() -> None:
     assert await said(h) == ("error", "a|h failed: SystemExit: 3")
 
 
-async def test_keyboard_interrupt_leaves() -> None:
+async def test_keyboard_interrupt_propagates() -> None:
     async def f() -> None:
         raise KeyboardInterrupt
 
@@ -240,7 +240,7 @@ async def test_keyboard_interrupt_leaves() -> None:
         await run(f)
 
 
-async def test_a_tool_may_let_its_exceptions_fly() -> None:
+async def test_tool_may_let_its_exceptions_propagate() -> None:
     async def f() -> None:
         raise ValueError("fly")
 
@@ -253,7 +253,7 @@ async def test_a_tool_may_let_its_exceptions_fly() -> None:
             await run(tool(function, raise_tool_errors=True))
 
 
-async def test_a_timeout_of_the_tools_own_is_an_ordinary_error() -> None:
+async def test_timeout_raised_by_the_tool_is_an_ordinary_error() -> None:
     async def f() -> None:
         with fail_after(0.001):
             await Event().wait()
@@ -277,7 +277,7 @@ async def test_a_tool_that_takes_too_long_is_stopped() -> None:
     assert cleaned == [True]
 
 
-async def test_a_streaming_tool_that_takes_too_long_is_stopped_and_keeps_its_pieces() -> None:
+async def test_streaming_tool_that_times_out_keeps_its_pieces() -> None:
     cleaned = []
 
     async def stream() -> AsyncIterator[str]:
@@ -294,7 +294,7 @@ async def test_a_streaming_tool_that_takes_too_long_is_stopped_and_keeps_its_pie
     assert cleaned == [True]
 
 
-async def test_a_thread_that_takes_too_long_is_given_up_and_its_effect_is_unknown() -> None:
+async def test_thread_that_times_out_is_abandoned_with_state_unknown() -> None:
     release = threading.Event()
 
     def wait() -> None:
@@ -310,7 +310,7 @@ async def test_a_thread_that_takes_too_long_is_given_up_and_its_effect_is_unknow
         release.set()
 
 
-async def test_a_sync_generator_that_takes_too_long_is_given_up() -> None:
+async def test_sync_generator_that_takes_too_long_is_abandoned() -> None:
     release = threading.Event()
 
     def steps() -> Iterator[str]:
@@ -326,7 +326,7 @@ async def test_a_sync_generator_that_takes_too_long_is_given_up() -> None:
         release.set()
 
 
-async def test_a_tool_without_a_timeout_may_take_for_ever() -> None:
+async def test_tool_without_a_timeout_may_take_forever() -> None:
     async def stream() -> AsyncIterator[str]:
         await lowlevel.checkpoint()
         yield "a"
@@ -339,7 +339,7 @@ async def test_a_tool_without_a_timeout_may_take_for_ever() -> None:
     assert await said(tool(wait, timeout=None)) == ("success", "b")
 
 
-async def test_a_deadline_is_over_with_the_tool() -> None:
+async def test_deadline_ends_with_the_tool() -> None:
     async def quick() -> str:
         await lowlevel.checkpoint()
         return "done"
@@ -348,7 +348,7 @@ async def test_a_deadline_is_over_with_the_tool() -> None:
     assert anyio.current_effective_deadline() == float("inf")
 
 
-async def test_a_generator_that_never_waits_is_stopped_between_two_pieces() -> None:
+async def test_generator_that_never_waits_is_stopped_between_pieces() -> None:
     async def flood() -> AsyncIterator[str]:
         while True:
             yield "a"
@@ -374,7 +374,7 @@ async def cancelled(function: Callable[..., Any], started: Event) -> list[Any]:
     return results
 
 
-async def test_cancellation_from_outside_leaves_through_a_running_tool() -> None:
+async def test_outer_cancellation_propagates_through_a_running_tool() -> None:
     started, log = Event(), []
 
     async def wait() -> None:
@@ -388,7 +388,7 @@ async def test_cancellation_from_outside_leaves_through_a_running_tool() -> None
     assert log == ["cleaned"]
 
 
-async def test_cancellation_from_outside_leaves_through_a_streaming_tool() -> None:
+async def test_outer_cancellation_propagates_through_a_streaming_tool() -> None:
     started, log = Event(), []
 
     async def stream() -> AsyncIterator[str]:
@@ -403,7 +403,7 @@ async def test_cancellation_from_outside_leaves_through_a_streaming_tool() -> No
     assert log == ["cleaned"]
 
 
-async def test_cancellation_from_outside_leaves_a_thread_behind() -> None:
+async def test_outer_cancellation_abandons_a_thread() -> None:
     started, release = Event(), threading.Event()
 
     def wait() -> None:
@@ -425,7 +425,7 @@ async def test_a_deadline_of_the_caller_is_not_taken_for_the_tools() -> None:
     assert scope.cancelled_caught
 
 
-async def test_cancellation_that_a_tool_turns_into_an_error_still_leaves() -> None:
+async def test_cancellation_that_a_tool_turns_into_an_error_propagates() -> None:
     async def stubborn() -> None:
         try:
             await Event().wait()
@@ -443,7 +443,7 @@ async def test_cancellation_that_a_tool_turns_into_an_error_still_leaves() -> No
 # Threads
 
 
-async def test_the_loop_goes_on_while_a_plain_function_blocks() -> None:
+async def test_event_loop_continues_while_a_plain_function_blocks() -> None:
     entered, go_on = Event(), threading.Event()
     threads = []
 
@@ -523,7 +523,7 @@ async def test_clean_up_of_a_sync_generator_runs_in_a_thread(name: str, is_cance
     assert made.closed_in != [threading.get_ident()]
 
 
-async def test_clean_up_of_a_sync_generator_that_hangs_is_given_up(
+async def test_hanging_clean_up_of_a_sync_generator_is_abandoned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("agentrt.tool.invocation.CLEANUP_SECONDS", 0.01)
@@ -539,7 +539,7 @@ async def test_clean_up_of_a_sync_generator_that_hangs_is_given_up(
 # Streams
 
 
-async def test_pieces_come_as_they_are_made_and_the_result_holds_them_all() -> None:
+async def test_pieces_are_yielded_at_once_and_joined_in_the_result() -> None:
     log: list[str] = []
 
     async def stream() -> AsyncIterator[str]:
@@ -608,7 +608,7 @@ async def test_a_returned_generator_is_closed_when_the_consumer_leaves() -> None
     assert log == [anyio.get_current_task().id]
 
 
-async def test_a_returned_generator_has_what_is_left_of_the_time() -> None:
+async def test_returned_generator_has_the_rest_of_the_time() -> None:
     async def stream() -> AsyncIterator[str]:
         yield "a"
         await anyio.sleep_forever()
@@ -645,7 +645,7 @@ async def test_a_generator_that_fails_midway_keeps_what_it_made() -> None:
     assert (response.state, text_of(response)) == ("error", "a|stream failed: ValueError: b")
 
 
-async def test_a_consumer_who_leaves_closes_the_tool_at_once_in_the_same_task() -> None:
+async def test_leaving_consumer_closes_the_tool_in_the_same_task() -> None:
     log: list[Any] = []
 
     async def stream() -> AsyncIterator[str]:
@@ -711,7 +711,7 @@ async def test_a_clean_up_that_hangs_is_stopped(
 
 
 @pytest.mark.parametrize("group", [False, True], ids=["scope", "group"])
-async def test_a_tool_that_yields_inside_its_own_scope_is_told_so_and_harms_nobody(group: bool) -> None:
+async def test_yield_inside_the_tools_own_scope_is_a_clear_error(group: bool) -> None:
     async def stream() -> AsyncIterator[str]:
         async with create_task_group() if group else Scope():
             yield "a"
@@ -742,7 +742,7 @@ class Scope:
         self.scope.__exit__(*error)
 
 
-async def test_a_tool_whose_generator_does_not_even_start_has_an_error_result() -> None:
+async def test_generator_that_fails_to_start_has_an_error_result() -> None:
     async def stream(a):  # type: ignore[no-untyped-def]
         yield a
 
@@ -774,7 +774,7 @@ def test_a_prepared_call_knows_the_call_it_was_made_for() -> None:
     assert not call.is_for(call.tool_call)
 
 
-async def test_a_tool_that_never_waits_needs_no_deadline_and_one_that_does_has_one() -> None:
+async def test_only_a_tool_that_can_wait_gets_a_deadline() -> None:
     deadlines = []
 
     async def straight() -> None:
@@ -808,7 +808,7 @@ async def test_the_context_given_is_the_one_that_the_tool_receives() -> None:
     assert seen == [given, given]
 
 
-async def test_an_error_of_the_runtimes_own_kind_is_an_error_of_the_tool() -> None:
+async def test_runtime_error_raised_by_a_tool_is_an_error_of_the_tool() -> None:
     async def f() -> None:
         raise ToolError("no")
 

@@ -34,7 +34,7 @@ class Run:
         return "reply-1"
 
 
-def test_detached_it_has_ids_and_a_clock_of_its_own() -> None:
+def test_detached_context_has_ids_and_a_clock_of_its_own() -> None:
     context = ToolContext(CALL)
     assert (context.tool_call, context.agent, context.run, context.deadline) == (CALL, None, None, math.inf)
     assert context.reply_id == context.reply_id != ToolContext(CALL).reply_id
@@ -45,7 +45,7 @@ def test_detached_it_has_ids_and_a_clock_of_its_own() -> None:
     assert context.emitted == [event]
 
 
-def test_in_a_reply_it_speaks_for_the_reply() -> None:
+def test_context_in_a_reply_delegates_to_the_reply() -> None:
     run, agent = Run(), object()
     context = ToolContext(CALL, agent, run)
     assert (context.agent, context.run, context.reply_id, context.deadline) == (agent, run, "reply", 12.0)
@@ -56,7 +56,7 @@ def test_in_a_reply_it_speaks_for_the_reply() -> None:
     assert context.emitted == []
 
 
-async def test_from_a_worker_thread_the_reply_is_touched_in_its_own_thread() -> None:
+async def test_context_in_a_worker_thread_calls_the_reply_on_its_loop() -> None:
     def f(context: ToolContext) -> str:
         context.emit(CustomEvent("progress", threading.get_ident()))
         return context.new_id()

@@ -96,11 +96,11 @@ def test_several_numpy_parameters_may_share_an_entry() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "   \n  "])
-def test_no_docstring_says_nothing(text: str | None) -> None:
+def test_missing_docstring_says_nothing(text: str | None) -> None:
     assert parse_docstring(text) == ("", {})
 
 
-def test_a_docstring_that_begins_with_its_parameters_has_no_summary() -> None:
+def test_docstring_that_begins_with_parameters_has_no_summary() -> None:
     assert parse_docstring("\nArgs:\n    a: b\n") == ("", {"a": "b"})
     assert parse_docstring(":param a: b") == ("", {"a": "b"})
     assert parse_docstring("Parameters\n----------\na : int\n    b") == ("", {"a": "b"})

@@ -183,7 +183,7 @@ EVERYTHING = """{"colour": "red", "address": {"street": "a", "number": 1}, "poin
  "table": {"a": [1]}, "path": "/tmp"}"""
 
 
-async def test_values_arrive_as_what_the_hints_say() -> None:
+async def test_values_arrive_with_the_types_of_the_hints() -> None:
     assert await said(everything, EVERYTHING) == repr(
         (
             Colour.RED,
@@ -294,7 +294,7 @@ async def test_preset_arguments_are_hidden_and_passed() -> None:
     assert await tool.call(to="b") == "b secret"
 
 
-async def test_a_schema_given_by_hand_is_shown_and_checked_and_hints_convert() -> None:
+async def test_given_schema_is_shown_and_checked_and_hints_convert() -> None:
     async def paint(colour: Colour, key: str, times: Any = 1) -> str:
         return f"{colour!r} {key} {times}"
 
@@ -322,7 +322,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("schema", [{"type": "function", "function": WHOLE}, {"type": "function", **WHOLE}])
-async def test_a_schema_in_the_form_that_models_take_brings_name_and_description(schema: dict[str, Any]) -> None:
+async def test_whole_function_schema_brings_name_and_description(schema: dict[str, Any]) -> None:
     async def f(a):  # type: ignore[no-untyped-def]
         """Do."""
         return a
@@ -356,7 +356,7 @@ async def test_a_schema_given_by_hand_makes_up_for_missing_hints() -> None:
     assert "missing 1 required positional argument: 'a'" in await said(tool, '{"b": 2}')
 
 
-async def test_variable_parameters_beside_others_are_left_out_of_the_schema() -> None:
+async def test_args_and_kwargs_beside_others_are_not_in_the_schema() -> None:
     async def f(city: str, *args: str, **options: int) -> list[Any]:
         """Find a city.
 
@@ -380,7 +380,7 @@ async def test_variable_parameters_beside_others_are_left_out_of_the_schema() ->
     assert await said(preset, '{"city": "Oslo"}') == '["Oslo",[],{"key":7}]'
 
 
-async def test_a_schema_given_by_hand_may_name_what_goes_into_variable_keywords() -> None:
+async def test_given_schema_may_name_arguments_for_kwargs() -> None:
     async def f(colour: Colour, **more: Any) -> str:
         return f"{colour!r} {more}"
 
@@ -415,14 +415,14 @@ async def test_plain_functions_run_in_another_thread() -> None:
     assert await said(where) == "false"
 
 
-async def test_what_a_plain_function_returns_to_be_awaited_is_awaited() -> None:
+async def test_awaitable_that_a_plain_function_returns_is_awaited() -> None:
     def f() -> Any:
         return get_weather("Rome")
 
     assert await said(f) == "Rome 3"
 
 
-def test_async_functions_may_run_side_by_side_and_plain_ones_only_when_it_is_said() -> None:
+def test_async_functions_are_concurrency_safe_and_plain_ones_not() -> None:
     def plain() -> None: ...
 
     async def stream() -> AsyncIterator[str]:
@@ -459,7 +459,7 @@ def test_missing_hint_is_refused_with_the_remedy() -> None:
     assert source_location(get_weather).startswith(__file__)
 
 
-def test_other_signatures_that_no_model_can_fill_are_refused_with_the_remedy() -> None:
+def test_unusable_signatures_are_refused_with_the_remedy() -> None:
     async def positional(a: int, /) -> None: ...
     async def star(*values: int) -> None: ...
     async def stars(**values: int) -> None: ...
@@ -498,7 +498,7 @@ def test_other_signatures_that_no_model_can_fill_are_refused_with_the_remedy() -
     assert said(contexts) == "its parameters one, two all take the ToolContext; keep one of them"
 
 
-def test_what_is_no_function_is_refused_with_the_remedy() -> None:
+def test_object_that_is_not_a_function_is_refused_with_remedy() -> None:
     class Search:
         async def find(self, query: str) -> None: ...
 
@@ -525,7 +525,7 @@ def test_names_that_providers_refuse_are_refused(name: str) -> None:
     )
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     assert error_of(lambda: FunctionTool(get_weather, timeout=0)) == (
         "the timeout of get_weather must be more than 0 seconds, or None for no limit, not 0"
     )

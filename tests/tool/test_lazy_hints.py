@@ -36,7 +36,7 @@ async def test_lazy_hints_make_the_same_tool() -> None:
     assert response.content[0].text == "b 1"  # type: ignore[union-attr]
 
 
-def test_a_hint_that_is_there_for_type_checkers_only_is_refused_by_name() -> None:
+def test_hint_under_type_checking_only_is_refused_by_name() -> None:
     async def pay(amount: Decimal) -> None: ...
 
     with pytest.raises(ToolConfigError, match=r"the type hint 'Decimal' of its parameter 'amount' cannot be looked up"):

@@ -111,7 +111,7 @@ def test_blocks_stay_as_they_are() -> None:
     assert to_response(TOOL, [one, two]).content == [one, two]
 
 
-def test_a_response_is_taken_as_it_is() -> None:
+def test_response_is_taken_as_it_is() -> None:
     response = ToolResponse([TextBlock("a")], ToolResultState.DENIED, {"k": 1})
     assert to_response(TOOL, response) == response
 
@@ -121,7 +121,7 @@ def test_a_chunk_is_the_only_piece_there_is() -> None:
     assert response == ToolResponse([TextBlock("a", "1")], ToolResultState.SUCCESS, {"k": 1})
 
 
-def test_of_a_message_text_and_data_are_kept() -> None:
+def test_text_and_data_of_a_message_are_kept() -> None:
     data = encoded(b"x")
     msg = AssistantMsg("expert", [ThinkingBlock("hm"), TextBlock("yes", "1"), data])
     assert to_response(TOOL, msg).content == [TextBlock("yes", "1"), data]
@@ -146,13 +146,13 @@ async def test_what_has_no_json_form_is_an_error_that_names_its_type() -> None:
 
 
 @pytest.mark.parametrize("value", [map(str, "ab"), nothing])
-async def test_what_is_not_finished_is_an_error_with_the_remedy(value: Any) -> None:
+async def test_coroutine_or_generator_as_output_is_refused_with_remedy(value: Any) -> None:
     response = await returned(value() if value is nothing else value)
     assert response.state == "error"
     assert "instead of a value: await it, or make it a generator or a list" in texts(response)[0]
 
 
-async def test_a_circle_is_an_error() -> None:
+async def test_value_that_contains_itself_is_an_error() -> None:
     circle: list[Any] = []
     circle.append(circle)
     assert "Circular reference detected" in texts(await returned(circle))[0]
@@ -168,7 +168,7 @@ async def test_a_wrong_state_is_an_error() -> None:
     assert texts(response)[0].startswith("the result of give has the state 'fine': the states are running, success, ")
 
 
-async def test_metadata_that_cannot_be_saved_is_an_error_unless_it_is_the_final_message() -> None:
+async def test_unsavable_metadata_is_an_error_except_response_msg() -> None:
     response = await returned(ToolResponse([], metadata={"k": object()}))
     assert texts(response) == [
         "the metadata of give's result has no JSON form: Unable to serialize unknown type: <class 'object'>"
@@ -211,7 +211,7 @@ BIG = "A" * 4_000
     ],
     ids=["data", "url", "name", "id", "media type"],
 )
-async def test_in_the_place_of_data_that_is_too_large_a_note_stands(block: DataBlock) -> None:
+async def test_data_that_is_too_large_is_replaced_by_a_note(block: DataBlock) -> None:
     content = [TextBlock("a"), block, TextBlock("b")]
     [before, note, after] = texts(to_response(TOOL, content))
     assert (before, after) == ("a", "b")
@@ -221,19 +221,19 @@ async def test_in_the_place_of_data_that_is_too_large_a_note_stands(block: DataB
     assert sum(map(len, texts(response))) < 200
 
 
-async def test_data_without_end_is_left_out_with_few_notes() -> None:
+async def test_endless_data_is_left_out_with_few_notes() -> None:
     pictures = [ToolChunk([DataBlock(Base64Source(BIG, "image/png"))]) for _ in range(100)]
     _, response = await streamed(*pictures, max_output=1_000)
     assert "".join(texts(response)).count("[left out: image/png") == 10
     assert texts(response)[-1].startswith("[cut: of 361,000 characters the first 1,000 are kept")
 
 
-async def test_pieces_that_are_empty_count_as_well() -> None:
+async def test_empty_pieces_count_as_well() -> None:
     chunks, _ = await streamed(*[""] * 100, max_output=10)
     assert len(chunks) == 11
 
 
-def test_a_picture_may_be_larger_than_a_text_unless_the_tool_says_how_much_it_gives() -> None:
+def test_data_has_a_limit_of_its_own_unless_the_tool_sets_one() -> None:
     picture = DataBlock(Base64Source("AAAA" * 100_000, "image/png"))
     assert to_response(FunctionTool(nothing), picture).content == [picture]
     [note] = to_response(FunctionTool(nothing, max_output=100_000), picture).content
@@ -254,14 +254,14 @@ def test_a_picture_may_be_larger_than_a_text_unless_the_tool_says_how_much_it_gi
         ([DataBlock(Base64Source("no!", "a/b"))], "data that is not base64 ('no!'): encode it with base64.b64encode"),
     ],
 )
-async def test_a_block_that_could_not_be_loaded_again_is_an_error_that_says_why(content: Any, problem: str) -> None:
+async def test_block_that_would_not_load_again_is_an_error_with_reason(content: Any, problem: str) -> None:
     response = await returned(content)
     assert (response.state, texts(response)) == ("error", [f"the result of give holds {problem}"])
     _, response = await streamed(ToolChunk(content))
     assert (response.state, texts(response)) == ("error", [f"the result of give holds {problem}"])
 
 
-async def test_odd_ids_and_types_are_mended_and_data_may_come_line_by_line() -> None:
+async def test_odd_ids_and_types_and_wrapped_base64_are_mended() -> None:
     picture = DataBlock(Base64Source("YWFh\nYWFh\n", "image/png"), id=None, type=None)  # type: ignore[arg-type]
     [one, two, three] = (await returned([TextBlock("a", 7), TextBlock("b", None, None), picture])).content  # type: ignore[arg-type]
     assert one == TextBlock("a", "7")
@@ -292,7 +292,7 @@ async def test_a_stream_is_cut_with_a_note_as_its_last_piece() -> None:
 # Streams
 
 
-async def test_text_that_goes_on_is_one_block_under_one_id() -> None:
+async def test_continued_text_is_one_block_under_one_id() -> None:
     chunks, response = await streamed("a", ToolChunk([TextBlock("b")]), "c")
     ids = {block.id for chunk in chunks for block in chunk.content}
     assert len(ids) == 1
@@ -312,14 +312,14 @@ async def test_data_of_one_id_is_joined_by_bytes() -> None:
     assert texts(response) == ["text"]
 
 
-async def test_data_goes_on_after_other_blocks_and_text_does_not() -> None:
+async def test_data_continues_after_other_blocks_and_text_does_not() -> None:
     _, response = await streamed("a", ToolChunk([encoded(b"x")]), "b", ToolChunk([encoded(b"y")]), "c")
     assert response.content[1] == encoded(b"xy")
     assert texts(response) == ["a", "bc"]
     assert len({block.id for block in response.content}) == 3
 
 
-async def test_data_behind_an_address_is_never_joined() -> None:
+async def test_data_behind_a_url_is_never_joined() -> None:
     blocks = [DataBlock(URLSource(f"http://x/{n}", "image/png"), id="u") for n in range(2)]
     _, response = await streamed(*(ToolChunk([block]) for block in blocks))
     assert [block.source for block in response.content] == [block.source for block in blocks]  # type: ignore[union-attr]
@@ -342,14 +342,14 @@ async def test_the_worst_state_wins_and_metadata_adds_up() -> None:
     assert (await streamed("a"))[1].state == "success"
 
 
-async def test_a_tool_that_streams_may_give_the_whole_itself() -> None:
+async def test_streaming_tool_may_return_the_whole_itself() -> None:
     whole = ToolResponse([TextBlock("whole", "1")], metadata={"k": 1})
     chunks, response = await streamed("a", whole)
     assert [texts(chunk) for chunk in chunks] == [["a"]]
     assert response == whole
 
 
-async def test_what_comes_after_the_end_is_an_error() -> None:
+async def test_item_after_the_last_chunk_is_an_error() -> None:
     chunks, response = await streamed(ToolChunk([TextBlock("a")], is_last=True), "b")
     late = "give yielded str after its last chunk"
     assert ([texts(chunk) for chunk in chunks], texts(response), response.state) == (
@@ -361,7 +361,7 @@ async def test_what_comes_after_the_end_is_an_error() -> None:
     assert (texts(response), response.state) == (["a", late], "error")
 
 
-async def test_a_stream_may_yield_whatever_a_tool_may_return() -> None:
+async def test_stream_may_yield_anything_that_a_tool_may_return() -> None:
     class Place(BaseModel):
         city: str
 

@@ -90,7 +90,7 @@ def test_schemas_are_made_once_and_anew_after_a_change() -> None:
     assert kit.names(["web"])[-1] == "search_2"
 
 
-def test_choosing_groups_again_and_again_does_not_fill_the_memory() -> None:
+def test_cached_schemas_of_group_choices_are_bounded() -> None:
     kit = grouped()
     for number in range(1_000):
         kit.get_json_schemas([f"gone_{number}"])
@@ -147,7 +147,7 @@ async def test_a_namesake_may_override_or_be_skipped_or_renamed() -> None:
     assert await run(kit, "search", path="x") == "read x"
 
 
-def test_an_extended_toolkit_has_tools_that_the_first_has_not() -> None:
+def test_extended_toolkit_has_tools_that_its_base_has_not() -> None:
     kit = grouped()
     assert kit.with_tools([]) is kit
     more = kit.with_tools([FunctionTool(search, name="extra")])
@@ -157,7 +157,7 @@ def test_an_extended_toolkit_has_tools_that_the_first_has_not() -> None:
     assert "two tools are called 'get_weather'" in error_of(kit.with_tools, [get_weather])
 
 
-async def test_what_is_registered_later_is_in_an_extended_toolkit_too() -> None:
+async def test_tool_registered_later_is_in_the_extended_toolkit_too() -> None:
     kit = grouped()
     more = kit.with_tools([FunctionTool(search, name="extra")])
     most = more.with_tools([FunctionTool(search, name="another")])
@@ -173,7 +173,7 @@ async def test_what_is_registered_later_is_in_an_extended_toolkit_too() -> None:
     assert "extra" in text_of(more.prepare(call("unheard_of")))
 
 
-def test_what_is_registered_in_an_extended_toolkit_is_in_the_first() -> None:
+def test_tool_registered_in_extended_toolkit_enters_its_base() -> None:
     kit = grouped()
     more = kit.with_tools([FunctionTool(search, name="extra")])
     more.register_tool_function(read, func_name="late")
@@ -185,7 +185,7 @@ def test_what_is_registered_in_an_extended_toolkit_is_in_the_first() -> None:
     assert kit.active_groups == more.active_groups == ["web"]
 
 
-def test_a_later_tool_by_the_name_of_a_further_one_is_refused_when_the_tools_are_next_asked_for() -> None:
+def test_later_base_tool_named_like_a_further_one_is_refused() -> None:
     kit = Toolkit([get_weather])
     more = kit.with_tools([FunctionTool(search, name="extra")])
     kit.register_tool_function(read, func_name="extra")
@@ -193,7 +193,7 @@ def test_a_later_tool_by_the_name_of_a_further_one_is_refused_when_the_tools_are
     assert "two tools are called 'extra'" in error_of(more.names)
 
 
-def test_a_toolkit_class_of_ones_own_keeps_what_it_overrides_when_it_is_extended() -> None:
+def test_extended_toolkit_subclass_keeps_its_overrides() -> None:
     class Hides(Toolkit):
         def get_json_schemas(self, active_groups=None):
             return [each for each in super().get_json_schemas(active_groups) if each["function"]["name"] != "read"]
@@ -204,7 +204,7 @@ def test_a_toolkit_class_of_ones_own_keeps_what_it_overrides_when_it_is_extended
 # Preparing
 
 
-def test_a_call_of_an_unknown_tool_is_told_the_nearest_and_all_names() -> None:
+def test_unknown_tool_gets_the_nearest_name_and_all_names() -> None:
     kit = Toolkit([get_weather, search])
     result = kit.prepare(call("get_wether", city="Rome"))
     assert (
@@ -217,7 +217,7 @@ def test_a_call_of_an_unknown_tool_is_told_the_nearest_and_all_names() -> None:
     assert len(text_of(kit.prepare(call("x" * 100_000)))) < 200
 
 
-def test_a_call_of_a_tool_in_an_inactive_group_is_told_how_to_activate_it() -> None:
+def test_tool_in_inactive_group_gets_how_to_activate_it() -> None:
     kit = grouped()
     assert text_of(kit.prepare(call("search", query="x"))) == (
         "search was not run: its group 'web' is not active. Call reset_equipped_tools with 'web' set to true first, "
@@ -229,7 +229,7 @@ def test_a_call_of_a_tool_in_an_inactive_group_is_told_how_to_activate_it() -> N
     assert isinstance(kit.prepare(call("get_weather", city="x"), []), PreparedCall)
 
 
-async def test_a_call_that_cannot_be_prepared_gives_its_result_alone() -> None:
+async def test_call_that_cannot_be_prepared_yields_only_its_result() -> None:
     items = [item async for item in Toolkit([search]).call_tool_function(call("search"))]
     assert [text_of(item) for item in items] == [
         "search was not run: argument 'query' is missing. It takes: query (string)."
@@ -256,7 +256,7 @@ def test_the_meta_tool_is_offered_when_there_are_groups() -> None:
     }
 
 
-async def test_the_meta_tool_sets_all_groups_at_once_and_answers_with_their_notes() -> None:
+async def test_meta_tool_sets_all_groups_and_returns_their_notes() -> None:
     kit = grouped()
     assert await run(kit, "reset_equipped_tools", web=True) == (
         "Active now, besides the tools that are always offered: web.\n\nweb: Quote your sources."
@@ -279,7 +279,7 @@ async def test_a_wrong_choice_of_groups_changes_nothing() -> None:
     assert kit.active_groups == ["files"]
 
 
-async def test_in_a_conversation_the_meta_tool_leaves_the_shared_toolkit_alone() -> None:
+async def test_meta_tool_in_a_conversation_leaves_shared_toolkit_alone() -> None:
     kit = grouped()
     chosen: list[list[str]] = []
     tool_call = call("reset_equipped_tools", web=True)
@@ -298,7 +298,7 @@ async def test_a_conversation_that_cannot_choose_groups_says_so() -> None:
     assert (response.state, kit.active_groups) == ("error", ["files"])
 
 
-def test_programs_choose_groups_too() -> None:
+def test_programs_can_choose_groups_too() -> None:
     kit = grouped()
     assert "Active now" in text_of(kit.reset_equipped_tools(web=True))
     assert kit.active_groups == ["web"]
@@ -337,7 +337,7 @@ def test_group_names_are_checked() -> None:
     assert "cannot be the name of a group" in error_of(kit.create_tool_group, "the web", "")
 
 
-def test_a_tool_of_the_meta_tools_name_is_refused_where_there_are_groups() -> None:
+def test_tool_named_like_the_meta_tool_is_refused_with_groups() -> None:
     mine = FunctionTool(search, name="reset_equipped_tools")
     assert "two tools are called 'reset_equipped_tools'" in error_of(grouped().register_tool_function, mine)
     kit = Toolkit([mine])
@@ -349,7 +349,7 @@ def test_a_tool_of_the_meta_tools_name_is_refused_where_there_are_groups() -> No
 # Its state
 
 
-def test_a_toolkit_saves_which_groups_are_active_in_its_own_setting() -> None:
+def test_toolkit_state_holds_the_groups_of_its_own_setting() -> None:
     kit = grouped()
     assert kit.state_dict() == {"active_groups": ["files"]}
     kit.state_dict()["active_groups"].append("web")
@@ -380,16 +380,14 @@ def test_a_toolkit_loads_which_groups_are_active() -> None:
         (["web"], TypeError, "must be a dict.* not a list"),
     ],
 )
-def test_a_state_that_does_not_fit_the_toolkit_is_refused_and_changes_nothing(
-    state: Any, error: type[Exception], told: str
-) -> None:
+def test_state_of_another_toolkit_is_refused_and_changes_nothing(state: Any, error: type[Exception], told: str) -> None:
     kit = grouped()
     with pytest.raises(error, match=told):
         kit.load_state_dict(state)
     assert kit.active_groups == ["files"]
 
 
-def test_without_strict_what_does_not_fit_is_passed_over() -> None:
+def test_without_strict_what_does_not_fit_is_ignored() -> None:
     kit = grouped()
     kit.load_state_dict({"tools": []}, strict=False)
     assert kit.active_groups == ["files"]
@@ -397,7 +395,7 @@ def test_without_strict_what_does_not_fit_is_passed_over() -> None:
     assert kit.active_groups == ["web"]
 
 
-def test_what_a_toolkit_of_ones_own_registers_is_saved_beside_it() -> None:
+def test_state_registered_by_a_toolkit_subclass_is_saved_too() -> None:
     class Counting(Toolkit):
         def __init__(self) -> None:
             super().__init__(groups=[ToolGroup("web", "The web.")])
@@ -413,7 +411,7 @@ def test_what_a_toolkit_of_ones_own_registers_is_saved_beside_it() -> None:
     assert kit.active_groups == ["web"]
 
 
-def test_an_extended_toolkit_has_the_state_of_the_first() -> None:
+def test_extended_toolkit_has_the_state_of_its_base() -> None:
     kit = grouped()
     more = kit.with_tools([FunctionTool(search, name="extra")])
     more.load_state_dict({"active_groups": ["web"]})
@@ -421,7 +419,7 @@ def test_an_extended_toolkit_has_the_state_of_the_first() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda kit: pickle.loads(pickle.dumps(kit))], ids=["copy", "pickle"])
-def test_a_copy_of_an_extended_toolkit_has_all_tools_and_is_apart(copied) -> None:
+def test_copy_of_extended_toolkit_is_complete_and_independent(copied) -> None:
     kit = grouped()
     other = copied(kit.with_tools([FunctionTool(search, name="extra")]))
     other.register_tool_function(read, func_name="late")
@@ -430,7 +428,7 @@ def test_a_copy_of_an_extended_toolkit_has_all_tools_and_is_apart(copied) -> Non
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda kit: pickle.loads(pickle.dumps(kit))], ids=["copy", "pickle"])
-async def test_a_copy_has_the_functions_and_groups_and_a_setting_of_its_own(copied) -> None:
+async def test_copy_shares_tools_and_groups_but_not_the_setting(copied) -> None:
     kit = grouped()
     kit.register_tool_function(get_weather, func_name="here", preset_kwargs={"city": "Oslo"})
     other = copied(kit)

@@ -75,7 +75,7 @@ OBJECT: dict[str, Any] = {
         {"any": [object]},
     ],
 )
-def test_what_fits_has_no_problem(value: Any) -> None:
+def test_value_that_fits_has_no_problem(value: Any) -> None:
     assert problem(value, OBJECT) is None
 
 
@@ -113,7 +113,7 @@ def test_what_fits_has_no_problem(value: Any) -> None:
         ({"count": "x"}, "argument 'count' should be of type integer, not 'x'"),
     ],
 )
-def test_what_does_not_fit_is_told_by_its_first_problem(value: Any, said: str) -> None:
+def test_value_that_does_not_fit_is_described_by_first_problem(value: Any, said: str) -> None:
     assert problem(value, OBJECT) == said
 
 
@@ -173,7 +173,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "said"), REFUSED)
-def test_a_schema_that_cannot_be_honoured_is_refused_at_registration(schema: dict[str, Any], said: str) -> None:
+def test_unsupported_schema_is_refused_at_registration(schema: dict[str, Any], said: str) -> None:
     class Tool(ToolBase):
         name = "search"
         is_external_tool = True
@@ -192,7 +192,7 @@ def test_a_schema_that_cannot_be_honoured_is_refused_at_registration(schema: dic
                 register()
 
 
-def test_a_circle_that_another_part_reaches_first_is_refused() -> None:
+def test_cycle_that_another_part_reaches_first_is_refused() -> None:
     b = {"properties": {"x": {"$ref": "#/$defs/a"}}, "allOf": [{"$ref": "#/$defs/a"}]}
     with pytest.raises(SchemaError, match="cycle"):
         CompiledSchema({"$ref": "#/$defs/b", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": b}})
@@ -221,7 +221,7 @@ async def test_an_integer_of_any_size_is_checked(kind: str) -> None:
         assert "argument 'value' should be at most 9, not a number of more than 100 digits" in refused
 
 
-async def test_a_value_that_is_nested_too_deep_to_be_checked_is_an_error_result() -> None:
+async def test_value_nested_too_deep_to_be_checked_is_an_error_result() -> None:
     tree: dict[str, Any] = {
         "type": "object",
         "properties": {"a": {"allOf": [{"anyOf": [{"$ref": "#/properties/value"}]}]}},
@@ -230,7 +230,7 @@ async def test_a_value_that_is_nested_too_deep_to_be_checked_is_an_error_result(
     assert "nested too deep to be checked" in await answer(tree, f'{{"value": {deep}}}')
 
 
-async def test_schema_that_refers_to_itself_twice_takes_time_in_proportion() -> None:
+async def test_schema_with_two_references_to_itself_takes_linear_time() -> None:
     twice = {"anyOf": [{"properties": {"a": {"$ref": "#/properties/value"}}}] * 2, "type": "object"}
     deep = '{"a":' * 40 + "5" + "}" * 40
     assert "argument 'value' fits none of the allowed forms" in await answer(twice, f'{{"value": {deep}}}')
@@ -266,7 +266,7 @@ def test_references_in_a_long_list_are_followed_for_each_item() -> None:
     assert schema.problem([*range(150_000), "x"]) == "argument '150000' should be of type integer, not 'x'"
 
 
-def test_numbers_cannot_be_chosen_to_have_one_hash() -> None:
+def test_numbers_cannot_be_chosen_to_share_one_hash() -> None:
     numbers = [number * sys.hash_info.modulus for number in range(1, 1_001)]
     assert len(set(map(hash, numbers))) == 1
     assert len({hash(json_key(number)) for number in numbers}) > 900
@@ -330,7 +330,7 @@ def test_each_keyword_says_what_it_wants(schema: dict[str, Any], value: Any, sai
     assert told.startswith(said)
 
 
-def test_what_earlier_drafts_wrote_otherwise_is_honoured() -> None:
+def test_keywords_of_earlier_drafts_are_honoured() -> None:
     assert problem(["a", 2], {"items": [{"type": "string"}, {"type": "string"}]}) is not None
     assert problem(["a", 2], {"items": [{"type": "string"}], "additionalItems": False}) == "argument '1' is not allowed"
     assert problem({"a": 1}, {"dependencies": {"a": ["b"]}}) is not None
@@ -339,11 +339,11 @@ def test_what_earlier_drafts_wrote_otherwise_is_honoured() -> None:
     assert problem({"a": "x"}, old) == "argument 'a' should be of type integer, not 'x'"
 
 
-def test_keywords_that_are_not_known_are_remarks() -> None:
+def test_unknown_keywords_are_ignored() -> None:
     assert problem({"a": 1}, {"properties": {"a": {"x-order": 1, "nullable": 5, "readOnly": True}}}) is None
 
 
-def test_summary_tells_names_types_and_what_may_be_left_out() -> None:
+def test_description_lists_names_types_and_optional_parameters() -> None:
     assert describe_parameters({"type": "object"}) == "It takes no arguments."
     schema = {
         "properties": {
@@ -363,6 +363,6 @@ def test_summary_tells_names_types_and_what_may_be_left_out() -> None:
     )
 
 
-def test_summary_of_many_parameters_is_cut() -> None:
+def test_description_of_many_parameters_is_cut() -> None:
     many = {f"p{n}": {} for n in range(25)}
     assert describe_parameters({"properties": many}).endswith("p19 (anything, optional), and 5 more.")
