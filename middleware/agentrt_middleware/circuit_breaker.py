@@ -106,6 +106,7 @@ class _Circuit:
 
     def fail(self, retry_after: float | None) -> None:
         self._failures += 1
+        # A failure while the circuit is open is that of a probe, and opens it again at once.
         if self._open_until is None and self._failures < self.breaker.failure_threshold:
             return
         seconds = max(self.breaker.recovery_seconds, retry_after or 0.0)
@@ -140,7 +141,7 @@ class _AdmittedCall:
     def end(self, error: BaseException | None, *, is_whole: bool) -> None:
         circuit = self._circuit
         if circuit.era != self._era:
-            return
+            return  # the circuit has opened or closed since, on newer knowledge
         circuit.release(self)
         if is_whole:
             circuit.succeed()

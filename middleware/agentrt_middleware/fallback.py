@@ -162,6 +162,7 @@ class _FallbackCall:
         self._fallback.stick_to(self._agent, self._model)
         if self._model is self._values["current_model"]:
             return response
+        # A layer further in may have named another model already, and knows better.
         return replace(response, metadata={"model": self._model.model, **(response.metadata or {})})
 
     def _models_in_order(self) -> Iterator[ChatModelBase]:

@@ -75,6 +75,7 @@ class TimeoutMiddleware(MiddlewareBase):
                 waits.begin_piece()
                 yield response
         finally:
+            # Before a `Timeout` reaches an outer retry: its next attempt may need the connection.
             await close(stream)
 
 
@@ -99,6 +100,7 @@ class _LimitedWaits:
     async def wait(self, work: Awaitable[_T]) -> _T:
         """Return the result of `work`, or raise `Timeout` if it takes longer than is left."""
         started = anyio.current_time()
+        # Not `fail_after`, whose `TimeoutError` would look like one that the work itself has raised.
         with anyio.move_on_after(min(self._step, self._total)):
             result = await work
             spent = anyio.current_time() - started
