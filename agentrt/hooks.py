@@ -328,7 +328,8 @@ class MiddlewareBase:
         """
         return ()
 
-    # `agent` and `input_kwargs` are `Any` so that a subclass may narrow them.
+    # `agent` and `input_kwargs` are `Any` so that a subclass may narrow them. The hooks are plain functions that return
+    # what `next_handler` gives, so that `super().on_reply(...)` passes everything through without a frame of its own.
 
     def on_reply(
         self, agent: Any, input_kwargs: Any, next_handler: NextReply

@@ -11,6 +11,8 @@ from inspect import isawaitable
 from typing import Any, Protocol
 
 from agentrt.agent.hook_registry import Hook, HookTable
+from agentrt.chain.attribution import ORIGIN_NOTE, has_origin_note
+from agentrt.chain.spec import Values
 from agentrt.conversation.run import Run
 from agentrt.errors import HookError
 from agentrt.event import AgentEvent
@@ -20,9 +22,6 @@ from agentrt.types import ToolChunk, ToolResponse
 
 __all__ = ["HookMiddleware", "layers_for"]
 
-Values = dict[str, object]
-
-_NOTE = "agentrt: raised by "  # as the layer that raised an error is named; one note is enough
 _ARGUMENTS_OF_AGENT = {"inputs": "msg", "structured_schema": "structured_model"}
 
 
@@ -57,7 +56,7 @@ class HookMiddleware(MiddlewareBase):
     same agent, gets a `HookError`.
     """
 
-    position = "innermost"
+    position = "innermost"  # as in AgentScope, where hooks wrap the method itself
     core = ""
 
     def __init__(self, pre: Mapping[str, Hook] | None = None, post: Mapping[str, Hook] | None = None) -> None:
@@ -89,6 +88,7 @@ class HookMiddleware(MiddlewareBase):
     async def after(self, agent: HookedAgent, kwargs: Values, output: Any) -> Any:
         """Run the post hooks and return the result as they leave it."""
         for name, hook in self._post:
+            # Copies for each hook anew: what the one before changed in place without returning it does not count.
             arguments, result = self._copy_arguments(kwargs), self._copy_value("its result", output)
             changed = await self._run(agent, f"post_{self.core} hook {name!r}", hook, arguments, result)
             if changed is None:
@@ -113,11 +113,11 @@ class HookMiddleware(MiddlewareBase):
             result = hook(agent, *values)
             return await result if isawaitable(result) else result
         except Exception as error:
-            if not any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
-                error.add_note(f"{_NOTE}the {name} of {agent.name!r}")
+            if not has_origin_note(error):
+                error.add_note(f"{ORIGIN_NOTE}the {name} of {agent.name!r}")
             raise
         finally:
-            call.is_over = True
+            call.is_over = True  # a task that the hook left behind has a context of its own, where it is still listed
             _calls.reset(token)
 
     def _copy_arguments(self, kwargs: Values) -> Values:

@@ -75,7 +75,7 @@ class HookRegistration:
     def register_instance_hook(self, hook_type: ReActAgentHookTypes, hook_name: str, hook: Hook) -> None:
         """Register a hook for this agent alone; raises `HookError` for an unknown type or a hook that cannot be one."""
         _check_target(self)
-        _check_hook(type(self), hook_type, hook_name, hook)
+        _check_registration(type(self), hook_type, hook_name, hook)
         self._instance_hooks = _add_hook(self._instance_hooks, hook_type, hook_name, hook)
 
     def remove_instance_hook(self, hook_type: ReActAgentHookTypes, hook_name: str) -> None:
@@ -93,7 +93,7 @@ class HookRegistration:
     @classmethod
     def register_class_hook(cls, hook_type: ReActAgentHookTypes, hook_name: str, hook: Hook) -> None:
         """Register a hook for all agents of this class and of those derived from it, existing ones included."""
-        _check_hook(cls, hook_type, hook_name, hook)
+        _check_registration(cls, hook_type, hook_name, hook)
         class_hooks.change(cls, lambda hooks: _add_hook(hooks, hook_type, hook_name, hook))
 
     @classmethod
@@ -162,7 +162,7 @@ def _check_target(agent: object) -> None:
         )
 
 
-def _check_hook(cls: type[HookRegistration], hook_type: str, name: object, hook: object) -> None:
+def _check_registration(cls: type[HookRegistration], hook_type: str, name: object, hook: object) -> None:
     _check_hook_type(cls, hook_type)
     if not isinstance(name, str):
         raise HookError(f"the name of a {hook_type} hook must be a str, not {name!r:.200}")

@@ -9,12 +9,13 @@ from agentrt.chain.spec import Function, HookSpec
 from agentrt.chain.violations import describe_misuse
 from agentrt.errors import ChainContractError
 
-__all__ = ["Origins", "code_that_reads", "name_the_layer", "origins_of"]
+__all__ = ["ORIGIN_NOTE", "Origins", "code_that_reads", "has_origin_note", "name_the_layer", "origins_of"]
 
 Origins = dict[CodeType | None, Layer | None]
 """By its code, which layer a function belongs to; `None` stands for the core."""
 
-_NOTE = "agentrt: raised by "
+ORIGIN_NOTE = "agentrt: raised by "
+"""How the note begins that says which layer or hook raised an error; one is enough."""
 
 
 def origins_of(core: Function, layers: Sequence[Layer]) -> Origins:
@@ -44,12 +45,16 @@ def name_the_layer(error: Exception, spec: HookSpec, origins: Origins, layers: S
     """
     if isinstance(error, ChainContractError):
         return
-    if any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
+    if has_origin_note(error):  # of an inner chain, or of an earlier attempt that raised the same object
         return
     layer, raised_by_hook = _find_layer(error.__traceback__, origins, layers)
     if layer is not None:
         remedy = describe_misuse(spec, error) if raised_by_hook and isinstance(error, TypeError) else ""
-        error.add_note(f"{_NOTE}{layer.name} in {spec.name} ({layer.where}){remedy}")
+        error.add_note(f"{ORIGIN_NOTE}{layer.name} in {spec.name} ({layer.where}){remedy}")
+
+
+def has_origin_note(error: Exception) -> bool:
+    return any(note.startswith(ORIGIN_NOTE) for note in getattr(error, "__notes__", ()))
 
 
 def _find_layer(

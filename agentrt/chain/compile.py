@@ -123,8 +123,9 @@ def _stream_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> 
     item_types, terminal = spec.item_types, spec.terminal
     item_classes: set[type] = set()  # which have passed the check, for a cheaper look at each item
 
+    # The agent is positional only, since a custom agent's `reply` may have a parameter of that name.
     async def entry(agent: object, /, **values: object) -> AsyncGenerator[object, None]:
-        owner = Owner({**values})
+        owner = Owner({**values})  # a copy: the outermost layer may change its dict
         abandoned = owner.abandoned
         stream = step(agent, values, owner)
         owner.opened.append(stream)
@@ -135,7 +136,7 @@ def _stream_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> 
                     if not isinstance(item, item_types):
                         raise wrong_item(spec, layers, item)
                     item_classes.add(item.__class__)
-                if abandoned:
+                if abandoned:  # by a layer that stopped early, while one further out still yields
                     await owner.close_abandoned()
                 yield item
             if terminal is not None and not isinstance(item, terminal):
@@ -323,7 +324,7 @@ def _call_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Fu
         try:
             result = await step(agent, values, owner)
             check(inner_layer, 0, result, owner)
-        except BaseException as error:  # whatever it is, what was opened is closed before it leaves
+        except BaseException as error:  # a cancellation too: what was opened is closed before it leaves
             if isinstance(error, Exception):
                 name_the_layer(error, spec, origins | owner.origin_by_code, layers)
             await owner.close(error)
@@ -354,6 +355,8 @@ def _call_layer(
     def step(agent: object, values: Values, owner: Owner) -> Awaitable[object]:
         running: bool | None = None  # until the first call
 
+        # A plain function, unlike that of a stream hook: a call needs no notice of when the layer drops it, since what
+        # is left open is closed at its next call or at the end.
         async def next_handler(*args: object, **overrides: object) -> object:
             nonlocal running
             if args or owner.is_closed:

@@ -228,7 +228,7 @@ async def test_a_piece_of_the_wrong_type_closes_everything() -> None:
     assert agent == OPENED + CLOSED
 
 
-async def test_layer_that_raises_with_a_stream_in_hand_leaves_none_open() -> None:
+async def test_layer_that_raises_after_getting_a_stream_closes_it() -> None:
     class Raise(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             await next_handler()

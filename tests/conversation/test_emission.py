@@ -94,7 +94,7 @@ async def test_warning_is_shown_at_the_first_hook_of_the_class():
     assert (caught[0].filename, caught[0].lineno) == (__file__, Direct.on_model_call.__code__.co_firstlineno)
 
 
-async def test_warning_names_the_layer_and_not_the_object_that_it_calls():
+async def test_warning_names_the_layer_not_an_object_it_calls():
     class Delegating(MiddlewareBase):
         emitter = Direct()
 
@@ -155,7 +155,7 @@ async def test_event_of_a_tool_inside_a_layer_draws_no_warning():
     assert names.count("emitted") == 3
 
 
-async def test_event_from_a_task_of_the_layer_is_kept_without_a_warning():
+async def test_event_from_a_task_of_the_layer_draws_no_warning():
     class InTask(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             async def work():

@@ -9,6 +9,7 @@ import anyio
 
 from agentrt.chain import Chains, HookSpec
 from agentrt.chain.check import overrides
+from agentrt.chain.spec import Values
 from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError
 from agentrt.hooks import HOOKS, MiddlewareBase
@@ -16,7 +17,6 @@ from agentrt.message import ToolCallBlock
 
 __all__ = ["Lint", "lint", "lint_class_for"]
 
-Values = dict[str, object]
 _T = TypeVar("_T")
 
 _END = object()
