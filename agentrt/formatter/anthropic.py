@@ -12,6 +12,7 @@ from agentrt.block import (
     ContentBlock,
     DataBlock,
     HintBlock,
+    JSONObject,
     ProviderBlock,
     TextBlock,
     ThinkingBlock,
@@ -20,7 +21,6 @@ from agentrt.block import (
     ToolResultState,
     URLSource,
 )
-from agentrt.formatter.base import JSONObject
 from agentrt.formatter.conventions import (
     DATA_URL,
     UNANSWERED,
@@ -31,9 +31,9 @@ from agentrt.formatter.conventions import (
 )
 from agentrt.message import Msg
 
-__all__ = ["PROVIDER", "format_anthropic", "pack_thinking"]
+__all__ = ["ANTHROPIC", "format_anthropic", "pack_thinking"]
 
-PROVIDER = "anthropic"
+ANTHROPIC = "anthropic"
 """The name of this provider in a `ProviderBlock`."""
 
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
@@ -120,7 +120,7 @@ def _provider_parts(items: Sequence[tuple[str, ContentBlock]]) -> dict[int, JSON
 
 
 def _provider_part(block: ProviderBlock) -> JSONObject | None:
-    part = _parse_object(block.content) if block.provider == PROVIDER else None
+    part = _parse_object(block.content) if block.provider == ANTHROPIC else None
     kind = part.get("type") if part else None
     if not part or not isinstance(kind, str) or kind in _OTHER_BLOCKS:
         return None

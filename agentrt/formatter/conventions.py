@@ -3,8 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from agentrt.block import ContentBlock, ToolCallBlock, ToolResultBlock, ToolResultState
-from agentrt.formatter.base import JSONObject
+from agentrt.block import ContentBlock, JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState
 
 __all__ = ["DATA_URL", "UNANSWERED", "empty_result_text", "is_text_type", "results_of_calls", "text_part"]
 

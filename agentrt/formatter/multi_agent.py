@@ -61,7 +61,7 @@ def transcribe(messages: Sequence[Msg]) -> list[Msg]:
     """
     transcribed: list[Msg] = []
     preface = _PREFACE
-    for is_plain, run in groupby(messages, _is_plain):
+    for is_plain, run in groupby(messages, _is_plain_message):
         if not is_plain:
             transcribed += run
         elif blocks := [block for msg in run for block in _attributed_blocks(msg)]:
@@ -77,7 +77,7 @@ def transcribe(messages: Sequence[Msg]) -> list[Msg]:
     return transcribed
 
 
-def _is_plain(msg: Msg) -> bool:
+def _is_plain_message(msg: Msg) -> bool:
     works = any(isinstance(block, _OWN_WORK) for block in msg.get_content_blocks())
     return msg.role != "system" and not works
 

@@ -12,13 +12,13 @@ from agentrt.block import (
     Base64Source,
     DataBlock,
     HintBlock,
+    JSONObject,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
     ToolResultBlock,
     URLSource,
 )
-from agentrt.formatter.base import JSONObject
 from agentrt.formatter.conventions import (
     DATA_URL,
     UNANSWERED,

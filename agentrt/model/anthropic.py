@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Unpack
 
-from agentrt.block import ContentBlock, ProviderBlock
+from agentrt.block import ContentBlock, JSONObject, ProviderBlock
 from agentrt.errors import ConfigError, Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_anthropic
-from agentrt.formatter.anthropic import PROVIDER, pack_thinking
-from agentrt.formatter.base import JSONObject
+from agentrt.formatter.anthropic import ANTHROPIC, pack_thinking
 from agentrt.message import Msg
 from agentrt.model.claude import ClaudeRules, rules_of
 from agentrt.model.estimate import estimated_usage
@@ -274,7 +273,7 @@ class _ProviderPart:
                 whole["input"] = None
             if not isinstance(whole["input"], dict):  # shown to the model as it wrote it
                 whole["input"] = {"INVALID_JSON": text}
-        return ProviderBlock(PROVIDER, json.dumps(whole, ensure_ascii=False))
+        return ProviderBlock(ANTHROPIC, json.dumps(whole, ensure_ascii=False))
 
 
 class _AnthropicReader:

@@ -26,13 +26,13 @@ class ChatModelBase:
     context_size: int
 
     account: str | None = None
-    """Names whose limits a call counts to, the same in every process and never the key itself; `None`: not known."""
+    """Names the account whose limits calls count against; the same in every process, not the key; `None`: unknown."""
 
     provider: str | None = None
-    """Whose model it is, as traces name it ("deepseek"); `None` means the name of its class. `chat_model` sets it."""
+    """The provider's name for traces ("deepseek"), set by `chat_model`; `None` stands for the name of the class."""
 
     capabilities: frozenset[str] | None = None
-    """What it can be sent besides text: "tools", "image", "audio", "video", "application"; `None`: not known.
+    """What it can be sent besides text: "tools", "image", "audio", "video", "application"; `None`: unknown.
 
     Models that go to a provider name what its API has a form for; set it for a model that takes less.
     """

@@ -1,4 +1,4 @@
-"""How many tokens there are about, where nobody has counted them."""
+"""An estimate of the tokens that a call takes, where the provider does not count them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +17,7 @@ from agentrt.types import ChatUsage
 
 __all__ = ["characters_of", "estimated_usage"]
 
-_CHARACTERS_PER_TOKEN = 4  # about right for English; tokenizers differ, and none is asked for an estimate
+_ESTIMATED_TOKEN_LENGTH = 4  # about right for English; tokenizers differ, and none is asked for an estimate
 
 
 def estimated_usage(messages: Iterable[Msg], content: Iterable[ContentBlock]) -> ChatUsage:
@@ -30,7 +30,7 @@ def estimated_usage(messages: Iterable[Msg], content: Iterable[ContentBlock]) ->
     for block in content:
         output_length += characters_of(block)
     return ChatUsage(
-        input_length // _CHARACTERS_PER_TOKEN + 1, output_length // _CHARACTERS_PER_TOKEN + 1, estimated=True
+        input_length // _ESTIMATED_TOKEN_LENGTH + 1, output_length // _ESTIMATED_TOKEN_LENGTH + 1, estimated=True
     )
 
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Unpack
 
-from agentrt.block import ContentBlock
+from agentrt.block import ContentBlock, JSONObject
 from agentrt.errors import Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_openai
-from agentrt.formatter.base import JSONObject
 from agentrt.message import Msg
 from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote.accumulator import StreamAccumulator

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 from anyio.lowlevel import current_token
 from pydantic import SecretStr
 
+from agentrt.block import JSONObject
 from agentrt.errors import ConfigError, Malformed, ModelError, Rejected, Timeout, Transient, UsageError
-from agentrt.formatter.base import JSONObject
 from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.model.remote.connection import SharedClient, Unsuccessful, raise_for_status

@@ -7,9 +7,9 @@ from weakref import WeakSet
 
 import anyio
 
-__all__ = ["CLOSE", "SharedClient", "Unsuccessful", "raise_for_status"]
+__all__ = ["CLOSE_SECONDS", "SharedClient", "Unsuccessful", "raise_for_status"]
 
-CLOSE = 5.0  # seconds for closing a connection
+CLOSE_SECONDS = 5.0  # for closing a connection
 _MAX_ERROR_BYTES = 65_536
 _MAX_ERROR_SECONDS = 5.0
 
@@ -40,7 +40,7 @@ class SharedClient:
 
     async def _close_if_unused(self) -> None:
         if self._is_given_up and not self._users:
-            with anyio.move_on_after(CLOSE, shield=True):
+            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await self.sdk.close()
 
 

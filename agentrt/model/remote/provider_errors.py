@@ -60,7 +60,7 @@ _STATUS_OF_CODE = {
 }
 _PASSING = {408, 409, 425, 499}
 _USER_IN_URL = re.compile(r"://[^/@\s'\"]+@")
-_MAX_RETRY_AFTER = 86_400.0  # seconds; a server that asks for more means a day's quota, or is mistaken
+_MAX_SECONDS_TO_WAIT = 86_400.0  # seconds; a server that asks for more means a day's quota, or is mistaken
 _MAX_TEXT = 500  # characters of a provider's own words that a message repeats
 _MAX_PAGE = 2_000  # characters of a page that are searched for what it says
 _TAG = re.compile(r"<(?:([a-zA-Z][a-zA-Z0-9]*)|/[a-zA-Z]|[!?])")
@@ -274,7 +274,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds for which the headers ask us to wait: they have milliseconds, seconds, or a date."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
-        return min(milliseconds / 1000, _MAX_RETRY_AFTER)
+        return min(milliseconds / 1000, _MAX_SECONDS_TO_WAIT)
     text = headers.get("retry-after")
     seconds = _number(text)
     if seconds is None and text is not None:
@@ -282,7 +282,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
             seconds = max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
         except (ValueError, OverflowError, OSError):  # not a date, or of a year that the system cannot count from
             return None
-    return None if seconds is None else min(seconds, _MAX_RETRY_AFTER)
+    return None if seconds is None else min(seconds, _MAX_SECONDS_TO_WAIT)
 
 
 def _number(text: str | None) -> float | None:

@@ -18,7 +18,7 @@ from agentrt.errors import Malformed, Transient
 
 __all__ = ["EventReader", "ServerSentEvent", "count_in", "dict_in", "list_in", "parse_object", "text_in"]
 
-_T = TypeVar("_T")
+_Value = TypeVar("_Value")
 
 _END_OF_LINE = re.compile(rb"\r\n|\n|\r")
 _FIELDS = {b"data", b"event", b"id", b"retry"}
@@ -115,7 +115,7 @@ def _is_beginning(data: bytes) -> bool:
 def text_in(fields: Mapping[str, object], name: str) -> str:
     """Return the text under `name`, "" when there is none."""
     value = fields.get(name)
-    return "" if value is None else _require(value, str, name, "text")
+    return "" if value is None else _require(value, str, name, "a string")
 
 
 def dict_in(fields: Mapping[str, object], name: str) -> dict[str, object]:
@@ -141,7 +141,7 @@ def count_in(fields: Mapping[str, object], name: str) -> int:
     return max(_require(value, int, name, "a whole number"), 0)
 
 
-def _require(value: object, kind: type[_T], name: str, description: str) -> _T:
+def _require(value: object, kind: type[_Value], name: str, description: str) -> _Value:
     if not isinstance(value, kind):
         raise Malformed(f"its {name!r} is {value!r}, not {description}")
     return value

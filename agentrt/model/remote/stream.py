@@ -10,7 +10,7 @@ import anyio
 from agentrt.block import ContentBlock
 from agentrt.errors import Malformed, ModelError, Timeout, Transient, UsageError
 from agentrt.model.estimate import characters_of
-from agentrt.model.remote.connection import CLOSE
+from agentrt.model.remote.connection import CLOSE_SECONDS
 from agentrt.model.remote.provider_errors import ProviderErrors, json_or_text
 from agentrt.model.remote.settings import Timeouts
 from agentrt.model.remote.sse import EventReader, ServerSentEvent, parse_object
@@ -18,7 +18,7 @@ from agentrt.types import ChatResponse
 
 __all__ = ["AnswerReader", "AnswerStream", "CallTimer"]
 
-_Result = TypeVar("_Result")
+_Returned = TypeVar("_Returned")
 
 _DRAIN_SECONDS = 0.1  # for the end of an HTTP response, without which its connection cannot be used again
 _BLANK = b"\xef\xbb\xbf \t\r\n"
@@ -82,7 +82,7 @@ class CallTimer:
         """Note that a piece has come."""
         self._idle_left = self._limits.idle
 
-    async def wait(self, work: Awaitable[_Result]) -> _Result:
+    async def wait(self, work: Awaitable[_Returned]) -> _Returned:
         """Return what the work gives, unless it takes longer than is left."""
         if self._running_since is None:
             self._running_since = anyio.current_time()
@@ -186,7 +186,7 @@ class AnswerStream:
         self._is_closed = True
         # Shielded, since a caller that is being cancelled must not leave the connection open; limited, since the server
         # may not answer any more.
-        with anyio.move_on_after(CLOSE, shield=True):
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
             try:
                 await self._stop_reading()
             finally:
@@ -292,7 +292,7 @@ class AnswerStream:
         self._reader.read(body)
         return self._reader.answer()
 
-    def _guard(self, read: Callable[[], _Result]) -> _Result:
+    def _guard(self, read: Callable[[], _Returned]) -> _Returned:
         """Return what reading an answer gives.
 
         Whatever it raises becomes an error of the tree that names the model, without its key.

@@ -10,7 +10,7 @@ from agentrt.model.rules.words import content_words
 __all__ = ["describe_file", "describe_list", "describe_matching_files", "describe_matching_lines"]
 
 _MAX_HITS = 10
-_MAX_LINES = 20
+_MAX_FILE_LINES = 20
 _MAX_PATHS = 100
 
 
@@ -53,8 +53,8 @@ def describe_file(known: Known) -> str:
     if topic:
         best, _ = best_hits((SearchHit(path, number, line) for number, line in enumerate(lines, 1)), topic)
         return _list_places(best) or f"{path} says nothing about {' or '.join(map(repr, topic))}."
-    beginning = ", beginning" if len(lines) > _MAX_LINES else ""
-    return "\n".join([f"{path} has {len(lines)} lines{beginning}:", *lines[:_MAX_LINES]])
+    beginning = ", beginning" if len(lines) > _MAX_FILE_LINES else ""
+    return "\n".join([f"{path} has {len(lines)} lines{beginning}:", *lines[:_MAX_FILE_LINES]])
 
 
 def describe_list(known: Known) -> str:
