@@ -13,7 +13,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, settings
 
-# A busy machine is no failure of what is tested.
+# A busy machine is not a failure of what is tested.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
@@ -34,7 +34,7 @@ def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         request.getfixturevalue("no_task_or_generator_is_left_behind")
     threads, files = set(threading.enumerate()), _open_files()  # the event loop's own are open by now
     yield
-    left = [each for each in threading.enumerate() if each not in threads and not _waits_for_work(each)]
+    left = [thread for thread in threading.enumerate() if thread not in threads and not _waits_for_work(thread)]
     assert not left, f"threads left behind: {left}"
     opened = _open_files() - files
     assert not opened, f"files left open: {opened}"
@@ -50,27 +50,27 @@ async def no_task_or_generator_is_left_behind(anyio_backend: str) -> AsyncIterat
         await anyio.wait_all_tasks_blocked()
     left = _tasks(anyio_backend) - tasks
     assert not left, f"tasks left behind: {left}"
-    generators = [each for each in _generators(anyio_backend) if _is_ours(each)]
+    generators = [generator for generator in _generators(anyio_backend) if _is_ours(generator)]
     assert not generators, f"generators left suspended: {generators}"
 
 
 def _tasks(backend: str) -> set[object]:
     if backend == "asyncio":
-        return {task for task in asyncio.all_tasks() if not task.done() and not _is_of_the_runner(task)}
+        return {task for task in asyncio.all_tasks() if not task.done() and not _belongs_to_runner(task)}
     root = trio.lowlevel.current_root_task()
     assert root is not None
-    return set(_with_children(root))
+    return set(_task_and_children(root))
 
 
-def _is_of_the_runner(task: "asyncio.Task[object]") -> bool:
+def _belongs_to_runner(task: "asyncio.Task[object]") -> bool:
     return getattr(task.get_coro(), "__qualname__", "").startswith("TestRunner.")
 
 
-def _with_children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+def _task_and_children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
     yield task
     for nursery in task.child_nurseries:
         for child in nursery.child_tasks:
-            yield from _with_children(child)
+            yield from _task_and_children(child)
 
 
 def _generators(backend: str) -> list[AsyncGeneratorType[object, object]]:
@@ -90,7 +90,7 @@ def _is_ours(generator: AsyncGeneratorType[object, object]) -> bool:
 
 def _waits_for_work(thread: threading.Thread) -> bool:
     # Worker threads belong to the event loop and wait a while for their next call, inside the library that made them.
-    # One that has just handed over its result may still be on its way there.
+    # One that has just delivered its result may still be on its way there.
     for _ in range(500):
         if not thread.is_alive() or _is_idle(thread):
             return True
@@ -108,7 +108,7 @@ def _is_idle(thread: threading.Thread) -> bool:
 def _open_files() -> set[str]:
     if not FILES.is_dir():
         return set()
-    links = (_target(each) for each in FILES.iterdir())
+    links = (_target(link) for link in FILES.iterdir())
     return {link for link in links if link is not None and not link.startswith(("/proc", "/dev"))}
 
 

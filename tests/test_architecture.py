@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted([*ROOT.glob("agentrt/**/*.py"), *ROOT.glob("middleware/**/*.py")])
-HOST = ROOT / "agentrt" / "concurrency" / "event_loop.py"
+EVENT_LOOP = ROOT / "agentrt" / "concurrency" / "event_loop.py"
 COMPILER = ROOT / "agentrt" / "chain" / "compile.py"
 CONSOLE = ROOT / "agentrt" / "console"
 
@@ -37,17 +37,17 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def places(find: Find, *exempt: Path) -> list[str]:
-    """Return "file:line" of everything found in the sources, but for the exempt files and folders."""
+def find_places(find: Find, *exempt: Path) -> list[str]:
+    """Return "file:line" of everything found in the sources, except in the exempt files and folders."""
     return [
         f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
         for path in SOURCES
-        if not any(path == each or each in path.parents for each in exempt)
+        if not any(path == place or place in path.parents for place in exempt)
         for node in find(tree_of(path))
     ]
 
 
-def found_in(find: Find, source: str) -> int:
+def count_in(find: Find, source: str) -> int:
     return len(list(find(ast.parse(source))))
 
 
@@ -58,11 +58,11 @@ def name_of(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def names(wanted: set[str]) -> Find:
+def uses_of(refused: set[str]) -> Find:
     def find(tree: ast.AST) -> Iterator[ast.AST]:
         for node in ast.walk(tree):
-            imported = isinstance(node, ast.ImportFrom) and any(alias.name in wanted for alias in node.names)
-            if imported or (name_of(node) in wanted and not isinstance(node, ast.Call)):
+            imported = isinstance(node, ast.ImportFrom) and any(alias.name in refused for alias in node.names)
+            if imported or (name_of(node) in refused and not isinstance(node, ast.Call)):
                 yield node
 
     return find
@@ -95,7 +95,7 @@ def yields_under_a_scope(tree: ast.AST) -> Iterator[ast.AST]:
         if isinstance(function, ast.AsyncFunctionDef):
             for node in own_nodes(function):
                 if isinstance(node, ast.With | ast.AsyncWith) and _opens_a_scope(node):
-                    yield from (each for each in own_nodes(node) if isinstance(each, ast.Yield))
+                    yield from (child for child in own_nodes(node) if isinstance(child, ast.Yield))
 
 
 def _opens_a_scope(node: ast.With | ast.AsyncWith) -> bool:
@@ -115,34 +115,34 @@ def loops_through_hooks(tree: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.For | ast.AsyncFor):
             iterated, bodies = [node.iter], node.body
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            iterated, bodies = [each.iter for each in node.generators], [node]
+            iterated, bodies = [generator.iter for generator in node.generators], [node]
         else:
             continue
-        if any(map(_speaks_of_middlewares, iterated)) and any(map(_runs_a_hook, bodies)):
+        if any(map(_mentions_middlewares, iterated)) and any(map(_runs_a_hook, bodies)):
             yield node
 
 
-def _speaks_of_middlewares(node: ast.AST) -> bool:
-    return any(name_of(each).endswith("middlewares") for each in ast.walk(node))
+def _mentions_middlewares(node: ast.AST) -> bool:
+    return any(name_of(part).endswith("middlewares") for part in ast.walk(node))
 
 
 def _runs_a_hook(node: ast.AST) -> bool:
     return any(
-        isinstance(each, ast.Await | ast.AsyncFor | ast.AsyncWith)
-        or (isinstance(each, ast.Call) and name_of(each).startswith("on_"))
-        for each in ast.walk(node)
+        isinstance(part, ast.Await | ast.AsyncFor | ast.AsyncWith)
+        or (isinstance(part, ast.Call) and name_of(part).startswith("on_"))
+        for part in ast.walk(node)
     )
 
 
 RULES: dict[str, tuple[Find, tuple[Path, ...], list[str], str]] = {
-    "only the host starts tasks": (
-        names(STARTS_TASKS),
-        (HOST,),
+    "only concurrency/event_loop.py starts tasks": (
+        uses_of(STARTS_TASKS),
+        (EVENT_LOOP,),
         ["asyncio.create_task(main())", "from asyncio import ensure_future", "spawn = trio.lowlevel.spawn_system_task"],
         "async with anyio.create_task_group() as group: group.start_soon(main)",
     ),
     "cancellation goes by anyio's name": (
-        names({"CancelledError"}),
+        uses_of({"CancelledError"}),
         (),
         ["asyncio.CancelledError", "from asyncio import CancelledError"],
         "anyio.get_cancelled_exc_class()",
@@ -184,16 +184,16 @@ LAWS = pytest.mark.parametrize(("find", "exempt", "bad", "good"), RULES.values()
 
 @LAWS
 def test_no_source_breaks_the_rule(find, exempt, bad, good):
-    assert places(find, *exempt) == []
+    assert find_places(find, *exempt) == []
 
 
 @LAWS
 def test_the_rule_finds_a_breach(find, exempt, bad, good):
-    assert [found_in(find, source) for source in bad] == [1] * len(bad)
-    assert found_in(find, good) == 0
+    assert [count_in(find, source) for source in bad] == [1] * len(bad)
+    assert count_in(find, good) == 0
 
 
-@pytest.mark.parametrize("path", [HOST, COMPILER])
+@pytest.mark.parametrize("path", [EVENT_LOOP, COMPILER])
 def test_the_exempt_files_exist(path):
     assert path in SOURCES
 

@@ -69,11 +69,11 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     global _limit
-    _limit = _Limit(_limit_of(pyfuncitem), _announcer(pyfuncitem), is_async=_is_async(pyfuncitem.obj))
+    _limit = _Limit(_limit_of(pyfuncitem), _make_announcement(pyfuncitem), is_async=_is_async(pyfuncitem.obj))
     if inspect.iscoroutinefunction(pyfuncitem.obj):
-        pyfuncitem.obj = _cancelled_at_limit(pyfuncitem.obj)
+        pyfuncitem.obj = _cancel_at_limit(pyfuncitem.obj)
     elif (property_test := _async_property(pyfuncitem.obj)) is not None:
-        pyfuncitem.obj.hypothesis.inner_test = _cancelled_at_limit(property_test)
+        pyfuncitem.obj.hypothesis.inner_test = _cancel_at_limit(property_test)
     with _alarm(_limit.seconds, _limit.expire, again=0.9 * GRACE):
         return (yield)
 
@@ -127,7 +127,7 @@ class _Limit:
         if self.is_expired:  # a property is run again after it has failed
             raise TimeoutError(_message(self.seconds))
         with anyio.CancelScope() as scope:
-            self._stop = functools.partial(_soon(), scope.cancel)
+            self._stop = functools.partial(_thread_safe_call(), scope.cancel)
             try:
                 return await test()
             except BaseException as error:
@@ -142,7 +142,7 @@ class _Limit:
 _limit = _Limit(LIMIT, lambda: None, is_async=False)
 
 
-def _cancelled_at_limit(test: Callable[..., Any]) -> Callable[..., Any]:
+def _cancel_at_limit(test: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(test)
     async def limited(*args: Any, **kwargs: Any) -> Any:
         return await _limit.run(functools.partial(test, *args, **kwargs))
@@ -150,7 +150,7 @@ def _cancelled_at_limit(test: Callable[..., Any]) -> Callable[..., Any]:
     return limited
 
 
-def _soon() -> Callable[[Callable[[], object]], object]:
+def _thread_safe_call() -> Callable[[Callable[[], object]], object]:
     """Return how a signal handler has the running event loop call a function."""
     try:
         return asyncio.get_running_loop().call_soon_threadsafe
@@ -163,13 +163,13 @@ def _exit_after_limit(item: pytest.Item) -> Iterator[None]:
     seconds = _limit_of(item)
     faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=item.config.stash[_STDERR])
     try:
-        with _alarm(seconds + 0.9 * GRACE, _announcer(item)):
+        with _alarm(seconds + 0.9 * GRACE, _make_announcement(item)):
             yield
     finally:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _announcer(item: pytest.Item) -> Callable[[], object]:
+def _make_announcement(item: pytest.Item) -> Callable[[], object]:
     # Stacks do not show a coroutine that waits: the name of the test does.
     line = f"\n{item.nodeid}: {_message(_limit_of(item))}, and does not stop\n"
     return functools.partial(os.write, item.config.stash[_STDERR], line.encode())
