@@ -19,7 +19,7 @@ from agentrt.text import escape_controls
 
 __all__ = ["main"]
 
-_INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C ended
+_EXIT_INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C ended
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_to_stderr(str(error))
         return 2
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return _EXIT_INTERRUPTED
     except OSError as error:
         try:
             print(flush=True)

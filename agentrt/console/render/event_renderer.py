@@ -40,8 +40,8 @@ from agentrt.types import ChatUsage
 
 __all__ = ["EventRenderer"]
 
-_MAX_LINES = 20  # of one tool's output
-_MAX_LINE_LENGTH = 500
+_MAX_OUTPUT_LINES = 20  # of one tool's output
+_MAX_OUTPUT_LINE_LENGTH = 500
 
 
 @dataclass(slots=True)
@@ -173,8 +173,8 @@ class EventRenderer:
         self._end_line(call)
         if event.output is not None:
             self._replace_output(call, event.output)
-        if call.lines > _MAX_LINES:
-            self._view.line("result", f"{call.name}: ... and {call.lines - _MAX_LINES} more lines")
+        if call.lines > _MAX_OUTPUT_LINES:
+            self._view.line("result", f"{call.name}: ... and {call.lines - _MAX_OUTPUT_LINES} more lines")
         if event.state is not ToolResultState.SUCCESS:
             self._view.line("error", f"{call.name}: {event.state}")
         elif not call.lines:
@@ -221,7 +221,7 @@ class EventRenderer:
 
     def _show_line(self, call: _ShownCall, line: str) -> None:
         call.lines += 1  # also those that are not shown, for the end says how many there were
-        if call.lines <= _MAX_LINES:
+        if call.lines <= _MAX_OUTPUT_LINES:
             self._view.line("result", f"{call.name}: {_shorten(line)}")
 
     def _replace_output(self, call: _ShownCall, output: list[TextBlock | DataBlock]) -> None:
@@ -263,4 +263,4 @@ class EventRenderer:
 
 
 def _shorten(line: str) -> str:
-    return line if len(line) <= _MAX_LINE_LENGTH else line[:_MAX_LINE_LENGTH] + "..."
+    return line if len(line) <= _MAX_OUTPUT_LINE_LENGTH else line[:_MAX_OUTPUT_LINE_LENGTH] + "..."

@@ -39,20 +39,20 @@ async def show(stream: _ReplyItems, *, color: bool = True) -> Msg:
     or `NO_COLOR` set. What a terminal would obey is escaped. The stream is closed whatever happens, and what it raises
     is raised.
     """
-    answer = _Answer()
+    final = _FinalMessage()
     async with aclosing(stream):
         with _open_view(sys.stdout, color) as view:
             renderer = EventRenderer(view)
             try:
                 async for item in stream:
-                    answer.add(item)
+                    final.add(item)
                     if not isinstance(item, Msg):
                         renderer.render(item)
             except anyio.get_cancelled_exc_class():
                 # Said on the view, since after this nothing more can be awaited.
                 view.line("stopped", "")
                 raise
-            message = answer.final_message()
+            message = final.message()
             if not renderer.has_shown_text:  # a layer may answer without a single event
                 view.stream("text", message.get_text_content() or "")
             if message.usage is not None and message.usage != ChatUsage():  # where no usage is known, show no zeros
@@ -60,7 +60,7 @@ async def show(stream: _ReplyItems, *, color: bool = True) -> Msg:
     return message
 
 
-class _Answer:
+class _FinalMessage:
     """The final message: the one that the stream ends with, or else the last round of what its events build."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class _Answer:
         if isinstance(item, (ModelCallStartEvent, ToolResultEndEvent)):
             self._round_start = len(self._rebuilt.content)
 
-    def final_message(self) -> Msg:
+    def message(self) -> Msg:
         if self._last_item is not None:
             return self._last_item
         if self._rebuilt is None:

@@ -213,7 +213,7 @@ class FaultRun:
             try:
                 self._inject(f"in {position}" if position else "in the reader of the stream")
             except Exception as error:  # noqa: BLE001  # must not be raised into what was just suspended
-                self._problems.append(f"{_describe(error)} was raised at once")
+                self._problems.append(f"{_type_and_message(error)} was raised at once")
 
     def _on_throw(self, error: BaseException) -> None:
         if self.hit and isinstance(error, anyio.get_cancelled_exc_class()) and current_task() is self._task:
@@ -248,14 +248,14 @@ class FaultRun:
         fault, error = self._fault, self._error
         if fault is not None and fault.cancels and self.hit and not self._was_cancelled:
             if error is not None:
-                self._problems.append(f"{_describe(error)} was raised in place of the cancellation")
+                self._problems.append(f"{_type_and_message(error)} was raised in place of the cancellation")
             elif self._work_after_fault:
                 what = self._work_after_fault[0]
                 self._problems.append(f"the cancellation was swallowed, and it continued with {what}")
         elif self._was_cancelled and not (fault is not None and fault.cancels):
             self._problems.append("a cancellation came out that nothing had asked for")
         elif error is not None and not self._was_injected(error):
-            self._problems.append(f"{_describe(error)} was raised")
+            self._problems.append(f"{_type_and_message(error)} was raised")
         if fault is not None and fault.name == "interrupt" and self.hit:
             self._check_interruption(self.agent.state)
 
@@ -326,7 +326,7 @@ class FaultRun:
                     await _drain(agent, self._plan.answer(agent.state))
                 await _drain(agent, "continue")
         except Exception as error:  # noqa: BLE001  # whatever it is, it is what is wrong
-            problems.append(_describe(error))
+            problems.append(_type_and_message(error))
         last = agent.state.context[-1] if agent.state.context else None
         is_expected = self._plan.any_answer or (last is not None and last.get_text_content() == _LAST_ANSWER)
         if not problems and not is_expected:
@@ -345,5 +345,5 @@ def _do_nothing(_: str) -> None:
     pass
 
 
-def _describe(error: BaseException) -> str:
+def _type_and_message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

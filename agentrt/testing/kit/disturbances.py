@@ -11,7 +11,7 @@ from agentrt.state import AgentState
 from agentrt.testing.kit.fault_points import cancel_at, raise_once_at
 from agentrt.testing.kit.kit_agents import PLAIN_QUESTION, TOOL_QUESTION, TWO_TOOLS_QUESTION, AgentOptions
 from agentrt.testing.kit.probe_layers import FaultLayer
-from agentrt.testing.kit.session import Conversation, KitRun, add_lints, blame_what_came_before
+from agentrt.testing.kit.session import KitConversation, KitRun, add_lints, blame_what_came_before
 
 __all__ = ["break_off_streams", "cancel_at_each_point", "fail_everywhere", "leave_at_each_item"]
 
@@ -30,7 +30,7 @@ async def leave_at_each_item(run: KitRun) -> None:
     middleware = run.factory()
     at_first = _simple_values(middleware)
     after_item: list[dict[str, str]] = []  # what the middleware held after each item of a reply that is not left
-    conversation = Conversation(run, run.make_agent([middleware]))
+    conversation = KitConversation(run, run.make_agent([middleware]))
     await conversation.read_items(TWO_TOOLS_QUESTION, on_item=lambda: after_item.append(_simple_values(middleware)))
     at_end = _simple_values(middleware)
     for number in range(1, len(after_item)):
@@ -46,7 +46,7 @@ async def leave_at_each_item(run: KitRun) -> None:
                 )
         # The same instance, which must have given back what it took: a place in a limit, a lock.
         with blame_what_came_before("one whose reader had left"):
-            await Conversation(run, conversation.agent.with_state(AgentState())).ask_without_errors(PLAIN_QUESTION)
+            await KitConversation(run, conversation.agent.with_state(AgentState())).ask_without_errors(PLAIN_QUESTION)
         if run.problems:
             break
 

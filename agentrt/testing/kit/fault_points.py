@@ -9,17 +9,17 @@ import anyio.lowlevel
 from agentrt.hooks import MiddlewareBase
 from agentrt.testing.kit.kit_agents import OnPoint
 from agentrt.testing.kit.probe_layers import OutcomeProbe
-from agentrt.testing.kit.session import Conversation, KitRun, TimedOut
+from agentrt.testing.kit.session import KitConversation, KitRun, TimedOut
 
 __all__ = ["PauseAt", "cancel_at", "raise_once_at"]
 
 _STEPS_TO_UNWIND = 30  # of the event loop, enough for every layer to see the cancellation
 
 
-class StartConversation(Protocol):
+class StartKitConversation(Protocol):
     """Starts a conversation with these layers; it awaits `on_point` at each of its points."""
 
-    def __call__(self, layers: list[MiddlewareBase], *, on_point: OnPoint) -> Conversation: ...
+    def __call__(self, layers: list[MiddlewareBase], *, on_point: OnPoint) -> KitConversation: ...
 
 
 class PauseAt:
@@ -40,10 +40,10 @@ class PauseAt:
 async def cancel_at(
     run: KitRun,
     point: str,
-    start: StartConversation,
-    work: Callable[[Conversation], Awaitable[object]],
+    start: StartKitConversation,
+    work: Callable[[KitConversation], Awaitable[object]],
     make_probe: Callable[[OutcomeProbe | None], OutcomeProbe] = OutcomeProbe,
-) -> Conversation:
+) -> KitConversation:
     """Start a conversation, cancel its work at the point, and report the hook that swallowed the cancellation.
 
     The middleware stands between two probes: what came out of the inner one as a cancellation must come out of the

@@ -9,7 +9,7 @@ from agentrt.agent import Agent
 from agentrt.hooks import MiddlewareBase
 from agentrt.state import AgentState
 from agentrt.testing.kit.kit_agents import TWO_TOOLS_QUESTION
-from agentrt.testing.kit.session import Conversation, KitRun
+from agentrt.testing.kit.session import KitConversation, KitRun
 
 __all__ = ["reply_many_times"]
 
@@ -21,7 +21,7 @@ _LONG_RUN = 1_000  # replies, after which a cache with a limit is full
 async def reply_many_times(run: KitRun) -> None:
     """Let one instance serve many replies, each in a conversation of its own, and report what grows all the time."""
     middleware = run.factory()
-    conversation = Conversation(run, run.make_agent([middleware]))
+    conversation = KitConversation(run, run.make_agent([middleware]))
     sizes = [await _measure_after(conversation, middleware, _REPLIES) for _ in range(3)]
     if _growing_names(sizes):
         await _measure_after(conversation, middleware, _LONG_RUN)
@@ -33,7 +33,7 @@ async def reply_many_times(run: KitRun) -> None:
         )
 
 
-async def _measure_after(conversation: Conversation, middleware: MiddlewareBase, replies: int) -> dict[str, int]:
+async def _measure_after(conversation: KitConversation, middleware: MiddlewareBase, replies: int) -> dict[str, int]:
     """Return how much each attribute holds after so many more replies."""
 
     async def read_reply(agent: Agent) -> None:

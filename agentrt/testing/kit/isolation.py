@@ -9,7 +9,7 @@ from agentrt.errors import ToolConfigError
 from agentrt.message import TextBlock
 from agentrt.state import AgentState
 from agentrt.testing.kit.kit_agents import PLAIN_QUESTION, TWO_TOOLS_QUESTION
-from agentrt.testing.kit.session import Conversation, KitRun, TimedOut, add_lints, differs_from_both
+from agentrt.testing.kit.session import KitConversation, KitRun, TimedOut, add_lints, differs_from_both
 
 __all__ = ["put_two_in_one_agent", "run_tools_side_by_side", "share_one_instance"]
 
@@ -76,7 +76,7 @@ async def share_one_instance(run: KitRun) -> None:
         if is_one_agent:
             agents = [agents[0], agents[0].with_state(AgentState())]
         run.conversations += 2
-        texts = await _ask_together([Conversation(run, agent) for agent in agents], questions)
+        texts = await _ask_together([KitConversation(run, agent) for agent in agents], questions)
         for question, text, alone_text, again_text in zip(questions, texts, alone, again, strict=True):
             if differs_from_both(text, alone_text, again_text):
                 run.report(
@@ -102,7 +102,7 @@ class _Meeting:
                 await anyio.lowlevel.checkpoint()
 
 
-async def _ask_together(conversations: Sequence[Conversation], questions: Sequence[str]) -> list[str | None]:
+async def _ask_together(conversations: Sequence[KitConversation], questions: Sequence[str]) -> list[str | None]:
     texts: list[str | None] = [None] * len(conversations)
 
     async def ask(index: int) -> None:

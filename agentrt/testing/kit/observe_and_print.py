@@ -19,7 +19,7 @@ from agentrt.testing.kit.kit_agents import (
     pass_point,
 )
 from agentrt.testing.kit.probe_layers import ObserveAndPrintProbe
-from agentrt.testing.kit.session import Conversation, KitRun, blame_what_came_before
+from agentrt.testing.kit.session import KitConversation, KitRun, blame_what_came_before
 
 __all__ = ["observe_messages", "print_messages"]
 
@@ -63,7 +63,7 @@ def _msg(text: str) -> Msg:
     return Msg("friend", text, "user")
 
 
-async def _observe(conversation: Conversation, msg: str | Msg | list[Msg] | None) -> BaseException | None:
+async def _observe(conversation: KitConversation, msg: str | Msg | list[Msg] | None) -> BaseException | None:
     before = repr(msg)
     error = await conversation.perform("observing a message", lambda: conversation.agent.observe(msg))
     if repr(msg) != before and not conversation.lint_problems():  # where there is an error, the lints do not look
@@ -101,7 +101,7 @@ async def _observe_with_broken_store(run: KitRun) -> None:
     await _observe_again(conversation, "one that failed")
 
 
-async def _observe_again(conversation: Conversation, what_came_before: str) -> None:
+async def _observe_again(conversation: KitConversation, what_came_before: str) -> None:
     with blame_what_came_before(what_came_before):
         conversation.report_error(await _observe(conversation, _msg("It is fine again.")))
     await conversation.ask_without_errors(PLAIN_QUESTION)
@@ -143,7 +143,7 @@ async def print_messages(run: KitRun) -> None:
             await conversation.ask_without_errors(PLAIN_QUESTION)
 
 
-def _start_with_queue(run: KitRun, layers: list[MiddlewareBase], *, on_point: OnPoint) -> Conversation:
+def _start_with_queue(run: KitRun, layers: list[MiddlewareBase], *, on_point: OnPoint) -> KitConversation:
     conversation = run.start(layers)
     conversation.agent.set_msg_queue_enabled(True, KitQueue(on_point))
     conversation.agent.disable_console_output()  # a check prints nothing

@@ -6,7 +6,7 @@ from functools import partial
 from agentrt.hooks import ReplyInput
 from agentrt.testing.kit.fault_points import cancel_at
 from agentrt.testing.kit.kit_agents import PLAIN_QUESTION, TOOL_QUESTION
-from agentrt.testing.kit.session import Conversation, KitRun, differs_from_both
+from agentrt.testing.kit.session import KitConversation, KitRun, differs_from_both
 
 __all__ = ["hold_own_conversation", "inputs_of_author"]
 
@@ -49,7 +49,7 @@ async def hold_own_conversation(run: KitRun) -> None:
             f"belongs to the conversation in agent.state_of(self)"
         )
 
-    async def ask(conversation: Conversation) -> None:
+    async def ask(conversation: KitConversation) -> None:
         for question in inputs:
             await conversation.ask(question)
 

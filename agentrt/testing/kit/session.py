@@ -24,7 +24,7 @@ from agentrt.testing.kit.kit_agents import AgentOptions, KitModel, make_kit_agen
 from agentrt.types import JSONSchema
 
 __all__ = [
-    "Conversation",
+    "KitConversation",
     "KitRun",
     "TimedOut",
     "add_lints",
@@ -104,10 +104,12 @@ class KitRun:
         """Say whether the middleware has that hook."""
         return overrides(self.factory(), MiddlewareBase, hook)
 
-    def start(self, layers: Sequence[MiddlewareBase] | None = None, **options: Unpack[AgentOptions]) -> "Conversation":
+    def start(
+        self, layers: Sequence[MiddlewareBase] | None = None, **options: Unpack[AgentOptions]
+    ) -> "KitConversation":
         """Return a conversation with these layers, or else with a new instance of the middleware alone."""
         self.conversations += 1
-        return Conversation(self, self.make_agent(self.layers() if layers is None else layers, **options))
+        return KitConversation(self, self.make_agent(self.layers() if layers is None else layers, **options))
 
     def layers(
         self, outside: Sequence[MiddlewareBase] = (), inside: Sequence[MiddlewareBase] = ()
@@ -141,7 +143,7 @@ def add_lints(
     return [*outside, *(item for layer in layers for item in (lint_class(layer), layer)), core, *inside]
 
 
-class Conversation:
+class KitConversation:
     """One conversation; what is wrong in it is reported to the run."""
 
     def __init__(self, run: KitRun, agent: Agent) -> None:
@@ -197,7 +199,7 @@ class Conversation:
                 return False
         return True
 
-    def resume_elsewhere(self, **options: Unpack[AgentOptions]) -> "Conversation":
+    def resume_elsewhere(self, **options: Unpack[AgentOptions]) -> "KitConversation":
         """Return the conversation as another process would continue it from what is saved."""
         copy = self.run.start(**options)
         copy.agent = copy.agent.with_state(self._load_saved_state())
