@@ -50,7 +50,6 @@ CLEAN = (
     "agentrt/permission",
     "agentrt/session",
     "agentrt/testing",
-    "agentrt/tool",
     "benchmarks",
     "dev.py",
     "docs",
