@@ -70,7 +70,7 @@ def aimock_server(folder: Path) -> Iterator[Aimock]:
         )
     try:
         server = Aimock(f"http://127.0.0.1:{port}")
-        _wait(server, process, log)
+        _wait_until_up(server, process, log)
         yield server
     finally:
         process.kill()
@@ -81,9 +81,9 @@ def install(folder: Path) -> Path:
     """Return the path of the server's program, installed as the lock file says."""
     cli = folder / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
     stamp = folder / "stamp"
-    wanted = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()
-    with dev.alone(folder / "lock"):
-        if stamp.exists() and stamp.read_text() == wanted:
+    checksum = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()
+    with dev.hold_lock(folder / "lock"):
+        if stamp.exists() and stamp.read_text() == checksum:
             return cli
         for name in ("package.json", "package-lock.json"):
             shutil.copy(HERE / name, folder)
@@ -91,7 +91,7 @@ def install(folder: Path) -> Path:
         finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if finished.returncode:
             unavailable("aimock", f"npm ci failed: {finished.stderr.strip()[-500:]}")
-        stamp.write_text(wanted)
+        stamp.write_text(checksum)
     return cli
 
 
@@ -103,7 +103,7 @@ def free_port() -> int:
         return port
 
 
-def _wait(server: Aimock, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def _wait_until_up(server: Aimock, process: "subprocess.Popen[bytes]", log: Path) -> None:
     until = time.monotonic() + START_SECONDS
     while not server.is_up():
         if process.poll() is not None or time.monotonic() > until:
