@@ -1,25 +1,24 @@
-"""Asking a person for the fields of a pydantic model, one by one."""
+"""Asking the user for the fields of a pydantic model, one by one."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Secret, SecretBytes, SecretStr, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, core_schema, from_json, to_json
 
 from agentrt.errors import InvalidInputError
 from agentrt.terminal.form_prompts import form_prompts
 
-__all__ = ["Form", "check_form"]
+__all__ = ["Form", "check_form_model"]
 
-_MOST_REFUSALS = 100  # of one form; whoever types that many is no person
-# All other reasons may quote what was typed.
-_REASONS = frozenset(get_args(core_schema.ErrorType)) - {"value_error", "assertion_error", "union_tag_invalid"}
+_MAX_REFUSALS = 100  # of one form; a user gives up earlier, and a program that answers never does
+# The other three may quote what was typed.
+_SAFE_REASONS = frozenset(get_args(core_schema.ErrorType)) - {"value_error", "assertion_error", "union_tag_invalid"}
 
 
-def check_form(model: Any) -> None:
-    """Raise `InvalidInputError` for what is no model with fields to ask for; `None` is fine."""
+def check_form_model(model: object) -> None:
+    """Raise `InvalidInputError` for what is not a model with fields to ask for; `None` is fine."""
     if model is None:
         return
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
@@ -33,7 +32,7 @@ def check_form(model: Any) -> None:
 class Form:
     """Asks for the fields of a model until they make a valid whole.
 
-    `ask` is given a prompt and whether the answer is a secret, `tell` what was wrong with an answer.
+    `ask` is called with a prompt and whether the answer is a secret, `tell` with what is wrong with an answer.
     """
 
     def __init__(
@@ -54,18 +53,18 @@ class Form:
 
     async def fill(self) -> dict[str, Any]:
         """Return the values, by the names that the model's JSON has."""
-        wanted = list(self._fields)
+        names = list(self._fields)
         while True:
-            for name in wanted:
+            for name in names:
                 await self._ask_for(name)
             try:
-                return self._dumped(self._validated(self._answers))
+                return self._dump(self._validate(self._answers))
             except ValidationError as error:
-                problems = _details(error)
-            for each in problems:
-                self._refuse(self._field_of(each), [each])
-            named = {self._field_of(each) for each in problems}
-            wanted = [name for name in self._fields if name in named or None in named]
+                problems = _problems_of(error)
+            for problem in problems:
+                self._refuse(self._field_of(problem), [problem])
+            refused = {self._field_of(problem) for problem in problems}
+            names = [name for name in self._fields if name in refused or None in refused]
 
     async def _ask_for(self, name: str) -> None:
         self._answers.pop(name, None)
@@ -93,21 +92,21 @@ class Form:
         others = self._problems(name, value)
         return value, others if not others or isinstance(value, list | dict) else problems
 
-    def _problems(self, name: str, value: Any) -> list[ErrorDetails]:
+    def _problems(self, name: str, value: object) -> list[ErrorDetails]:
         """Return what the model says against the value, given what is answered so far."""
         try:
-            self._validated({**self._answers, name: value})
+            self._validate({**self._answers, name: value})
         except ValidationError as error:
-            return [each for each in _details(error) if self._field_of(each) == name]
-        except Exception:  # noqa: BLE001  # a validator of the whole that a part is too little for; it runs at the end
+            return [problem for problem in _problems_of(error) if self._field_of(problem) == name]
+        except Exception:  # noqa: BLE001  # a validator of the whole fails for want of the rest; it runs at the end
             return []
         return []
 
-    def _validated(self, answers: dict[str, Any]) -> BaseModel:
+    def _validate(self, answers: dict[str, Any]) -> BaseModel:
         return self._model.model_validate_json(to_json(answers), by_alias=True, by_name=True)
 
-    def _dumped(self, filled: BaseModel) -> dict[str, Any]:
-        # Defaults may be of other types than their fields, which is no news to whoever fills the form in.
+    def _dump(self, filled: BaseModel) -> dict[str, Any]:
+        # Defaults may be of other types than their fields, but a warning would be for the author of the model alone.
         plain = filled.model_dump(mode="json", by_alias=True, exclude=self._secret, warnings=False)
         return plain | filled.model_dump(by_alias=True, include=self._secret, warnings=False)
 
@@ -115,48 +114,47 @@ class Form:
         first = problem["loc"][0] if problem["loc"] else None
         if first in self._fields:
             return str(first)
-        return next((name for name, field in self._fields.items() if first in _aliases(field)), None)
+        for name, field in self._fields.items():
+            alias = field.validation_alias
+            for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
+                if choice is not None and first == (choice.path[0] if isinstance(choice, AliasPath) else choice):
+                    return name
+        return None
 
     def _refuse(self, name: str | None, problems: list[ErrorDetails]) -> None:
         self._refused += 1
-        if self._refused > _MOST_REFUSALS:
+        if self._refused > _MAX_REFUSALS:
             raise InvalidInputError(
-                f"the form {self._model.__name__} was given up after {_MOST_REFUSALS} refused answers"
+                f"the form {self._model.__name__} was given up after {_MAX_REFUSALS} refused answers"
             )
-        for each in problems:
-            place = "" if name in self._secret else ".".join(map(str, each["loc"][1:]))
-            about = f"{name or 'the whole'}{place and f' ({place})'}"
-            self._tell(f"{about}: {self._reason(name, each)}")
+        for problem in problems:
+            place = "" if name in self._secret else ".".join(map(str, problem["loc"][1:]))
+            subject = f"{name or 'the whole'}{place and f' ({place})'}"
+            self._tell(f"{subject}: {self._reason(name, problem)}")
         if not problems:
             self._tell(f"{name}: an answer is needed")
 
     def _reason(self, name: str | None, problem: ErrorDetails) -> str:
-        told = problem["msg"]
-        if not self._secret or problem["type"] in _REASONS:
-            return told
-        if name is None or name in self._secret or self._shows_secret(told):
+        message = problem["msg"]
+        if not self._secret or problem["type"] in _SAFE_REASONS:
+            return message
+        if name is None or name in self._secret or self._shows_secret(message):
             return "this was not accepted"
-        return told
+        return message
 
     def _shows_secret(self, text: str) -> bool:
-        return any(each in text for name in self._secret for each in _texts_in(self._answers.get(name)))
+        return any(part in text for name in self._secret for part in _texts_in(self._answers.get(name)))
 
 
-def _details(error: ValidationError) -> list[ErrorDetails]:
+def _problems_of(error: ValidationError) -> list[ErrorDetails]:
     return error.errors(include_url=False, include_context=False, include_input=False)
 
 
-def _aliases(field: FieldInfo) -> set[str | int]:
-    alias = field.validation_alias
-    choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
-    return {each.path[0] if isinstance(each, AliasPath) else each for each in choices if each is not None}
-
-
-def _texts_in(answer: Any) -> Iterator[str]:
+def _texts_in(answer: object) -> Iterator[str]:
     """Yield every value in an answer, as text."""
     if isinstance(answer, dict | list):
-        for each in answer.values() if isinstance(answer, dict) else answer:
-            yield from _texts_in(each)
+        for part in answer.values() if isinstance(answer, dict) else answer:
+            yield from _texts_in(part)
     elif answer is not None and answer != "":
         yield str(answer)
 
@@ -169,11 +167,9 @@ def _holds_secret(annotation: Any, seen: frozenset[int] = frozenset()) -> bool:
         return True
     if id(annotation) in seen:
         return False
-    parts = [*get_args(annotation), *_annotations(kind)]
-    return any(_holds_secret(each, seen | {id(annotation)}) for each in parts)
-
-
-def _annotations(kind: Any) -> Iterable[Any]:
+    parts = [*get_args(annotation)]
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return [field.annotation for field in kind.model_fields.values()]
-    return get_type_hints(kind).values() if is_dataclass(kind) or is_typeddict(kind) else ()
+        parts += [field.annotation for field in kind.model_fields.values()]
+    elif is_dataclass(kind) or is_typeddict(kind):
+        parts += get_type_hints(kind).values()
+    return any(_holds_secret(part, seen | {id(annotation)}) for part in parts)

@@ -1,15 +1,14 @@
-"""The lines that people type: whose turn it is to ask for one, and who gets which.
+"""The lines that the user types: which question is asked next, and which question a line answers.
 
-A line is read in a daemon thread, so the event loop goes on and a question can be left at once. Such a thread cannot be
-stopped, so there is at most one per input, and it reads only when somebody asks: what it reads after its question was
-given up answers the next one.
+A line is read in a daemon thread, so that the event loop keeps running and a question can be abandoned at once. Such a
+thread cannot be stopped, so there is at most one per input, and it reads only when a line is asked for: what it reads
+after its question was abandoned answers the next one.
 """
 
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 from weakref import WeakSet
 
 import anyio.lowlevel
@@ -17,135 +16,140 @@ import anyio.lowlevel
 from agentrt.concurrency.event_loop import CrossThreadEvent
 from agentrt.errors import InvalidInputError
 
-__all__ = ["LineTurns", "Lines"]
+__all__ = ["CrossThreadLock", "LineReader"]
+
+_Read = Callable[[], str]
+_Result = str | BaseException  # a line, or what reading it raised
 
 
-class LineTurns:
-    """First come, first served, across event loops and threads."""
+class CrossThreadLock:
+    """A lock across event loops and threads: first come, first served."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a forgotten question may be collected under it
+        self._lock = threading.RLock()  # an abandoned question may be garbage-collected under it
         self._queue: deque[CrossThreadEvent] = deque()
         self._holder: CrossThreadEvent | None = None
 
     async def __aenter__(self) -> None:
         await anyio.lowlevel.checkpoint()
-        wish = CrossThreadEvent()
+        claim = CrossThreadEvent()
         with self._lock:
             if self._holder is None:
-                self._holder = wish
+                self._holder = claim
                 return
-            self._queue.append(wish)
+            self._queue.append(claim)
         try:
-            await wish.wait()
+            await claim.wait()
         except BaseException:
-            self._give_up(wish)
+            self._abandon(claim)
             raise
 
     async def __aexit__(self, *_: object) -> None:
         with self._lock:
-            self._pass_on()
+            self._grant_next()
 
-    def _give_up(self, wish: CrossThreadEvent) -> None:
+    def _abandon(self, claim: CrossThreadEvent) -> None:
         with self._lock:
-            if self._holder is wish:  # granted and cancelled at the same moment
-                self._pass_on()
-            elif wish in self._queue:
-                self._queue.remove(wish)
+            if self._holder is claim:  # granted and cancelled at the same moment
+                self._grant_next()
+            elif claim in self._queue:
+                self._queue.remove(claim)
 
-    def _pass_on(self) -> None:
+    def _grant_next(self) -> None:
         self._holder = None
         while self._queue and self._holder is None:
-            wish = self._queue.popleft()
-            self._holder = wish if wish.set() else None
+            claim = self._queue.popleft()
+            self._holder = claim if claim.set() else None
 
 
-class Lines:
-    """The lines of one input: each is read in a thread when it is wished for, and given to one question.
+class LineReader:
+    """Reads the lines of one input, each in a thread when it is asked for, and gives it to one question.
 
-    `read_unseen` is how a secret is read, where that is another way.
+    `read_hidden` is how a secret is read, where that is another way. `lock` is to be held while a question is asked.
     """
 
-    def __init__(self, read: Callable[[], str], read_unseen: Callable[[], str] | None = None) -> None:
+    def __init__(self, read: _Read, read_hidden: _Read | None = None) -> None:
         self._read = read
-        self._read_unseen = read_unseen or read
-        self.renew()
-        _all_lines.add(self)
+        self._read_hidden = read_hidden or read
+        self.restart()
+        _readers.add(self)
 
-    def renew(self) -> None:
-        """Begin afresh, in a forked process: the thread that read and all who asked have stayed with its parent."""
-        self.turns = LineTurns()
-        self._lock = threading.RLock()  # a forgotten question may be collected under it
+    def restart(self) -> None:
+        """Begin afresh, in a forked process: the thread that read and all questions have stayed in its parent."""
+        self.lock = CrossThreadLock()
+        self._thread_lock = threading.RLock()  # an abandoned question may be garbage-collected under it
         self._is_reading = False
-        self._wish: CrossThreadEvent | None = None
-        self._unseen = False  # the last question was for a secret
-        self._kept: str | BaseException | None = None
+        self._request: CrossThreadEvent | None = None
+        self._is_hidden = False  # the last question was for a secret
+        self._unclaimed: _Result | None = None
 
-    async def next(self, unseen: bool = False) -> str:
-        """Return the next line with its newline, "" at the end; must be called within a turn."""
+    async def next_line(self, hidden: bool = False) -> str:
+        """Return the next line with its newline, "" at the end of the input; to be called with the lock held."""
         await anyio.lowlevel.checkpoint()
-        wish = CrossThreadEvent()
-        with self._lock:
-            if self._kept is not None:
-                kept, self._kept = self._kept, None
-                return _line(kept)
+        request = CrossThreadEvent()
+        with self._thread_lock:
+            if self._unclaimed is not None:
+                result, self._unclaimed = self._unclaimed, None
+                return self._line_of(result)
             if not self._is_reading:
-                read = self._read_unseen if unseen else self._read
+                read = self._read_hidden if hidden else self._read
                 threading.Thread(target=self._run, args=(read,), name="agentrt-lines", daemon=True).start()
                 self._is_reading = True  # the thread needs the lock to say otherwise
-            self._wish, self._unseen = wish, unseen
+            self._request, self._is_hidden = request, hidden
         try:
-            await wish.wait()
+            await request.wait()
         except BaseException:
-            self._give_up(wish)
+            self._abandon(request)
             raise
-        return _line(wish.result)
+        return self._line_of(request.result)
 
-    def _run(self, read: Callable[[], str]) -> None:
+    def _run(self, read: _Read) -> None:
         try:
-            result: str | BaseException = read()
-        except BaseException as error:  # noqa: BLE001  # raised to who asks
+            result: _Result = read()
+        except BaseException as error:  # noqa: BLE001  # raised where the line is asked for
             result = error
-        with self._lock:
+        with self._thread_lock:
             self._is_reading = False
-            wish, self._wish = self._wish, None
-            if wish is None or not wish.set(result):
+            request, self._request = self._request, None
+            if request is None or not request.set(result):
                 self._keep(result)
 
-    def _give_up(self, wish: CrossThreadEvent) -> None:
-        with self._lock:
-            if self._wish is wish:
-                self._wish = None
-            elif wish.result is not None:  # a line came in the very moment
-                self._keep(wish.result)
+    def _abandon(self, request: CrossThreadEvent) -> None:
+        with self._thread_lock:
+            if self._request is request:
+                self._request = None
+            elif request.result is not None:  # a line came at the same moment
+                self._keep(request.result)
 
-    def _keep(self, result: str | BaseException) -> None:
-        # What was typed for a secret must not become the answer to a question that is open to all.
-        if not (self._unseen and isinstance(result, str) and result):
-            self._kept = result
+    def _keep(self, result: _Result) -> None:
+        # What was typed for a secret must not become the answer to a question that is not for one.
+        if not (self._is_hidden and isinstance(result, str) and result):
+            self._unclaimed = result
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Lines, (self._read, self._read_unseen)
+    @staticmethod
+    def _line_of(result: object) -> str:
+        if isinstance(result, EOFError):
+            return ""
+        if isinstance(result, BaseException):
+            raise result
+        if not isinstance(result, str):  # of which nothing is shown, for it may be a secret
+            kind = type(result).__name__
+            raise InvalidInputError(
+                f"read_line must return a str with its newline, '' at the end, not one of type {kind}"
+            )
+        return result
+
+    def __reduce__(self) -> tuple[type["LineReader"], tuple[_Read, _Read]]:
+        return LineReader, (self._read, self._read_hidden)
 
 
-_all_lines: WeakSet[Lines] = WeakSet()
+_readers: WeakSet[LineReader] = WeakSet()
 
 
-def _renew_all() -> None:
-    for each in _all_lines:
-        each.renew()
+def _restart_readers() -> None:
+    for reader in _readers:
+        reader.restart()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)
-
-
-def _line(result: str | BaseException | None) -> str:
-    if isinstance(result, EOFError):
-        return ""
-    if isinstance(result, BaseException):
-        raise result
-    if not isinstance(result, str):  # of which nothing is shown, for it may be a secret
-        got = type(result).__name__
-        raise InvalidInputError(f"read_line must return a str with its newline, '' at the end, not one of type {got}")
-    return result
+    os.register_at_fork(after_in_child=_restart_readers)

@@ -68,7 +68,7 @@ async def test_a_line_typed_between_two_questions_answers_the_second():
         await keyboard.is_read()
         group.cancel_scope.cancel()
     keyboard.type("in between", "and after")
-    while terminal._own_lines._is_reading:
+    while terminal._reader._is_reading:
         await checkpoint()
     assert [await text_of(terminal), await text_of(terminal)] == ["in between", "and after"]
     assert keyboard.reads == 2
@@ -81,7 +81,7 @@ async def test_a_line_that_comes_with_the_cancellation_is_kept():
         group.start_soon(asked, terminal)
         await keyboard.is_read()
         keyboard.type("early")
-        while terminal._own_lines._is_reading:
+        while terminal._reader._is_reading:
             time.sleep(0)  # the event loop stands still: the line has come, but not to who asked
         group.cancel_scope.cancel()
     keyboard.close()
@@ -227,7 +227,7 @@ async def test_a_secret_typed_after_its_question_was_left_answers_no_other():
         await keyboard.is_read()
         group.cancel_scope.cancel()
     keyboard.type("hunter2", "for all to see")
-    while terminal._own_lines._is_reading:
+    while terminal._reader._is_reading:
         await checkpoint()
     assert await text_of(terminal) == "for all to see"
 
@@ -240,7 +240,7 @@ async def test_a_secret_that_comes_with_the_cancellation_answers_no_other_questi
         await keyboard.is_read()
         await keyboard.is_read()
         keyboard.type("hunter2")
-        while terminal._own_lines._is_reading:
+        while terminal._reader._is_reading:
             time.sleep(0)  # the event loop stands still: the line has come, but not to who asked
         group.cancel_scope.cancel()
     keyboard.type("for all to see")
@@ -256,7 +256,7 @@ async def test_the_end_that_comes_after_a_secrets_question_was_left_is_not_forgo
         await keyboard.is_read()
         group.cancel_scope.cancel()
     keyboard.close()
-    while terminal._own_lines._is_reading:
+    while terminal._reader._is_reading:
         await checkpoint()
     with pytest.raises(InputEnded):
         await asked(terminal)
@@ -276,7 +276,7 @@ def test_a_question_whose_event_loop_is_gone_leaves_its_line_to_the_next():
     for each in (task, waiting):
         each._log_destroy_pending = False  # it is what is tested
     keyboard.type("for the next")
-    while terminal._own_lines._is_reading:
+    while terminal._reader._is_reading:
         time.sleep(0)
     del task, waiting, each
     gc.collect()

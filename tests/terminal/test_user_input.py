@@ -27,7 +27,7 @@ async def test_bytes_that_are_no_text_do_no_harm_later():
 def test_a_copy_asks_at_the_same_terminal():
     terminal = Keyboard().input("You: ")
     assert copy.deepcopy({"terminal": terminal})["terminal"] is terminal
-    assert copy.copy(terminal)._own_lines is terminal._own_lines
+    assert copy.copy(terminal)._reader is terminal._reader
 
 
 async def test_a_way_of_asking_is_pickled_with_the_functions_that_it_was_given():
