@@ -1,4 +1,4 @@
-"""The sound of a message, handed to a player as it comes."""
+"""The sound of a message, given to a player as it comes."""
 
 import logging
 from base64 import b64decode
@@ -8,10 +8,10 @@ from typing import Protocol
 
 from agentrt.message import Base64Source, DataBlock
 
-__all__ = ["AudioPlayer", "PlayerFactory", "Speech", "sounds_in"]
+__all__ = ["AudioPlayer", "PlayerFactory", "SpeechPlayback", "sounds_in"]
 
 _logger = logging.getLogger("agentrt")
-_TAIL = 32  # base64 digits that must still stand where they stood, for a sound to count as grown
+_CHECKED_DIGITS = 32  # of base64, which must be where they were for a sound to count as grown
 
 
 class AudioPlayer(Protocol):
@@ -25,49 +25,49 @@ class AudioPlayer(Protocol):
         """Play the next part of a sound; the parts of one sound, joined, are the whole of it."""
 
     def play_url(self, url: str, media_type: str) -> None:
-        """Play the sound that lies there."""
+        """Play the sound at this address."""
 
     def close(self) -> None:
-        """Nothing more comes; what was handed over may be played to its end."""
+        """Nothing more comes; what was given may be played to its end."""
 
 
 PlayerFactory = Callable[[], AudioPlayer]
 
 
 def sounds_in(speech: DataBlock | list[DataBlock]) -> list[DataBlock]:
-    """Return those of the blocks that are sounds."""
+    """Return the blocks that are sounds."""
     blocks = [speech] if isinstance(speech, DataBlock) else speech
     return [block for block in blocks if block.source.media_type.lower().startswith("audio/")]
 
 
-class Speech:
+class SpeechPlayback:
     """The sounds of one message, and how much of each its player has; the player is made for the first of them.
 
-    A sound is told by its place among the sounds. What a player raises ends the sound and nothing else.
+    A sound is known by its position among the sounds. An error of the player ends the sound and nothing else.
     """
 
-    __slots__ = ("_factory", "_over", "_player", "_sounds", "_urls")
+    __slots__ = ("_factory", "_is_over", "_player", "_sounds", "_urls")
 
     def __init__(self, factory: PlayerFactory) -> None:
         self._factory = factory
         self._player: AudioPlayer | None = None
         self._sounds: dict[int, _Sound] = {}
         self._urls: set[str] = set()
-        self._over = False
+        self._is_over = False
 
     def take(self, speech: DataBlock | list[DataBlock]) -> None:
-        """Hand over what is new: each address once, and of each sound what it has grown by."""
-        if self._over:
+        """Play what is new: each address once, and of each sound what it has grown by."""
+        if self._is_over:
             return
         try:
-            for place, block in enumerate(sounds_in(speech)):
-                self._hand_over(place, block)
+            for position, block in enumerate(sounds_in(speech)):
+                self._play_block(position, block)
         except Exception as error:  # noqa: BLE001  # a sound that cannot be played is no reason to lose a reply
             self._give_up(error)
 
     def finish(self) -> None:
-        """Hand over what was kept back, and close the player."""
-        if self._over:
+        """Play what was held back, and close the player."""
+        if self._is_over:
             return
         try:
             for sound in self._sounds.values():
@@ -76,32 +76,32 @@ class Speech:
         except Exception as error:  # noqa: BLE001  # as above
             self._give_up(error)
 
-    def _hand_over(self, place: int, block: DataBlock) -> None:
+    def _play_block(self, position: int, block: DataBlock) -> None:
         source = block.source
         if isinstance(source, Base64Source):
-            sound = self._sounds.setdefault(place, _Sound())
+            sound = self._sounds.setdefault(position, _Sound())
             self._play(sound.grow(source), source.media_type)
         elif source.url not in self._urls:
             self._urls.add(source.url)
-            self._opened().play_url(source.url, source.media_type)
+            self._open_player().play_url(source.url, source.media_type)
 
     def _play(self, data: bytes, media_type: str) -> None:
         if data:
-            self._opened().play(data, media_type)
+            self._open_player().play(data, media_type)
 
-    def _opened(self) -> AudioPlayer:
+    def _open_player(self) -> AudioPlayer:
         if self._player is None:
             self._player = self._factory()
         return self._player
 
     def _close(self) -> None:
-        self._over = True
+        self._is_over = True
         player, self._player = self._player, None
         if player is not None:
             player.close()
 
     def _give_up(self, error: Exception) -> None:
-        # Only the type: what a player says may quote what it was given.
+        # Only the type: the text of a player's error may quote what it was given.
         _logger.warning("the sound of a message is not played: %s", type(error).__name__)
         with suppress(Exception):
             self._close()
@@ -110,7 +110,7 @@ class Speech:
 class _Sound:
     """Base64 that grows, decoded in whole groups of four digits.
 
-    The last group may still change while it is padded: whoever appends bytes encodes it anew.
+    The last group may still change while it is padded: with more bytes it is encoded anew.
     """
 
     __slots__ = ("_decoded", "_rest", "_tail", "media_type")
@@ -126,7 +126,7 @@ class _Sound:
         whole = len(new.rstrip("=")) // 4 * 4
         self._rest = new[whole:]
         self._decoded += whole
-        self._tail = (self._tail + new[max(0, whole - _TAIL) : whole])[-_TAIL:]
+        self._tail = (self._tail + new[max(0, whole - _CHECKED_DIGITS) : whole])[-_CHECKED_DIGITS:]
         return before + b64decode(new[:whole], validate=True)
 
     def end(self) -> bytes:

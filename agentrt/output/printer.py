@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import TextIO
 
 from agentrt.message import (
     Base64Source,
@@ -21,94 +21,94 @@ from agentrt.message import (
     ToolResultBlock,
     ToolResultState,
 )
-from agentrt.output.audio import AudioPlayer, PlayerFactory, Speech, sounds_in
+from agentrt.output.audio import AudioPlayer, PlayerFactory, SpeechPlayback, sounds_in
 from agentrt.text import escape_controls, one_line
 
 __all__ = ["AudioPlayer", "Printer"]
 
 _logger = logging.getLogger("agentrt")
-_MOST_MESSAGES = 256  # that have not seen their last piece
-_TAIL = 32  # characters that must still stand where they stood, for a text to count as grown
-_LONGEST_NAME = 100
-_LONGEST_LINE = 2_000  # of a block that is no text
+_MAX_MESSAGES = 256  # that have not had their last piece
+_CHECKED_CHARACTERS = 32  # which must be where they were for text to count as grown
+_MAX_NAME = 100
+_MAX_LINE = 2_000  # of a block that is not text
 
 
 class Printer:
-    """Shows messages while they grow: of each call, only what is new.
+    """Shows messages while they grow: at each call, only what is new.
 
     Text and thinking appear as they come, any other block as one line once it is complete, all in the order of the
-    message. What a terminal would obey is spelt out. A text is known by its length and its last characters: one that
-    was cut or replaced is shown anew, a change further back is not noticed. What is written goes to `stream`, or to
-    whatever `sys.stdout` is at the time; a stream that is closed or broken is written to no more. `player` makes the
-    player for the sound of one message; without one, the kinds of sound are named at its end. Printers to standard
-    output, in whatever thread, know of each other's open lines.
+    message. Control characters are escaped. Text is known by its length and its last characters: one that was cut or
+    replaced is shown anew, a change further back is not noticed. The output goes to `stream`, or to what `sys.stdout`
+    is at the time; nothing more is written to a stream that is closed or broken. `player` makes the player for the
+    sound of one message; without one, the media types are named at its end. Printers to standard output, in any
+    thread, know of each other's open lines.
     """
 
     def __init__(self, stream: TextIO | None = None, player: PlayerFactory | None = None) -> None:
         self._stream = stream
         self._player = player
-        self._screen = _standard if stream is None else _Screen()
-        self._messages: OrderedDict[str, _Shown] = OrderedDict()
+        self._screen = _standard_output if stream is None else _Screen()
+        self._messages: OrderedDict[str, _MessageProgress] = OrderedDict()
 
     def show(self, msg: Msg, last: bool, speech: DataBlock | list[DataBlock] | None = None) -> None:
         """Show what is new in the message, and with `last` the rest of it; `speech` holds all of its sound so far.
 
-        Never raises for what becomes of the output or the sound, and waits for neither.
+        Never raises an error of the output or of the player, and waits for neither.
         """
         with self._screen.lock:
-            self._screen.turn_to(sys.stdout if self._stream is None else self._stream)
-            shown = self._recall(msg.id)
-            self._show_content(msg, shown, last)
+            self._screen.use(sys.stdout if self._stream is None else self._stream)
+            progress = self._recall(msg.id)
+            self._show_content(msg, progress, last)
             if speech is not None:
-                self._hear(shown, speech)
+                self._play(progress, speech)
             if last:
-                self._finish(msg, shown)
+                self._finish(msg, progress)
             self._screen.flush()
 
     def close(self) -> None:
-        """Forget the messages that never saw their last piece, and close their players."""
+        """Forget the messages that never had their last piece, and close their players."""
         while self._messages:
             self._forget(next(iter(self._messages)))
 
-    def _recall(self, message_id: str) -> "_Shown":
-        shown = self._messages.get(message_id)
-        if shown is None:
-            shown = self._messages[message_id] = _Shown()
-            if len(self._messages) > _MOST_MESSAGES:
+    def _recall(self, message_id: str) -> "_MessageProgress":
+        progress = self._messages.get(message_id)
+        if progress is None:
+            progress = self._messages[message_id] = _MessageProgress()
+            if len(self._messages) > _MAX_MESSAGES:
                 self._forget(next(iter(self._messages)))
         self._messages.move_to_end(message_id)
-        return shown
+        return progress
 
     def _forget(self, message_id: str) -> None:
         speech = self._messages.pop(message_id).speech
         if speech is not None:
             speech.finish()
 
-    def _show_content(self, msg: Msg, shown: "_Shown", last: bool) -> None:
+    def _show_content(self, msg: Msg, progress: "_MessageProgress", last: bool) -> None:
         blocks: list[ContentBlock] = [TextBlock(msg.content, "")] if isinstance(msg.content, str) else msg.content
-        if shown.align(blocks, last):
-            self._screen.leave(msg.id)
-        for mark, head, text in shown.news(blocks, last):
-            self._screen.put((msg.id, mark), f"{_named(msg.name)}{head}: ", text)
+        if progress.align(blocks, last):
+            self._screen.end_line_of(msg.id)
+        for block, head, text in progress.news(blocks, last):
+            self._screen.put((msg.id, block), f"{_shorten_name(msg.name)}{head}: ", text)
 
-    def _hear(self, shown: "_Shown", speech: DataBlock | list[DataBlock]) -> None:
+    def _play(self, progress: "_MessageProgress", speech: DataBlock | list[DataBlock]) -> None:
         if self._player is None:
-            shown.sounds |= dict.fromkeys(block.source.media_type for block in sounds_in(speech))
+            progress.sounds |= dict.fromkeys(block.source.media_type for block in sounds_in(speech))
             return
-        if shown.speech is None:
-            shown.speech = Speech(self._player)
-        shown.speech.take(speech)
+        if progress.speech is None:
+            progress.speech = SpeechPlayback(self._player)
+        progress.speech.take(speech)
 
-    def _finish(self, msg: Msg, shown: "_Shown") -> None:
-        for media_type in shown.sounds:
-            self._screen.leave(msg.id)
-            self._screen.put((msg.id, media_type), f"{_named(msg.name)}: ", f"[{_named(media_type)}]")
-        self._screen.leave(msg.id)
+    def _finish(self, msg: Msg, progress: "_MessageProgress") -> None:
+        for media_type in progress.sounds:
+            self._screen.end_line_of(msg.id)
+            self._screen.put((msg.id, media_type), f"{_shorten_name(msg.name)}: ", f"[{_shorten_name(media_type)}]")
+        self._screen.end_line_of(msg.id)
         self._forget(msg.id)
 
 
 class _Screen:
-    """A stream of text, and whose line is open on it; what is put there is written by the next flush."""
+    """An output stream, and whose line is open on it; what is put there is written by the next flush."""
 
     __slots__ = ("_broken", "_in_line", "_owner", "_pieces", "_stream", "lock")
 
@@ -120,13 +120,13 @@ class _Screen:
         self._in_line = False
         self._pieces: list[str] = []
 
-    def turn_to(self, stream: TextIO | None) -> None:
+    def use(self, stream: TextIO | None) -> None:
         if stream is not self._stream:
             self._stream, self._broken = stream, False
             self._owner, self._in_line = None, False
 
     def put(self, owner: tuple[str, object], head: str, text: str) -> None:
-        """Put more of the owner's text: right behind what is there of it, or else on a new line with a head."""
+        """Put more of the owner's text: right after what is there of it, or else on a new line with a head."""
         if owner != self._owner:
             self._end_line()
             self._pieces.append(head)
@@ -134,7 +134,7 @@ class _Screen:
         self._pieces.append(text)
         self._in_line = not text.endswith("\n")
 
-    def leave(self, message_id: str) -> None:
+    def end_line_of(self, message_id: str) -> None:
         """End the line, if it is this message's."""
         if self._owner is not None and self._owner[0] == message_id:
             self._end_line()
@@ -145,9 +145,13 @@ class _Screen:
         self._pieces.clear()
         if text and self._stream is not None and not self._broken:
             try:
-                _write(self._stream, text)
+                try:
+                    self._stream.write(text)
+                except UnicodeEncodeError:
+                    encoding = getattr(self._stream, "encoding", None) or "ascii"
+                    self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
                 self._stream.flush()
-            except (OSError, ValueError) as error:  # nobody reads it any more, or it is closed
+            except (OSError, ValueError) as error:  # its reader is gone, or it is closed
                 _logger.info("messages are no longer shown: %s", type(error).__name__)
                 self._broken = True
 
@@ -157,11 +161,11 @@ class _Screen:
             self._in_line = False
 
 
-_standard = _Screen()
+_standard_output = _Screen()  # of all printers, so that none writes into the line of another
 
 
-class _Mark:
-    """How much of one block was shown: characters of a text, 1 for a line."""
+class _BlockProgress:
+    """How much of one block was shown: characters of text, 1 for a line."""
 
     __slots__ = ("_kind", "_tail", "shown")
 
@@ -185,63 +189,55 @@ class _Mark:
         if new.endswith("\r") and not complete:  # it may be half a line end
             new = new[:-1]
         self.shown += len(new)
-        self._tail = (self._tail + new[-_TAIL:])[-_TAIL:]
+        self._tail = (self._tail + new[-_CHECKED_CHARACTERS:])[-_CHECKED_CHARACTERS:]
         return escape_controls(new)
 
 
-class _Shown:
-    """What of one message was shown: a mark for each block up to the one that is still open."""
+class _MessageProgress:
+    """What of one message was shown: of each block, up to the one that is still open."""
 
-    __slots__ = ("_marks", "sounds", "speech")
+    __slots__ = ("_blocks", "sounds", "speech")
 
     def __init__(self) -> None:
-        self._marks: list[_Mark] = []
+        self._blocks: list[_BlockProgress] = []
         self.sounds: dict[str, None] = {}
-        self.speech: Speech | None = None
+        self.speech: SpeechPlayback | None = None
 
-    def align(self, blocks: list[ContentBlock], thoroughly: bool) -> bool:
-        """Drop the marks of what is gone; say whether something that was shown is to be shown anew.
+    def align(self, blocks: list[ContentBlock], check_all: bool) -> bool:
+        """Forget blocks that are gone; return whether something that was shown must be shown anew.
 
-        Looks at the newest two unless they do not fit or it is to be thorough.
+        Only the newest two are checked, unless they do not fit or `check_all` says so.
         """
-        newest = range(max(0, len(self._marks) - 2), len(self._marks))
-        if not thoroughly and len(self._marks) <= len(blocks) and all(self._marks[i].fits(blocks[i]) for i in newest):
+        newest = range(max(0, len(self._blocks) - 2), len(self._blocks))
+        if not check_all and len(self._blocks) <= len(blocks) and all(self._blocks[i].fits(blocks[i]) for i in newest):
             return False
-        kept: list[_Mark] = []
-        for mark in self._marks:
-            if len(kept) < len(blocks) and mark.fits(blocks[len(kept)]):
-                kept.append(mark)
-            elif mark.shown:  # an empty block is taken out of a message without a trace
-                self._marks = kept
+        fitting: list[_BlockProgress] = []
+        for block in self._blocks:
+            if len(fitting) < len(blocks) and block.fits(blocks[len(fitting)]):
+                fitting.append(block)
+            elif block.shown:  # an empty block may be taken out of a message: nothing of it was shown
+                self._blocks = fitting
                 return True
-        self._marks = kept
+        self._blocks = fitting
         return False
 
-    def news(self, blocks: list[ContentBlock], last: bool) -> Iterator[tuple[_Mark, str, str]]:
-        """Yield the mark, the head and the text of everything new that can be shown, in order."""
-        for place in range(0 if last else max(0, len(self._marks) - 1), len(blocks)):
-            block, is_new = blocks[place], place == len(self._marks)
+    def news(self, blocks: list[ContentBlock], last: bool) -> Iterator[tuple[_BlockProgress, str, str]]:
+        """Yield, of everything new that can be shown, the block, the head of its line and the text."""
+        for position in range(0 if last else max(0, len(self._blocks) - 1), len(blocks)):
+            block, is_new = blocks[position], position == len(self._blocks)
             text = _text_of(block)
-            if text is None and is_new and not (last or _is_complete(blocks, place)):
+            if text is None and is_new and not (last or _is_complete(blocks, position)):
                 return  # what follows has to wait: the order is the message's
             if is_new:
-                self._marks.append(_Mark(block))
-            mark = self._marks[place]
+                self._blocks.append(_BlockProgress(block))
+            progress = self._blocks[position]
             if text is not None:
-                new = mark.advance(text, last or place + 1 < len(blocks))
+                new = progress.advance(text, last or position + 1 < len(blocks))
                 if new:
-                    yield mark, "(thinking)" if isinstance(block, ThinkingBlock) else "", new
+                    yield progress, "(thinking)" if isinstance(block, ThinkingBlock) else "", new
             elif is_new:
-                mark.shown = 1
-                yield mark, "", _as_line(block)
-
-
-def _write(stream: TextIO, text: str) -> None:
-    try:
-        stream.write(text)
-    except UnicodeEncodeError:
-        encoding = getattr(stream, "encoding", None) or "ascii"
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+                progress.shown = 1
+                yield progress, "", _line_of(block)
 
 
 def _kind(block: ContentBlock) -> tuple[str, str]:
@@ -254,53 +250,47 @@ def _text_of(block: ContentBlock) -> str | None:
     return block.thinking if isinstance(block, ThinkingBlock) else None
 
 
-def _is_complete(blocks: list[ContentBlock], place: int) -> bool:
-    # Several calls, or several results, may grow side by side; another type behind them says that they are done.
-    block = blocks[place]
+def _is_complete(blocks: list[ContentBlock], position: int) -> bool:
+    # Several calls, or several results, may grow side by side; another type after them says that they are done.
+    block = blocks[position]
     if isinstance(block, ToolResultBlock) and block.state is ToolResultState.RUNNING:
         return False
-    return any(other.type != block.type for other in blocks[place + 1 :])
+    return any(other.type != block.type for other in blocks[position + 1 :])
 
 
-def _named(name: str) -> str:
-    return one_line(escape_controls(name), _LONGEST_NAME)
+def _shorten_name(name: str) -> str:
+    return one_line(escape_controls(name), _MAX_NAME)
 
 
-def _as_line(block: ContentBlock) -> str:
-    line = json.dumps({"type": block.type, **_fields(block)}, ensure_ascii=False)
+def _line_of(block: ContentBlock) -> str:
+    """Return a block other than text as one line."""
+    fields: dict[str, object] = {}
+    if isinstance(block, ToolCallBlock):
+        fields = {"id": block.id, "name": block.name}
+    elif isinstance(block, ToolResultBlock):
+        output: object = block.output
+        if not isinstance(block.output, str):
+            output = [part.text if isinstance(part, TextBlock) else _fields_of_data(part) for part in block.output]
+        fields = {"id": block.id, "name": block.name, "state": block.state, "output": output}
+    elif isinstance(block, HintBlock):
+        fields = {"hint": block.hint, "source": block.source} if block.source else {"hint": block.hint}
+    elif isinstance(block, ProviderBlock):
+        fields = {"provider": block.provider, "content": block.content}
+    elif isinstance(block, DataBlock):
+        fields = _fields_of_data(block)
+    line = json.dumps({"type": block.type, **fields}, ensure_ascii=False)
     if isinstance(block, ToolCallBlock):  # as the model wrote it, be it JSON or not
         line = f'{line[:-1]}, "input": {block.input or "{}"}}}'
-    return one_line(escape_controls(line), _LONGEST_LINE)
+    return one_line(escape_controls(line), _MAX_LINE)
 
 
-def _fields(block: ContentBlock) -> dict[str, Any]:
-    if isinstance(block, ToolCallBlock):
-        return {"id": block.id, "name": block.name}
-    if isinstance(block, ToolResultBlock):
-        return {"id": block.id, "name": block.name, "state": block.state, "output": _output(block)}
-    if isinstance(block, HintBlock):
-        return {"hint": block.hint} | ({"source": block.source} if block.source else {})
-    if isinstance(block, ProviderBlock):
-        return {"provider": block.provider, "content": block.content}
-    return _data(block) if isinstance(block, DataBlock) else {}
-
-
-def _output(block: ToolResultBlock) -> Any:
-    if isinstance(block.output, str):
-        return block.output
-    return [part.text if isinstance(part, TextBlock) else _data(part) for part in block.output]
-
-
-def _data(block: DataBlock) -> dict[str, Any]:
+def _fields_of_data(block: DataBlock) -> dict[str, object]:
     source = block.source
-    described: dict[str, Any] = {"name": block.name} if block.name else {}
-    described["media_type"] = source.media_type
+    fields: dict[str, object] = {"name": block.name} if block.name else {}
+    fields["media_type"] = source.media_type
     if isinstance(source, Base64Source):
-        described["bytes"] = len(source.data) * 3 // 4 - source.data.count("=", -2)
-    else:
-        described["url"] = _without_data(source.url)
-    return described
-
-
-def _without_data(url: str) -> str:
-    return url.partition(",")[0] + ",..." if url[:5].lower() == "data:" else url
+        fields["bytes"] = len(source.data) * 3 // 4 - source.data.count("=", -2)
+    else:  # of a data URL, without its data
+        is_data = source.url[:5].lower() == "data:"
+        fields["url"] = source.url.partition(",")[0] + ",..." if is_data else source.url
+    return fields

@@ -8,7 +8,6 @@ import anyio
 from pydantic_core import to_json
 
 from agentrt.conversation.conversation import Conversation
-from agentrt.conversation.run import Run
 from agentrt.conversation.step import STRUCTURED_OUTPUT
 from agentrt.event import (
     AgentEvent,
@@ -43,11 +42,12 @@ from agentrt.state import AgentState
 
 __all__ = ["print_reply"]
 
-# Of the others nothing can be seen, or not yet.
-_GROWS = {DataBlockEndEvent, HintBlockEvent, ModelCallRetryEvent, ProviderBlockEvent}
-_GROWS |= {ReplyResumedEvent, TextBlockDeltaEvent, ThinkingBlockDeltaEvent, ToolCallEndEvent, ToolResultEndEvent}
+# Of the other events nothing can be seen, or not yet.
+_PRINTED_EVENTS = {DataBlockEndEvent, HintBlockEvent, ModelCallRetryEvent, ProviderBlockEvent}
+_PRINTED_EVENTS |= {ReplyResumedEvent, TextBlockDeltaEvent, ThinkingBlockDeltaEvent, ToolCallEndEvent}
+_PRINTED_EVENTS |= {ToolResultEndEvent}
+_LAST_EVENTS = {ReplyEndEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent}
 _LAST_SECONDS = 5.0  # for the end of a reply that was interrupted
-_STOPS = {ReplyEndEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent}
 
 
 class PrintingAgent(Protocol):
@@ -68,100 +68,111 @@ async def print_reply(
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Yield the items of a reply, and print its message as it grows, each time before the item that makes it grow.
 
-    The message is the printing's own, and nothing of it is copied. A reply that waits is printed as far as it has come,
-    and what comes after the answer is a message with the calls that were waiting and what follows. The tool through
-    which a model gives an answer of a certain form is not shown; the answer is, where no text stands for it.
+    A reply that waits is printed as far as it has come, and what comes after the answer is a message with the calls
+    that were waiting and what follows. The tool through which a model gives a structured answer is not printed; the
+    answer is, where no text stands for it.
     """
-    conversation = agent.conversation
-    waiting = _waiting(agent)
-    message: Msg | None = None
-    form_calls: set[str] = set()
-    round_start = 0
+    conversation, waiting = agent.conversation, _waiting_message(agent)
+    printed: _PrintedMessage | None = None
     try:
         async for item in items:
             if isinstance(item, AgentEvent):
-                if message is None:
-                    message = conversation.printed_message = _begun(agent, item, waiting)
-                if item.reply_id == message.id and not _is_about_form(item, form_calls):
-                    with suppress(ValueError):  # a layer has made up events that do not fit together
-                        message.append_event(item)
-                    if item.__class__ is ReplyResumedEvent:
-                        _leave_out_form(message, form_calls)
-                    if item.__class__ in _GROWS:
-                        await _print(agent, message, False)
-                    elif item.__class__ in _STOPS:
-                        _say_form(message, round_start)
-                        await _print(agent, message, True)
-                    elif item.__class__ is ModelCallStartEvent:
-                        round_start = len(message.content)
+                if printed is None:
+                    printed = _PrintedMessage(agent.name, item, waiting)
+                    conversation.printed_message = printed.message
+                is_last = printed.add(item)
+                if is_last is not None:
+                    await _print(agent, printed.message, is_last)
             yield item
     finally:
         # It may be that of the reply which was in progress when this one was refused.
-        if conversation.printed_message is message:
+        if printed is not None and conversation.printed_message is printed.message:
             conversation.printed_message = None
         await items.aclose()
 
 
-async def _print(agent: PrintingAgent, message: Msg, last: bool) -> None:
+class _PrintedMessage:
+    """The message of a reply as far as it is printed; it is the printing's own, and nothing of it is copied."""
+
+    __slots__ = ("_hidden_calls", "_round_start", "message")
+
+    def __init__(self, name: str, first: AgentEvent, waiting: Msg | None) -> None:
+        resumes = waiting is not None and waiting.id == first.reply_id and not isinstance(first, ReplyStartEvent)
+        self.message = waiting if resumes and waiting else Msg(name, [], "assistant", id=first.reply_id)
+        self._hidden_calls: set[str] = set()  # of the tool for structured answers
+        self._round_start = 0
+
+    def add(self, event: AgentEvent) -> bool | None:
+        """Take in an event; returns `None` if there is nothing to print, else whether it is the last of the message."""
+        if event.reply_id != self.message.id:
+            return None
+        if isinstance(event, (ToolCallStartEvent, ToolResultStartEvent)) and event.tool_call_name == STRUCTURED_OUTPUT:
+            self._hidden_calls.add(event.tool_call_id)
+        if self._hidden_calls and getattr(event, "tool_call_id", None) in self._hidden_calls:
+            return None
+        with suppress(ValueError):  # a layer has made up events that do not fit together
+            self.message.append_event(event)
+        kind = event.__class__
+        if kind is ReplyResumedEvent:
+            self._remove_hidden_calls()
+        elif kind is ModelCallStartEvent:
+            self._round_start = len(self.message.content)
+        elif kind in _LAST_EVENTS:
+            self._add_structured_answer()
+            return True
+        return False if kind in _PRINTED_EVENTS else None
+
+    def _remove_hidden_calls(self) -> None:
+        calls = self.message.get_content_blocks("tool_call")
+        self._hidden_calls.update(call.id for call in calls if call.name == STRUCTURED_OUTPUT)
+        if self._hidden_calls:
+            blocks = self.message.get_content_blocks()
+            self.message.content = [block for block in blocks if block.id not in self._hidden_calls]
+
+    def _add_structured_answer(self) -> None:
+        blocks, output = self.message.get_content_blocks(), self.message.structured_output
+        if output is not None and not any(isinstance(block, TextBlock) for block in blocks[self._round_start :]):
+            self.message.content = [*blocks, TextBlock(to_json(output).decode())]
+
+
+async def _print(agent: PrintingAgent, message: Msg, is_last: bool) -> None:
     """Print the message, unless the reply is asked to stop: then only its end, and not waiting for long.
 
-    Whoever reads what is printed may have stopped reading, and a reply that waits for room can be interrupted too.
+    The reader of the queue may have stopped reading, and a reply that waits for room there can be interrupted too.
     """
-    run = agent.conversation.run
-    if run is None or (run.interruption.reason is None and not _can_be_stopped(agent, run)):
-        await agent.print(message, last)
+    run, queue = agent.conversation.run, agent.msg_queue
+    # Of a reply that has ended, nothing can be stopped but the wait for room.
+    if run is None or (run.interruption.reason is None and run.ended and not (hasattr(queue, "full") and queue.full())):
+        await agent.print(message, is_last)
         return
     if run.interruption.reason is None:
-        with anyio.CancelScope() as run.interruption.print_scope:
+        with anyio.CancelScope() as scope:
+            run.interruption.print_scope = scope
             try:
-                await agent.print(message, last)
+                await agent.print(message, is_last)
             finally:
                 run.interruption.print_scope = None
+        if not scope.cancelled_caught:
             return
-    if last:
+    if is_last:  # asked to stop, perhaps while it was printed just now
         with anyio.move_on_after(_LAST_SECONDS):
             await agent.print(message, True)
 
 
-def _can_be_stopped(agent: PrintingAgent, run: Run) -> bool:
-    # Of a reply that has ended, nothing can be stopped but the wait for room.
-    return not run.ended or (hasattr(agent.msg_queue, "full") and bool(agent.msg_queue.full()))
-
-
-def _is_about_form(event: AgentEvent, form_calls: set[str]) -> bool:
-    if isinstance(event, (ToolCallStartEvent, ToolResultStartEvent)) and event.tool_call_name == STRUCTURED_OUTPUT:
-        form_calls.add(event.tool_call_id)
-    return bool(form_calls) and getattr(event, "tool_call_id", None) in form_calls
-
-
-def _leave_out_form(message: Msg, form_calls: set[str]) -> None:
-    calls = message.get_content_blocks("tool_call")
-    form_calls.update(call.id for call in calls if call.name == STRUCTURED_OUTPUT)
-    if form_calls:
-        message.content = [block for block in message.get_content_blocks() if block.id not in form_calls]
-
-
-def _say_form(message: Msg, round_start: int) -> None:
-    blocks, output = message.get_content_blocks(), message.structured_output
-    if output is not None and not any(isinstance(block, TextBlock) for block in blocks[round_start:]):
-        message.content = [*blocks, TextBlock(to_json(output).decode())]
-
-
-def _waiting(agent: PrintingAgent) -> Msg | None:
-    """Return a message with what the events after an answer speak of, of a reply that waits for one."""
+def _waiting_message(agent: PrintingAgent) -> Msg | None:
+    """Return a message with the calls that the reply waits for, which the events after the answer are about."""
     context = agent.state.reply_context
     if context is None:
         return None
-    calls = [block for block in context.blocks if isinstance(block, ToolCallBlock)]
-    calls = [call for call in calls if call.name != STRUCTURED_OUTPUT]
-    waiting = {call.id: call for call in calls if call.state is not ToolCallState.FINISHED}
-    content: list[ContentBlock] = [copy_block(call) for call in waiting.values()]
-    for block in context.blocks:
-        if isinstance(block, ToolResultBlock) and block.id in waiting:
-            content.append(copy_block(block))
+    open_calls = {
+        block.id: block
+        for block in context.blocks
+        if isinstance(block, ToolCallBlock)
+        and block.name != STRUCTURED_OUTPUT
+        and block.state is not ToolCallState.FINISHED
+    }
+    content: list[ContentBlock] = [copy_block(call) for call in open_calls.values()]
+    content += [
+        copy_block(block) for block in context.blocks if isinstance(block, ToolResultBlock) and block.id in open_calls
+    ]
     return headed_like(context.message, content)
-
-
-def _begun(agent: PrintingAgent, first: AgentEvent, waiting: Msg | None) -> Msg:
-    goes_on = waiting is not None and waiting.id == first.reply_id and not isinstance(first, ReplyStartEvent)
-    return waiting if goes_on and waiting is not None else Msg(agent.name, [], "assistant", id=first.reply_id)
