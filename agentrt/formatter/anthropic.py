@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from pydantic_core import from_json
 
@@ -274,22 +275,16 @@ def _media_part(block: DataBlock) -> JSONObject:
             field = {"type": "url", "url": source.url}
     elif media_type in _IMAGES or media_type == "application/pdf":
         field = {"type": "base64", "media_type": media_type, "data": source.data}
-    elif is_text_type(media_type) and (text := _decode_text(source.data)):
-        field = {"type": "text", "media_type": "text/plain", "data": text}
+    elif is_text_type(media_type):
+        with suppress(ValueError):  # of a file that is not text
+            text = base64.b64decode(source.data, validate=True).decode()
+            if text.strip():
+                field = {"type": "text", "media_type": "text/plain", "data": text}
     if field is None:
         return text_part(_unshown_file(block))
     if is_image:
         return {"type": "image", "source": field}
     return {"type": "document", "source": field, **({"title": block.name} if block.name else {})}
-
-
-def _decode_text(data: str) -> str:
-    """Return the text of a file, "" for one that is blank or not text."""
-    try:
-        text = base64.b64decode(data, validate=True).decode()
-    except ValueError:
-        return ""
-    return text if text.strip() else ""
 
 
 def _unshown_file(block: DataBlock) -> str:
