@@ -239,7 +239,7 @@ class _Thought:
 
 @dataclass(slots=True)
 class _ProviderPart:
-    """A part of the answer of a kind that we have no block for, kept as the API gives it: mostly of its own tools."""
+    """A part of the answer for which there is no class of blocks, mostly of a server tool; kept as the API gives it."""
 
     fields: dict[str, object]
     input: list[str] = field(default_factory=list)

@@ -32,7 +32,7 @@ class ChatModelBase:
     """The provider's name for traces ("deepseek"), set by `chat_model`; `None` stands for the name of the class."""
 
     capabilities: frozenset[str] | None = None
-    """What it can be sent besides text: "tools", "image", "audio", "video", "application"; `None`: unknown.
+    """What it takes besides text: "tools", "image", "audio", "video", "application"; `None`: unknown.
 
     Models that go to a provider name what its API has a form for; set it for a model that takes less.
     """
@@ -68,7 +68,7 @@ class ChatModelBase:
         raise UsageError(f"{type(self).__name__} does not say how it calls its model: define `async def _call`")
 
     async def aclose(self) -> None:
-        """Close what the model holds open; nothing, unless a subclass says so."""
+        """Close what the model holds open: nothing, unless a subclass overrides this."""
 
     def __getattr__(self, name: str) -> Any:
         if name in ("model", "stream", "context_size"):

@@ -21,7 +21,7 @@ _ESTIMATED_TOKEN_LENGTH = 4  # about right for English; tokenizers differ, and n
 
 
 def estimated_usage(messages: Iterable[Msg], content: Iterable[ContentBlock]) -> ChatUsage:
-    """Return the usage of a call that asked `messages` and was answered with `content`, by the length of their text."""
+    """Return the usage of a call with these messages and this answer, by the length of their text."""
     input_length = output_length = 0
     for msg in messages:
         # A message of plain text is counted as it is: `get_content_blocks` would make a block of it.

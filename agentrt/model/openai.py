@@ -239,7 +239,7 @@ class _OpenAIReader:
             self._accumulator.add_call(index, text_in(call, "id"), text_in(function, "name"), arguments)
 
     def _take_parts(self, parts: list[dict[str, object]]) -> None:
-        """Take an answer in parts; some servers answer so, as they are asked."""
+        """Take an answer in parts, the form in which some servers answer."""
         for part in parts:
             inner = part.get("thinking")
             if part.get("type") != "thinking":

@@ -27,7 +27,7 @@ _INPUT_PIECE = 16  # characters of a tool call's input that are streamed at a ti
 
 @dataclass(slots=True)
 class ScriptedCall:
-    """What one call to the model asked."""
+    """What one call sent to the model."""
 
     messages: list[Msg]
     tools: list[JSONSchema] | None
@@ -114,7 +114,7 @@ class ScriptedChatModel(ChatModelBase):
 
 
 def whole_response(content: list[ContentBlock], messages: list[Msg]) -> ChatResponse:
-    """Return the whole response with this content, its usage estimated from the length of what was asked and said."""
+    """Return the whole response with this content, its usage estimated from the length of `messages` and answer."""
     calls_tools = any(block.__class__ is ToolCallBlock for block in content)
     return ChatResponse(content, True, estimated_usage(messages, content), "tool_calls" if calls_tools else "stop")
 

@@ -63,7 +63,7 @@ class RemoteChatModel(ChatModelBase):
     _key_variable: ClassVar[str | None] = None
     """The environment variable that holds the key when neither a key nor another variable is given."""
     _client_options: ClassVar[Mapping[str, object]] = {}
-    """What the SDK's client is given besides."""
+    """Further options of the SDK's client."""
 
     def __init__(
         self, model: str, *, stream: bool = True, context_size: int = 128_000, **connection: Unpack[ConnectionOptions]

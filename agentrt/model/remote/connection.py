@@ -29,7 +29,7 @@ class SharedClient:
         self._users.add(user)
 
     async def leave(self, user: object) -> None:
-        """Note that `user` is done; closes the client if it was given up and nobody else is left."""
+        """Note that `user` is done; closes the client if it was given up and has no other user."""
         self._users.discard(user)
         await self._close_if_unused()
 

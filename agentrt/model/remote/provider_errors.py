@@ -90,7 +90,7 @@ class ProviderErrors:
 
     @property
     def host(self) -> str:
-        """Host and port, without what a URL may hold besides."""
+        """Host and port, without user and password."""
         return urlsplit(self.url).netloc.rpartition("@")[2] or self.url
 
     @property
