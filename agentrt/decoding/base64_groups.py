@@ -13,30 +13,31 @@ class DataPieces:
     to its last byte, and so is another one each time that the data has doubled.
     """
 
-    __slots__ = ("_rests", "_told", "_whole")
+    __slots__ = ("_given_sizes", "_rests", "_whole_sizes")
 
     def __init__(self) -> None:
-        self._told: dict[str, int] = {}
-        self._whole: dict[str, int] = {}
+        # By block: bytes given so far, bytes when they were last given to the last one, and bytes held back.
+        self._given_sizes: dict[str, int] = {}
+        self._whole_sizes: dict[str, int] = {}
         self._rests: dict[str, bytes] = {}
 
     def take(self, block_id: str, data: str) -> str:
         """Return the data to announce when this piece comes."""
-        told = self._told.get(block_id, 0)
+        given_size = self._given_sizes.get(block_id, 0)
         rest = self._rests.pop(block_id, b"")
-        if not rest and told % 3 == 0 and len(data) % 4 == 0 and not data.endswith("="):
-            self._told[block_id] = told + len(data) // 4 * 3
+        if not rest and given_size % 3 == 0 and len(data) % 4 == 0 and not data.endswith("="):
+            self._given_sizes[block_id] = given_size + len(data) // 4 * 3  # whole groups on both sides: as it came
             return data
         raw = rest + base64.b64decode(data)
-        size = told + len(raw)
+        size = given_size + len(raw)
         over = size % 3
-        if over and size >= 2 * self._whole.get(block_id, 0):
-            self._whole[block_id] = size
+        if over and size >= 2 * self._whole_sizes.get(block_id, 0):
+            self._whole_sizes[block_id] = size
             over = 0
         end = max(len(raw) - over, 0)
         if end < len(raw):
             self._rests[block_id] = raw[end:]
-        self._told[block_id] = told + end
+        self._given_sizes[block_id] = given_size + end
         return base64.b64encode(raw[:end]).decode()
 
     def rest(self, block_id: str) -> str:

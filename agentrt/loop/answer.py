@@ -198,7 +198,7 @@ def _changes(
         events.append(BlocksWithdrawnEvent(run.id, [block.id for block in told[common:]]))
     recorder = Recorder(run.id, name)
     for block in wanted[common:]:  # one by one, so that they keep their order, and those with one id apart
-        said = Decoder(run.id, run.new_id, run.progress.call_ids, name, hook="on_reply").said([block])
+        said = Decoder(run.id, run.new_id, run.progress.call_ids, name, hook="on_reply").decode_content([block])
         events += said
         for event in said:
             recorder.record(event)
@@ -278,8 +278,8 @@ def announce_round(run: Run, context: ReplyContext, message: Msg) -> list[AgentE
         return []
     events: list[AgentEvent] = [BlocksWithdrawnEvent(run.id, [block.id for block in said])] if said else []
     if attempt is None:
-        return events + Decoder(run.id, run.new_id, run.progress.call_ids, message.name, hook="on_reasoning").said(
-            blocks
-        )
+        return events + Decoder(
+            run.id, run.new_id, run.progress.call_ids, message.name, hook="on_reasoning"
+        ).decode_content(blocks)
     attempt.discard()  # if the round is started again, what is said now is what must be forgotten
-    return events + attempt.said(blocks)
+    return events + attempt.decode_content(blocks)

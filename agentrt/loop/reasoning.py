@@ -93,7 +93,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
         answer = await _ask(agent, run, tool_choice)
         decode = decoder.feed
     if isinstance(answer, ChatResponse):
-        for event in _record_all(recorder, decoder.answer(answer)):
+        for event in _record_all(recorder, decoder.decode_answer(answer)):
             yield event
         if decoder.written > limit:
             run.stop("exceed_max_output")
@@ -165,7 +165,7 @@ async def _ask_in_background(
         # the core passes them on.
         mailbox.keep(AgentEvent)
     if answer is not None:
-        yield decoder.answer(answer)
+        yield decoder.decode_answer(answer)
 
 
 def _messages_of_round(decoder: Decoder, recorder: Recorder | None) -> list[Msg]:

@@ -54,7 +54,7 @@ def streamed(*responses: ChatResponse, by: Decoder | None = None) -> list[AgentE
 
 
 def at_once(response: ChatResponse, by: Decoder | None = None) -> list[AgentEvent]:
-    return timeless((by or decoder()).answer(response))
+    return timeless((by or decoder()).decode_answer(response))
 
 
 def timeless(events: list[AgentEvent]) -> list[AgentEvent]:
@@ -134,6 +134,25 @@ def test_an_answer_in_pieces_says_what_the_whole_answer_says(answer, data):
 def test_a_stream_of_the_last_response_alone_is_the_whole_answer(answer):
     whole, _ = answer
     assert streamed(last(*whole)) == at_once(last(*whole))
+
+
+@given(answers())
+@settings(deadline=None)
+def test_fast_way_of_a_piece_gives_what_the_slow_way_gives(answer):
+    _, pieces = answer
+    fast, slow = decoder(), decoder()
+    for block in pieces:
+        assert timeless(fast.feed(piece(block))) == timeless(slow._feed(piece(block)))
+        assert fast.written == slow.written
+    if pieces:
+        assert timeless(fast.end()) == timeless(slow.end())
+
+
+@given(texts)
+def test_fast_way_of_a_whole_text_gives_what_the_slow_way_gives(text):
+    fast, slow = decoder(), decoder()
+    assert timeless(fast.decode_answer(last(TextBlock(text))))[:-1] == timeless(slow.decode_content([TextBlock(text)]))
+    assert (fast.written, fast.block_ids) == (slow.written, slow.block_ids)
 
 
 @given(answers(), st.data())
