@@ -21,7 +21,7 @@ filled in. A deny or ask rule covers the call if it fits either; for an ALLOW, a
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -158,32 +158,23 @@ class _CallUnderRules:
         The tool is asked once, and only if a rule depends on it.
         """
         if self._subjects is None:
-            subjects = [_subject_of(self.tool, read_input) for read_input in self._forms()]
-            # In order, and each once: most often the two forms are about the same.
-            self._subjects = list(dict.fromkeys(subject for subject in subjects if subject is not None))
-            if None in subjects:
-                self._subjects = []
+            self._subjects = []
+            written = _subject_of(self.tool, lambda: self.input)
+            effective = written if self._effective_input is None else _subject_of(self.tool, self._effective_input)
+            if written is not None and effective is not None:
+                self._subjects = [written] if written == effective else [written, effective]
         return self._subjects
-
-    def _forms(self) -> list[EffectiveInput]:
-        forms: list[EffectiveInput] = [lambda: self.input]
-        if self._effective_input is not None:
-            forms.append(self._effective_input)
-        return forms
 
     def find_rule(self, rules: list[PermissionRule], behavior: PermissionBehavior) -> PermissionRule | None:
         """Return a rule of that behavior that covers the call; of several that cover it together, the first."""
-        name = self.tool.name
-        candidates = (
-            rule
-            for rule in rules
-            if rule.behavior is behavior and (rule.tool_name == name or matches(rule.tool_name, name))
-        )
-        return self._find_allow_rule(candidates) if behavior is _ALLOW else self._find_strict_rule(candidates)
+        return self._find_allow_rule(rules) if behavior is _ALLOW else self._find_strict_rule(rules, behavior)
 
-    def _find_strict_rule(self, rules: Iterable[PermissionRule]) -> PermissionRule | None:
+    def _find_strict_rule(self, rules: list[PermissionRule], behavior: PermissionBehavior) -> PermissionRule | None:
         # A deny or ask rule need fit one form only, and holds as well where no form is known.
+        name = self.tool.name
         for rule in rules:
+            if rule.behavior is not behavior or not (rule.tool_name == name or matches(rule.tool_name, name)):
+                continue
             if rule.rule_content is None:
                 return rule
             subjects = self.subjects()
@@ -191,11 +182,14 @@ class _CallUnderRules:
                 return rule
         return None
 
-    def _find_allow_rule(self, rules: Iterable[PermissionRule]) -> PermissionRule | None:
+    def _find_allow_rule(self, rules: list[PermissionRule]) -> PermissionRule | None:
         # Each form must be allowed, though it may be by different rules.
+        name = self.tool.name
         first: PermissionRule | None = None
         uncovered: list[str] | None = None
         for rule in rules:
+            if rule.behavior is not _ALLOW or not (rule.tool_name == name or matches(rule.tool_name, name)):
+                continue
             if rule.rule_content is None:
                 return rule
             before = self.subjects() if uncovered is None else uncovered
@@ -230,7 +224,11 @@ class _CallUnderRules:
 
     def suggestions(self) -> list[PermissionRule]:
         """Return rules that would allow what the call is about, or the tool itself if it does not say what that is."""
-        if not any(_has_subject(self.tool, read_input) for read_input in self._forms()):
+        effective = self._effective_input
+        if not (
+            _has_subject(self.tool, lambda: self.input)
+            or (effective is not None and _has_subject(self.tool, effective))
+        ):
             return [PermissionRule(self.tool.name, None, _ALLOW, "suggestion")]
         subjects = self.subjects()
         if any(len(subject) > MAX_CONTENT for subject in subjects):  # before the work of escaping them
