@@ -18,7 +18,7 @@ from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import drain_and_close, end, end_event, said_when_interrupted
+from agentrt.loop.outcome import drain_and_close, end, end_event, message_when_interrupted
 from agentrt.loop.reply import reply
 from agentrt.message import Msg
 
@@ -73,7 +73,7 @@ class OverriddenLoopReply(OverriddenMethod):
                 for event in drain_and_close(agent, run):
                     yield event
                 yield await end(agent, run, end_event(agent, run, run.interruption.reason))
-            final = await said_when_interrupted(agent, inputs, run.interruption.message)
+            final = await message_when_interrupted(agent, inputs, run.interruption.message)
         if not isinstance(final, Msg):
             raise ChainContractError(f"{self.title} must return a Msg, not {final!r:.200}")
         yield final

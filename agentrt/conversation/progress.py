@@ -144,8 +144,14 @@ class ReplyProgress:
         self.call_ids = {call.id for call in calls}
         self._starts_sent = {(_START_OF[call.__class__], call.id) for call in calls}
 
-    def park(self) -> None:
+    def reopen(self, context: ReplyContext) -> None:
+        """Note that the reply is in progress again: answered, started again, or stopped while it asked."""
+        context.parked = False
+        self.phase = Phase.OPEN
+
+    def park(self, context: ReplyContext) -> None:
         """Note that a question is put."""
+        context.parked = True
         self.phase = Phase.PARKED
         self.is_flowing = False
 

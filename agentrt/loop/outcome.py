@@ -48,8 +48,8 @@ __all__ = [
     "end",
     "end_event",
     "end_partial_message",
+    "message_when_interrupted",
     "record",
-    "said_when_interrupted",
     "skip_unsaved",
     "start",
 ]
@@ -262,7 +262,7 @@ def _runs_in_a_thread(agent: ReplyingAgent, call: ToolCallBlock) -> bool:
     return tool is not None and call_plan_of(tool).in_thread
 
 
-async def said_when_interrupted(agent: ReplyingAgent, inputs: ReplyInput, reason: str | None) -> Msg:
+async def message_when_interrupted(agent: ReplyingAgent, inputs: ReplyInput, reason: str | None) -> Msg:
     """Return the message of an interrupted reply; raises `ChainContractError` where a subclass gives none."""
     answer: Any = agent.handle_interrupt(inputs, reason=reason)
     name = f"{type(agent).__name__}.handle_interrupt()"

@@ -7,7 +7,8 @@ from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS
 from agentrt.errors import InvalidInputError, ResumeError
 from agentrt.hooks import ReplyInput
-from agentrt.loop.reply import asking_of, final_of
+from agentrt.loop.final_message import final_message
+from agentrt.loop.question import question_message
 from agentrt.loop.resume import waiting_calls
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext, StructuredTask
@@ -62,7 +63,7 @@ def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
     left, outcome = state.reply_context, state.last_reply
     if left is not None and left.reply_id == reply_id:
         waiting = waiting_calls(left) if left.parked else []
-        return asking_of(left, waiting) if waiting else None
+        return question_message(left, waiting) if waiting else None
     kept = next((message for message in reversed(state.context) if _is_of(agent, message, reply_id)), None)
     if outcome is None or outcome.reply_id != reply_id:
         if kept is None:
@@ -75,7 +76,7 @@ def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
         kept = AssistantMsg(agent.name, [], id=reply_id)
     form = None if kept.structured_output is None else StructuredTask({}, kept.structured_output)
     context = ReplyContext(reply_id, kept, 0, round_start=outcome.answer_start, structured=form)
-    final = final_of(context, outcome.finished_reason)
+    final = final_message(context, outcome.finished_reason)
     final.error = outcome.error
     return final
 

@@ -46,7 +46,7 @@ from agentrt.tool.call import PreparedCall
 from agentrt.tool.to_response import MAX_DATA, data_size
 from agentrt.types import PermissionBehavior, PermissionRule, ToolOutput, ToolResponse
 
-__all__ = ["already_answered", "apply_answer", "check_answer", "reply_to_resume", "waiting_calls"]
+__all__ = ["already_answered", "apply_answer", "check_answer", "describe_calls", "reply_to_resume", "waiting_calls"]
 
 _SHOWN = 200
 _ALLOW, _DENY = PermissionBehavior.ALLOW, PermissionBehavior.DENY
@@ -74,8 +74,9 @@ def reply_to_resume(agent: ReplyingAgent, inputs: ReplyInput) -> ReplyContext | 
     waiting = waiting_calls(left)
     if waiting and (inputs is not None or left.parked):
         raise ResumeError(
-            f"the reply {left.reply_id!r} waits for an answer about {named(waiting)}: send a UserConfirmResultEvent or "
-            f"an ExternalExecutionResultEvent first, or UserInterruptEvent({left.reply_id!r}) to end it",
+            f"the reply {left.reply_id!r} waits for an answer about {describe_calls(waiting)}: send a "
+            f"UserConfirmResultEvent or an ExternalExecutionResultEvent first, or "
+            f"UserInterruptEvent({left.reply_id!r}) to end it",
             code="pending",
         )
     return left if inputs is None else None
@@ -107,8 +108,8 @@ def waiting_calls(context: ReplyContext) -> list[ToolCallBlock]:
     return [call for call in calls if decisions[call.id].waits_for and call.state is not ToolCallState.FINISHED]
 
 
-def named(calls: list[ToolCallBlock]) -> str:
-    """Name the calls to a person."""
+def describe_calls(calls: list[ToolCallBlock]) -> str:
+    """Return names and ids of the calls, for a message to the user."""
     return ", ".join(f"{call.name!r} ({call.id})" for call in calls)
 
 

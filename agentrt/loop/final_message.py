@@ -1,0 +1,38 @@
+"""The message that answers an input: what the last round of a reply said."""
+
+from pydantic_core import to_json
+
+from agentrt.message import ContentBlock, DataBlock, Msg, TextBlock, ToolCallBlock, copy_block, headed_like
+from agentrt.state import ReplyContext
+from agentrt.types import FinishedReason
+
+__all__ = ["final_message"]
+
+_LAST_WORDS: dict[FinishedReason, str] = {
+    "exceed_max_iters": "I used up the rounds that I have for one reply and could not finish.",
+    "exceed_max_tool_calls": "I used up the tool calls that I have for one reply and could not finish.",
+    "exceed_max_seconds": "I used up the time that I have for one reply and could not finish.",
+    "exceed_max_output": "I wrote more than I may in one reply and was stopped.",
+}
+
+
+def final_message(context: ReplyContext, reason: FinishedReason) -> Msg:
+    """Return the message that answers the input; the blocks are copies of those of the reply's own message."""
+    message = context.message
+    answer = [copy_block(block) for block in context.blocks[context.round_start :]]
+    if reason in _LAST_WORDS and not _is_answer(answer):
+        answer = [TextBlock(_LAST_WORDS[reason])]
+    output = context.structured.output if context.structured is not None else None
+    if output is not None:
+        answer = [block for block in answer if isinstance(block, TextBlock)] or [TextBlock(to_json(output).decode())]
+    final = headed_like(message, answer)
+    final.role = "assistant"
+    final.usage, final.structured_output, final.finished_reason = message.usage, output, reason
+    if context.response is not None:
+        final.metadata = dict(context.response.metadata)
+    return final
+
+
+def _is_answer(blocks: list[ContentBlock]) -> bool:
+    has_calls = any(isinstance(block, ToolCallBlock) for block in blocks)
+    return not has_calls and any(isinstance(block, (TextBlock, DataBlock)) for block in blocks)

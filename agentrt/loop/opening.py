@@ -1,0 +1,121 @@
+"""How the core of a reply opens it: with an input, with the answer that it waited for, or all over again."""
+
+import logging
+from copy import deepcopy
+from typing import Any
+
+from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.inputs import ANSWERS, as_messages, check_content
+from agentrt.conversation.progress import Origin, Phase
+from agentrt.conversation.run import Run
+from agentrt.errors import ChainError, InvalidInputError
+from agentrt.event import AgentEvent, ModelCallRetryEvent, UserInterruptEvent
+from agentrt.hooks import ReplyInput
+from agentrt.loop.outcome import begin, close_calls_in_doubt, start
+from agentrt.loop.resume import apply_answer, reply_to_resume
+from agentrt.loop.structured_output import require_structured_output
+from agentrt.message import APPLY, Msg
+from agentrt.state import ReplyContext
+
+__all__ = ["open_reply"]
+
+_logger = logging.getLogger("agentrt")
+
+
+async def open_reply(
+    agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any, *, has_layers: bool
+) -> tuple[ReplyContext, list[AgentEvent]]:
+    """Take in the input and begin the reply, resume it, or begin it again when a layer of on_reply does so.
+
+    Returns the events to begin with, recorded: what they say is saved with the input.
+    """
+    run = agent.run
+    if run.ended:
+        raise ChainError(
+            "on_reply called next_handler() again after the reply had ended: to have another round, call "
+            "agent.run.continue_with(hint) before that"
+        )
+    context, progress = agent.state.reply_context, run.progress
+    if context is None:
+        context = _begin_reply(agent, run, inputs, structured_schema, has_layers)
+        opening: list[AgentEvent] = [start(agent, run)] if progress.start_event is None else []
+        if agent.state_store is not None:
+            await _save_input(agent, run, len(as_messages(inputs)))
+        return context, opening
+    if progress.phase is Phase.NEW:
+        if structured_schema is not None:
+            _logger.warning("structured_schema is ignored: the reply %r resumes, with the form it began with", run.id)
+        return context, await _resume_reply(agent, run, context, inputs)
+    if progress.origin is not Origin.INPUT:
+        return context, []  # what the user answered stands, and so does what was done about it
+    return context, [progress.record_event(_begin_again(run, context))]
+
+
+def _begin_reply(
+    agent: ReplyingAgent, run: Run, inputs: ReplyInput, structured_schema: Any, has_layers: bool
+) -> ReplyContext:
+    state = agent.state
+    if isinstance(inputs, Msg) and not has_layers:  # checked as it came in, and not replaced since
+        messages = [inputs]
+    else:
+        messages = as_messages(inputs)
+        check_content(messages)
+    if not messages and not state.context and not state.summary:
+        raise InvalidInputError(
+            f"agent {agent.name!r} was asked to reply to nothing: the conversation is empty and no input was given; "
+            f"send a message, or have it observe one first"
+        )
+    context = begin(agent, run)
+    require_structured_output(agent, context, structured_schema)
+    state.context += [message.copy() for message in messages]
+    state.reply_context = context
+    return context
+
+
+async def _save_input(agent: ReplyingAgent, run: Run, messages: int) -> None:
+    state = agent.state
+    try:
+        await agent.save()
+    except Exception:  # raised again: the input is not taken, so that it can be given again
+        del state.context[len(state.context) - messages :]
+        state.reply_context = run.progress.message = None
+        raise
+
+
+async def _resume_reply(agent: ReplyingAgent, run: Run, context: ReplyContext, inputs: ReplyInput) -> list[AgentEvent]:
+    reply_to_resume(agent, inputs)  # a layer may have put something else in the place of the answer
+    progress, permissions = run.progress, agent.state.permission_context
+    before = deepcopy((context, permissions.rules)) if agent.state_store is not None else None
+    is_first = progress.origin is Origin.LEFT and progress.start_event is None
+    opening: list[AgentEvent] = [start(agent, run)] if is_first else []
+    opening += [progress.record_event(event) for event in close_calls_in_doubt(agent, run, context)]
+    if isinstance(inputs, ANSWERS):
+        opening += [progress.record_event(event) for event in apply_answer(agent, context, inputs)]
+    progress.reopen(context)
+    if isinstance(inputs, UserInterruptEvent):
+        run.interruption.request("interrupted")
+    if before is not None:
+        try:
+            await agent.save()
+        except Exception:  # raised again: the answer is not taken, so that it can be given again
+            agent.state.reply_context, permissions.rules = before
+            raise
+    return opening
+
+
+def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
+    """Forget what the reply holds, and return the event that withdraws it."""
+    progress = run.progress
+    block_ids = [block.id for block in context.blocks]
+    for event in list(run.mailbox.take()):  # what tools had said that ran side by side, and nobody has seen
+        if event.reply_id != run.id or event.__class__ not in APPLY:
+            run.mailbox.post(event)
+    progress.call_ids.clear()
+    progress.attempt = None
+    progress.reopen(context)
+    context.cur_iter = context.round_start = context.empty_rounds = context.summarised = 0
+    context.response = None
+    context.decisions.clear()
+    if context.structured is not None:
+        context.structured.output = None
+    return ModelCallRetryEvent("the reply was started again", block_ids=block_ids, reply_id=run.id)

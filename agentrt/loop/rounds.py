@@ -1,0 +1,320 @@
+"""The rounds of a reply: what happens before, between and after the steps, whose events `reply` passes on."""
+
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Sequence
+
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from agentrt.concurrency.interrupt import Interrupted
+from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.step import Act, Finish, Reason, Step, Wait, next_step, step_between_rounds, step_of_calls
+from agentrt.errors import ChainContractError, ContextOverflow, Malformed
+from agentrt.event import (
+    AgentEvent,
+    ExceedMaxItersEvent,
+    HintBlockEvent,
+    ModelCallEndEvent,
+    ReplyEndEvent,
+    ToolResultEndEvent,
+)
+from agentrt.hooks import ReplyInput
+from agentrt.loop.acting import calls_of_round, run_calls
+from agentrt.loop.answer import announce_round, answer_of_core
+from agentrt.loop.compression import compress_then_reason, near_context_limit, update_from_usage
+from agentrt.loop.final_message import final_message
+from agentrt.loop.outcome import (
+    drain_and_close,
+    end,
+    end_event,
+    end_partial_message,
+    message_when_interrupted,
+)
+from agentrt.loop.question import park, question_message
+from agentrt.loop.reasoning import forget_attempt
+from agentrt.message import Msg, ToolCallBlock
+from agentrt.state import ReplyContext
+from agentrt.types import FinishedReason
+
+__all__ = ["Rounds"]
+
+_MAX_EMPTY_ROUNDS = 1
+_Items = AsyncGenerator[AgentEvent | Msg, None]
+
+
+class Rounds:
+    """The steps of one reply, one after the other.
+
+    `single_task` says that one task reads the reply to its end with no layer in between, so that nobody waits while the
+    reader has the word. `is_over` says that there is no further step, `has_failed` that an error is to leave.
+    """
+
+    __slots__ = (
+        "_agent",
+        "_context",
+        "_guarded",
+        "_inputs",
+        "_interruption",
+        "_opening",
+        "_progress",
+        "_reason",
+        "_run",
+        "_single_task",
+        "_step",
+        "_stream",
+        "has_failed",
+        "is_over",
+    )
+
+    def __init__(
+        self,
+        agent: ReplyingAgent,
+        inputs: ReplyInput,
+        context: ReplyContext,
+        opening: Sequence[AgentEvent],
+        *,
+        single_task: bool,
+    ) -> None:
+        self._agent = agent
+        self._inputs = inputs
+        self._context = context
+        self._opening: Sequence[AgentEvent] | None = opening
+        self._single_task = single_task
+        self._run = run = agent.run
+        self._progress = run.progress
+        self._interruption = run.interruption
+        self._step: Step = next_step(context)
+        self._stream: _Items | None = None
+        self._guarded: _Items | None = None
+        self._reason: FinishedReason = "completed"
+        self.is_over = self.has_failed = False
+        run.interruption.begin(agent.react_config.max_seconds - context.worked, single_task=single_task)
+
+    async def begin_step(self) -> Sequence[AgentEvent]:
+        """Finish the step before and begin the next one; returns the events that come between the two."""
+        if self.is_over:
+            return ()
+        interruption, events = self._interruption, self._opening
+        if events is not None:
+            self._opening = None
+            if interruption.has_pending_cancellation():  # a layer of on_reply has swallowed it before this
+                await interruption.raise_pending_cancellation()
+        else:
+            await self._close_step()
+            events = await self._finish_step()
+        if self._run.ended:
+            raise ChainContractError("a layer of on_reply ended the reply itself, but read on: stop there")
+        if interruption.reason is not None:
+            raise Interrupted
+        if isinstance(self._step, Finish) and self._is_to_continue(self._step):
+            events = [*events, self._take_continuation()]
+            self._step = next_step(self._context)
+        if isinstance(self._step, (Reason, Act)):
+            self._stream = self._start(self._step)
+        else:
+            self.is_over = True
+            self._reason = self._step.reason if isinstance(self._step, Finish) else "completed"
+        return events
+
+    def read_step(self) -> _Items:
+        """Return the items of the step that was begun; from here on it can be interrupted."""
+        if self._interruption.reason is not None:  # asked to stop while the reader had the events before the step
+            raise Interrupted
+        assert self._stream is not None
+        self._guarded = self._interruption.guard_steps(self._stream)
+        return self._guarded
+
+    async def take_item(self, item: AgentEvent | Msg) -> Iterable[AgentEvent]:
+        """Record an item that is more than plain content; returns the events that the reader sees instead of it."""
+        progress, interruption = self._progress, self._interruption
+        if isinstance(item, Msg):
+            return map(progress.record_event, announce_round(self._run, self._context, item))
+        if isinstance(item, ReplyEndEvent) and item.reply_id == self._run.id:
+            raise ChainContractError("REPLY_END came from inside the reply: only on_reply may end it")
+        progress.last_event = progress.record_event(item)
+        if isinstance(item, ToolResultEndEvent):
+            # Saved before it is sent: no listener knows of a result that a later process would not find.
+            interruption.task = None  # what is being saved is not to be interrupted
+            if self._agent.state_store is not None:
+                await self._agent.save()
+            if interruption.has_pending_cancellation():
+                await interruption.raise_pending_cancellation()
+            if self._single_task:
+                interruption.task = interruption.current_task()
+        return (item,)
+
+    async def stop(self, error: BaseException) -> Iterable[AgentEvent]:
+        """Close the step that an error has ended, and say in `is_over` and `has_failed` what comes of it.
+
+        Returns the events that close what is open, where the error is to leave after them.
+        """
+        await self._close_step()
+        is_too_long = isinstance(error, ContextOverflow) and isinstance(self._step, Reason)
+        if is_too_long and self._agent.conversation.context_usage.record_overflow():
+            return ()  # the same step once more, with less to send
+        interruption = self._interruption
+        if isinstance(error, Exception):
+            interruption.end()
+            self.has_failed = True
+            return drain_and_close(self._agent, self._run)
+        if not interruption.is_interruption(error):
+            self.has_failed = True
+            return ()
+        self.is_over = True
+        self._reason = interruption.reason or "interrupted"
+        await checkpoint_if_cancelled()  # the caller's scope may have been cancelled in the same moment
+        if interruption.has_pending_cancellation():
+            await interruption.raise_pending_cancellation()
+        return ()
+
+    def closing(self) -> Iterator[Awaitable[Iterable[AgentEvent | Msg]]]:
+        """Yield the parts of the end of a reply; each is to be awaited, and sent, before the next one is taken.
+
+        What closes open calls is sent before the end is saved, the end after that: it tells what is on record.
+        """
+        self._interruption.end()
+        if self._reason != "completed" or self._run.mailbox.items:
+            yield self._close_open_parts()
+        if isinstance(self._step, Wait) and self._reason == "completed":
+            yield self._ask(self._step.calls)
+            if self._progress.is_parked:
+                return
+        yield self._end()
+        if self._reason == "interrupted":
+            yield self._message_when_interrupted()
+
+    async def _close_step(self) -> None:
+        self._interruption.task = None
+        stream, self._stream = self._stream, None
+        guarded, self._guarded = self._guarded, None
+        if guarded is not None and guarded is not stream:
+            await guarded.aclose()
+        if stream is not None:
+            await stream.aclose()
+
+    async def _finish_step(self) -> Sequence[AgentEvent]:
+        """Decide on the next step; returns the events that withdraw what the step has said, if it did not count."""
+        agent, context, progress = self._agent, self._context, self._progress
+        if agent.conversation.context_usage.must_shorten:  # the same step once more, with less to send
+            return self._withdraw_attempt()
+        event = progress.last_event
+        if isinstance(event, ModelCallEndEvent):
+            update_from_usage(agent, event)
+            context.paused = event.finished_reason == "pause"
+            if event.finished_reason == "length":
+                progress.cut_call = _cut_call(context)
+        if self._interruption.has_pending_cancellation():  # a layer or a tool has swallowed it
+            await self._interruption.raise_pending_cancellation()
+        if progress.attempt is not None:
+            context.written += progress.attempt.written
+            progress.attempt = None
+        self._step = step_of_calls(context) or self._count_round()
+        if agent.state_store is not None and isinstance(self._step, Act):
+            await agent.save()  # what the model wrote, before any of its calls may take effect
+        return ()
+
+    def _withdraw_attempt(self) -> list[AgentEvent]:
+        progress = self._progress
+        if progress.attempt is None:
+            return []
+        events = [progress.record_event(event) for event in forget_attempt(self._run.id, progress.attempt)]
+        progress.last_event = events[-1] if events else progress.last_event
+        return events
+
+    def _count_round(self) -> Step:
+        """Count a round whose calls, if it has any, all have results, and return what comes after it.
+
+        Raises `Malformed` for a model that says nothing.
+        """
+        agent, context = self._agent, self._context
+        context.cur_iter += 1
+        added = len(context.blocks) - context.round_start
+        context.empty_rounds = 0 if added > 0 else context.empty_rounds + 1
+        if context.empty_rounds > _MAX_EMPTY_ROUNDS:
+            raise Malformed(f"model {agent.model.model!r} answered with nothing, {context.empty_rounds} times in a row")
+        if added > 1:  # a call has its result by now
+            context.tool_calls += len(calls_of_round(context))
+        step = step_between_rounds(context)
+        if isinstance(step, Reason):
+            limits = agent.react_config
+            if context.tool_calls > limits.max_tool_calls:
+                return Finish("exceed_max_tool_calls")
+            if context.written > limits.max_output:
+                return Finish("exceed_max_output")
+        return step
+
+    def _is_to_continue(self, step: Finish) -> bool:
+        context = self._context
+        is_asked_to = step.reason == "completed" and bool(self._progress.continuations)
+        return is_asked_to and context.cur_iter <= context.max_iters
+
+    def _take_continuation(self) -> AgentEvent:
+        run, context, progress = self._run, self._context, self._progress
+        hint = HintBlockEvent(run.id, run.new_id(), progress.continuations.pop(0), "continue_with")
+        progress.record_event(hint)
+        context.round_start = len(context.blocks)
+        context.response = None
+        if context.structured is not None:
+            context.structured.output = None  # the one that was given is not what was wanted
+        return hint
+
+    def _start(self, step: Reason | Act) -> _Items:
+        """Return the stream of the step: one round of asking the model, or running its calls."""
+        agent, context = self._agent, self._context
+        if isinstance(step, Act):
+            return run_calls(agent, context, step)
+        context.round_start = len(context.blocks)
+        context.paused = False
+        if not agent.conversation.context_usage.has_headroom(agent.state, context, agent.model) and near_context_limit(
+            agent
+        ):
+            return compress_then_reason(agent, step.tool_choice)
+        stream: _Items = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)
+        return stream
+
+    async def _close_open_parts(self) -> Iterator[AgentEvent]:
+        return self._remaining_events()
+
+    def _remaining_events(self) -> Iterator[AgentEvent]:
+        if self._reason != "completed":
+            yield from self._cut_short()
+        for event in self._run.mailbox.take():
+            yield self._progress.record_event(event)
+
+    def _cut_short(self) -> Iterator[AgentEvent]:
+        """Yield what ends everything that is still open when a reply is stopped."""
+        agent, progress = self._agent, self._progress
+        if self._reason == "exceed_max_iters":
+            yield progress.record_event(ExceedMaxItersEvent(self._run.id, agent.name))
+            return
+        if agent.state.reply_context is not None and progress.attempt is not None:
+            for event in end_partial_message(agent.state.reply_context, progress.last_event, self._reason):
+                yield progress.record_event(event)
+        yield from drain_and_close(agent, self._run)
+
+    async def _ask(self, calls: list[ToolCallBlock]) -> Iterator[AgentEvent | Msg]:
+        return self._question(await park(self._agent, self._run, self._context, Wait(calls)), calls)
+
+    def _question(self, events: list[AgentEvent], calls: list[ToolCallBlock]) -> Iterator[AgentEvent | Msg]:
+        yield from events
+        if self._interruption.reason is None:
+            yield question_message(self._context, calls)
+            return
+        self._progress.reopen(self._context)  # asked to stop while the question was on its way
+        self._reason = self._interruption.reason
+        yield from self._cut_short()
+
+    async def _end(self) -> Iterable[AgentEvent | Msg]:
+        agent, context, progress, reason = self._agent, self._context, self._progress, self._reason
+        final = final_message(context, reason)  # before the end goes on record, which moves the message into history
+        if progress.recorder is not None:
+            progress.core_answer = answer_of_core(context, final)
+        event = await end(agent, self._run, end_event(agent, self._run, reason))
+        return (event,) if reason == "interrupted" else (event, final)
+
+    async def _message_when_interrupted(self) -> Iterable[Msg]:
+        return (await message_when_interrupted(self._agent, self._inputs, self._interruption.message),)
+
+
+def _cut_call(context: ReplyContext) -> str | None:
+    """Return the id of the call that the model was writing when it came to its limit, if that is where it stopped."""
+    last = context.blocks[-1] if context.blocks else None
+    return last.id if isinstance(last, ToolCallBlock) and not last.input.strip() else None
