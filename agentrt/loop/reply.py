@@ -37,17 +37,20 @@ async def reply(  # noqa: C901  # the way of every event, where a call more woul
     context, opening = await open_reply(agent, inputs, structured_schema, has_layers=has_layers)
     # Where one task reads to the end and no layer is in between, nobody waits while the reader has the word.
     single_task = run.claim.drained and not run.claim.printed and not has_layers
-    rounds = Rounds(agent, inputs, context, opening, single_task=single_task)
     # What is looked at for each event. It stays in this generator: another one, or a call, would cost every event more.
     message, progress, mailbox, interruption = context.message, run.progress, run.mailbox, run.interruption
     reply_id, emitted, current_task = run.id, mailbox.items, interruption.current_task
+    interruption.begin(agent.react_config.max_seconds - context.worked, single_task=single_task)
+    rounds = Rounds(agent, inputs, context, opening, single_task=single_task)
     while True:
         try:
-            for event in await rounds.begin_step():
+            if interruption.has_pending_cancellation():  # a layer or a tool has swallowed it
+                await interruption.raise_pending_cancellation()
+            for event in rounds.begin_step():
                 yield event
             if rounds.is_over:
                 break
-            async for item in rounds.read_step():
+            async for item in await rounds.read_step():
                 if not single_task:
                     interruption.task = None  # while the reader has the word, nothing of ours can be interrupted
                 if emitted and not mailbox.is_read:  # if it is, this item came out of it
@@ -76,5 +79,5 @@ async def reply(  # noqa: C901  # the way of every event, where a call more woul
             if rounds.has_failed:
                 raise
     for part in rounds.closing():
-        for item in await part:
+        for item in await part():
             yield item

@@ -1,6 +1,6 @@
 """The rounds of a reply: what happens before, between and after the steps, whose events `reply` passes on."""
 
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -38,6 +38,7 @@ __all__ = ["Rounds"]
 
 _MAX_EMPTY_ROUNDS = 1
 _Items = AsyncGenerator[AgentEvent | Msg, None]
+_Part = Callable[[], Awaitable[Iterable[AgentEvent | Msg]]]
 
 
 class Rounds:
@@ -52,9 +53,8 @@ class Rounds:
         "_context",
         "_guarded",
         "_inputs",
-        "_interruption",
+        "_must_save",
         "_opening",
-        "_progress",
         "_reason",
         "_run",
         "_single_task",
@@ -78,53 +78,52 @@ class Rounds:
         self._context = context
         self._opening: Sequence[AgentEvent] | None = opening
         self._single_task = single_task
-        self._run = run = agent.run
-        self._progress = run.progress
-        self._interruption = run.interruption
+        self._run = agent.run
         self._step: Step = next_step(context)
         self._stream: _Items | None = None
         self._guarded: _Items | None = None
         self._reason: FinishedReason = "completed"
-        self.is_over = self.has_failed = False
-        run.interruption.begin(agent.react_config.max_seconds - context.worked, single_task=single_task)
+        self._must_save = self.is_over = self.has_failed = False
 
-    async def begin_step(self) -> Sequence[AgentEvent]:
-        """Finish the step before and begin the next one; returns the events that come between the two."""
+    def begin_step(self) -> Sequence[AgentEvent]:
+        """Decide what the step before comes to, and begin the next one; returns the events between the two."""
         if self.is_over:
             return ()
-        interruption, events = self._interruption, self._opening
-        if events is not None:
-            self._opening = None
-            if interruption.has_pending_cancellation():  # a layer of on_reply has swallowed it before this
-                await interruption.raise_pending_cancellation()
+        if self._opening is None:
+            events = self._finish_step()
         else:
-            await self._close_step()
-            events = await self._finish_step()
-        if self._run.ended:
+            events, self._opening = self._opening, None
+        run, context, step = self._run, self._context, self._step
+        if run.ended:
             raise ChainContractError("a layer of on_reply ended the reply itself, but read on: stop there")
-        if interruption.reason is not None:
+        if run.interruption.reason is not None:
             raise Interrupted
-        if isinstance(self._step, Finish) and self._is_to_continue(self._step):
-            events = [*events, self._take_continuation()]
-            self._step = next_step(self._context)
-        if isinstance(self._step, (Reason, Act)):
-            self._stream = self._start(self._step)
+        if isinstance(step, Finish):
+            self._reason = step.reason
+            if run.progress.continuations and step.reason == "completed" and context.cur_iter <= context.max_iters:
+                events = [*events, self._take_continuation()]
+                self._step = step = next_step(context)
+        if isinstance(step, (Reason, Act)):
+            self._stream = self._start(step)
         else:
             self.is_over = True
-            self._reason = self._step.reason if isinstance(self._step, Finish) else "completed"
         return events
 
-    def read_step(self) -> _Items:
+    async def read_step(self) -> _Items:
         """Return the items of the step that was begun; from here on it can be interrupted."""
-        if self._interruption.reason is not None:  # asked to stop while the reader had the events before the step
+        if self._must_save:
+            self._must_save = False
+            await self._agent.save()  # what the model wrote, before any of its calls may take effect
+        interruption, stream = self._run.interruption, self._stream
+        if interruption.reason is not None:  # asked to stop while it was saved, or while the reader had an event
             raise Interrupted
-        assert self._stream is not None
-        self._guarded = self._interruption.guard_steps(self._stream)
-        return self._guarded
+        assert stream is not None
+        self._guarded = guarded = interruption.guard_steps(stream)
+        return guarded
 
     async def take_item(self, item: AgentEvent | Msg) -> Iterable[AgentEvent]:
         """Record an item that is more than plain content; returns the events that the reader sees instead of it."""
-        progress, interruption = self._progress, self._interruption
+        progress, interruption = self._run.progress, self._run.interruption
         if isinstance(item, Msg):
             return map(progress.record_event, announce_round(self._run, self._context, item))
         if isinstance(item, ReplyEndEvent) and item.reply_id == self._run.id:
@@ -146,11 +145,11 @@ class Rounds:
 
         Returns the events that close what is open, where the error is to leave after them.
         """
+        interruption, step = self._run.interruption, self._step
         await self._close_step()
-        is_too_long = isinstance(error, ContextOverflow) and isinstance(self._step, Reason)
+        is_too_long = isinstance(error, ContextOverflow) and isinstance(step, Reason)
         if is_too_long and self._agent.conversation.context_usage.record_overflow():
             return ()  # the same step once more, with less to send
-        interruption = self._interruption
         if isinstance(error, Exception):
             interruption.end()
             self.has_failed = True
@@ -165,24 +164,24 @@ class Rounds:
             await interruption.raise_pending_cancellation()
         return ()
 
-    def closing(self) -> Iterator[Awaitable[Iterable[AgentEvent | Msg]]]:
-        """Yield the parts of the end of a reply; each is to be awaited, and sent, before the next one is taken.
+    def closing(self) -> list[_Part]:
+        """Return the parts of the end of a reply; each is to be called and sent before the next one is.
 
         What closes open calls is sent before the end is saved, the end after that: it tells what is on record.
         """
-        self._interruption.end()
+        self._run.interruption.end()
+        parts: list[_Part] = []
         if self._reason != "completed" or self._run.mailbox.items:
-            yield self._close_open_parts()
+            parts.append(self._close_open_parts)
         if isinstance(self._step, Wait) and self._reason == "completed":
-            yield self._ask(self._step.calls)
-            if self._progress.is_parked:
-                return
-        yield self._end()
-        if self._reason == "interrupted":
-            yield self._message_when_interrupted()
+            parts.append(self._ask)
+        parts.append(self._end)
+        if len(parts) > 1:
+            parts.append(self._message_when_interrupted)
+        return parts
 
     async def _close_step(self) -> None:
-        self._interruption.task = None
+        self._run.interruption.task = None
         stream, self._stream = self._stream, None
         guarded, self._guarded = self._guarded, None
         if guarded is not None and guarded is not stream:
@@ -190,9 +189,13 @@ class Rounds:
         if stream is not None:
             await stream.aclose()
 
-    async def _finish_step(self) -> Sequence[AgentEvent]:
-        """Decide on the next step; returns the events that withdraw what the step has said, if it did not count."""
-        agent, context, progress = self._agent, self._context, self._progress
+    def _finish_step(self) -> Sequence[AgentEvent]:
+        """Decide on the next step; returns the events that withdraw what the step has said, if it did not count.
+
+        The stream of the step needs no closing here: it was read to its end, or `stop` has closed it.
+        """
+        agent, context, progress = self._agent, self._context, self._run.progress
+        self._run.interruption.task = self._stream = self._guarded = None
         if agent.conversation.context_usage.must_shorten:  # the same step once more, with less to send
             return self._withdraw_attempt()
         event = progress.last_event
@@ -201,18 +204,15 @@ class Rounds:
             context.paused = event.finished_reason == "pause"
             if event.finished_reason == "length":
                 progress.cut_call = _cut_call(context)
-        if self._interruption.has_pending_cancellation():  # a layer or a tool has swallowed it
-            await self._interruption.raise_pending_cancellation()
         if progress.attempt is not None:
             context.written += progress.attempt.written
             progress.attempt = None
-        self._step = step_of_calls(context) or self._count_round()
-        if agent.state_store is not None and isinstance(self._step, Act):
-            await agent.save()  # what the model wrote, before any of its calls may take effect
+        self._step = step = step_of_calls(context) or self._count_round()
+        self._must_save = agent.state_store is not None and isinstance(step, Act)
         return ()
 
     def _withdraw_attempt(self) -> list[AgentEvent]:
-        progress = self._progress
+        progress = self._run.progress
         if progress.attempt is None:
             return []
         events = [progress.record_event(event) for event in forget_attempt(self._run.id, progress.attempt)]
@@ -241,13 +241,8 @@ class Rounds:
                 return Finish("exceed_max_output")
         return step
 
-    def _is_to_continue(self, step: Finish) -> bool:
-        context = self._context
-        is_asked_to = step.reason == "completed" and bool(self._progress.continuations)
-        return is_asked_to and context.cur_iter <= context.max_iters
-
     def _take_continuation(self) -> AgentEvent:
-        run, context, progress = self._run, self._context, self._progress
+        run, context, progress = self._run, self._context, self._run.progress
         hint = HintBlockEvent(run.id, run.new_id(), progress.continuations.pop(0), "continue_with")
         progress.record_event(hint)
         context.round_start = len(context.blocks)
@@ -277,11 +272,11 @@ class Rounds:
         if self._reason != "completed":
             yield from self._cut_short()
         for event in self._run.mailbox.take():
-            yield self._progress.record_event(event)
+            yield self._run.progress.record_event(event)
 
     def _cut_short(self) -> Iterator[AgentEvent]:
         """Yield what ends everything that is still open when a reply is stopped."""
-        agent, progress = self._agent, self._progress
+        agent, progress = self._agent, self._run.progress
         if self._reason == "exceed_max_iters":
             yield progress.record_event(ExceedMaxItersEvent(self._run.id, agent.name))
             return
@@ -290,28 +285,33 @@ class Rounds:
                 yield progress.record_event(event)
         yield from drain_and_close(agent, self._run)
 
-    async def _ask(self, calls: list[ToolCallBlock]) -> Iterator[AgentEvent | Msg]:
-        return self._question(await park(self._agent, self._run, self._context, Wait(calls)), calls)
+    async def _ask(self) -> Iterator[AgentEvent | Msg]:
+        assert isinstance(self._step, Wait)
+        return self._question(await park(self._agent, self._run, self._context, self._step), self._step.calls)
 
     def _question(self, events: list[AgentEvent], calls: list[ToolCallBlock]) -> Iterator[AgentEvent | Msg]:
         yield from events
-        if self._interruption.reason is None:
+        if self._run.interruption.reason is None:
             yield question_message(self._context, calls)
             return
-        self._progress.reopen(self._context)  # asked to stop while the question was on its way
-        self._reason = self._interruption.reason
+        self._run.progress.reopen(self._context)  # asked to stop while the question was on its way
+        self._reason = self._run.interruption.reason
         yield from self._cut_short()
 
     async def _end(self) -> Iterable[AgentEvent | Msg]:
-        agent, context, progress, reason = self._agent, self._context, self._progress, self._reason
+        agent, run, context, reason = self._agent, self._run, self._context, self._reason
+        if run.progress.is_parked:
+            return ()  # the question stands
         final = final_message(context, reason)  # before the end goes on record, which moves the message into history
-        if progress.recorder is not None:
-            progress.core_answer = answer_of_core(context, final)
-        event = await end(agent, self._run, end_event(agent, self._run, reason))
+        if run.progress.recorder is not None:
+            run.progress.core_answer = answer_of_core(context, final)
+        event = await end(agent, run, end_event(agent, run, reason))
         return (event,) if reason == "interrupted" else (event, final)
 
     async def _message_when_interrupted(self) -> Iterable[Msg]:
-        return (await message_when_interrupted(self._agent, self._inputs, self._interruption.message),)
+        if self._reason != "interrupted":
+            return ()
+        return (await message_when_interrupted(self._agent, self._inputs, self._run.interruption.message),)
 
 
 def _cut_call(context: ReplyContext) -> str | None:

@@ -1,0 +1,282 @@
+"""What of a reply reaches its listener, and what is on record when it is left.
+
+A layer of on_reply may leave out, add, change and hold back whatever it likes, and end early or fail. What the listener
+sees has a start and at most one end all the same, and what is saved says the same as what was seen.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial
+from itertools import chain
+
+from agentrt.concurrency.event_loop import run_shielded
+from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.progress import Origin, Phase
+from agentrt.conversation.run import Run
+from agentrt.decoding.recorder import Recorder
+from agentrt.errors import ChainContractError, ChainError, SessionUnserializable, UsageError
+from agentrt.event import AgentEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
+from agentrt.hooks import ReplyInput
+from agentrt.loop.answer import (
+    announce_answer,
+    announce_notice,
+    checked_answer,
+    keep_as_told,
+    message_to_return,
+    withdraw_unkept,
+)
+from agentrt.loop.outcome import (
+    UNSAVED,
+    close_open_calls,
+    drain_and_close,
+    end,
+    end_event,
+    record,
+    start,
+)
+from agentrt.message import Msg
+from agentrt.state.state import drop_unsavable
+
+__all__ = ["Delivery"]
+
+_logger = logging.getLogger("agentrt")
+_OPENINGS = {ReplyStartEvent, ReplyResumedEvent}
+_SAVE_SECONDS = 15.0
+_Part = Callable[[], Awaitable[Iterable[AgentEvent]]]
+
+
+class Delivery:
+    """The listener's side of one reply; `failure` is what is to be raised once the listener has seen the end.
+
+    Events are returned without numbers: each gets its own as it leaves, so that none is taken by what never left.
+    """
+
+    __slots__ = (
+        "_agent",
+        "_final",
+        "_has_begun",
+        "_has_ended",
+        "_held_end",
+        "_inputs",
+        "_progress",
+        "_run",
+        "failure",
+        "must_reserve",
+    )
+
+    def __init__(self, agent: ReplyingAgent, run: Run, inputs: ReplyInput, *, has_layers: bool) -> None:
+        self._agent = agent
+        self._run = run
+        self._inputs = inputs
+        self._progress = run.progress
+        if has_layers:
+            run.progress.recorder = Recorder(run.id, agent.name)
+        self._final: Msg | None = None
+        self._held_end: ReplyEndEvent | None = None  # until on_reply has ended, since its last message may say more
+        self._has_begun = self._has_ended = self.must_reserve = False
+        self.failure: Exception | None = None
+
+    def take_item(self, item: AgentEvent | Msg) -> Iterable[AgentEvent]:
+        """Note an item that on_reply yields; returns the events that leave in its place.
+
+        Sets `must_reserve` where numbers are to be reserved before these leave.
+        """
+        progress = self._progress
+        events: list[AgentEvent] = []
+        if not self._has_begun:
+            self._has_begun = progress.is_flowing = True
+            self.must_reserve = progress.phase is Phase.NEW  # a layer speaks before anything is saved
+            if item.__class__ not in _OPENINGS and progress.origin is not Origin.PARKED:
+                events.append(start(self._agent, self._run))
+            elif isinstance(item, ReplyStartEvent) and item.reply_id == progress.reply_id:
+                progress.start_event = item  # a layer may have made it up
+        if isinstance(item, Msg):
+            self._final = item
+            return events
+        if isinstance(item, ReplyEndEvent) and item.reply_id == progress.reply_id:
+            return chain(events, self._take_end(item))
+        if progress.is_saved and progress.sequence + len(events) >= self._agent.state.sequence:
+            self.must_reserve = True  # a layer adds the event to what was saved
+        events.append(item)
+        return events
+
+    def _take_end(self, event: ReplyEndEvent) -> Iterator[AgentEvent]:
+        self._held_end = self._held_end or event
+        if not self._run.ended:  # a layer made it up
+            yield from self._progress.fill_missing_starts(drain_and_close(self._agent, self._run))
+            self._run.ended = True
+        if self._progress.recorder is None:
+            self._has_ended = True
+            yield event
+
+    def check_final(self) -> None:
+        """Raise `ChainContractError` for a final message that cannot be kept."""
+        if self._final is not None and self._progress.recorder is not None:
+            self._final = checked_answer(self._final)
+
+    def closing(self) -> Sequence[_Part]:
+        """Return the parts of the end; each is to be called, and its events sent, before the next one is.
+
+        Nothing is to be sent where the core has ended the reply with no layer around it. A reply that waits gets no
+        end; nor does one whose answer was refused, or never reached the core: there, nothing has changed.
+        """
+        progress = self._progress
+        if not self._is_still_waiting():
+            return () if self._has_ended else (self._close_open_parts, self._announce_changes, self._supply_end)
+        if self.failure is None and progress.recorder is not None:
+            if progress.phase is Phase.NEW and self._final is not None:
+                return (self._announce_notice,)
+            if progress.is_parked:
+                return (self._withdraw,)
+        return ()
+
+    def message(self) -> Msg:
+        """Return the final message; raises `ChainContractError` where the layers let none through."""
+        if self._final is None:
+            raise ChainContractError("on_reply ended without the final Msg")
+        return self._final if self._progress.recorder is None else message_to_return(self._run, self._final)
+
+    def _is_still_waiting(self) -> bool:
+        """Say whether the reply waits for an answer: it was parked just now, or before, and is still."""
+        context = self._agent.state.reply_context
+        return context is not None and context.parked and context.reply_id == self._run.id
+
+    async def _close_open_parts(self) -> Iterator[AgentEvent]:
+        """Supply the start, if nothing was sent yet, and what was emitted and not sent; give open calls a result."""
+        events: list[AgentEvent] = []
+        if not self._has_begun and self._progress.origin is not Origin.PARKED:
+            with suppress(Exception):  # the caller is to know of what failed before
+                await self.reserve_numbers()
+            events.append(start(self._agent, self._run))
+        return chain(events, self._progress.fill_missing_starts(drain_and_close(self._agent, self._run)))
+
+    async def _announce_changes(self) -> list[AgentEvent]:
+        """Make what was sent and what is kept the same; returns the events that tell the listener."""
+        agent, run, progress = self._agent, self._run, self._progress
+        events: list[AgentEvent] = []
+        if progress.recorder is not None:
+            if self.failure is not None or self._final is None:
+                events = withdraw_unkept(run)
+            else:
+                events = announce_answer(agent, run, self._inputs, self._final)
+        if self.failure is None and progress.end_event is not None and not progress.is_saved:
+            # Before the listener sees what takes the place of the old answer: a process that dies here has saved it.
+            try:
+                await agent.save()
+            except Exception as error:  # noqa: BLE001  # raised once the listener has seen the end
+                self.failure = error
+            else:
+                progress.mark_saved()
+        elif events and progress.end_event is not None:  # on record, with fewer numbers than are sent now
+            await self.reserve_numbers()
+        return events
+
+    async def _supply_end(self) -> Sequence[AgentEvent]:
+        """Return the end that has not left yet: the one on record, the one that a layer made, or a new one."""
+        agent, run, progress = self._agent, self._run, self._progress
+        if progress.end_event is not None:
+            return (self._end_on_record(progress.end_event),)
+        if self.failure is None:
+            event = self._held_end or end_event(agent, run, "completed")
+            if self._final is not None and self._final.structured_output is not None:
+                event.structured_output = deepcopy(self._final.structured_output)
+            return (await end(agent, run, event),)
+        event = end_event(agent, run, "error", _error_text(self.failure))
+        try:
+            await end(agent, run, event)
+        except Exception as error:  # noqa: BLE001  # the caller is to know of the failure itself
+            # The name alone: the failure that this one came on top of may quote a provider.
+            _logger.error("the state of a failed reply could not be saved: %s", type(error).__name__)
+        return (event,)
+
+    def _end_on_record(self, recorded: ReplyEndEvent) -> ReplyEndEvent:
+        outcome = self._agent.state.last_reply
+        if self.failure is not None and not self._progress.is_saved and outcome is not None:
+            # It could not be saved, and no listener knows of it.
+            outcome.finished_reason, outcome.error = "error", _error_text(self.failure)
+            event = end_event(self._agent, self._run, "error", outcome.error)
+            if self._progress.message is not None:
+                self._progress.message.append_event(event)
+            return event
+        event = self._held_end or recorded
+        event.structured_output = recorded.structured_output
+        return event
+
+    async def _announce_notice(self) -> list[AgentEvent]:
+        assert self._final is not None
+        return await announce_notice(self._agent, self._run, self._inputs, self._final)
+
+    async def _withdraw(self) -> list[AgentEvent]:
+        events = withdraw_unkept(self._run)
+        if events:
+            await self.reserve_numbers()
+        return events
+
+    async def reserve_numbers(self) -> None:
+        """Save that numbers are in use, for events of a layer that come before the first save or after the last one."""
+        self.must_reserve = False
+        if self._agent.state_store is not None:
+            self._progress.sequence += UNSAVED
+            try:
+                await self._agent.save()
+            finally:
+                self._progress.sequence -= UNSAVED
+
+    async def leave(self, stream: AsyncGenerator[AgentEvent | Msg, None]) -> None:
+        """Close everything, put the state in order and give the conversation back, whatever the reason for leaving."""
+        agent, run, progress = self._agent, self._run, self._progress
+        try:
+            await stream.aclose()
+        finally:
+            try:
+                run.interruption.end()
+                if progress.recorder is not None and progress.end_event is None and keep_as_told(run):
+                    progress.mark_changed()  # it waits, or was left
+                if progress.phase is not Phase.SAVED or progress.highest_seq != agent.state.sequence:
+                    await self._put_on_record()
+            finally:  # in this order, so that the next reply finds none in progress
+                agent.conversation.end()
+                run.claim.give_back()
+
+    async def _put_on_record(self) -> None:
+        """Record that the reply was cancelled or left, if it did not end, and save what is not saved yet."""
+        agent, run, progress = self._agent, self._run, self._progress
+        context = agent.state.reply_context
+        if context is not None and progress.is_parked and run.interruption.reason is not None:
+            progress.reopen(context)  # asked to stop while it was being parked
+        is_untouched = self._is_still_waiting() and not progress.is_parked
+        if progress.highest_seq == agent.state.sequence and (progress.is_saved or is_untouched):
+            return
+        if progress.end_event is None and not self._is_still_waiting():
+            for _ in close_open_calls(agent, run):  # nobody is listening, so no event is sent
+                pass
+            record(agent, run, end_event(agent, run, "interrupted"))
+        agent.state.sequence = progress.highest_seq
+        # Under a shield: the caller may be cancelling us, and what is not saved now is lost. Bounded, so that a store
+        # that hangs does not keep the cancellation for ever.
+        if not await run_shielded(_SAVE_SECONDS, partial(_save_or_log, agent, run)):
+            _logger.error("the state of a reply that did not end could not be saved within %s seconds", _SAVE_SECONDS)
+
+
+def _error_text(failure: Exception) -> str:
+    # This text is saved and shown, and what a provider, a tool or a layer put into an error may hold a secret: only the
+    # name of its type is kept, except of errors that are our own words about a wrong use.
+    name = type(failure).__name__
+    return f"{name}: {failure}" if isinstance(failure, (UsageError, ChainError)) else name
+
+
+async def _save_or_log(agent: ReplyingAgent, run: Run) -> None:
+    try:
+        try:
+            await agent.save()
+        except SessionUnserializable:
+            # A layer's events may have put it there; the conversation continues without it.
+            left_out = drop_unsavable(run.progress.message) if run.progress.message is not None else []
+            if not left_out:
+                raise
+            _logger.error("what cannot be saved is left out of reply %s: %s", run.id, ", ".join(left_out))
+            await agent.save()
+    except Exception as error:  # noqa: BLE001  # what made us leave matters more, and is on its way
+        _logger.error("the state of a reply that did not end could not be saved: %s", type(error).__name__)
