@@ -21,7 +21,7 @@ that by an end which a layer of on_reply made up. `origin`: whether the reply be
 listener knows that it has begun, and it neither ended nor asked, so that most events leave without a second look.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from enum import Enum
@@ -104,6 +104,7 @@ class ReplyProgress:
     origin = Origin.INPUT
     is_flowing = is_out_of_date = False
     ids = events_recorded = _expected = 0
+    continuations: tuple[str, ...] = ()
     message: Msg | None = None
     start_event: ReplyStartEvent | ReplyResumedEvent | None = None
     end_event: ReplyEndEvent | None = None
@@ -119,10 +120,9 @@ class ReplyProgress:
         self.reply_id = claim.reply_id
         self.sequence = self._first_seq = sequence
         self.lasting_toolkit = toolkit
-        self.enclosing_replies = enclosing_replies.get() | {claim}
+        self._claim = claim
         self.call_ids: set[str] = set()
         self.prepared: dict[str, PreparedCall] = {}
-        self.continuations: list[str] = []
         self._starts_sent: set[tuple[type, str]] = set()
 
     @property
@@ -134,6 +134,11 @@ class ReplyProgress:
     def is_saved(self) -> bool:
         """Whether the question or the end is saved as it stands."""
         return self.phase is Phase.SAVED or self.phase is Phase.WAITING
+
+    @property
+    def enclosing_replies(self) -> frozenset[Hashable]:
+        """The replies that its tools work for: this one, and those that the current task works for."""
+        return enclosing_replies.get() | {self._claim}
 
     def restore(self, context: ReplyContext) -> None:
         """Take up a reply where it was left."""
@@ -156,7 +161,9 @@ class ReplyProgress:
         self.is_flowing = False
 
     def end(self, event: ReplyEndEvent) -> None:
-        """Note that this is the one end on record."""
+        """Record the one end."""
+        self.record_event(event)
+        self.expect(1)
         self.phase = Phase.ENDED
         self.is_flowing = False
         self.end_event = event

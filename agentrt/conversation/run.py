@@ -102,7 +102,8 @@ class Run:
             raise UsageError("continue_with() came after the end of the reply: call it before REPLY_END passes")
         if not isinstance(hint, str):
             raise UsageError(f"continue_with() takes a str for the model, not {hint!r:.200}")
-        self.progress.continuations.append(whole_characters(hint))
+        progress = self.progress
+        progress.continuations = (*progress.continuations, whole_characters(hint))
 
     def stop(self, reason: FinishedReason) -> NoReturn:
         """End the reply for that reason, from inside of its core."""

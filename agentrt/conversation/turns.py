@@ -81,8 +81,12 @@ class ConversationLock:
 
     def take_free(self, ticket: Claim, when_busy: WhenBusy) -> bool:
         """Take the conversation if nobody has it, and nothing has to be noted for those who may wait for it."""
-        if when_busy == "wait" or not self._claim(ticket):
+        if when_busy == "wait":
             return False
+        with self._lock:
+            if self._holder is not None:
+                return False
+            self._holder = ticket
         ticket.turns = self
         ticket.reaper = Reaper()
         return True

@@ -84,37 +84,40 @@ class Delivery:
         Sets `must_reserve` where numbers are to be reserved before these leave.
         """
         progress = self._progress
-        events: list[AgentEvent] = []
         if not self._has_begun:
-            self._has_begun = progress.is_flowing = True
-            self.must_reserve = progress.phase is Phase.NEW  # a layer speaks before anything is saved
-            if item.__class__ not in _OPENINGS and progress.origin is not Origin.PARKED:
-                events.append(start(self._agent, self._run))
-            elif isinstance(item, ReplyStartEvent) and item.reply_id == progress.reply_id:
-                progress.start_event = item  # a layer may have made it up
+            return self._begin(item)
         if isinstance(item, Msg):
             self._final = item
-            return events
+            return ()
         if isinstance(item, ReplyEndEvent) and item.reply_id == progress.reply_id:
-            return chain(events, self._take_end(item))
-        if progress.is_saved and progress.sequence + len(events) >= self._agent.state.sequence:
-            self.must_reserve = True  # a layer adds the event to what was saved
-        events.append(item)
+            self._held_end = self._held_end or item
+            if progress.recorder is not None:
+                return () if self._run.ended else self._close_for_layer()
+            self._has_ended = True
+            return (item,)
+        # A layer adds the event to what was saved.
+        self.must_reserve = progress.is_saved and progress.sequence >= self._agent.state.sequence
+        return (item,)
+
+    def _begin(self, item: AgentEvent | Msg) -> Iterable[AgentEvent]:
+        """Note the first item, and supply the start if it is something else."""
+        progress = self._progress
+        self._has_begun = progress.is_flowing = True
+        is_saved_yet = progress.phase is not Phase.NEW  # else a layer speaks before the core
+        if isinstance(item, ReplyStartEvent) and item.reply_id == progress.reply_id:
+            progress.start_event = item  # a layer may have made it up
+            events: Iterable[AgentEvent] = (item,)
+        elif item.__class__ in _OPENINGS or progress.origin is Origin.PARKED:
+            events = self.take_item(item)
+        else:
+            events = chain((start(self._agent, self._run),), self.take_item(item))
+        self.must_reserve = self.must_reserve or not is_saved_yet
         return events
 
-    def _take_end(self, event: ReplyEndEvent) -> Iterator[AgentEvent]:
-        self._held_end = self._held_end or event
-        if not self._run.ended:  # a layer made it up
-            yield from self._progress.fill_missing_starts(drain_and_close(self._agent, self._run))
-            self._run.ended = True
-        if self._progress.recorder is None:
-            self._has_ended = True
-            yield event
-
-    def check_final(self) -> None:
-        """Raise `ChainContractError` for a final message that cannot be kept."""
-        if self._final is not None and self._progress.recorder is not None:
-            self._final = checked_answer(self._final)
+    def _close_for_layer(self) -> Iterator[AgentEvent]:
+        """Close what is open before the end that a layer made up."""
+        yield from self._progress.fill_missing_starts(drain_and_close(self._agent, self._run))
+        self._run.ended = True
 
     def closing(self) -> Sequence[_Part]:
         """Return the parts of the end; each is to be called, and its events sent, before the next one is.
@@ -123,6 +126,13 @@ class Delivery:
         end; nor does one whose answer was refused, or never reached the core: there, nothing has changed.
         """
         progress = self._progress
+        if self._has_ended and self.failure is None:
+            return ()
+        if self.failure is None and self._final is not None and progress.recorder is not None:
+            try:
+                self._final = checked_answer(self._final)
+            except Exception as error:  # noqa: BLE001  # raised once the listener has seen the end
+                self.failure = error
         if not self._is_still_waiting():
             return () if self._has_ended else (self._close_open_parts, self._announce_changes, self._supply_end)
         if self.failure is None and progress.recorder is not None:

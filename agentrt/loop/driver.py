@@ -25,7 +25,7 @@ from agentrt.state import ReplyContext
 __all__ = ["run_reply"]
 
 
-async def run_reply(  # the way of every event, where a call more would cost each of them
+async def run_reply(  # noqa: C901  # the way of every event, where a call more would cost each of them
     agent: ReplyingAgent, claim: Claim, inputs: ReplyInput, structured_schema: Any, yield_final_msg: bool
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Run one reply through on_reply and yield its events, then its final message when asked for.
@@ -62,7 +62,6 @@ async def run_reply(  # the way of every event, where a call more would cost eac
                         yield progress.assign_seq(event)
             if run.interruption.has_pending_cancellation():  # a layer of on_reply has swallowed it
                 await run.interruption.raise_pending_cancellation()
-            delivery.check_final()
         except Exception as error:  # noqa: BLE001  # raised again below, once the listener has seen the end
             delivery.failure = error
         for part in delivery.closing():
@@ -141,7 +140,8 @@ def _relate_to_earlier(
 def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None) -> Run:
     state = agent.state
     if unfinished is None:
-        abandon_unfinished_reply(agent)
+        if state.reply_context is not None:
+            abandon_unfinished_reply(agent)
         toolkit = agent.toolkit
     else:
         skip_unsaved(state)

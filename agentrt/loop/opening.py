@@ -23,13 +23,12 @@ _logger = logging.getLogger("agentrt")
 
 
 async def open_reply(
-    agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any, *, has_layers: bool
+    agent: ReplyingAgent, run: Run, inputs: ReplyInput, structured_schema: Any, *, has_layers: bool
 ) -> tuple[ReplyContext, list[AgentEvent]]:
     """Take in the input and begin the reply, resume it, or begin it again when a layer of on_reply does so.
 
     Returns the events to begin with, recorded: what they say is saved with the input.
     """
-    run = agent.run
     if run.ended:
         raise ChainError(
             "on_reply called next_handler() again after the reply had ended: to have another round, call "

@@ -125,12 +125,10 @@ async def end(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> ReplyEndE
 
 
 def record(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> None:
-    run.progress.record_event(event)
-    run.progress.expect(1)
-    run.progress.end(event)
+    progress, state = run.progress, agent.state
+    progress.end(event)
     run.ended = True
-    state = agent.state
-    state.sequence = run.progress.highest_seq
+    state.sequence = progress.highest_seq
     context = state.reply_context
     if context is None:
         state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error)

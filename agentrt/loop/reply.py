@@ -34,15 +34,17 @@ async def reply(  # noqa: C901  # the way of every event, where a call more woul
     """
     run = agent.run
     has_layers = agent.chains.on_reply is not reply
-    context, opening = await open_reply(agent, inputs, structured_schema, has_layers=has_layers)
+    context, opening = await open_reply(agent, run, inputs, structured_schema, has_layers=has_layers)
     # Where one task reads to the end and no layer is in between, nobody waits while the reader has the word.
     single_task = run.claim.drained and not run.claim.printed and not has_layers
     # What is looked at for each event. It stays in this generator: another one, or a call, would cost every event more.
     message, progress, mailbox, interruption = context.message, run.progress, run.mailbox, run.interruption
     reply_id, emitted, current_task = run.id, mailbox.items, interruption.current_task
+    for event in opening:
+        yield event
     interruption.begin(agent.react_config.max_seconds - context.worked, single_task=single_task)
-    rounds = Rounds(agent, inputs, context, opening, single_task=single_task)
-    while True:
+    rounds = Rounds(agent, run, inputs, context, single_task)
+    while not rounds.is_over:
         try:
             if interruption.has_pending_cancellation():  # a layer or a tool has swallowed it
                 await interruption.raise_pending_cancellation()
@@ -50,7 +52,9 @@ async def reply(  # noqa: C901  # the way of every event, where a call more woul
                 yield event
             if rounds.is_over:
                 break
-            async for item in await rounds.read_step():
+            if rounds.must_save:
+                await agent.save()  # what the model wrote, before any of its calls may take effect
+            async for item in rounds.read_step():
                 if not single_task:
                     interruption.task = None  # while the reader has the word, nothing of ours can be interrupted
                 if emitted and not mailbox.is_read:  # if it is, this item came out of it

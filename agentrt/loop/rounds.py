@@ -6,6 +6,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.run import Run
 from agentrt.conversation.step import Act, Finish, Reason, Step, Wait, next_step, step_between_rounds, step_of_calls
 from agentrt.errors import ChainContractError, ContextOverflow, Malformed
 from agentrt.event import (
@@ -23,10 +24,10 @@ from agentrt.loop.compression import compress_then_reason, near_context_limit, u
 from agentrt.loop.final_message import final_message
 from agentrt.loop.outcome import (
     drain_and_close,
-    end,
     end_event,
     end_partial_message,
     message_when_interrupted,
+    record,
 )
 from agentrt.loop.question import park, question_message
 from agentrt.loop.reasoning import forget_attempt
@@ -52,9 +53,8 @@ class Rounds:
         "_agent",
         "_context",
         "_guarded",
+        "_has_begun",
         "_inputs",
-        "_must_save",
-        "_opening",
         "_reason",
         "_run",
         "_single_task",
@@ -62,38 +62,35 @@ class Rounds:
         "_stream",
         "has_failed",
         "is_over",
+        "must_save",
     )
 
     def __init__(
         self,
         agent: ReplyingAgent,
+        run: Run,
         inputs: ReplyInput,
         context: ReplyContext,
-        opening: Sequence[AgentEvent],
-        *,
         single_task: bool,
     ) -> None:
         self._agent = agent
         self._inputs = inputs
         self._context = context
-        self._opening: Sequence[AgentEvent] | None = opening
         self._single_task = single_task
-        self._run = agent.run
+        self._run = run
         self._step: Step = next_step(context)
         self._stream: _Items | None = None
         self._guarded: _Items | None = None
         self._reason: FinishedReason = "completed"
-        self._must_save = self.is_over = self.has_failed = False
+        self._has_begun = self.must_save = self.is_over = self.has_failed = False
 
     def begin_step(self) -> Sequence[AgentEvent]:
-        """Decide what the step before comes to, and begin the next one; returns the events between the two."""
-        if self.is_over:
-            return ()
-        if self._opening is None:
-            events = self._finish_step()
-        else:
-            events, self._opening = self._opening, None
+        """Begin the step that is due, or set `is_over`; returns the events that come before it."""
         run, context, step = self._run, self._context, self._step
+        events: Sequence[AgentEvent] = ()
+        if self._has_begun:
+            events = self._finish_step()
+            step = self._step
         if run.ended:
             raise ChainContractError("a layer of on_reply ended the reply itself, but read on: stop there")
         if run.interruption.reason is not None:
@@ -105,15 +102,13 @@ class Rounds:
                 self._step = step = next_step(context)
         if isinstance(step, (Reason, Act)):
             self._stream = self._start(step)
+            self._has_begun = True
         else:
             self.is_over = True
         return events
 
-    async def read_step(self) -> _Items:
+    def read_step(self) -> _Items:
         """Return the items of the step that was begun; from here on it can be interrupted."""
-        if self._must_save:
-            self._must_save = False
-            await self._agent.save()  # what the model wrote, before any of its calls may take effect
         interruption, stream = self._run.interruption, self._stream
         if interruption.reason is not None:  # asked to stop while it was saved, or while the reader had an event
             raise Interrupted
@@ -164,21 +159,17 @@ class Rounds:
             await interruption.raise_pending_cancellation()
         return ()
 
-    def closing(self) -> list[_Part]:
+    def closing(self) -> Sequence[_Part]:
         """Return the parts of the end of a reply; each is to be called and sent before the next one is.
 
         What closes open calls is sent before the end is saved, the end after that: it tells what is on record.
         """
         self._run.interruption.end()
-        parts: list[_Part] = []
-        if self._reason != "completed" or self._run.mailbox.items:
-            parts.append(self._close_open_parts)
-        if isinstance(self._step, Wait) and self._reason == "completed":
-            parts.append(self._ask)
-        parts.append(self._end)
-        if len(parts) > 1:
-            parts.append(self._message_when_interrupted)
-        return parts
+        if self._reason != "completed":
+            return (self._close_open_parts, self._end, self._message_when_interrupted)
+        if isinstance(self._step, Wait):
+            return (self._close_open_parts, self._ask, self._end_if_stopped, self._message_when_interrupted)
+        return (self._close_open_parts, self._end) if self._run.mailbox.items else (self._end,)
 
     async def _close_step(self) -> None:
         self._run.interruption.task = None
@@ -208,7 +199,7 @@ class Rounds:
             context.written += progress.attempt.written
             progress.attempt = None
         self._step = step = step_of_calls(context) or self._count_round()
-        self._must_save = agent.state_store is not None and isinstance(step, Act)
+        self.must_save = agent.state_store is not None and isinstance(step, Act)
         return ()
 
     def _withdraw_attempt(self) -> list[AgentEvent]:
@@ -243,7 +234,8 @@ class Rounds:
 
     def _take_continuation(self) -> AgentEvent:
         run, context, progress = self._run, self._context, self._run.progress
-        hint = HintBlockEvent(run.id, run.new_id(), progress.continuations.pop(0), "continue_with")
+        hint = HintBlockEvent(run.id, run.new_id(), progress.continuations[0], "continue_with")
+        progress.continuations = progress.continuations[1:]
         progress.record_event(hint)
         context.round_start = len(context.blocks)
         context.response = None
@@ -300,13 +292,18 @@ class Rounds:
 
     async def _end(self) -> Iterable[AgentEvent | Msg]:
         agent, run, context, reason = self._agent, self._run, self._context, self._reason
-        if run.progress.is_parked:
-            return ()  # the question stands
         final = final_message(context, reason)  # before the end goes on record, which moves the message into history
         if run.progress.recorder is not None:
             run.progress.core_answer = answer_of_core(context, final)
-        event = await end(agent, run, end_event(agent, run, reason))
+        event = end_event(agent, run, reason)
+        record(agent, run, event)
+        if agent.state_store is not None:
+            await agent.save()
+        run.progress.mark_saved()
         return (event,) if reason == "interrupted" else (event, final)
+
+    async def _end_if_stopped(self) -> Iterable[AgentEvent | Msg]:
+        return () if self._run.progress.is_parked else await self._end()  # while the question stands, there is no end
 
     async def _message_when_interrupted(self) -> Iterable[Msg]:
         if self._reason != "interrupted":
