@@ -204,9 +204,7 @@ class Rounds:
 
     def _withdraw_attempt(self) -> list[AgentEvent]:
         progress = self._run.progress
-        if progress.attempt is None:
-            return []
-        events = [progress.record_event(event) for event in forget_attempt(self._run.id, progress.attempt)]
+        events = [progress.record_event(event) for event in forget_attempt(self._run)]
         progress.last_event = events[-1] if events else progress.last_event
         return events
 
