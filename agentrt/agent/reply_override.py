@@ -18,7 +18,8 @@ from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import drain_and_close, end, end_event, message_when_interrupted
+from agentrt.loop.open_calls import drain_and_close
+from agentrt.loop.outcome import end, end_event, message_when_interrupted
 from agentrt.loop.reply import reply
 from agentrt.message import Msg
 

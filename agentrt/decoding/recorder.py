@@ -1,8 +1,6 @@
 """What a message says, put together from the events that pass at one place of a reply."""
 
-from collections.abc import Iterable
-
-from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock
+from agentrt.block import ContentBlock, TextBlock, ThinkingBlock
 from agentrt.event import (
     AgentEvent,
     BlocksWithdrawnEvent,
@@ -22,7 +20,7 @@ from agentrt.event import (
 )
 from agentrt.message import Msg
 
-__all__ = ["DELTAS", "RECORDED", "Recorder", "have_same_content", "is_same", "spoken_blocks"]
+__all__ = ["DELTAS", "RECORDED", "Recorder"]
 
 DELTAS: frozenset[type[AgentEvent]] = frozenset({TextBlockDeltaEvent, ThinkingBlockDeltaEvent})
 """The events that come by the thousand."""
@@ -40,7 +38,6 @@ RECORDED: frozenset[type[AgentEvent]] = DELTAS | {
     ReplyResumedEvent,
 }
 """The events that say something, or take back what was said."""
-_SPOKEN = (TextBlock, ThinkingBlock, DataBlock, ProviderBlock)
 
 
 class Recorder:
@@ -94,32 +91,3 @@ class Recorder:
                 name = "text" if isinstance(block, TextBlock) else "thinking"
                 setattr(block, name, getattr(block, name) + more)
                 break
-
-
-def spoken_blocks(blocks: Iterable[ContentBlock]) -> list[ContentBlock]:
-    """Return the blocks that say something."""
-    return [block for block in blocks if isinstance(block, _SPOKEN) and not _is_empty(block)]
-
-
-def _is_empty(block: ContentBlock) -> bool:
-    if isinstance(block, TextBlock):
-        return not block.text
-    return isinstance(block, ThinkingBlock) and not block.thinking and block.signature is None
-
-
-def is_same(one: ContentBlock, other: ContentBlock) -> bool:
-    """Say whether two blocks say the same, whatever their ids."""
-    if isinstance(one, TextBlock) and isinstance(other, TextBlock):
-        return one.text == other.text
-    if isinstance(one, ThinkingBlock) and isinstance(other, ThinkingBlock):
-        return (one.thinking, one.signature) == (other.thinking, other.signature)
-    if isinstance(one, DataBlock) and isinstance(other, DataBlock):
-        return (one.source, one.name) == (other.source, other.name)
-    if isinstance(one, ProviderBlock) and isinstance(other, ProviderBlock):
-        return (one.provider, one.content) == (other.provider, other.content)
-    return one == other
-
-
-def have_same_content(some: list[ContentBlock], others: list[ContentBlock]) -> bool:
-    """Say whether two lists of blocks say the same."""
-    return len(some) == len(others) and all(map(is_same, some, others))

@@ -12,10 +12,11 @@ from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, Thi
 from agentrt.boundary import mend_message
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import as_messages
-from agentrt.conversation.progress import CoreAnswer
+from agentrt.conversation.progress import CoreAnswer, ReplyProgress
 from agentrt.conversation.run import Run
+from agentrt.decoding.block_comparison import common_start, have_same_content, is_same, spoken_blocks
 from agentrt.decoding.decoder import Decoder
-from agentrt.decoding.recorder import Recorder, have_same_content, is_same, spoken_blocks
+from agentrt.decoding.recorder import Recorder
 from agentrt.errors import ChainContractError
 from agentrt.event import AgentEvent, BlocksWithdrawnEvent
 from agentrt.hooks import ReplyInput
@@ -27,37 +28,37 @@ __all__ = [
     "announce_answer",
     "announce_notice",
     "announce_round",
-    "answer_of_core",
-    "checked_answer",
-    "keep_as_told",
+    "core_answer",
+    "keep_as_sent",
+    "mend_answer",
     "message_to_return",
     "withdraw_unkept",
 ]
 
-_KEPT_TO_ITSELF = (ThinkingBlock, ProviderBlock)
+_FOR_THE_MODEL_ALONE = (ThinkingBlock, ProviderBlock)
 
 
-def answer_of_core(context: ReplyContext, final: Msg) -> CoreAnswer:
+def core_answer(context: ReplyContext, final: Msg) -> CoreAnswer:
     """Return what the core answers, before a layer can change it."""
     ids = {block.id for block in final.get_content_blocks()}
-    said = spoken_blocks(context.blocks[context.round_start :])
-    stands_for_them = any(block.id in ids for block in said)
-    return CoreAnswer(final.copy(), frozenset(block.id for block in said if stands_for_them))
+    spoken = spoken_blocks(context.blocks[context.round_start :])
+    stands_for_them = any(block.id in ids for block in spoken)
+    return CoreAnswer(final.copy(), frozenset(block.id for block in spoken if stands_for_them))
 
 
-def checked_answer(final: Msg) -> Msg:
+def mend_answer(final: Msg) -> Msg:
     """Return the last message of on_reply as it can be kept; raises `ChainContractError` for one that cannot.
 
     Its head is not kept, and its metadata is for the caller alone.
     """
-    kept = AssistantMsg("", [], structured_output=final.structured_output)
-    kept.content = final.content
+    content_alone = AssistantMsg("", [], structured_output=final.structured_output)
+    content_alone.content = final.content
     try:
-        mended = mend_message(kept)
+        mended = mend_message(content_alone)
     except ValueError as error:
         problem = str(error)
     else:
-        if mended is not kept:
+        if mended is not content_alone:
             final = copy(final)
             final.content = mended.content
         return final
@@ -71,71 +72,77 @@ def announce_answer(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: M
     reply had ended with another answer, its end is to be saved again. What `handle_interrupt` gave is for the caller
     and never joins the conversation, whatever a layer makes of it.
     """
-    if run.progress.end_event is not None and run.progress.end_event.finished_reason == "interrupted":
+    state, progress = agent.state, run.progress
+    end = progress.end_event
+    if end is not None and end.finished_reason == "interrupted":
         return withdraw_unkept(run)
-    state, recorder = agent.state, run.progress.recorder
-    if run.progress.end_event is not None and run.progress.core_answer is not None and recorder is not None:
-        # Most replies: one round, and nothing changed.
-        is_same_answer = final.content == run.progress.core_answer.message.content == recorder.blocks
-        if is_same_answer and final.structured_output == run.progress.end_event.structured_output:
-            return []
-    if state.reply_context is None and run.progress.end_event is None:
+    if _is_unchanged(progress, final):
+        return []
+    if state.reply_context is None and end is None:
         context = begin(agent, run)
         state.context += [message.copy() for message in as_messages(inputs)]
         state.reply_context = context
-    message = run.progress.message
+    message, recorder = progress.message, progress.recorder
     assert message is not None
     assert recorder is not None
     blocks = message.get_content_blocks()
-    replaced = _replaced_ids(run, state.reply_context)
-    kept = {block.id for block in blocks} - replaced
-    told = [block for block in recorder.blocks if block.id not in kept]
-    wanted = _blocks_to_say(run, final)
-    hidden = _hidden_ids(blocks, replaced - {block.id for block in told}, wanted)
-    events, told = _changes(run, told, [block for block in wanted if block.id not in hidden], final.name)
-    is_taken = (
-        run.progress.end_event is not None and run.progress.sequence >= run.progress.highest_seq
-    )  # the number of the end, by an event after it
-    run.progress.expect(len(events) + is_taken)
-    has_changed = _update(message, replaced - hidden, told) | keep_as_told(run)
-    start = _start_of_answer(message, {block.id for block in told} | hidden)
-    if run.progress.end_event is None:
+    replaced = _replaced_ids(progress, state.reply_context)
+    kept_ids = {block.id for block in blocks} - replaced
+    sent = [block for block in recorder.blocks if block.id not in kept_ids]
+    answer = _blocks_to_say(progress, final)
+    hidden = _hidden_ids(blocks, replaced - {block.id for block in sent}, answer)
+    events, sent = _changes(run, sent, [block for block in answer if block.id not in hidden], final.name)
+    # An event that a layer added after the end has the number that was saved for the end, which needs another one.
+    is_taken = end is not None and progress.sequence >= progress.highest_seq
+    progress.expect(len(events) + is_taken)
+    has_changed = _update(message, replaced - hidden, sent) | keep_as_sent(progress)
+    start = _start_of_answer(message, {block.id for block in sent} | hidden)
+    if end is None:
         if state.reply_context is not None and not state.reply_context.parked:
             state.reply_context.round_start = start
-    elif _take_output(run, message, final) or has_changed or events:
+    elif _take_output(progress, message, final) or has_changed or events:
         _update_history(state, message, start)
-        run.progress.mark_changed()
+        progress.mark_changed()
     return events
 
 
-def keep_as_told(run: Run) -> bool:
+def _is_unchanged(progress: ReplyProgress, final: Msg) -> bool:
+    """Say whether what the core answered is what was sent and what is returned, as in most replies of one round."""
+    end, answer, recorder = progress.end_event, progress.core_answer, progress.recorder
+    if end is None or answer is None or recorder is None:
+        return False
+    return (
+        final.content == answer.message.content == recorder.blocks and final.structured_output == end.structured_output
+    )
+
+
+def keep_as_sent(progress: ReplyProgress) -> bool:
     """Keep what was said in the words that left on_reply; says whether that changes anything.
 
     What a layer held back stays, and so do signed thoughts, which a provider takes back in its own words alone.
     """
-    message, recorder = run.progress.message, run.progress.recorder
+    message, recorder = progress.message, progress.recorder
     if message is None or recorder is None:
         return False
-    blocks = {block.id: block for block in message.get_content_blocks()}
-    told = [block for block in recorder.blocks if isinstance(block, (TextBlock, ThinkingBlock, DataBlock))]
-    told = [block for block in told if block.__class__ is blocks.get(block.id).__class__]
-    return _update(message, frozenset(), [block for block in told if getattr(block, "signature", None) is None])
+    classes = {block.id: block.__class__ for block in message.get_content_blocks()}
+    sent = [block for block in recorder.blocks if isinstance(block, (TextBlock, ThinkingBlock, DataBlock))]
+    sent = [block for block in sent if block.__class__ is classes.get(block.id)]
+    return _update(message, frozenset(), [block for block in sent if getattr(block, "signature", None) is None])
 
 
 def withdraw_unkept(run: Run) -> list[AgentEvent]:
     """Return the events that withdraw what a reply without an answer has said and does not keep."""
-    if run.progress.recorder is None:
+    progress = run.progress
+    if progress.recorder is None:
         return []
-    has_changed = keep_as_told(run)
-    kept = set() if run.progress.message is None else {block.id for block in run.progress.message.get_content_blocks()}
-    surplus = [block.id for block in run.progress.recorder.blocks if block.id not in kept]
-    events: list[AgentEvent] = [BlocksWithdrawnEvent(run.id, surplus)] if surplus else []
-    if has_changed or surplus:
-        run.progress.expect(
-            len(events) + (run.progress.end_event is not None)
-        )  # a number is taken, so the state is saved once more
-    if has_changed and run.progress.end_event is None:
-        run.progress.mark_changed()  # of a reply that waits
+    has_changed = keep_as_sent(progress)
+    kept_ids = set() if progress.message is None else {block.id for block in progress.message.get_content_blocks()}
+    events = _withdrawal(run, [block for block in progress.recorder.blocks if block.id not in kept_ids])
+    if has_changed or events:
+        # A number is taken, for the end too, so that the state is saved once more.
+        progress.expect(len(events) + (progress.end_event is not None))
+    if has_changed and progress.end_event is None:
+        progress.mark_changed()  # of a reply that waits
     return events
 
 
@@ -152,108 +159,106 @@ async def announce_notice(agent: ReplyingAgent, run: Run, inputs: ReplyInput, fi
     return events
 
 
-def _replaced_ids(run: Run, context: ReplyContext | None) -> frozenset[str]:
+def _replaced_ids(progress: ReplyProgress, context: ReplyContext | None) -> frozenset[str]:
     """Return the ids of the blocks that the last message stands for."""
-    if run.progress.end_event is not None:
-        return run.progress.core_answer.block_ids if run.progress.core_answer is not None else frozenset()
+    if progress.end_event is not None:
+        return progress.core_answer.block_ids if progress.core_answer is not None else frozenset()
     blocks = context.blocks[context.round_start :] if context is not None else []
     if any(isinstance(block, ToolCallBlock) for block in blocks):
         return frozenset()  # what was said before a call is not an answer
     return frozenset(block.id for block in spoken_blocks(blocks))
 
 
-def _blocks_to_say(run: Run, final: Msg) -> list[ContentBlock]:
+def _blocks_to_say(progress: ReplyProgress, final: Msg) -> list[ContentBlock]:
     blocks = final.get_content_blocks()
-    answer = run.progress.core_answer if run.progress.end_event is not None else None
+    answer = progress.core_answer if progress.end_event is not None else None
     if answer is not None and not answer.block_ids and have_same_content(blocks, answer.message.get_content_blocks()):
         return []  # it is about the end of the reply, and the end says so
     return spoken_blocks(blocks)
 
 
 def _hidden_ids(
-    blocks: list[ContentBlock], not_told: frozenset[str], final_blocks: list[ContentBlock]
+    blocks: list[ContentBlock], not_sent: frozenset[str], final_blocks: list[ContentBlock]
 ) -> frozenset[str]:
     """Return the ids of the thoughts whose events a layer held back, and which it left in the message as they are."""
-    final = {block.id: block for block in final_blocks if isinstance(block, _KEPT_TO_ITSELF)}
-    unseen = [block for block in blocks if block.id in not_told and block.id in final]
+    final = {block.id: block for block in final_blocks if isinstance(block, _FOR_THE_MODEL_ALONE)}
+    unseen = [block for block in blocks if block.id in not_sent and block.id in final]
     return frozenset(block.id for block in unseen if is_same(block, final[block.id]))
 
 
 def _changes(
-    run: Run, told: list[ContentBlock], wanted: list[ContentBlock], name: str
+    run: Run, sent: list[ContentBlock], answer: list[ContentBlock], name: str
 ) -> tuple[list[AgentEvent], list[ContentBlock]]:
-    """Return the events that lead from the blocks that were told to those that are wanted, and what is told then.
+    """Return the events that lead from the blocks that were sent to those of the answer, and what is sent then.
 
     The blocks that both begin with stay.
     """
-    if have_same_content(spoken_blocks(told), wanted):
-        return [], told
-    common = 0
-    for one, other in zip(told, wanted, strict=False):
-        if not is_same(one, other):
-            break
-        common += 1
-    events: list[AgentEvent] = []
-    if told[common:]:
-        events.append(BlocksWithdrawnEvent(run.id, [block.id for block in told[common:]]))
+    if have_same_content(spoken_blocks(sent), answer):
+        return [], sent
+    common = common_start(sent, answer)
+    events = _withdrawal(run, sent[common:])
     recorder = Recorder(run.id, name)
-    for block in wanted[common:]:  # one by one, so that they keep their order, and those with one id apart
-        said = Decoder(run.id, run.new_id, run.progress.call_ids, name, hook="on_reply").decode_content([block])
-        events += said
-        for event in said:
+    for block in answer[common:]:  # one by one, so that they keep their order, and those with one id apart
+        block_events = Decoder(run.id, run.new_id, run.progress.call_ids, name, hook="on_reply").decode_content([block])
+        events += block_events
+        for event in block_events:
             recorder.record(event)
-    return events, told[:common] + recorder.blocks
+    return events, sent[:common] + recorder.blocks
 
 
-def _update(message: Msg, replaced: frozenset[str], told: list[ContentBlock]) -> bool:
-    """Replace blocks of the message by what was told; returns whether that changes anything."""
-    new = {block.id: block for block in told}
+def _withdrawal(run: Run, blocks: list[ContentBlock]) -> list[AgentEvent]:
+    return [BlocksWithdrawnEvent(run.id, [block.id for block in blocks])] if blocks else []
+
+
+def _update(message: Msg, replaced: frozenset[str], sent: list[ContentBlock]) -> bool:
+    """Replace blocks of the message by what was sent; returns whether that changes anything."""
+    new_blocks = {block.id: block for block in sent}
     content: list[ContentBlock] = []
     has_changed = False
     for block in message.get_content_blocks():
-        stands = new.pop(block.id, None)
-        if stands is not None and not is_same(block, stands):
-            block, has_changed = copy_block(stands), True
-        elif stands is None and block.id in replaced:
+        new_block = new_blocks.pop(block.id, None)
+        if new_block is not None and not is_same(block, new_block):
+            block, has_changed = copy_block(new_block), True
+        elif new_block is None and block.id in replaced:
             has_changed = True
             continue
         content.append(block)
-    content += map(copy_block, new.values())
-    if has_changed or new:
+    content += map(copy_block, new_blocks.values())
+    if has_changed or new_blocks:
         message.content = content
-    return has_changed or bool(new)
+    return has_changed or bool(new_blocks)
 
 
-def _take_output(run: Run, message: Msg, final: Msg) -> bool:
+def _take_output(progress: ReplyProgress, message: Msg, final: Msg) -> bool:
     """Take over the structured output of the last message; returns whether it differs from the core's."""
-    output = final.structured_output
-    if run.progress.end_event is None or output == run.progress.end_event.structured_output:
+    output, end = final.structured_output, progress.end_event
+    if end is None or output == end.structured_output:
         return False
     message.structured_output = deepcopy(output)
-    run.progress.end_event.structured_output = deepcopy(output)
+    end.structured_output = deepcopy(output)
     return True
 
 
 def _start_of_answer(message: Msg, ids: set[str]) -> int:
     """Return the index of the first block of the answer in the message."""
     blocks = message.get_content_blocks()
-    return next((place for place, block in enumerate(blocks) if block.id in ids), len(blocks))
+    return next((index for index, block in enumerate(blocks) if block.id in ids), len(blocks))
 
 
 def _update_history(state: AgentState, message: Msg, start: int) -> None:
     """Keep the message of a reply that is over, with another answer, unless it is empty: providers refuse that."""
     if state.last_reply is not None:
         state.last_reply.answer_start = start
-    is_there = any(each is message for each in state.context)
-    if message.content and not is_there:
+    is_kept = any(kept is message for kept in state.context)
+    if message.content and not is_kept:
         state.context.append(message)
-    elif is_there and not message.content:
-        state.context[:] = [each for each in state.context if each is not message]
+    elif is_kept and not message.content:
+        state.context[:] = [other for other in state.context if other is not message]
 
 
-def message_to_return(run: Run, final: Msg) -> Msg:
+def message_to_return(progress: ReplyProgress, final: Msg) -> Msg:
     """Return the last message, with the id, name, role and end of the reply: a layer decides on the content alone."""
-    message, end = run.progress.message, run.progress.end_event
+    message, end = progress.message, progress.end_event
     if message is None or (end is not None and end.finished_reason == "interrupted"):
         return final
     reason, error = (final.finished_reason, final.error) if end is None else (end.finished_reason, end.error)
@@ -270,16 +275,14 @@ def announce_round(run: Run, context: ReplyContext, message: Msg) -> list[AgentE
     The core's own message changes nothing if no layer has changed it: what the layers made of the events stands.
     """
     blocks = message.get_content_blocks()
-    said = context.blocks[context.round_start :]
+    spoken = context.blocks[context.round_start :]
     attempt = run.progress.attempt
-    entered = None if attempt is None else attempt.message_blocks
-    is_as_it_was = entered is not None and have_same_content(blocks, entered)
-    if said and (is_as_it_was or have_same_content(said, blocks)):
+    blocks_of_core = None if attempt is None else attempt.message_blocks
+    is_unchanged = blocks_of_core is not None and have_same_content(blocks, blocks_of_core)
+    if spoken and (is_unchanged or have_same_content(spoken, blocks)):
         return []
-    events: list[AgentEvent] = [BlocksWithdrawnEvent(run.id, [block.id for block in said])] if said else []
     if attempt is None:
-        return events + Decoder(
-            run.id, run.new_id, run.progress.call_ids, message.name, hook="on_reasoning"
-        ).decode_content(blocks)
-    attempt.discard()  # if the round is started again, what is said now is what must be forgotten
-    return events + attempt.decode_content(blocks)
+        attempt = Decoder(run.id, run.new_id, run.progress.call_ids, message.name, hook="on_reasoning")
+    else:
+        attempt.discard()  # if the round is started again, what is said now is what must be forgotten
+    return _withdrawal(run, spoken) + attempt.decode_content(blocks)

@@ -22,20 +22,13 @@ from agentrt.hooks import ReplyInput
 from agentrt.loop.answer import (
     announce_answer,
     announce_notice,
-    checked_answer,
-    keep_as_told,
+    keep_as_sent,
+    mend_answer,
     message_to_return,
     withdraw_unkept,
 )
-from agentrt.loop.outcome import (
-    UNSAVED,
-    close_open_calls,
-    drain_and_close,
-    end,
-    end_event,
-    record,
-    start,
-)
+from agentrt.loop.open_calls import close_open_calls, drain_and_close
+from agentrt.loop.outcome import UNSAVED, end, end_event, record, start
 from agentrt.message import Msg
 from agentrt.state.state import drop_unsavable
 
@@ -130,7 +123,7 @@ class Delivery:
             return ()
         if self.failure is None and self._final is not None and progress.recorder is not None:
             try:
-                self._final = checked_answer(self._final)
+                self._final = mend_answer(self._final)
             except Exception as error:  # noqa: BLE001  # raised once the listener has seen the end
                 self.failure = error
         if not self._is_still_waiting():
@@ -146,7 +139,7 @@ class Delivery:
         """Return the final message; raises `ChainContractError` where the layers let none through."""
         if self._final is None:
             raise ChainContractError("on_reply ended without the final Msg")
-        return self._final if self._progress.recorder is None else message_to_return(self._run, self._final)
+        return self._final if self._progress.recorder is None else message_to_return(self._progress, self._final)
 
     def _is_still_waiting(self) -> bool:
         """Say whether the reply waits for an answer: it was parked just now, or before, and is still."""
@@ -242,7 +235,7 @@ class Delivery:
         finally:
             try:
                 run.interruption.end()
-                if progress.recorder is not None and progress.end_event is None and keep_as_told(run):
+                if progress.recorder is not None and progress.end_event is None and keep_as_sent(progress):
                     progress.mark_changed()  # it waits, or was left
                 if progress.phase is not Phase.SAVED or progress.highest_seq != agent.state.sequence:
                     await self._put_on_record()

@@ -11,7 +11,8 @@ from agentrt.conversation.run import Run
 from agentrt.errors import ChainError, InvalidInputError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import begin, close_calls_in_doubt, start
+from agentrt.loop.open_calls import close_calls_in_doubt
+from agentrt.loop.outcome import begin, start
 from agentrt.loop.resume import apply_answer, reply_to_resume
 from agentrt.loop.structured_output import require_structured_output
 from agentrt.message import APPLY, Msg
@@ -87,7 +88,7 @@ async def _resume_reply(agent: ReplyingAgent, run: Run, context: ReplyContext, i
     before = deepcopy((context, permissions.rules)) if agent.state_store is not None else None
     is_first = progress.origin is Origin.LEFT and progress.start_event is None
     opening: list[AgentEvent] = [start(agent, run)] if is_first else []
-    opening += [progress.record_event(event) for event in close_calls_in_doubt(agent, run, context)]
+    opening += [progress.record_event(event) for event in close_calls_in_doubt(run, context)]
     if isinstance(inputs, ANSWERS):
         opening += [progress.record_event(event) for event in apply_answer(agent, context, inputs)]
     progress.reopen(context)

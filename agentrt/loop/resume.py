@@ -25,7 +25,7 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import begun_calls
+from agentrt.loop.open_calls import begun_calls
 from agentrt.loop.reasoning import known_tools
 from agentrt.loop.tool_results import note_of, result_events
 from agentrt.message import (

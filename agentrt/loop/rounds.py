@@ -19,16 +19,11 @@ from agentrt.event import (
 )
 from agentrt.hooks import ReplyInput
 from agentrt.loop.acting import calls_of_round, run_calls
-from agentrt.loop.answer import announce_round, answer_of_core
+from agentrt.loop.answer import announce_round, core_answer
 from agentrt.loop.compression import compress_then_reason, near_context_limit, update_from_usage
 from agentrt.loop.final_message import final_message
-from agentrt.loop.outcome import (
-    drain_and_close,
-    end_event,
-    end_partial_message,
-    message_when_interrupted,
-    record,
-)
+from agentrt.loop.open_calls import drain_and_close
+from agentrt.loop.outcome import end_event, end_partial_message, message_when_interrupted, record
 from agentrt.loop.question import park, question_message
 from agentrt.loop.reasoning import forget_attempt
 from agentrt.message import Msg, ToolCallBlock
@@ -292,7 +287,7 @@ class Rounds:
         agent, run, context, reason = self._agent, self._run, self._context, self._reason
         final = final_message(context, reason)  # before the end goes on record, which moves the message into history
         if run.progress.recorder is not None:
-            run.progress.core_answer = answer_of_core(context, final)
+            run.progress.core_answer = core_answer(context, final)
         event = end_event(agent, run, reason)
         record(agent, run, event)
         if agent.state_store is not None:

@@ -1,0 +1,125 @@
+"""Tool calls without a result, when the reply that they belong to stops: each gets one that says what became of it."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from agentrt.block import new_id
+from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.run import Run
+from agentrt.event import AgentEvent, ToolResultEndEvent, ToolResultStartEvent, ToolResultTextDeltaEvent
+from agentrt.loop.reasoning import known_tools
+from agentrt.message import ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
+from agentrt.state import ReplyContext
+from agentrt.tool.base import call_plan_of
+from agentrt.types import PermissionBehavior
+
+__all__ = [
+    "begun_calls",
+    "close_abandoned_calls",
+    "close_calls_in_doubt",
+    "close_open_calls",
+    "drain_and_close",
+    "open_calls",
+]
+
+_Result = tuple[str, ToolResultState]
+
+_INTERRUPTED: _Result = "Interrupted: the reply ended before this call was done.", ToolResultState.INTERRUPTED
+_NOT_RUN: _Result = (
+    "Interrupted: the reply ended before this call was answered. It was not run.",
+    ToolResultState.INTERRUPTED,
+)
+_IN_THREAD: _Result = (
+    "Unknown: the reply ended before this call was done. Its thread cannot be stopped, so it may take effect.",
+    ToolResultState.UNKNOWN,
+)
+_IN_DOUBT: _Result = (
+    "Unknown: the process ended before this call was known to be done. It may have taken effect.",
+    ToolResultState.UNKNOWN,
+)
+
+
+def drain_and_close(agent: ReplyingAgent, run: Run) -> Iterator[AgentEvent]:
+    """Yield what was emitted and not seen yet, and the events that give each open call its result."""
+    for event in run.mailbox.take():
+        yield run.progress.record_event(event)
+    yield from close_open_calls(agent, run)
+
+
+def close_open_calls(agent: ReplyingAgent, run: Run) -> Iterator[AgentEvent]:
+    """Yield the events that give each open call its result: this process has stopped it."""
+    context = agent.state.reply_context
+    if context is not None:
+        result_of = partial(_result_of_stopped, agent, context)
+        for event in _result_events(context, _in_order(context), run.new_id, result_of):
+            yield run.progress.record_event(event)
+
+
+def close_abandoned_calls(context: ReplyContext) -> Iterator[AgentEvent]:
+    """Yield the events that give each open call its result: a process before this one has left it."""
+    yield from _result_events(context, _in_order(context), new_id, partial(_result_of_left, context))
+
+
+def close_calls_in_doubt(run: Run, context: ReplyContext) -> Iterator[AgentEvent]:
+    """Yield results for the calls that may have been running when a process before this one ended."""
+    if not context.parked:
+        calls = [call for call in open_calls(context) if not _waits(context, call)]
+        yield from _result_events(context, calls, run.new_id, partial(_result_of_left, context))
+
+
+def _in_order(context: ReplyContext) -> list[ToolCallBlock]:
+    """Return the open calls: those that ran, then those that waited."""
+    return sorted(open_calls(context), key=partial(_waits, context))
+
+
+def _result_events(
+    context: ReplyContext,
+    calls: list[ToolCallBlock],
+    new_id: Callable[[], str],
+    result_of: Callable[[ToolCallBlock, bool], _Result],
+) -> Iterator[AgentEvent]:
+    begun = begun_calls(context)
+    for call in calls:
+        text, state = result_of(call, call.id in begun)
+        if call.id not in begun:
+            yield ToolResultStartEvent(context.reply_id, call.id, call.name)
+        yield ToolResultTextDeltaEvent(context.reply_id, call.id, text, new_id())
+        yield ToolResultEndEvent(context.reply_id, call.id, state)
+
+
+def _result_of_stopped(agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, has_begun: bool) -> _Result:
+    if _waits(context, call):
+        return _NOT_RUN
+    if has_begun and _behavior(context, call) is PermissionBehavior.ALLOW:
+        tool = known_tools(agent).get(call.name)
+        if tool is not None and call_plan_of(tool).in_thread:
+            return _IN_THREAD
+    return _INTERRUPTED
+
+
+def _result_of_left(context: ReplyContext, call: ToolCallBlock, has_begun: bool) -> _Result:
+    if context.parked or _waits(context, call):
+        return _NOT_RUN
+    # Whether it had begun is not known, since the start of a call is not saved by itself.
+    return _INTERRUPTED if _behavior(context, call) is PermissionBehavior.DENY else _IN_DOUBT
+
+
+def open_calls(context: ReplyContext) -> list[ToolCallBlock]:
+    """Return the calls without a result."""
+    calls = [block for block in context.blocks if isinstance(block, ToolCallBlock)]
+    return [call for call in calls if call.state is not ToolCallState.FINISHED]
+
+
+def begun_calls(context: ReplyContext) -> set[str]:
+    """Return the ids of the calls that have a result, or the beginning of one."""
+    return {block.id for block in context.blocks if isinstance(block, ToolResultBlock)}
+
+
+def _waits(context: ReplyContext, call: ToolCallBlock) -> bool:
+    decision = context.decisions.get(call.id)
+    return decision is not None and decision.waits_for is not None
+
+
+def _behavior(context: ReplyContext, call: ToolCallBlock) -> PermissionBehavior | None:
+    decision = context.decisions.get(call.id)
+    return None if decision is None else decision.behavior
