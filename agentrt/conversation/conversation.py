@@ -67,8 +67,8 @@ class Conversation:
     def begin(self, run: Run) -> None:
         """Note the reply in progress; called by that reply alone."""
         self.run = run
-        if run.claim.turns is not None:
-            run.claim.turns.run = run
+        if run.claim.lock is not None:
+            run.claim.lock.run = run
 
     def end(self) -> None:
         """Note that no reply is in progress; called by the reply that was."""

@@ -39,10 +39,10 @@ def as_messages(inputs: Any) -> list[Msg]:
         return []
     if inputs.__class__ is str:  # from a layer, since what comes from outside is a message by now
         return [UserMsg("user", whole_characters(inputs))]
-    return [_mend(message) for message in inputs] if isinstance(inputs, list) else [_mend(inputs)]
+    return [_checked_message(message) for message in inputs] if isinstance(inputs, list) else [_checked_message(inputs)]
 
 
-def _mend(message: Any) -> Msg:
+def _checked_message(message: Any) -> Msg:
     if message.__class__ is Msg and message.role == "user" and is_plain_message(message):
         return message
     _check(message)
@@ -73,8 +73,8 @@ def check_content(messages: list[Msg]) -> None:
 
 def _check(message: Any) -> None:
     if not isinstance(message, Msg):
-        what = "an event" if isinstance(message, AgentEvent) else f"{message!r:.200}"
-        raise InvalidInputError(f"an agent takes a str, a Msg or a list of Msg, not {what}")
+        value = "an event" if isinstance(message, AgentEvent) else f"{message!r:.200}"
+        raise InvalidInputError(f"an agent takes a str, a Msg or a list of Msg, not {value}")
     if message.role == "system":
         raise InvalidInputError(
             f"the message from {message.name!r} has the role 'system': give Agent(system_prompt=...) instead, "
@@ -85,7 +85,7 @@ def _check(message: Any) -> None:
     for block in message.content:
         if not isinstance(block, BLOCKS):
             raise InvalidInputError(
-                f"the message from {message.name!r} holds {block!r:.200}, which is no block: "
+                f"the message from {message.name!r} holds {block!r:.200}, which is not a block: "
                 f"give a str as the content, or a list of TextBlock and DataBlock"
             )
         kind = block.type

@@ -11,7 +11,7 @@ A reply in progress is in one phase. What must be saved when its stream is left,
     SAVED     the same, saved                                   ENDED, if layers changed the answer
 
     left in             what is done before the conversation is given back
-    NEW, OPEN           open calls get results, the end "interrupted" goes on record, all is saved
+    NEW, OPEN           open calls get results, the end "interrupted" is recorded, all is saved
     NEW, still asking   nothing, except that numbers which layers used are saved: the question of an earlier run stands
     PARKED, ENDED       saved
     WAITING, SAVED      nothing, except that numbers which layers used after the save are saved
@@ -81,7 +81,7 @@ class Origin(Enum):
 
     INPUT = "an input began it in this run"
     PARKED = "it was parked, and its listener has seen it begin"
-    LEFT = "a process left it unfinished, so its listener is told once more what it holds"
+    LEFT = "a process left it unfinished, so its listener learns once more what it holds"
 
 
 @dataclass(frozen=True, slots=True)

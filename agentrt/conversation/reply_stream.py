@@ -19,11 +19,11 @@ class ReplyStream:
     `break` for example, is closed at once in a task of its own, and the next reply of the conversation waits for that.
     """
 
-    __slots__ = ("_items", "_ticket")
+    __slots__ = ("_claim", "_items")
 
-    def __init__(self, items: AsyncGenerator[AgentEvent | Msg, None], ticket: Claim) -> None:
+    def __init__(self, items: AsyncGenerator[AgentEvent | Msg, None], claim: Claim) -> None:
         self._items = items
-        self._ticket = ticket
+        self._claim = claim
 
     def __aiter__(self) -> "ReplyStream":
         return self
@@ -37,7 +37,7 @@ class ReplyStream:
 
     async def drain(self) -> AgentEvent | Msg | None:
         """Read the reply to its end and return its last item."""
-        self._ticket.drained = True
+        self._claim.drained = True
         item: AgentEvent | Msg | None = None
         try:
             async for item in self._items:  # noqa: B007  # the last one is returned
@@ -69,6 +69,6 @@ class ReplyStream:
     def __del__(self) -> None:
         # Nothing but scheduling here: this may run in any thread, and after the loop is gone.
         if getattr(self._items, "ag_frame", None) is not None:
-            self._ticket.dropped = True
-            if self._ticket.reaper is not None:
-                self._ticket.reaper.reap(self._items)
+            self._claim.dropped = True
+            if self._claim.reaper is not None:
+                self._claim.reaper.reap(self._items)

@@ -87,7 +87,7 @@ class Run:
         event.reply_id = event.reply_id or self.id
         if event.reply_id == self.id and isinstance(event, (ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent)):
             raise UsageError(f"{event.type} cannot be emitted: the runtime begins and ends a reply")
-        if not self.mailbox.is_read:  # else whoever reads it does so, in the order of what it holds
+        if not self.mailbox.is_read:  # else its reader does so, in the order of what it holds
             self.progress.discard_attempt(event)
         self.mailbox.post(event)
         if not self.mailbox.is_read:

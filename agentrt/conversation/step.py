@@ -4,15 +4,15 @@ A reply is a sequence of rounds. A round asks the model once, and then runs the 
 
     what the current round holds              what comes next
     calls that may go ahead                   act on them
-    only calls that wait for somebody         wait; the reply is parked
+    only calls that wait for an answer        wait; the reply is parked
     an answer that its provider paused        ask the model again, while there are rounds left
     an answer and no tool calls               finish; the reply is complete (after the last call: used up)
     neither, or only finished calls           ask the model again, while there are rounds left
-    the same, with no rounds left             ask once more, for a text answer without tools
+    the same, with no rounds left             ask once more, for an answer in text without tools
     the same, after that                      finish; the rounds are used up
 
 A call may go ahead when it was decided on, and otherwise when no call waits. A tool's own final answer finishes the
-reply at once. A reply whose answer must have a form is complete when that is there, and never by a text; its last
+reply at once. A reply whose answer must have a form is complete when that is there, and never by text; its last
 requests, of which there are a few more, ask for it and nothing else.
 """
 
@@ -58,7 +58,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Park the reply until somebody has answered for these tool calls."""
+    """Park the reply until these tool calls are answered."""
 
     calls: list[ToolCallBlock]
 
@@ -74,7 +74,7 @@ Step = Reason | Act | Wait | Finish
 
 _REASON = Reason()
 _LAST_CALL = Reason(ToolChoice("none"))
-_LAST_CALL_FOR_A_FORM = Reason(ToolChoice(STRUCTURED_OUTPUT))
+_LAST_CALL_FOR_OUTPUT = Reason(ToolChoice(STRUCTURED_OUTPUT))
 _COMPLETED = Finish("completed")
 _EXCEEDED = Finish("exceed_max_iters")
 
@@ -98,14 +98,14 @@ def step_between_rounds(reply: ReplyContext) -> Reason | Finish:
     if reply.response is not None:
         return _COMPLETED
     if reply.structured is not None:
-        return _for_a_form(reply)
-    answered = called = False
+        return _step_to_structured_output(reply)
+    has_answer = has_calls = False
     for block in reply.blocks[reply.round_start :]:
         if isinstance(block, ToolCallBlock):
-            called = True
+            has_calls = True
         elif isinstance(block, (TextBlock, DataBlock)):
-            answered = True
-    if answered and not called and not reply.paused:
+            has_answer = True
+    if has_answer and not has_calls and not reply.paused:
         return _COMPLETED if reply.cur_iter <= reply.max_iters else _EXCEEDED
     if reply.cur_iter < reply.max_iters:
         return _REASON
@@ -127,17 +127,17 @@ def _act_or_wait(reply: ReplyContext, calls: list[ToolCallBlock]) -> Act | Wait:
     return Act(ready) if ready else Wait(waiting)
 
 
-def _for_a_form(reply: ReplyContext) -> Reason | Finish:
+def _step_to_structured_output(reply: ReplyContext) -> Reason | Finish:
     assert reply.structured is not None
     if reply.structured.output is not None:
         return _COMPLETED
     if reply.cur_iter < reply.max_iters:
         return _REASON
-    return _LAST_CALL_FOR_A_FORM if reply.cur_iter < reply.max_iters + _GRACE_ROUNDS else _EXCEEDED
+    return _LAST_CALL_FOR_OUTPUT if reply.cur_iter < reply.max_iters + _GRACE_ROUNDS else _EXCEEDED
 
 
 def hint(reply: ReplyContext) -> str | None:
-    """Return what the model is told in this request and never again, `None` when there is nothing."""
+    """Return what this request says to the model and no other does, `None` when there is nothing."""
     if reply.structured is not None:
         return f"Give your final answer by calling the tool {STRUCTURED_OUTPUT}: an answer in words does not count."
     if reply.cur_iter < reply.max_iters:

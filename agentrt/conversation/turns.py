@@ -27,7 +27,7 @@ _FOR_EACH_OTHER = (
     "others, for a conversation that this call comes from inside of: ask before or after that reply, or in a "
     "conversation of its own, agent.with_state(AgentState())"
 )
-# The turns that each task waits for; such a task may be the reader of another reply.
+# The lock that each task waits for; such a task may be the reader of another reply.
 _awaited_by: dict[int | None, "ConversationLock"] = {}
 
 
@@ -36,10 +36,10 @@ class Claim:
 
     `drained` says that one task reads it from start to end, `printed` that what is read is printed, `dropped` that
     nobody holds its stream any more. `is_named` says that the caller gave the reply its id; the numbers of its events
-    are above `after`. `awaits` holds the turns that its tools and layers wait for.
+    are above `after`. `awaits` holds the locks that its tools and layers wait for.
     """
 
-    __slots__ = ("after", "awaits", "drained", "dropped", "is_named", "printed", "reaper", "reply_id", "task", "turns")
+    __slots__ = ("after", "awaits", "drained", "dropped", "is_named", "printed", "reaper", "reply_id", "task", "lock")
 
     def __init__(self, reply_id: str | None = None, after: int = 0) -> None:
         self.is_named = reply_id is not None
@@ -48,13 +48,13 @@ class Claim:
         self.drained = self.dropped = self.printed = False
         self.reaper: Reaper | None = None
         self.task: int | None = None
-        self.turns: ConversationLock | None = None
+        self.lock: ConversationLock | None = None
         self.awaits: list[ConversationLock] = []
 
     def give_back(self) -> None:
         """Let go of the conversation, if this reply has it."""
-        if self.turns is not None:
-            self.turns.give_back(self)
+        if self.lock is not None:
+            self.lock.give_back(self)
 
 
 class CurrentReply(Protocol):
@@ -67,7 +67,7 @@ class CurrentReply(Protocol):
 class ConversationLock:
     """One reply at a time: who has the conversation, and who waits for it, in order.
 
-    They belong to the state object, which several agents may share, also in several threads and event loops. `run` is
+    It belongs to the state object, which several agents may share, also in several threads and event loops. `run` is
     the reply in progress.
     """
 
@@ -79,39 +79,39 @@ class ConversationLock:
         self._lock = RLock()  # a dropped stream may be collected under it
         self._waiting: deque[tuple[Claim, CrossThreadEvent]] = deque()
 
-    def take_free(self, ticket: Claim, when_busy: WhenBusy) -> bool:
+    def take_free(self, claim: Claim, when_busy: WhenBusy) -> bool:
         """Take the conversation if nobody has it, and nothing has to be noted for those who may wait for it."""
         if when_busy == "wait":
             return False
         with self._lock:
             if self._holder is not None:
                 return False
-            self._holder = ticket
-        ticket.turns = self
-        ticket.reaper = Reaper()
+            self._holder = claim
+        claim.lock = self
+        claim.reaper = Reaper()
         return True
 
-    async def take(self, ticket: Claim, when_busy: WhenBusy) -> None:
+    async def take(self, claim: Claim, when_busy: WhenBusy) -> None:
         """Take the conversation; raises `AgentBusyError` when another reply has it and will not let go by itself."""
         if when_busy == "wait":
-            ticket.task = anyio.get_current_task().id
-        if not self._claim(ticket):
-            await self._take_later(ticket, when_busy)
-        ticket.turns = self
-        ticket.reaper = Reaper()
+            claim.task = anyio.get_current_task().id
+        if not self._claim(claim):
+            await self._take_later(claim, when_busy)
+        claim.lock = self
+        claim.reaper = Reaper()
 
-    def _claim(self, ticket: Claim) -> bool:
+    def _claim(self, claim: Claim) -> bool:
         with self._lock:
             if self._holder is None:
-                self._holder = ticket
-            return self._holder is ticket
+                self._holder = claim
+            return self._holder is claim
 
-    async def _take_later(self, ticket: Claim, when_busy: WhenBusy) -> None:
+    async def _take_later(self, claim: Claim, when_busy: WhenBusy) -> None:
         holder = self._holder
         if holder is not None and holder.dropped:
-            await self._wait(ticket, _REAP_SECONDS)
+            await self._wait(claim, _REAP_SECONDS)
         elif when_busy == "wait":
-            await self._wait_without_deadlock(ticket)
+            await self._wait_without_deadlock(claim)
         else:
             raise AgentBusyError(
                 "this conversation already has a reply in progress: finish it, close it with `await stream.aclose()`, "
@@ -119,40 +119,40 @@ class ConversationLock:
                 "when_busy='wait'"
             )
 
-    async def _wait_without_deadlock(self, ticket: Claim) -> None:
+    async def _wait_without_deadlock(self, claim: Claim) -> None:
         """Wait; raises `AgentBusyError` if the reply that has the conversation waits for this one in turn."""
         outer = [reply for reply in enclosing_replies.get() if isinstance(reply, Claim)]
-        self._refuse_deadlock(outer, ticket)
-        assert ticket.task is not None  # noted in `take`
+        self._refuse_deadlock(outer, claim)
+        assert claim.task is not None  # noted in `take`
         for reply in outer:
             reply.awaits.append(self)
-        _awaited_by[ticket.task] = self
+        _awaited_by[claim.task] = self
         try:
-            await self._wait(ticket, None)
+            await self._wait(claim, None)
         finally:
-            del _awaited_by[ticket.task]
+            del _awaited_by[claim.task]
             for reply in outer:
                 reply.awaits.remove(self)
 
-    def _refuse_deadlock(self, outer: list[Claim], ticket: Claim) -> None:
+    def _refuse_deadlock(self, outer: list[Claim], claim: Claim) -> None:
         seen: set[ConversationLock] = set()
-        turns = [self]
-        while turns:
-            each = turns.pop()
-            holder = each._holder
-            if holder is None or each in seen:
+        locks = [self]
+        while locks:
+            lock = locks.pop()
+            holder = lock._holder
+            if holder is None or lock in seen:
                 continue
-            seen.add(each)
-            if holder.task == ticket.task or holder in outer:
-                raise AgentBusyError(_FOR_ITSELF if each is self else _FOR_EACH_OTHER)
-            turns += holder.awaits
+            seen.add(lock)
+            if holder.task == claim.task or holder in outer:
+                raise AgentBusyError(_FOR_ITSELF if lock is self else _FOR_EACH_OTHER)
+            locks += holder.awaits
             if holder.task in _awaited_by:
-                turns.append(_awaited_by[holder.task])
+                locks.append(_awaited_by[holder.task])
 
-    def give_back(self, ticket: Claim) -> None:
-        """Let go of the conversation; whoever has waited longest has it next."""
+    def give_back(self, claim: Claim) -> None:
+        """Let go of the conversation; the reply that has waited longest has it next."""
         with self._lock:
-            if self._holder is not ticket:
+            if self._holder is not claim:
                 return
             self._holder = self.run = None
             while self._waiting and self._holder is None:
@@ -161,39 +161,39 @@ class ConversationLock:
                 if not turn.set():
                     self._holder = None
 
-    async def _wait(self, ticket: Claim, seconds: float | None) -> None:
+    async def _wait(self, claim: Claim, seconds: float | None) -> None:
         turn = CrossThreadEvent()
         with self._lock:
-            if self._claim(ticket):  # given back in another thread just now
+            if self._claim(claim):  # given back in another thread just now
                 return
-            self._waiting.append((ticket, turn))
+            self._waiting.append((claim, turn))
         try:
             with anyio.move_on_after(seconds):
                 await turn.wait()
-        except BaseException:  # cancelled: the turn must go on to the next, whether it was given already or not
-            self._leave(ticket, turn)
+        except BaseException:  # cancelled: the turn must pass to the next reply, whether it was given already or not
+            self._leave(claim, turn)
             raise
-        if self._holder is not ticket:
-            self._leave(ticket, turn)
+        if self._holder is not claim:
+            self._leave(claim, turn)
             raise AgentBusyError(f"the reply before this one was abandoned and is still not closed after {seconds} s")
 
-    def _leave(self, ticket: Claim, turn: CrossThreadEvent) -> None:
+    def _leave(self, claim: Claim, turn: CrossThreadEvent) -> None:
         with self._lock:
-            if self._holder is ticket:
-                self.give_back(ticket)
-            elif (ticket, turn) in self._waiting:
-                self._waiting.remove((ticket, turn))
+            if self._holder is claim:
+                self.give_back(claim)
+            elif (claim, turn) in self._waiting:
+                self._waiting.remove((claim, turn))
 
 
-_making_turns = RLock()
+_lock_of_locks = RLock()
 
 
 def lock_of(state: AgentState) -> ConversationLock:
-    """Return the turns of the conversation that the state object is."""
-    turns: ConversationLock | None = getattr(state, "in_process", None)
-    if turns is None:
-        with _making_turns:
-            turns = getattr(state, "in_process", None)
-            if turns is None:
-                state.in_process = turns = ConversationLock()
-    return turns
+    """Return the lock of the conversation that the state object is."""
+    lock: ConversationLock | None = getattr(state, "in_process", None)
+    if lock is None:
+        with _lock_of_locks:  # two threads may ask for it at once
+            lock = getattr(state, "in_process", None)
+            if lock is None:
+                state.in_process = lock = ConversationLock()
+    return lock

@@ -249,7 +249,7 @@ def _update_history(state: AgentState, message: Msg, start: int) -> None:
     """Keep the message of a reply that is over, with another answer, unless it is empty: providers refuse that."""
     if state.last_reply is not None:
         state.last_reply.answer_start = start
-    is_kept = any(kept is message for kept in state.context)
+    is_kept = any(other is message for other in state.context)
     if message.content and not is_kept:
         state.context.append(message)
     elif is_kept and not message.content:

@@ -138,9 +138,9 @@ async def _compress_if_full(agent: ReplyingAgent) -> None:
 async def compress_now(agent: ReplyingAgent, instructions: str | None) -> None:
     """Enter on_compress_context between two replies, in the conversation's turn."""
     ticket = Claim()
-    turns = lock_of(agent.state)
-    if not turns.take_free(ticket, agent.when_busy):
-        await turns.take(ticket, agent.when_busy)
+    lock = lock_of(agent.state)
+    if not lock.take_free(ticket, agent.when_busy):
+        await lock.take(ticket, agent.when_busy)
     try:
         run = _begin(agent, ticket)
         steps = run.interruption.guard_steps(_enter(agent, instructions))

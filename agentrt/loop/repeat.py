@@ -39,19 +39,19 @@ def is_in_progress(agent: ReplyingAgent, reply_id: str, inputs: ReplyInput) -> b
 
     Raises `ResumeError` for an input that resumes another reply.
     """
-    left = agent.state.reply_context
-    wanted = reply_id
+    unfinished = agent.state.reply_context
+    id_of_input = reply_id
     if isinstance(inputs, ANSWERS):
-        wanted = inputs.reply_id
-    elif inputs is None and left is not None:
-        wanted = left.reply_id
-    if wanted != reply_id:
+        id_of_input = inputs.reply_id
+    elif inputs is None and unfinished is not None:
+        id_of_input = unfinished.reply_id
+    if id_of_input != reply_id:
         raise ResumeError(
-            f"the input is for the reply {wanted!r:.200}, and reply_id={reply_id!r} names another one: "
+            f"the input is for the reply {id_of_input!r:.200}, and reply_id={reply_id!r} names another one: "
             f"leave reply_id out",
             code="mismatch",
         )
-    return left is not None and left.reply_id == reply_id
+    return unfinished is not None and unfinished.reply_id == reply_id
 
 
 def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
@@ -60,27 +60,27 @@ def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
     Raises `ResumeError` for one that is over and has others after it.
     """
     state = agent.state
-    left, outcome = state.reply_context, state.last_reply
-    if left is not None and left.reply_id == reply_id:
-        waiting = waiting_calls(left) if left.parked else []
-        return question_message(left, waiting) if waiting else None
-    kept = next((message for message in reversed(state.context) if _is_of(agent, message, reply_id)), None)
+    unfinished, outcome = state.reply_context, state.last_reply
+    if unfinished is not None and unfinished.reply_id == reply_id:
+        waiting = waiting_calls(unfinished) if unfinished.parked else []
+        return question_message(unfinished, waiting) if waiting else None
+    message = next((message for message in reversed(state.context) if _is_message_of(agent, message, reply_id)), None)
     if outcome is None or outcome.reply_id != reply_id:
-        if kept is None:
+        if message is None:
             return None
         raise ResumeError(
             f"the reply {reply_id!r} is over, and others came after it: give each new reply an id of its own",
             code="conflict",
         )
-    if kept is None:  # nothing was said in it
-        kept = AssistantMsg(agent.name, [], id=reply_id)
-    form = None if kept.structured_output is None else StructuredTask({}, kept.structured_output)
-    context = ReplyContext(reply_id, kept, 0, round_start=outcome.answer_start, structured=form)
+    if message is None:  # nothing was said in it
+        message = AssistantMsg(agent.name, [], id=reply_id)
+    structured = None if message.structured_output is None else StructuredTask({}, message.structured_output)
+    context = ReplyContext(reply_id, message, 0, round_start=outcome.answer_start, structured=structured)
     final = final_message(context, outcome.finished_reason)
     final.error = outcome.error
     return final
 
 
-def _is_of(agent: ReplyingAgent, message: Msg, reply_id: str) -> bool:
+def _is_message_of(agent: ReplyingAgent, message: Msg, reply_id: str) -> bool:
     # An observed message may have the same id, if another agent was given it as well.
     return message.id == reply_id and message.name == agent.name and message.finished_reason is not None

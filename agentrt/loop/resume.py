@@ -1,4 +1,4 @@
-"""Going on with a reply that waits: whose answer is taken, and what it changes.
+"""Resuming a reply that waits: which answer is taken, and what it changes.
 
 An answer is checked whole before anything of it is applied, so one that is refused leaves the state as it was. It must
 name the reply and the call that asked, and repeat the tool and its input to the byte; other input is taken only where
@@ -52,34 +52,34 @@ _SHOWN = 200
 _ALLOW, _DENY = PermissionBehavior.ALLOW, PermissionBehavior.DENY
 
 # An answer comes from outside, and joins what is saved and sent to the model.
-_MOST_RESULTS = 1_000
-_MOST_RULES = 100
-_MOST_FEEDBACK = 10_000
-_MOST_METADATA = 1_000_000
+_MAX_RESULTS = 1_000
+_MAX_RULES = 100
+_MAX_FEEDBACK = 10_000
+_MAX_METADATA = 1_000_000
 
 
 def reply_to_resume(agent: ReplyingAgent, inputs: ReplyInput) -> ReplyContext | None:
-    """Return the reply that the input goes on with, `None` when the input begins a new one; changes nothing.
+    """Return the reply that the input resumes, `None` when the input begins a new one; changes nothing.
 
     Raises `ResumeError` for an answer that does not fit, and for anything else while the reply waits for an answer.
     """
-    left = agent.state.reply_context
-    if left is None:
+    context = agent.state.reply_context
+    if context is None:
         if isinstance(inputs, ANSWERS):
             raise ResumeError(f"{inputs.type} answers a question, but this conversation asks none", code="not_waiting")
         return None
     if isinstance(inputs, ANSWERS):
-        check_answer(agent, left, inputs)
-        return left
-    waiting = waiting_calls(left)
-    if waiting and (inputs is not None or left.parked):
+        check_answer(agent, context, inputs)
+        return context
+    waiting = waiting_calls(context)
+    if waiting and (inputs is not None or context.parked):
         raise ResumeError(
-            f"the reply {left.reply_id!r} waits for an answer about {describe_calls(waiting)}: send a "
+            f"the reply {context.reply_id!r} waits for an answer about {describe_calls(waiting)}: send a "
             f"UserConfirmResultEvent or an ExternalExecutionResultEvent first, or "
-            f"UserInterruptEvent({left.reply_id!r}) to end it",
+            f"UserInterruptEvent({context.reply_id!r}) to end it",
             code="pending",
         )
-    return left if inputs is None else None
+    return context if inputs is None else None
 
 
 def already_answered(agent: ReplyingAgent, inputs: ReplyInput) -> bool:
@@ -93,16 +93,16 @@ def already_answered(agent: ReplyingAgent, inputs: ReplyInput) -> bool:
         return False
     if outcome.reply_id != inputs.reply_id:
         return False
-    message = next((each for each in reversed(state.context) if each.id == outcome.reply_id), None)
+    message = next((message for message in reversed(state.context) if message.id == outcome.reply_id), None)
     if message is None:
         return False
-    # What is over is checked as if it still went on: every call has its answer, and so no other is taken.
+    # What is over is checked as if it were in progress: every call has its answer, and so no other is taken.
     check_answer(agent, ReplyContext(outcome.reply_id, message, 0, decisions=outcome.decisions), inputs)
     return True
 
 
 def waiting_calls(context: ReplyContext) -> list[ToolCallBlock]:
-    """Return the calls that wait for somebody, in order."""
+    """Return the calls that wait for an answer, in order."""
     decisions = context.decisions
     calls = [block for block in context.blocks if isinstance(block, ToolCallBlock) and block.id in decisions]
     return [call for call in calls if decisions[call.id].waits_for and call.state is not ToolCallState.FINISHED]
@@ -126,11 +126,11 @@ def check_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
             f"the answer is for the session {answer.session_id!r}, not for {agent.state.session_id!r}", code="mismatch"
         )
     if isinstance(answer, UserConfirmResultEvent):
-        _check_each_once([each.tool_call.id for each in answer.confirm_results])
+        _check_each_once([result.tool_call.id for result in answer.confirm_results])
         for result in answer.confirm_results:
             _check_confirmation(agent, context, result)
     elif isinstance(answer, ExternalExecutionResultEvent):
-        _check_each_once([each.id for each in answer.execution_results])
+        _check_each_once([execution.id for execution in answer.execution_results])
         for execution in answer.execution_results:
             _check_execution(agent, context, execution)
     return answer
@@ -160,20 +160,20 @@ def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
 
 def _as_sent(answer: Answer) -> Answer:
     """Return the answer as it comes out of its JSON: what is in memory may be of any type, or hold a live message."""
-    why = "it holds something that has no JSON form"
+    problem = "it holds something that has no JSON form"
     adapter = _adapter(type(answer))  # type: ignore[arg-type]  # a class is hashable
     try:
         text = _serializer(type(answer)).to_json(answer, warnings="none")  # type: ignore[arg-type]  # a class is hashable
-        if b"NaN" in text or b"Infinity" in text:  # in a text, these are words like any other
+        if b"NaN" in text or b"Infinity" in text:  # in a str, these are words like any other
             from_json(text, allow_inf_nan=False, cache_strings="none")
         return adapter.validate_json(text, strict=True)
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors(include_input=False, include_url=False)[0]["loc"])
-        why = f"its {place:.{_SHOWN}} has the wrong type"
+        problem = f"its {place:.{_SHOWN}} has the wrong type"
     except ValueError:
         pass
     # Raised here, since pydantic's error, which quotes what it refused, would go along as the context.
-    raise ResumeError(f"the answer {answer.type} cannot be used: {why}", code="invalid")
+    raise ResumeError(f"the answer {answer.type} cannot be used: {problem}", code="invalid")
 
 
 @cache
@@ -190,8 +190,8 @@ def _adapter(kind: type[Answer]) -> TypeAdapter[Answer]:
 def _check_each_once(ids: list[str]) -> None:
     if not ids:
         raise ResumeError("the answer is empty: give one result for each call that it answers", code="invalid")
-    if len(ids) > _MOST_RESULTS:
-        raise ResumeError(f"the answer holds {len(ids):,} results, {_MOST_RESULTS:,} is the most", code="invalid")
+    if len(ids) > _MAX_RESULTS:
+        raise ResumeError(f"the answer holds {len(ids):,} results, {_MAX_RESULTS:,} is the most", code="invalid")
     seen: set[str] = set()
     for twice in ids:
         if twice not in seen:
@@ -208,35 +208,40 @@ def _call(context: ReplyContext, call_id: str) -> ToolCallBlock:
 
 
 def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
-    given = result.tool_call
-    call = _call(context, given.id)
+    repeated = result.tool_call
+    call = _call(context, repeated.id)
     decision = context.decisions.get(call.id)
     waits = decision is not None and decision.waits_for == "user" and call.state is not ToolCallState.FINISHED
-    if decision is None or not (waits or _said(decision) is not None):
-        raise ResumeError(f"the call {call.id!r} of {call.name!r} does not ask for a person's yes", code="not_waiting")
+    if decision is None or not (waits or _answer_of_user(decision) is not None):
+        raise ResumeError(
+            f"the call {call.id!r} of {call.name!r} does not ask for the user's approval", code="not_waiting"
+        )
     if not waits:
-        if (_said(decision), decision.digest) != (result.confirmed, digest(given.name, given.input)):
+        if (_answer_of_user(decision), decision.digest) != (
+            result.confirmed,
+            digest(repeated.name, repeated.input),
+        ):
             raise ResumeError(f"the call {call.id!r} of {call.name!r} was answered otherwise before", code="conflict")
         return
-    if given.name != call.name:
+    if repeated.name != call.name:
         raise ResumeError(
-            f"the answer names the tool {given.name!r:.{_SHOWN}}, but the call {call.id!r} is of {call.name!r}",
+            f"the answer names the tool {repeated.name!r:.{_SHOWN}}, but the call {call.id!r} is of {call.name!r}",
             code="mismatch",
         )
     if result.confirmed:
         _check_in_time(agent, call, decision)
-    _check_size(f"the feedback about {call.name!r}", len(result.feedback or ""), _MOST_FEEDBACK)
-    if len(result.rules) > _MOST_RULES:
-        raise ResumeError(f"the answer brings {len(result.rules):,} rules, {_MOST_RULES} is the most", code="invalid")
-    if given.input != call.input:
-        _check_edited(agent, call, given)
+    _check_size(f"the feedback about {call.name!r}", len(result.feedback or ""), _MAX_FEEDBACK)
+    if len(result.rules) > _MAX_RULES:
+        raise ResumeError(f"the answer brings {len(result.rules):,} rules, {_MAX_RULES} is the most", code="invalid")
+    if repeated.input != call.input:
+        _check_edited(agent, call, repeated)
     accept_rules(agent.state.permission_context, result.rules, call.name)
     if not result.confirmed and any(rule.behavior is PermissionBehavior.ALLOW for rule in result.rules):
         raise ResumeError(f"the answer denies {call.name!r} and brings a rule that allows it", code="invalid")
 
 
-def _said(decision: CallDecision) -> bool | None:
-    """Return what a person said about the call, `None` if nobody said anything."""
+def _answer_of_user(decision: CallDecision) -> bool | None:
+    """Return whether the user allowed the call, `None` if the user was not asked."""
     if decision.by == "user":
         return decision.behavior is PermissionBehavior.ALLOW
     # The digest of a denial is that of the yes which it overruled.
@@ -253,37 +258,37 @@ def _check_in_time(agent: ReplyingAgent, call: ToolCallBlock, decision: CallDeci
         )
 
 
-def _check_edited(agent: ReplyingAgent, call: ToolCallBlock, given: ToolCallBlock) -> None:
+def _check_edited(agent: ReplyingAgent, call: ToolCallBlock, edited: ToolCallBlock) -> None:
     if not agent.state.permission_context.allow_edited_input:
         raise ResumeError(
             f"the answer gives the call {call.id!r} of {call.name!r} another input, which is not permitted: send it "
             f"back as it was asked, or set allow_edited_input in the conversation's permission_context",
             code="mismatch",
         )
-    prepared = known_tools(agent).prepare(given, agent.state.active_groups)
+    prepared = known_tools(agent).prepare(edited, agent.state.active_groups)
     if isinstance(prepared, ToolResponse):
-        why = "".join(block.text for block in prepared.content if isinstance(block, TextBlock))
-        raise ResumeError(f"the edited input cannot be used: {why:.{_SHOWN}}", code="invalid")
+        problem = "".join(block.text for block in prepared.content if isinstance(block, TextBlock))
+        raise ResumeError(f"the edited input cannot be used: {problem:.{_SHOWN}}", code="invalid")
 
 
 def _confirm(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
-    given = result.tool_call
-    call = _call(context, given.id)
+    repeated = result.tool_call
+    call = _call(context, repeated.id)
     if context.decisions[call.id].waits_for != "user":
         return
     context.decisions[call.id] = CallDecision(
         PermissionBehavior.ALLOW if result.confirmed else PermissionBehavior.DENY,
         "user",
         result.feedback or "",
-        digest(given.name, given.input),
-        original_input=call.input if result.confirmed and given.input != call.input else None,
+        digest(repeated.name, repeated.input),
+        original_input=call.input if result.confirmed and repeated.input != call.input else None,
     )
     permissions = agent.state.permission_context
     permissions.rules.extend(accept_rules(permissions, result.rules, call.name))
 
 
 def _reconsider(agent: ReplyingAgent, context: ReplyContext, rules: list[PermissionRule]) -> None:
-    """Decide the open questions that the new rules cover anew, so that nobody is asked about them again."""
+    """Decide the open questions that the new rules cover anew, so that the user is not asked about them again."""
     for call in waiting_calls(context) if rules else ():
         decision = context.decisions[call.id]
         prepared = agent.run.toolkit.prepare(call, agent.state.active_groups)
@@ -316,21 +321,21 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
     data = [block for block in output if isinstance(block, DataBlock) and isinstance(block.source, Base64Source)]
     total = sum(len(block.text) if isinstance(block, TextBlock) else data_size(block) for block in output)
     size = sum(map(data_size, data))
-    most = MAX_OUTPUT if tool is None else tool.max_output
-    _check_size(f"the result of {call.name!r}", total - size, most)
-    _check_size(f"the data in the result of {call.name!r}", size, MAX_DATA if most == MAX_OUTPUT else most)
+    limit = MAX_OUTPUT if tool is None else tool.max_output
+    _check_size(f"the result of {call.name!r}", total - size, limit)
+    _check_size(f"the data in the result of {call.name!r}", size, MAX_DATA if limit == MAX_OUTPUT else limit)
     for block in data:
         if isinstance(block.source, Base64Source) and not is_base64(block.source.data):
             raise ResumeError(
                 f"the result of {call.name!r} holds data that is not base64: encode it with base64.b64encode",
                 code="invalid",
             )
-    _check_size(f"the metadata of the result of {call.name!r}", len(to_json(execution.metadata)), _MOST_METADATA)
+    _check_size(f"the metadata of the result of {call.name!r}", len(to_json(execution.metadata)), _MAX_METADATA)
 
 
-def _check_size(what: str, size: int, most: int) -> None:
-    if size > most:
-        raise ResumeError(f"{what} has {size:,} characters, {most:,} is the most: send less", code="invalid")
+def _check_size(part: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise ResumeError(f"{part} has {size:,} characters, {limit:,} is the most: send less", code="invalid")
 
 
 def _check_repeated(context: ReplyContext, execution: ToolResultBlock, call: ToolCallBlock) -> None:

@@ -41,7 +41,7 @@ class Rounds:
     """The steps of one reply, one after the other.
 
     `single_task` says that one task reads the reply to its end with no layer in between, so that nobody waits while the
-    reader has the word. `is_over` says that there is no further step, `has_failed` that an error is to leave.
+    reader has the word. `is_over` says that no further step comes, `has_failed` that an error is to leave.
     """
 
     __slots__ = (
@@ -285,7 +285,7 @@ class Rounds:
 
     async def _end(self) -> Iterable[AgentEvent | Msg]:
         agent, run, context, reason = self._agent, self._run, self._context, self._reason
-        final = final_message(context, reason)  # before the end goes on record, which moves the message into history
+        final = final_message(context, reason)  # before the end is recorded, which moves the message into the history
         if run.progress.recorder is not None:
             run.progress.core_answer = core_answer(context, final)
         event = end_event(agent, run, reason)
@@ -296,7 +296,7 @@ class Rounds:
         return (event,) if reason == "interrupted" else (event, final)
 
     async def _end_if_stopped(self) -> Iterable[AgentEvent | Msg]:
-        return () if self._run.progress.is_parked else await self._end()  # while the question stands, there is no end
+        return () if self._run.progress.is_parked else await self._end()  # while the question stands, nothing ends
 
     async def _message_when_interrupted(self) -> Iterable[Msg]:
         if self._reason != "interrupted":

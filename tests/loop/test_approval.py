@@ -409,7 +409,7 @@ async def test_a_call_that_nobody_asked_about_cannot_be_confirmed():
     await agent.reply("go")
     answer = yes(agent)
     answer.confirm_results.append(ConfirmResult(False, written[1]))
-    assert "does not ask for a person's yes" in await refused(agent, answer, "not_waiting")
+    assert "does not ask for the user's approval" in await refused(agent, answer, "not_waiting")
     assert log == [("ls", "/a")]
 
 

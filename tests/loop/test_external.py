@@ -121,7 +121,7 @@ async def test_a_result_cannot_take_the_place_of_a_confirmation_nor_the_other_wa
     await agent.reply("go")
     reply_id = agent.state.reply_context.reply_id
     answer = UserConfirmResultEvent(reply_id, [ConfirmResult(True, call_block)])
-    assert "does not ask for a person's yes" in await refused(agent, answer, "not_waiting")
+    assert "does not ask for the user's approval" in await refused(agent, answer, "not_waiting")
 
 
 def result_with(**changes: Any) -> Any:

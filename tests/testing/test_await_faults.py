@@ -14,7 +14,7 @@ import trio
 
 import agentrt.testing
 from agentrt import Agent, MiddlewareBase, Toolkit
-from agentrt.loop import driver
+from agentrt.loop import delivery
 from agentrt.message import TextBlock
 from agentrt.testing import FAULTS, InMemoryStateStore, ScriptedChatModel, ToolLog, check_every_suspension
 from agentrt.tool import ToolResponse
@@ -51,7 +51,7 @@ async def test_a_save_without_a_shield_is_found(monkeypatch):
         await work()
         return True
 
-    monkeypatch.setattr(driver, "run_shielded", without_a_shield)
+    monkeypatch.setattr(delivery, "run_shielded", without_a_shield)
     words = f"cancel {AT_SUSPENSION}in what was saved, the reply '.*' is neither over nor does it wait"
     with pytest.raises(AssertionError, match=words):
         await check_every_suspension(agent, faults=["cancel"])
@@ -64,14 +64,14 @@ async def test_a_shield_that_a_second_cancellation_breaks_is_found(monkeypatch):
             await work()
         return True
 
-    monkeypatch.setattr(driver, "run_shielded", shielded_once)
+    monkeypatch.setattr(delivery, "run_shielded", shielded_once)
     await check_every_suspension(agent, faults=["cancel", "cancel_task"])
     with pytest.raises(AssertionError, match=f"cancel_task_twice {AT_SUSPENSION}in what was saved, the reply '.*' is"):
         await check_every_suspension(agent, faults=["cancel_task_twice"])
 
 
 async def test_a_result_that_is_lost_is_found(monkeypatch):
-    monkeypatch.setattr(driver, "close_open_calls", lambda agent, run: iter(()))
+    monkeypatch.setattr(delivery, "close_open_calls", lambda agent, run: iter(()))
     with pytest.raises(AssertionError, match=f"cancel {AT_SUSPENSION}the call '1' of 'add' has no result"):
         await check_every_suspension(agent, faults=["cancel"])
 
