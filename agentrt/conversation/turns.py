@@ -39,7 +39,7 @@ class Claim:
     are above `after`. `awaits` holds the locks that its tools and layers wait for.
     """
 
-    __slots__ = ("after", "awaits", "drained", "dropped", "is_named", "printed", "reaper", "reply_id", "task", "lock")
+    __slots__ = ("after", "awaits", "drained", "dropped", "is_named", "lock", "printed", "reaper", "reply_id", "task")
 
     def __init__(self, reply_id: str | None = None, after: int = 0) -> None:
         self.is_named = reply_id is not None
