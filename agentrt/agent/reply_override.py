@@ -15,10 +15,10 @@ from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.open_calls import drain_and_close
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.open_calls import drain_and_close
 from agentrt.loop.outcome import end, end_event, message_when_interrupted
 from agentrt.loop.reply import reply
 from agentrt.message import Msg

@@ -13,6 +13,7 @@ from itertools import chain
 
 from agentrt.concurrency.event_loop import run_shielded
 from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.open_calls import close_open_calls, drain_and_close
 from agentrt.conversation.progress import Origin, Phase
 from agentrt.conversation.run import Run
 from agentrt.decoding.recorder import Recorder
@@ -27,7 +28,6 @@ from agentrt.loop.answer import (
     message_to_return,
     withdraw_unkept,
 )
-from agentrt.loop.open_calls import close_open_calls, drain_and_close
 from agentrt.loop.outcome import UNSAVED, end, end_event, record, start
 from agentrt.message import Msg
 from agentrt.state.state import drop_unsavable

@@ -6,12 +6,12 @@ from typing import Any
 
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS, as_messages, check_content
+from agentrt.conversation.open_calls import close_calls_in_doubt
 from agentrt.conversation.progress import Origin, Phase
 from agentrt.conversation.run import Run
 from agentrt.errors import ChainError, InvalidInputError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.open_calls import close_calls_in_doubt
 from agentrt.loop.outcome import begin, start
 from agentrt.loop.resume import apply_answer, reply_to_resume
 from agentrt.loop.structured_output import require_structured_output

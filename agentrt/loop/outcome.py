@@ -5,6 +5,7 @@ from dataclasses import replace
 from inspect import isawaitable
 
 from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.open_calls import close_abandoned_calls, open_calls
 from agentrt.conversation.progress import Origin, Phase
 from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError
@@ -25,7 +26,6 @@ from agentrt.event import (
     ToolCallStartEvent,
 )
 from agentrt.hooks import ReplyInput
-from agentrt.loop.open_calls import close_abandoned_calls, open_calls
 from agentrt.message import Msg, copy_block
 from agentrt.state import AgentState, ReplyContext, ReplyOutcome
 from agentrt.types import FinishedReason

@@ -4,12 +4,12 @@ import re
 from typing import Any
 
 from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.final_message import final_message
 from agentrt.conversation.inputs import ANSWERS
+from agentrt.conversation.open_calls import waiting_calls
+from agentrt.conversation.question import question_message
 from agentrt.errors import InvalidInputError, ResumeError
 from agentrt.hooks import ReplyInput
-from agentrt.loop.final_message import final_message
-from agentrt.loop.question import question_message
-from agentrt.loop.resume import waiting_calls
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext, StructuredTask
 

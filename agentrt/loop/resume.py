@@ -15,6 +15,7 @@ from pydantic_core import CoreConfig, SchemaSerializer, from_json, to_json
 from agentrt.boundary import is_base64
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS, Answer
+from agentrt.conversation.open_calls import begun_calls, describe_calls, waiting_calls
 from agentrt.conversation.run import Run
 from agentrt.errors import ResumeError
 from agentrt.event import (
@@ -25,7 +26,6 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.hooks import ReplyInput
-from agentrt.loop.open_calls import begun_calls
 from agentrt.loop.reasoning import known_tools
 from agentrt.loop.tool_results import note_of, result_events
 from agentrt.message import (
@@ -46,7 +46,7 @@ from agentrt.tool.call import PreparedCall
 from agentrt.tool.to_response import MAX_DATA, data_size
 from agentrt.types import PermissionBehavior, PermissionRule, ToolOutput, ToolResponse
 
-__all__ = ["already_answered", "apply_answer", "check_answer", "describe_calls", "reply_to_resume", "waiting_calls"]
+__all__ = ["already_answered", "apply_answer", "check_answer", "reply_to_resume"]
 
 _SHOWN = 200
 _ALLOW, _DENY = PermissionBehavior.ALLOW, PermissionBehavior.DENY
@@ -99,18 +99,6 @@ def already_answered(agent: ReplyingAgent, inputs: ReplyInput) -> bool:
     # What is over is checked as if it were in progress: every call has its answer, and so no other is taken.
     check_answer(agent, ReplyContext(outcome.reply_id, message, 0, decisions=outcome.decisions), inputs)
     return True
-
-
-def waiting_calls(context: ReplyContext) -> list[ToolCallBlock]:
-    """Return the calls that wait for an answer, in order."""
-    decisions = context.decisions
-    calls = [block for block in context.blocks if isinstance(block, ToolCallBlock) and block.id in decisions]
-    return [call for call in calls if decisions[call.id].waits_for and call.state is not ToolCallState.FINISHED]
-
-
-def describe_calls(calls: list[ToolCallBlock]) -> str:
-    """Return names and ids of the calls, for a message to the user."""
-    return ", ".join(f"{call.name!r} ({call.id})" for call in calls)
 
 
 def check_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) -> Answer:

@@ -6,6 +6,9 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.final_message import final_message
+from agentrt.conversation.open_calls import drain_and_close
+from agentrt.conversation.question import park, question_message
 from agentrt.conversation.run import Run
 from agentrt.conversation.step import Act, Finish, Reason, Step, Wait, next_step, step_between_rounds, step_of_calls
 from agentrt.errors import ChainContractError, ContextOverflow, Malformed
@@ -21,10 +24,7 @@ from agentrt.hooks import ReplyInput
 from agentrt.loop.acting import calls_of_round, run_calls
 from agentrt.loop.answer import announce_round, core_answer
 from agentrt.loop.compression import compress_then_reason, near_context_limit, update_from_usage
-from agentrt.loop.final_message import final_message
-from agentrt.loop.open_calls import drain_and_close
 from agentrt.loop.outcome import end_event, end_partial_message, message_when_interrupted, record
-from agentrt.loop.question import park, question_message
 from agentrt.loop.reasoning import forget_attempt
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.state import ReplyContext

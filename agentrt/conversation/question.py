@@ -1,6 +1,7 @@
 """How a reply asks for the answer that it waits for."""
 
 from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.open_calls import describe_calls
 from agentrt.conversation.run import Run
 from agentrt.conversation.step import Wait
 from agentrt.event import (
@@ -9,7 +10,6 @@ from agentrt.event import (
     RequireUserConfirmEvent,
     ToolResultStartEvent,
 )
-from agentrt.loop.resume import describe_calls
 from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState, copy_block
 from agentrt.state import ReplyContext
 

@@ -7,7 +7,6 @@ from agentrt.block import new_id
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.run import Run
 from agentrt.event import AgentEvent, ToolResultEndEvent, ToolResultStartEvent, ToolResultTextDeltaEvent
-from agentrt.loop.reasoning import known_tools
 from agentrt.message import ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
 from agentrt.state import ReplyContext
 from agentrt.tool.base import call_plan_of
@@ -18,8 +17,10 @@ __all__ = [
     "close_abandoned_calls",
     "close_calls_in_doubt",
     "close_open_calls",
+    "describe_calls",
     "drain_and_close",
     "open_calls",
+    "waiting_calls",
 ]
 
 _Result = tuple[str, ToolResultState]
@@ -91,7 +92,7 @@ def _result_of_stopped(agent: ReplyingAgent, context: ReplyContext, call: ToolCa
     if _waits(context, call):
         return _NOT_RUN
     if has_begun and _behavior(context, call) is PermissionBehavior.ALLOW:
-        tool = known_tools(agent).get(call.name)
+        tool = (agent.conversation.round_toolkit or agent.toolkit).get(call.name)
         if tool is not None and call_plan_of(tool).in_thread:
             return _IN_THREAD
     return _INTERRUPTED
@@ -110,6 +111,13 @@ def open_calls(context: ReplyContext) -> list[ToolCallBlock]:
     return [call for call in calls if call.state is not ToolCallState.FINISHED]
 
 
+def waiting_calls(context: ReplyContext) -> list[ToolCallBlock]:
+    """Return the calls that wait for an answer, in order."""
+    decisions = context.decisions
+    calls = [block for block in context.blocks if isinstance(block, ToolCallBlock) and block.id in decisions]
+    return [call for call in calls if decisions[call.id].waits_for and call.state is not ToolCallState.FINISHED]
+
+
 def begun_calls(context: ReplyContext) -> set[str]:
     """Return the ids of the calls that have a result, or the beginning of one."""
     return {block.id for block in context.blocks if isinstance(block, ToolResultBlock)}
@@ -123,3 +131,8 @@ def _waits(context: ReplyContext, call: ToolCallBlock) -> bool:
 def _behavior(context: ReplyContext, call: ToolCallBlock) -> PermissionBehavior | None:
     decision = context.decisions.get(call.id)
     return None if decision is None else decision.behavior
+
+
+def describe_calls(calls: list[ToolCallBlock]) -> str:
+    """Return names and ids of the calls, for a message to the user."""
+    return ", ".join(f"{call.name!r} ({call.id})" for call in calls)
