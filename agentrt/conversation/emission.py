@@ -6,6 +6,7 @@ as all the rest of a call, and hardly any middleware needs it, so it is done for
 
 import inspect
 import warnings
+from functools import lru_cache
 from types import FrameType, FunctionType
 
 from agentrt.chain import Chains
@@ -23,62 +24,66 @@ def emitting_hooks(chains: Chains) -> frozenset[str]:
     return frozenset(hook for hook, layers in chains.layers.items() if any(layer.middleware.emits for layer in layers))
 
 
-def warn_of_late_event(emit: FrameType | None) -> None:
-    """Warn when `emit` was called by a layer whose class does not say whether it emits.
+def warn_of_late_event(emitter: FrameType) -> bool:
+    """Warn when the frame that emits an event belongs to a layer whose class does not say whether it emits.
 
-    To be called when nobody takes the events that are emitted.
+    To be called when nobody takes the events that are emitted. Says whether another call for the same code of that
+    frame would find the same.
     """
-    middleware, hook = _calling_layer(emit)
-    if middleware is None or hook in _NEVER_LATE:
-        return
-    cls = type(middleware)
-    hooks = _overridden_hooks(cls)
-    if not hooks or (hook is None and not _NEVER_LATE.isdisjoint(hooks)):
-        return  # a helper, and which hook called it is not known
-    if any("emits" in vars(parent) for parent in cls.__mro__ if parent is not MiddlewareBase):
-        return
+    middleware, hooks = _calling_layer(emitter)
+    if middleware is None:
+        return False
+    cls: type = type(middleware)
+    functions = _overridden_hooks(cls)
+    says_nothing = not any("emits" in vars(parent) for parent in cls.__mro__ if parent is not MiddlewareBase)
+    # Where no frame of a hook is left, any hook of the class may have called the helper that emits.
+    if functions and says_nothing and _NEVER_LATE.isdisjoint(hooks or functions):
+        _warn(cls, next(iter(functions.values())))
+    return any(function.__code__ is emitter.f_code for function in functions.values())
+
+
+def _warn(cls: type, first_hook: FunctionType) -> None:
     # Said of the class's first hook, wherever it emits: Python shows a warning once for each line that it is said of.
-    function = next(iter(hooks.values()))
     warnings.warn_explicit(
         f"{cls.__name__} emitted an event that is not seen before its hook returns control: "
         f"set `emits = True` on {cls.__name__}, or `emits = False` if that is soon enough",
         UserWarning,
-        function.__code__.co_filename,
-        function.__code__.co_firstlineno,
-        module=function.__module__,
-        registry=function.__globals__.setdefault("__warningregistry__", {}),
+        first_hook.__code__.co_filename,
+        first_hook.__code__.co_firstlineno,
+        module=first_hook.__module__,
+        registry=first_hook.__globals__.setdefault("__warningregistry__", {}),
     )
 
 
-def _calling_layer(emit: FrameType | None) -> tuple[MiddlewareBase | None, str | None]:
-    """Return the layer in which `emit` was called, and its hook where that is known.
+def _calling_layer(emitter: FrameType) -> tuple[MiddlewareBase | None, set[str]]:
+    """Return the layer that the frame works for, and its hook, or hooks if they share their code; empty if not known.
 
     Walks the frames outwards to the first one of the runtime, which is what called the layer. It finds nobody where the
     layer works in a task of its own.
     """
     middleware: MiddlewareBase | None = None
-    hook: str | None = None
+    hooks: set[str] = set()
     codes = []
-    frame = emit.f_back if emit is not None else None
+    frame: FrameType | None = emitter
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] != "agentrt":
         code = frame.f_code
         codes.append(code)
         first_argument = frame.f_locals.get(code.co_varnames[0]) if code.co_varnames else None
         if isinstance(first_argument, MiddlewareBase):
-            if first_argument is not middleware:
-                middleware, hook = first_argument, None
-            for name, function in _overridden_hooks(type(middleware)).items():
-                if function.__code__ is code:
-                    hook = name
+            cls: type = type(first_argument)
+            hooks_here = {name for name, function in _overridden_hooks(cls).items() if function.__code__ is code}
+            if hooks_here or first_argument is not middleware:
+                middleware, hooks = first_argument, hooks_here
         frame = frame.f_back
     if middleware is None and frame is not None:
         layer = returning_layer(frame, codes)
         if layer is not None and isinstance(layer.middleware, MiddlewareBase):
-            return layer.middleware, "on_model_call"
-    return middleware, hook
+            return layer.middleware, {"on_model_call"}
+    return middleware, hooks
 
 
-def _overridden_hooks(cls: type[MiddlewareBase]) -> dict[str, FunctionType]:
+@lru_cache(maxsize=256)
+def _overridden_hooks(cls: type) -> dict[str, FunctionType]:
     functions = {spec.name: inspect.unwrap(getattr(cls, spec.name)) for spec in HOOKS}
     return {
         name: function

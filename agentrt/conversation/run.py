@@ -3,6 +3,7 @@
 from inspect import currentframe
 from threading import get_ident
 from time import time_ns
+from types import CodeType
 from typing import Any, NoReturn
 
 import anyio
@@ -32,6 +33,8 @@ class Run:
     """
 
     is_internal = ended = False
+    _examined: frozenset[CodeType] = frozenset()
+    """The hooks that have emitted, so that not every event of one has its frames walked."""
 
     def __init__(self, claim: Claim, sequence: int, toolkit: Toolkit) -> None:
         assert claim.reaper is not None  # it has the conversation
@@ -91,7 +94,10 @@ class Run:
             self.progress.discard_attempt(event)
         self.mailbox.post(event)
         if not self.mailbox.is_read:
-            warn_of_late_event(currentframe())
+            frame = currentframe()
+            emitter = frame.f_back if frame is not None else None  # there are Pythons without frames
+            if emitter is not None and emitter.f_code not in self._examined and warn_of_late_event(emitter):
+                self._examined |= {emitter.f_code}
 
     def continue_with(self, hint: str) -> None:
         """Ask for another round, with `hint` for the model, where the reply would otherwise be complete.

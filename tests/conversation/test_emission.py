@@ -168,3 +168,36 @@ async def test_event_from_a_task_of_the_layer_draws_no_warning():
     names, messages = await reply_and_warnings(InTask())
     assert "emitted" in names
     assert messages == []
+
+
+async def test_function_that_serves_two_hooks_draws_no_warning():
+    class Both(MiddlewareBase):
+        async def _both(self, agent, input_kwargs, next_handler):
+            if "inputs" in input_kwargs:
+                agent.run.emit(CustomEvent("emitted"))
+            async for item in next_handler():
+                yield item
+
+        on_reply = on_acting = _both
+
+    names, messages = await reply_and_warnings(Both())
+    assert "emitted" in names
+    assert messages == []
+
+
+async def test_helper_of_two_hooks_is_warned_of_in_the_late_one():
+    class Helped(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            self._tell(agent)
+            async for item in next_handler():
+                yield item
+
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            self._tell(agent)
+            return await next_handler()
+
+        def _tell(self, agent):
+            agent.run.emit(CustomEvent("emitted"))
+
+    _, messages = await reply_and_warnings(Helped())
+    assert len(messages) == 1
