@@ -1,28 +1,30 @@
 """Several calls at once, which fail as one call would."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TypeVar, cast
 
 import anyio
 import anyio.lowlevel
 
-__all__ = ["together"]
+__all__ = ["gather"]
+
+_T = TypeVar("_T")
 
 
-async def together(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+async def gather(calls: Sequence[Callable[[], Awaitable[_T]]]) -> list[_T]:
     """Await all calls at once and return their results in order.
 
     The first failure stops the others and is raised as itself once they have stopped; those that fail while they stop
     are named in a note. A cancellation from outside stops all of them and leaves as such.
     """
-    results: list[Any] = [None] * len(calls)
+    results: list[_T | None] = [None] * len(calls)
     failures: list[BaseException] = []
 
-    async def run(place: int, call: Callable[[], Awaitable[Any]]) -> None:
+    async def run(position: int, call: Callable[[], Awaitable[_T]]) -> None:
         try:
-            results[place] = await call()
+            results[position] = await call()
         except anyio.get_cancelled_exc_class() as error:
-            if not group.cancel_scope.cancel_called:  # ended by somebody who cancelled what this call waited for
+            if not group.cancel_scope.cancel_called:  # what this call waited for was cancelled, not the call itself
                 failures.append(error)
                 group.cancel_scope.cancel()
             raise
@@ -31,18 +33,14 @@ async def together(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
             group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
-        for place, call in enumerate(calls):
-            group.start_soon(run, place, call)
-    if failures:
-        await _raise(failures)
-    return results
-
-
-async def _raise(failures: list[BaseException]) -> None:
-    first, others = failures[0], failures[1:]
+        for position, call in enumerate(calls):
+            group.start_soon(run, position, call)
+    if not failures:
+        return cast("list[_T]", results)
+    first, *others = failures
     if isinstance(first, anyio.get_cancelled_exc_class()):
         await anyio.lowlevel.checkpoint()  # it may be the caller's own, which shows here
     if others:
-        # Their types alone: the texts may hold what somebody said.
-        first.add_note(f"failed while it was stopped: {', '.join(type(each).__name__ for each in others)}")
+        # Their types alone: the texts may quote messages.
+        first.add_note(f"failed while it was stopped: {', '.join(type(error).__name__ for error in others)}")
     raise first

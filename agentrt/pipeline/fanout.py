@@ -1,4 +1,4 @@
-"""Agents side by side, all answering the same."""
+"""Agents side by side, all answering the same message."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -6,25 +6,25 @@ from functools import partial
 from typing import Any
 
 from agentrt.message import Msg
-from agentrt.pipeline.concurrency import together
+from agentrt.pipeline.concurrency import gather
 from agentrt.pipeline.participants import Stage, stages_in
 
 __all__ = ["FanoutPipeline", "fanout_pipeline"]
 
 
 async def fanout_pipeline(
-    agents: Sequence[Stage], msg: Any = None, enable_gather: bool = True, **kwargs: Any
+    agents: Sequence[Stage], msg: object = None, enable_gather: bool = True, **kwargs: object
 ) -> list[Any]:
     """Have each agent answer a copy of its own of `msg`, and return the answers in the order of the agents.
 
     They answer all at once, or one after the other without `enable_gather`; `kwargs` go to each of them as they are.
     The first failure stops the others, is raised as itself once they have stopped, and names in a note the types of
-    what failed on the way. A reply that waits for somebody is among the answers as it is. Other pipelines, and
-    coroutine functions, may stand among the agents.
+    the errors that followed. The message of a reply that waits for an answer is among the answers as it is. Other
+    pipelines, and coroutine functions, may be among the agents.
     """
     stages = stages_in(agents, "fanout_pipeline()")
-    calls = [partial(stage, _copied(msg), **kwargs) for stage in stages]
-    return await together(calls) if enable_gather else [await call() for call in calls]
+    calls = [partial(stage, _copy(msg), **kwargs) for stage in stages]
+    return await gather(calls) if enable_gather else [await call() for call in calls]
 
 
 class FanoutPipeline:
@@ -34,12 +34,12 @@ class FanoutPipeline:
         self.agents = stages_in(agents, "FanoutPipeline(agents=...)")
         self.enable_gather = enable_gather
 
-    async def __call__(self, msg: Any = None, **kwargs: Any) -> list[Any]:
+    async def __call__(self, msg: object = None, **kwargs: object) -> list[Any]:
         """Give the message to all agents."""
         return await fanout_pipeline(self.agents, msg, self.enable_gather, **kwargs)
 
 
-def _copied(msg: Any) -> Any:
+def _copy(msg: object) -> object:
     if isinstance(msg, list):
-        return [_copied(each) for each in msg]
+        return [_copy(message) for message in msg]
     return msg.copy() if isinstance(msg, Msg) else deepcopy(msg)

@@ -1,8 +1,8 @@
-"""MsgHub: agents that hear what the others say."""
+"""MsgHub: agents that observe each other's answers."""
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import shortuuid
 
@@ -18,17 +18,17 @@ _logger = logging.getLogger("agentrt")
 
 
 class MsgHub:
-    """Agents that hear each other: what one of them answers to `await agent(...)`, all the others observe.
+    """Agents that observe each other: what one of them answers to `await agent(...)`, all the others take in.
 
         async with MsgHub([alice, bob], announcement=UserMsg("host", "Begin.")) as hub:
             await alice()
             hub.add(carol)
             await bob()
 
-    The announcement goes to all when the block is entered; who joins later does not get it. However the block ends,
-    the hub's subscriptions end with it. Hubs may overlap and nest, and nobody hears an answer twice for that; one hub
-    is entered once at a time. An agent takes part once however often it is given, another conversation of it (made by
-    `with_state`) is another agent, and a hub may begin empty.
+    The announcement goes to all when the block is entered; an agent that joins later does not get it. However the
+    block ends, the hub's subscriptions end with it. Hubs may overlap and nest, and no agent observes an answer twice
+    for that; one hub is entered once at a time. An agent that is listed twice takes part once, another conversation of
+    it (made by `with_state`) is another agent, and a hub may begin empty.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class MsgHub:
         self._subscribed: list[AgentBase] = []
         self._is_open = False
         self._automatic = bool(enable_auto_broadcast)
-        self.announcement = _messages(announcement)
-        self.name = shortuuid.uuid() if name is None else _checked_name(name)
+        self.announcement = _as_messages(announcement)
+        self.name = shortuuid.uuid() if name is None else _require_name(name)
 
     @property
     def participants(self) -> list[AgentBase]:
@@ -52,7 +52,7 @@ class MsgHub:
 
     @property
     def enable_auto_broadcast(self) -> bool:
-        """Whether the participants hear each other's answers by themselves."""
+        """Whether the participants observe each other's answers."""
         return self._automatic
 
     async def __aenter__(self) -> Self:
@@ -61,7 +61,7 @@ class MsgHub:
         try:
             self._change(self._participants, True, self._automatic)
             await self.broadcast(self.announcement)
-        except BaseException:  # raised again: nobody will leave a block that was never entered
+        except BaseException:  # raised again: a block that was never entered is never left
             self._change(self._participants, False, self._automatic)
             raise
         return self
@@ -70,14 +70,14 @@ class MsgHub:
         self._change(self._participants, False, self._automatic)
 
     def add(self, new_participant: AgentBase | Sequence[AgentBase]) -> None:
-        """Let an agent, or several, join; who is in it already stays."""
+        """Let an agent, or several, join; one that is in the hub already stays."""
         new = agents_in(new_participant, "MsgHub.add()")
         self._change([*self._participants, *_without(new, self._participants)], self._is_open, self._automatic)
 
     def delete(self, participant: AgentBase | Sequence[AgentBase]) -> None:
-        """Let an agent, or several, leave: who has left neither hears the others nor is heard by them.
+        """Let an agent, or several, leave: it no longer observes the others' answers, nor they its own.
 
-        Warns of who is not in the hub.
+        Warns of agents that are not in the hub.
         """
         leaving = agents_in(participant, "MsgHub.delete()")
         for agent in _without(leaving, self._participants):
@@ -85,21 +85,27 @@ class MsgHub:
         self._change(_without(self._participants, leaving), self._is_open, self._automatic)
 
     def set_auto_broadcast(self, enabled: bool) -> None:
-        """Have the participants hear each other's answers by themselves, or only what `broadcast` tells them."""
+        """Have the participants observe each other's answers, or only the messages given to `broadcast`."""
         self._change(self._participants, self._is_open, bool(enabled))
 
     async def broadcast(self, msg: Msg | list[Msg]) -> None:
-        """Let all participants, the sender too, observe a message or several, each a copy without what was thought.
+        """Let all participants, the sender too, observe a message or several, each a copy without thinking.
 
-        A participant that fails to observe is reported to the log, and harms nobody.
+        A participant that fails to observe is logged, and does not affect the others.
         """
-        for each in _messages(msg):
-            await broadcast(each, self._participants)
+        for message in _as_messages(msg):
+            await broadcast(message, self._participants)
 
     def _change(self, participants: list[AgentBase], is_open: bool, automatic: bool) -> None:
-        """Make the hub this one, with all subscriptions; nothing has changed when it raises `UsageError`."""
+        """Change the hub and all subscriptions; when it raises `UsageError`, nothing has changed."""
         before, after = self._subscribed, participants if is_open and automatic else []
-        self._check_free(_without(after, before))
+        for agent in _without(after, before):
+            # The name is the key of the subscriptions: two hubs of one name would undo each other's.
+            if self.name in agent.conversation.audience.subscribers:
+                raise UsageError(
+                    f"agent {agent.name!r} is in another hub named {self.name!r}: "
+                    f"give this one another name, or none for a name of its own"
+                )
         self._participants, self._is_open, self._automatic = participants, is_open, automatic
         self._subscribed = after
         for agent in _without(before, after):
@@ -107,27 +113,18 @@ class MsgHub:
         for agent in after:
             agent.reset_subscribers(self.name, after)
 
-    def _check_free(self, agents: list[AgentBase]) -> None:
-        # The name is the key of the subscriptions: two hubs of one name would undo each other's.
-        for agent in agents:
-            if self.name in agent.conversation.audience.subscribers:
-                raise UsageError(
-                    f"agent {agent.name!r} is in another hub named {self.name!r}: "
-                    f"give this one another name, or none for a name of its own"
-                )
 
-
-def _checked_name(name: Any) -> str:
+def _require_name(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"MsgHub(name=...) must be a text, not {name!r:.200}")
+        raise ConfigError(f"MsgHub(name=...) must be a str that is not empty, not {name!r:.200}")
     return name
 
 
-def _messages(given: Any) -> list[Msg]:
-    messages = [] if given is None else given if isinstance(given, list) else [given]
+def _as_messages(value: object) -> list[Msg]:
+    messages = [] if value is None else value if isinstance(value, list) else [value]
     for message in messages:
         if not isinstance(message, Msg):
-            raise InvalidInputError(f"a hub tells its participants a Msg or a list of Msg, not {message!r:.200}")
+            raise InvalidInputError(f"a hub announces and broadcasts a Msg or a list of Msg, not {message!r:.200}")
     return list(messages)
 
 

@@ -1,4 +1,4 @@
-"""Agents one after the other, each answering what the one before it has said."""
+"""Agents one after the other, each answering the answer of the one before it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,20 +11,20 @@ from agentrt.pipeline.participants import Stage, stages_in
 
 __all__ = ["SequentialPipeline", "sequential_pipeline"]
 
-_KEPT_TO_ONESELF: tuple[BlockType, ...] = ("thinking", "tool_call", "tool_result", "hint", "provider")
+_PRIVATE_BLOCKS: tuple[BlockType, ...] = ("thinking", "tool_call", "tool_result", "hint", "provider")
 
 
 async def sequential_pipeline(agents: Sequence[Stage], msg: Any = None) -> Any:
     """Have each agent answer what the one before it answered, the first one `msg`, and return the last answer.
 
-    An answer goes on as what was said, without thoughts, tool calls and notes of the runtime, which no agent takes from
-    another; the one returned is whole. `None` goes on like any other answer, and without agents `msg` is returned. A
-    reply that waits for somebody's answer is returned at once, since it is not finished: answer its agent, then run
-    those after it. Other pipelines, and coroutine functions, may stand among the agents.
+    The next agent gets an answer without thinking, tool calls and notes of the runtime, which no agent takes from
+    another; the one returned is whole. `None` is passed like any other answer, and without agents `msg` is returned.
+    The message of a reply that waits for an answer is returned at once, since the reply is not finished: answer its
+    agent, then run those after it. Other pipelines, and coroutine functions, may be among the agents.
     """
     stages = stages_in(agents, "sequential_pipeline()")
-    for place, stage in enumerate(stages):
-        msg = await stage(msg if place == 0 else _as_said(msg))
+    for position, stage in enumerate(stages):
+        msg = await stage(msg if position == 0 else _without_private_blocks(msg))
         if isinstance(stage, Agent) and stage.state.reply_context is not None:
             break
     return msg
@@ -41,10 +41,10 @@ class SequentialPipeline:
         return await sequential_pipeline(self.agents, msg)
 
 
-def _as_said(answer: Any) -> Any:
+def _without_private_blocks(answer: object) -> object:
     if isinstance(answer, list):
-        return [_as_said(each) for each in answer]
-    if not isinstance(answer, Msg) or not any(map(answer.has_content_blocks, _KEPT_TO_ONESELF)):
+        return [_without_private_blocks(message) for message in answer]
+    if not isinstance(answer, Msg) or not any(map(answer.has_content_blocks, _PRIVATE_BLOCKS)):
         return answer
-    said = [block for block in answer.get_content_blocks() if block.type not in _KEPT_TO_ONESELF]
-    return replace(answer, content=said)
+    blocks = answer.get_content_blocks()
+    return replace(answer, content=[block for block in blocks if block.type not in _PRIVATE_BLOCKS])

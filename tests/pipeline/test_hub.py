@@ -58,7 +58,7 @@ async def test_a_message_alone_can_be_announced(three):
 
 @pytest.mark.parametrize("announcement", ["welcome", ["welcome"], [said("x"), None], {"text": "x"}])
 def test_an_announcement_that_is_no_message_is_refused(announcement):
-    with pytest.raises(InvalidInputError, match="a hub tells its participants a Msg or a list of Msg, not"):
+    with pytest.raises(InvalidInputError, match="a hub announces and broadcasts a Msg or a list of Msg, not"):
         MsgHub([], announcement)
 
 
@@ -311,7 +311,7 @@ async def test_only_agents_take_part(three, wrong):
 
 @pytest.mark.parametrize("name", ["", 3])
 def test_a_name_is_a_text(name):
-    with pytest.raises(ConfigError, match=r"MsgHub\(name=...\) must be a text, not"):
+    with pytest.raises(ConfigError, match=r"MsgHub\(name=...\) must be a str that is not empty, not"):
         MsgHub([], name=name)
 
 
