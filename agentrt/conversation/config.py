@@ -1,7 +1,7 @@
 """What can be set on an agent, beyond its parts."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
 from agentrt.errors import ConfigError
 
@@ -14,9 +14,9 @@ _DAY = 24 * 60 * 60
 class ReActConfig:
     """How far one reply may go; each limit ends it tidily, with a `finished_reason` of its own.
 
-    `max_iters` rounds, and then one more request for a text answer without tools; `max_tool_calls` in all rounds
-    together; `max_seconds` of work, not counting what it waits for somebody's answer; `max_output` characters that the
-    model may write; `max_depth` replies inside of each other. A person's yes counts for `answer_within` seconds.
+    `max_iters` rounds, and then one more request for an answer in words, without tools; `max_tool_calls` in all rounds
+    together; `max_seconds` of work, not counting what it waits for answers; `max_output` characters that the
+    model may write; `max_depth` replies inside of each other. The user's yes counts for `answer_within` seconds.
     """
 
     max_iters: int = 50
@@ -28,9 +28,15 @@ class ReActConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_iters", "max_tool_calls", "max_output", "max_depth"):
-            _check_count(type(self).__name__, name, getattr(self, name))
+            count: object = getattr(self, name)
+            if type(count) is not int or count < 1:
+                raise ConfigError(f"{type(self).__name__}({name}=...) must be a whole number from 1 up, not {count!r}")
         for name in ("max_seconds", "answer_within"):
-            _check_seconds(type(self).__name__, name, getattr(self, name))
+            seconds: object = getattr(self, name)
+            if not _is_number(seconds) or not seconds > 0:
+                raise ConfigError(
+                    f"{type(self).__name__}({name}=...) must be a number of seconds above 0, not {seconds!r}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class ContextConfig:
         if not (_is_number(self.trigger_ratio) and _is_number(self.reserve_ratio)):
             raise ConfigError(f"the ratios of a ContextConfig must be numbers, not {self!r}")
         if not (self.instructions is None or isinstance(self.instructions, str)):
-            raise ConfigError(f"ContextConfig(instructions=...) must be a text, not {self.instructions!r:.200}")
+            raise ConfigError(f"ContextConfig(instructions=...) must be a str, not {self.instructions!r:.200}")
         if not 0 <= self.reserve_ratio < self.trigger_ratio <= 1:
             raise ConfigError(
                 f"ContextConfig needs 0 <= reserve_ratio < trigger_ratio <= 1, not reserve_ratio="
@@ -58,15 +64,5 @@ class ContextConfig:
             )
 
 
-def _check_count(owner: str, name: str, value: Any) -> None:
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"{owner}({name}=...) must be a whole number from 1 up, not {value!r}")
-
-
-def _check_seconds(owner: str, name: str, value: Any) -> None:
-    if not _is_number(value) or not value > 0:
-        raise ConfigError(f"{owner}({name}=...) must be a number of seconds above 0, not {value!r}")
-
-
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentrt.boundary import whole_characters
 from agentrt.decoding.block_events import BlockEvents, Events
-from agentrt.decoding.model_answer import check_content, model_call_end, plain_thinking
+from agentrt.decoding.model_answer import checked_blocks, model_call_end, plain_thinking
 from agentrt.errors import ChainContractError
 from agentrt.event import TextBlockDeltaEvent, TextBlockEndEvent, TextBlockStartEvent, ThinkingBlockDeltaEvent
 from agentrt.message import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
@@ -93,7 +93,7 @@ class Decoder(BlockEvents):
         self._note(self._latest)
         self._note(response)
         self._latest = response
-        content = check_content(response.content, self._refusal)
+        content = checked_blocks(response.content, self._refusal)
         events: Events = []
         if response.is_last:
             self._last = response
@@ -141,7 +141,7 @@ class Decoder(BlockEvents):
     def decode_content(self, content: object) -> Events:
         """Return the events of content that was not streamed, to the ends of its blocks."""
         events: Events = []
-        for block in _thinking_first(check_content(content, self._refusal)):
+        for block in _thinking_first(checked_blocks(content, self._refusal)):
             self._add_whole(block, events)
         self._close(events)
         self._end_blocks(events)

@@ -10,7 +10,7 @@ from agentrt.message import ContentBlock, DataBlock, ProviderBlock, TextBlock, T
 from agentrt.text import repr_of
 from agentrt.types import ChatUsage
 
-__all__ = ["check_content", "is_plain", "model_call_end", "plain_thinking"]
+__all__ = ["checked_blocks", "is_plain", "model_call_end", "plain_thinking"]
 
 _MAX_TOKENS = 1 << 53  # nobody has so many, and readers of JSON keep no larger number exactly
 _WRITTEN_BY_MODELS = (TextBlock, ThinkingBlock, DataBlock, ToolCallBlock, ProviderBlock)
@@ -19,17 +19,17 @@ Refusal = Callable[[str], ChainContractError]
 """Makes the error that names the hook and the model, from what is wrong."""
 
 
-def check_content(content: object, refusal: Refusal) -> list[ContentBlock]:
+def checked_blocks(content: object, refusal: Refusal) -> list[ContentBlock]:
     """Return the content, each block of it mended so that it can be kept; raises where that cannot be done."""
     if not isinstance(content, (list, tuple)):
         raise refusal(
             f"answered with the content {repr_of(content)}: it must be a list of blocks, "
             f"as in ChatResponse([TextBlock(text)])"
         )
-    return [block if is_plain(block) else _mend(block, refusal) for block in content]
+    return [block if is_plain(block) else _checked_block(block, refusal) for block in content]
 
 
-def _mend(block: ContentBlock, refusal: Refusal) -> ContentBlock:
+def _checked_block(block: ContentBlock, refusal: Refusal) -> ContentBlock:
     if block.__class__ not in _WRITTEN_BY_MODELS:
         raise refusal(f"answered with {repr_of(block)}: an answer holds text, thinking, data and tool calls")
     try:

@@ -40,7 +40,7 @@ _CallToRun = tuple[ToolCallBlock, Prepared]
 
 async def act(agent: ReplyingAgent, tool_call: ToolCallBlock) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
     """The core of on_acting: runs the call. One that a layer put in its place is checked like any other first."""
-    prepared = await _prepared(agent, tool_call)
+    prepared = await _prepare_inner_call(agent, tool_call)
     result = prepared if isinstance(prepared, ToolResponse) else await _run_tool(agent, prepared)
     if isinstance(result, ToolResponse):
         yield result
@@ -50,7 +50,7 @@ async def act(agent: ReplyingAgent, tool_call: ToolCallBlock) -> AsyncGenerator[
             yield item
 
 
-async def _prepared(agent: ReplyingAgent, call: ToolCallBlock) -> Prepared:
+async def _prepare_inner_call(agent: ReplyingAgent, call: ToolCallBlock) -> Prepared:
     """Return what was checked and decided before the chain was entered, if the call is still that one.
 
     One that a layer put in its place is checked and decided on like any other, but the user cannot be asked about it
@@ -146,9 +146,9 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
     # Last, so that a reply which waits above has denied none of them yet.
     for call in beyond_limit:
         yield ToolResultStartEvent(run.id, call.id, call.name)
-        most = agent.react_config.max_tool_calls
+        limit = agent.react_config.max_tool_calls
         denied = failure(
-            f"Not run: {most} tool calls are the most for one reply, and they are used up.", ToolResultState.DENIED
+            f"Not run: {limit} tool calls are the most for one reply, and they are used up.", ToolResultState.DENIED
         )
         for event in result_events(context, run, call, denied, []):
             yield event

@@ -1,4 +1,4 @@
-"""Deciding on tool calls: what may run, what is denied, and what somebody outside has to answer for first."""
+"""Deciding on tool calls: what may run, what is denied, and what waits for an answer from outside."""
 
 from typing import Any
 
@@ -35,25 +35,28 @@ async def check_permission(
 def prepare_without_asking(
     agent: ReplyingAgent, run: Run, context: ReplyContext, calls: list[ToolCallBlock]
 ) -> list[tuple[ToolCallBlock, Prepared]] | None:
-    """Check the calls and decide on them, if nothing has to be asked about any of them: what most come to."""
+    """Check the calls and decide on them, if nothing has to be asked about any of them, as nearly always.
+
+    Returns `None`, with nothing decided, where `prepare_call` has to look at them. No coroutine is needed for this.
+    """
     if agent.chains.on_check_permission is not check_permission:
         return None
     permissions = agent.state.permission_context
-    ready: list[tuple[ToolCallBlock, Prepared]] = []
+    prepared_calls: list[tuple[ToolCallBlock, Prepared]] = []
     allowed: dict[str, CallDecision] = {}
     for call in calls:
-        prepared = _checked(agent, run, call)
+        prepared = _check_call(agent, run, call)
         if isinstance(prepared, PreparedCall):
             tool = prepared.tool
             if tool.is_external_tool or call.id in context.decisions or not needs_no_decision(tool, permissions):
                 return None
             allowed[call.id] = _ALLOWED
-        ready.append((call, prepared))
+        prepared_calls.append((call, prepared))
     context.decisions.update(allowed)
-    return ready
+    return prepared_calls
 
 
-def _checked(agent: ReplyingAgent, run: Run, call: ToolCallBlock) -> Prepared:
+def _check_call(agent: ReplyingAgent, run: Run, call: ToolCallBlock) -> Prepared:
     if call.id == run.progress.cut_call:
         # What is left of its arguments may well fit: nothing at all fits a tool that has a default for everything.
         return failure(
@@ -63,8 +66,8 @@ def _checked(agent: ReplyingAgent, run: Run, call: ToolCallBlock) -> Prepared:
 
 
 async def prepare_call(agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock) -> Prepared | None:
-    """Check the call and decide on it; returns `None` for one that waits for somebody."""
-    prepared = _checked(agent, agent.run, call)
+    """Check the call and decide on it; returns `None` for one that waits for an answer."""
+    prepared = _check_call(agent, agent.run, call)
     if isinstance(prepared, ToolResponse):
         return prepared
     decision = await decide_call(agent, prepared, context.decisions.get(call.id))
@@ -83,57 +86,59 @@ def _is_asked_already(
     """Say whether a rule that goes with an open question would answer this one as well."""
     if not (decision.suggested_rules and agent.state.permission_context.allow_new_rules):
         return False
-    questions = [each for each in context.decisions.values() if each.waits_for == "user"]
-    rules = [rule for each in questions for rule in each.suggested_rules]
+    questions = [other for other in context.decisions.values() if other.waits_for == "user"]
+    rules = [rule for question in questions for rule in question.suggested_rules]
     return covers(rules, prepared.tool, parse_arguments(prepared.input), prepared.effective_input)
 
 
 async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: CallDecision | None) -> CallDecision:
-    """Decide on a checked call; `earlier` is what was decided on it before, by a person perhaps.
+    """Decide on a checked call; `earlier` is what was decided on it before, by the user perhaps.
 
-    A person's no stands. A person's yes answers whatever would ask about the same call again, and overrules no denial.
+    The user's no stands. The user's yes answers whatever would ask about the same call again, and overrules no denial.
     """
     if earlier is not None and earlier.by == "user" and earlier.behavior is _DENY:
         return earlier
-    found = await _effective(agent, prepared)
-    asked = digest(prepared.name, prepared.input)
-    if found.behavior is _DENY:
-        why = found.message or found.decision_reason
+    verdict = await _stricter_verdict(agent, prepared)
+    call_digest = digest(prepared.name, prepared.input)
+    if verdict.behavior is _DENY:
+        why = verdict.message or verdict.decision_reason
         if earlier is None or earlier.by != "user":
             return CallDecision(_DENY, message=why)
         return CallDecision(_DENY, message=why, digest=earlier.digest, original_input=earlier.original_input)
-    if earlier is not None and earlier.by == "user" and earlier.digest == asked:
+    if earlier is not None and earlier.by == "user" and earlier.digest == call_digest:
         decision = earlier
-    elif found.behavior is _ASK:
+    elif verdict.behavior is _ASK:
         return CallDecision(
             _ASK,
-            message=found.message or found.decision_reason,
-            digest=asked,
+            message=verdict.message or verdict.decision_reason,
+            digest=call_digest,
             waits_for="user",
             asked_at=agent.run.now(),
-            suggested_rules=[] if found.bypass_immune else found.suggested_rules,
+            suggested_rules=[] if verdict.bypass_immune else verdict.suggested_rules,
         )
     else:
-        decision = CallDecision(_ALLOW, message=found.message)
+        decision = CallDecision(_ALLOW, message=verdict.message)
     if prepared.tool.is_external_tool:
-        decision.digest, decision.waits_for, decision.asked_at = asked, "external", agent.run.now()
+        decision.digest, decision.waits_for, decision.asked_at = call_digest, "external", agent.run.now()
     return decision
 
 
-async def _effective(agent: ReplyingAgent, prepared: PreparedCall) -> PermissionDecision:
+async def _stricter_verdict(agent: ReplyingAgent, prepared: PreparedCall) -> PermissionDecision:
     """Return the stricter of what the engine says and what the layers make of it."""
     run, chain, tool = agent.run, agent.chains.on_check_permission, prepared.tool
     tool_input = parse_arguments(prepared.input)
     engine = await decide(tool, tool_input, agent.state.permission_context, prepared.effective_input)
     if chain is check_permission:
         return engine
+    # The core of the chain gives it back, if the layers ask about this very call.
     run.progress.checked = tool, tool_input, engine
     call = copy_block(prepared.tool_call)
-    said = await chain(agent, tool_call=call, tool=tool, tool_input=parse_arguments(prepared.input))
-    return combine(engine, said, agent.state.permission_context.mode)
+    # Parsed once more, since a layer may change what it is given.
+    by_layers = await chain(agent, tool_call=call, tool=tool, tool_input=parse_arguments(prepared.input))
+    return combine(engine, by_layers, agent.state.permission_context.mode)
 
 
 def denial(decision: CallDecision) -> ToolResponse:
     """Return the result of a call that was denied."""
-    by = "A person denied this call" if decision.by == "user" else "This call is not permitted"
+    by = "The user denied this call" if decision.by == "user" else "This call is not permitted"
     return failure(f"{by}: {decision.message}" if decision.message else f"{by}.", ToolResultState.DENIED)

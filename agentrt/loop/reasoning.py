@@ -90,7 +90,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
         conversation.model_calls = calls + 1
         if not calls % _CALLS_PER_CHECKPOINT:
             await checkpoint()
-        answer = await _ask(agent, run, tool_choice)
+        answer = await _ask_model(agent, run, tool_choice)
         decode = decoder.feed
     if isinstance(answer, ChatResponse):
         for event in _record_all(recorder, decoder.decode_answer(answer)):
@@ -142,7 +142,7 @@ async def _ask_in_background(
     mailbox = run.mailbox
 
     async def ask() -> ChatResponse | None:
-        answer = await _ask(agent, run, tool_choice)
+        answer = await _ask_model(agent, run, tool_choice)
         if isinstance(answer, ChatResponse):
             return answer
         async with aclosing(answer):
@@ -184,7 +184,7 @@ def forget_attempt(run: Run) -> list[AgentEvent]:
     return [ModelCallRetryEvent("the round was started again", block_ids=dropped, reply_id=run.id)] if dropped else []
 
 
-async def _ask(agent: ReplyingAgent, run: Run, tool_choice: ToolChoice | None) -> ModelResult:
+async def _ask_model(agent: ReplyingAgent, run: Run, tool_choice: ToolChoice | None) -> ModelResult:
     """Assemble the request and send it through on_model_call."""
     prompt, chains = agent.system_prompt, agent.chains
     if chains.on_system_prompt is not system_prompt:  # whose core gives back what it gets
@@ -236,13 +236,13 @@ def _narrow(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[J
 
 def _settle_tools(agent: ReplyingAgent, tools: OfferedTools, tool_choice: ToolChoice | None) -> list[JSONSchema]:
     """Return the tools that the model is shown, and make those that layers have added callable in this round."""
-    run, conversation, shown = agent.run, agent.conversation, _narrow(tools, tool_choice)
+    run, conversation, offered = agent.run, agent.conversation, _narrow(tools, tool_choice)
     if not run.is_internal and (tools.added or conversation.round_toolkit is not None):
-        names = {schema["function"]["name"] for schema in shown}
+        names = {schema["function"]["name"] for schema in offered}
         added = [tool for name, tool in (tools.added or {}).items() if name in names]
         conversation.round_toolkit = run.progress.lasting_toolkit.with_tools(added, override=True) if added else None
         run.toolkit = conversation.round_toolkit or run.progress.lasting_toolkit
-    return shown
+    return offered
 
 
 def known_tools(agent: ReplyingAgent) -> Toolkit:

@@ -1,8 +1,8 @@
-"""Answers that must have a form: the model gives them through a tool that exists for one reply only."""
+"""Answers of a given structure: the model gives them through a tool that exists for one reply only."""
 
 from contextlib import suppress
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import BaseModel, PydanticUserError, ValidationError
 from pydantic_core import from_json, to_json
@@ -17,33 +17,34 @@ from agentrt.types import JSONSchema
 
 __all__ = ["require_structured_output", "toolkit_for_reply", "validate_schema"]
 
-_MOST_ERRORS = 5
+_MAX_ERRORS = 5
+_TAKEN = "The answer was taken."
 
 
-def validate_schema(structured_schema: Any) -> None:
-    """Raise `InvalidInputError` for what describes no form."""
+def validate_schema(structured_schema: object) -> None:
+    """Raise `InvalidInputError` for a value that does not describe a structure; `None` describes any."""
     if structured_schema is not None:
-        _schema_of(structured_schema)
+        _json_schema(structured_schema)
 
 
-def require_structured_output(agent: ReplyingAgent, context: ReplyContext, structured_schema: Any) -> None:
-    """Have the reply end with an answer of that form, `None` for any."""
+def require_structured_output(agent: ReplyingAgent, context: ReplyContext, structured_schema: object) -> None:
+    """Make the reply end with an answer of that structure, `None` for any."""
     if structured_schema is None:
         return
-    context.structured = StructuredTask(_schema_of(structured_schema))
-    form = structured_schema if _is_model(structured_schema) else None
-    agent.run.toolkit = agent.run.progress.lasting_toolkit = _extended(
-        agent.toolkit, _StructuredOutput(context.structured, form)
+    context.structured = StructuredTask(_json_schema(structured_schema))
+    model_class = structured_schema if _is_model_class(structured_schema) else None
+    agent.run.toolkit = agent.run.progress.lasting_toolkit = _add_answer_tool(
+        agent.toolkit, _StructuredOutput(context.structured, model_class)
     )
 
 
 def toolkit_for_reply(agent: ReplyingAgent, context: ReplyContext) -> Toolkit:
-    """Return the tools of a reply that is taken up again; of the form, its JSON schema is what is left."""
+    """Return the tools of a reply that is resumed; of a pydantic class, its JSON schema is what was saved."""
     task = context.structured
-    return agent.toolkit if task is None else _extended(agent.toolkit, _StructuredOutput(task, None))
+    return agent.toolkit if task is None else _add_answer_tool(agent.toolkit, _StructuredOutput(task, None))
 
 
-def _extended(toolkit: Toolkit, tool: ToolBase) -> Toolkit:
+def _add_answer_tool(toolkit: Toolkit, tool: ToolBase) -> Toolkit:
     if toolkit.get(STRUCTURED_OUTPUT) is not None:
         raise UsageError(
             f"structured_schema needs the name {STRUCTURED_OUTPUT!r} for a tool of its own, but the toolkit has a tool "
@@ -52,30 +53,26 @@ def _extended(toolkit: Toolkit, tool: ToolBase) -> Toolkit:
     return toolkit.with_tools([tool])
 
 
-def _is_model(value: Any) -> bool:
+def _is_model_class(value: object) -> TypeGuard[type[BaseModel]]:
     return isinstance(value, type) and issubclass(value, BaseModel)
 
 
-def _schema_of(structured_schema: Any) -> JSONSchema:
-    """Return the JSON schema of the form, as a copy."""
+def _json_schema(structured_schema: object) -> JSONSchema:
+    """Return the JSON schema, as a copy of which every keyword can be checked; raises for one that cannot be used."""
+    is_model_class = _is_model_class(structured_schema)
     try:
-        schema = structured_schema.model_json_schema() if _is_model(structured_schema) else structured_schema
-        copy = from_json(to_json(schema)) if isinstance(schema, dict) else None
+        given = structured_schema.model_json_schema() if _is_model_class(structured_schema) else structured_schema
+        schema: JSONSchema | None = from_json(to_json(given)) if isinstance(given, dict) else None
     except (PydanticUserError, ValueError) as error:  # a field or value that JSON cannot hold
         why = str(error).partition("\n")[0]
         raise InvalidInputError(f"structured_schema {structured_schema!r:.200} has no JSON schema: {why}") from error
-    if copy is None or copy.get("type", "object") != "object" or not isinstance(copy.get("properties", {}), dict):
+    if schema is None or schema.get("type", "object") != "object" or not isinstance(schema.get("properties", {}), dict):
         raise InvalidInputError(
             f"structured_schema must be a pydantic model class or a JSON schema of an object, such as "
             f'{{"type": "object", "properties": {{"answer": {{"type": "string"}}}}}}, not {structured_schema!r:.200}; '
             f"a list or a number goes into a property"
         )
-    return _require_checkable(copy, structured_schema)
-
-
-def _require_checkable(schema: JSONSchema, structured_schema: Any) -> JSONSchema:
-    """Return a schema whose every keyword can be checked; raises `InvalidInputError` for one that cannot be used."""
-    if _is_model(structured_schema):
+    if is_model_class:
         with suppress(SchemaError):
             CompiledSchema(schema)
             return schema
@@ -92,8 +89,11 @@ def _drop_patterns(schema: Any) -> Any:
         return [_drop_patterns(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {name: part for name, part in schema.items() if name != "pattern" or not isinstance(part, str)}
-    return {name: _drop_patterns(part) for name, part in kept.items()}
+    return {
+        name: _drop_patterns(part)
+        for name, part in schema.items()
+        if name != "pattern" or not isinstance(part, str)  # a property may be named so as well
+    }
 
 
 class _StructuredOutput(ToolBase):
@@ -103,46 +103,47 @@ class _StructuredOutput(ToolBase):
     is_concurrency_safe = False
     is_read_only = True
 
-    def __init__(self, task: StructuredTask, form: type[BaseModel] | None) -> None:
+    def __init__(self, task: StructuredTask, model_class: type[BaseModel] | None) -> None:
         self.input_schema = task.schema
         self._task = task
-        self._form = form
+        self._model_class = model_class
 
-    async def call(self, /, **answer: Any) -> str:  # the form may have a property `self`
-        self._task.output = self._checked(answer)
-        return "The answer was taken."
-
-    def _checked(self, answer: dict[str, Any]) -> dict[str, Any]:
-        if self._form is None:
-            filled: dict[str, Any] = _with_defaults(answer, self._task.schema, self._task.schema)
-            return filled
+    async def call(self, /, **answer: Any) -> str:  # the structure may have a property `self`
+        if self._model_class is None:
+            self._task.output = _add_defaults(answer, self._task.schema, self._task.schema)
+            return _TAKEN
         try:
-            return self._form.model_validate_json(to_json(answer)).model_dump(mode="json", by_alias=True)
+            output = self._model_class.model_validate_json(to_json(answer))
         except ValidationError as error:
-            problems = error.errors(include_url=False, include_context=False, include_input=False)[:_MOST_ERRORS]
-            told = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'the answer'}: {each['msg']}" for each in problems)
-            raise ToolError(f"the answer does not fit: {told}") from None
+            problems = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]
+            text = "; ".join(
+                f"{'.'.join(map(str, problem['loc'])) or 'the answer'}: {problem['msg']}" for problem in problems
+            )
+            raise ToolError(f"the answer does not fit: {text}") from None
+        self._task.output = output.model_dump(mode="json", by_alias=True)
+        return _TAKEN
 
 
-def _with_defaults(value: Any, schema: Any, root: JSONSchema) -> Any:
+def _add_defaults(value: Any, schema: object, root: JSONSchema) -> Any:
     """Return the value with what its JSON schema says of the properties that it lacks."""
-    schema = _resolved(schema, root)
+    resolved = _resolve_schema(schema, root)
     if isinstance(value, list):
-        return [_with_defaults(each, schema.get("items", {}), root) for each in value]
-    properties = schema.get("properties", {})
+        return [_add_defaults(item, resolved.get("items", {}), root) for item in value]
+    properties = resolved.get("properties", {})
     if not isinstance(value, dict) or not isinstance(properties, dict):
         return value
-    filled = {name: _with_defaults(each, properties.get(name, {}), root) for name, each in value.items()}
-    for name, each in properties.items():
-        if name not in filled and isinstance(each, dict) and "default" in each:
-            filled[name] = deepcopy(each["default"])
-    return filled
+    complete = {name: _add_defaults(item, properties.get(name, {}), root) for name, item in value.items()}
+    for name, part in properties.items():
+        if name not in complete and isinstance(part, dict) and "default" in part:
+            complete[name] = deepcopy(part["default"])
+    return complete
 
 
-def _resolved(schema: Any, root: JSONSchema) -> dict[str, Any]:
+def _resolve_schema(schema: object, root: JSONSchema) -> JSONSchema:
+    """Return the schema behind a reference, or the one that `null` may take the place of."""
     if isinstance(schema, dict):
-        variants = [each for each in schema.get("anyOf") or [] if each != {"type": "null"}]
-        if len(variants) == 1:  # what may be left out
+        variants = [variant for variant in schema.get("anyOf") or [] if variant != {"type": "null"}]
+        if len(variants) == 1:  # an optional value
             schema = variants[0]
     reference = schema.get("$ref") if isinstance(schema, dict) else None
     if isinstance(reference, str) and reference.startswith("#/$defs/"):

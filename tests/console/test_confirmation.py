@@ -58,7 +58,7 @@ def test_each_call_is_asked_about_and_a_reason_reaches_the_model(tmp_path):
         '[question] may it run remove {"path": "/a"}? y, n, or say why not',
         '[question] may it run remove {"path": "/b"}? y, n, or say why not',
     ]
-    assert "TOLD /a is gone | A person denied this call: keep that one" in lines
+    assert "TOLD /a is gone | The user denied this call: keep that one" in lines
     assert "bye" in lines
 
 

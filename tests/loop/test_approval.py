@@ -490,7 +490,7 @@ async def test_feedback_reaches_the_model_with_the_result():
     await agent.reply(no(agent, "2", feedback="that one is mine"))
     outputs = {each.id: [part.text for part in each.output] for each in results_of(agent).values()}
     assert outputs["1"] == ["rm /a", "[The user adds: but be careful]"]
-    assert outputs["2"] == ["A person denied this call: that one is mine"]
+    assert outputs["2"] == ["The user denied this call: that one is mine"]
     told = json.dumps([each.to_json() for each in agent.model.calls[-1].messages])
     assert "be careful" in told
     assert "that one is mine" in told
