@@ -12,7 +12,6 @@ from pydantic_core import from_json, to_json
 
 from agentrt.block import (
     Base64Source,
-    ContentBlock,
     DataBlock,
     HintBlock,
     ProviderBlock,
@@ -182,7 +181,12 @@ def mend_message(message: Msg) -> Msg:
         if (whole := whole_characters(content)) is not content:
             changes["content"] = whole
     elif isinstance(content, list):
-        changes |= _mended_content(content)
+        try:
+            blocks = [mend_block(block) for block in content]
+        except ValueError as error:
+            raise ValueError(f"it holds {error}") from None
+        if any(new is not old for new, old in zip(blocks, content, strict=True)):
+            changes["content"] = blocks
     else:
         raise ValueError(f"its content is {repr_of(content, 100)}: it must be a str or a list of blocks")
     _refuse_unsavable_fields(message)
@@ -199,14 +203,6 @@ def is_plain_message(message: Msg) -> bool:
     if message.metadata.__class__ is not dict or message.created_at.__class__ is not int:
         return False
     return content.isascii() and name.isascii() and id.isascii()
-
-
-def _mended_content(content: list[ContentBlock]) -> JSONObject:
-    try:
-        blocks = [mend_block(block) for block in content]
-    except ValueError as error:
-        raise ValueError(f"it holds {error}") from None
-    return {"content": blocks} if any(new is not old for new, old in zip(blocks, content, strict=True)) else {}
 
 
 def _refuse_unsavable_fields(message: Msg) -> None:

@@ -215,8 +215,10 @@ class Msg(InProcess, Strict):
         that reply; `REPLY_RESUMED` also replaces what was applied before it. An event that names a block which this
         message does not have raises `ValueError`.
         """
-        if event.reply_id != self.id and not (event.__class__ in _OPENING_EVENTS and _is_unused(self)):
-            return self
+        if event.reply_id != self.id:
+            is_unused = not self.content and self.usage is None and self.finished_reason is None
+            if not is_unused or event.__class__ not in _OPENING_EVENTS:
+                return self
         apply = APPLY.get(event.__class__)
         if apply is not None:
             apply(self, event)
@@ -231,10 +233,6 @@ def _check_types(block_type: Any) -> Sequence[str]:
         if name not in _BLOCK_TYPES:
             raise ValueError(f"the block type {name!r} does not exist: the types are {', '.join(_BLOCK_TYPES)}")
     return types
-
-
-def _is_unused(msg: Msg) -> bool:
-    return not msg.content and msg.usage is None and msg.finished_reason is None
 
 
 def UserMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg:

@@ -89,13 +89,12 @@ def user_frames_of(error: BaseException, message_of: Callable[[BaseException], s
         chain.append(cause)
         hidden = cause.__cause__ is not None or cause.__suppress_context__
         cause = cause.__cause__ if hidden else cause.__context__
-    return "\n".join(_describe_error_for_log(one, message_of) for one in reversed(chain))
-
-
-def _describe_error_for_log(error: BaseException, message_of: Callable[[BaseException], str] | None) -> str:
-    frames = "".join(traceback.format_tb(_skip_runtime_frames(error.__traceback__)))
-    message = message_of(error) if message_of else ""
-    return f"{frames}{type(error).__name__}{': ' if message else ''}{message}"
+    descriptions = []
+    for link in reversed(chain):
+        frames = "".join(traceback.format_tb(_skip_runtime_frames(link.__traceback__)))
+        message = message_of(link) if message_of else ""
+        descriptions.append(f"{frames}{type(link).__name__}{': ' if message else ''}{message}")
+    return "\n".join(descriptions)
 
 
 def _skip_runtime_frames(frames: TracebackType | None) -> TracebackType | None:

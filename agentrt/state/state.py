@@ -1,6 +1,6 @@
 """What survives a process: the conversation so far, and the reply in progress."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -278,28 +278,21 @@ def _unserializable(state: AgentState) -> SessionUnserializable:
 
 
 def _find_culprit(state: AgentState) -> str:
-    for path in _parts_of_state(state):
-        if not _is_sound_part(state, path):
-            field, *rest = path
-            if field == "middleware_data" and rest:
-                return f"the data of the middleware {rest[0]!r:.100}"
-            return "".join([f"its {field}", *(f"[{key}]" for key in rest)])
-    return "it"
-
-
-def _is_sound_part(state: AgentState, path: tuple[Any, ...]) -> bool:
-    field, *rest = path
-    with suppress(ValueError, TypeError):
-        return _is_loadable(_dump_state(state, include={field: set(rest)} if rest else {field}))
-    return False
-
-
-def _parts_of_state(state: AgentState) -> Iterator[tuple[Any, ...]]:
+    # From the smallest parts to the largest, so that the first one that cannot be saved says the most.
+    parts: list[tuple[Any, ...]] = []
     if isinstance(state.middleware_data, dict):
-        yield from (("middleware_data", key) for key in state.middleware_data)
+        parts += [("middleware_data", key) for key in state.middleware_data]
     if isinstance(state.context, list):
-        yield from (("context", index) for index in range(len(state.context)))
-    yield from ((field,) for field in AgentState.__dataclass_fields__)
+        parts += [("context", index) for index in range(len(state.context))]
+    parts += [(field,) for field in AgentState.__dataclass_fields__]
+    for name, *rest in parts:
+        with suppress(ValueError, TypeError):
+            if _is_loadable(_dump_state(state, include={name: set(rest)} if rest else {name})):
+                continue
+        if name == "middleware_data" and rest:
+            return f"the data of the middleware {rest[0]!r:.100}"
+        return "".join([f"its {name}", *(f"[{key}]" for key in rest)])
+    return "it"
 
 
 def _dump_state(state: AgentState, **options: Any) -> bytes:

@@ -147,18 +147,18 @@ _unique_keys_decoder = json.JSONDecoder(object_pairs_hook=_object_of_unique_keys
 
 
 def _describe_errors(errors: list[ErrorDetails]) -> str:
-    problems = [_describe_one(error) for error in errors[:_MAX_PROBLEMS]]
+    problems = []
+    for error in errors[:_MAX_PROBLEMS]:
+        where = ".".join(str(part) for part in error["loc"])
+        if error["type"] == "missing":
+            problems.append(f"argument {where!r} is missing")
+        elif error["type"] == "extra_forbidden":
+            problems.append(f"argument {short_repr(where)} is unknown")  # cut, since the model chose the name
+        elif error["msg"].startswith("Input should "):
+            wish = error["msg"].removeprefix("Input ")
+            problems.append(f"argument {where!r} {wish}, not {short_repr(error['input'])}")
+        else:
+            problems.append(f"argument {where!r} is refused: {error['msg']}")
     if len(errors) > _MAX_PROBLEMS:
         problems.append(f"and {len(errors) - _MAX_PROBLEMS} more")
     return "; ".join(problems)
-
-
-def _describe_one(error: ErrorDetails) -> str:
-    where = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "missing":
-        return f"argument {where!r} is missing"
-    if error["type"] == "extra_forbidden":
-        return f"argument {short_repr(where)} is unknown"
-    if error["msg"].startswith("Input should "):
-        return f"argument {where!r} {error['msg'].removeprefix('Input ')}, not {short_repr(error['input'])}"
-    return f"argument {where!r} is refused: {error['msg']}"

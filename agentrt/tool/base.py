@@ -39,7 +39,7 @@ class ToolBase:
     input_schema: JSONSchema
 
     is_concurrency_safe: bool = True
-    """Whether it may run beside other tools of the same round."""
+    """Whether it may run at the same time as other tools of its round."""
 
     is_read_only: bool = False
     """Whether it leaves the world as it was; unless a rule or `ask` says otherwise, it then runs in every mode."""
@@ -170,8 +170,7 @@ class ToolBase:
 def call_plan_of(tool: ToolBase) -> CallPlan:
     """Return how to call the tool; worked out on first use."""
     plan = tool._plan
-    # On first use, since a subclass need not call this class's constructor.
-    if plan is None:
+    if plan is None:  # not in the constructor, which a subclass need not call
         plan = tool._plan = tool._make_call_plan()
     return plan
 

@@ -33,7 +33,7 @@ _CROSSED_SCOPES = (
 
 ToolResult = ToolChunk | ToolResponse
 _StreamEnding = tuple[str, ToolResultState]
-_NO_FINISHEDING: _StreamEnding = ("", ToolResultState.SUCCESS)
+_SUCCESSFUL_ENDING: _StreamEnding = ("", ToolResultState.SUCCESS)
 
 
 @dataclass(slots=True)
@@ -213,7 +213,7 @@ class _ToolStream:
             self.ending = _inner_cancellation(self._prepared), ToolResultState.ERROR
             return None
         if item is _NO_MORE_OUTPUT or item is _TIMED_OUT:
-            self.ending = _NO_FINISHEDING if item is _NO_MORE_OUTPUT else _timeout(self._prepared, self._in_thread)
+            self.ending = _SUCCESSFUL_ENDING if item is _NO_MORE_OUTPUT else _timeout(self._prepared, self._in_thread)
             return None
         try:
             return self.output.add(item)
