@@ -26,6 +26,7 @@ _REMEDY = {
 
 def overrides(middleware: object, base: type, hook: str) -> bool:
     """Say whether the middleware's class has its own version of the hook."""
+    # Compared as functions, so that a mixin's counts, and a class can take an override back with `on_x = Base.on_x`.
     return getattr(type(middleware), hook) is not getattr(base, hook)
 
 
@@ -52,6 +53,7 @@ def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequ
             raise MiddlewareConfigError(
                 f"{spec.name} has {depth} layers, but {MAX_LAYERS} is the most: merge middlewares, or split the agent"
             )
+    # Only checked, never used to reorder: the list says which layer is where, and a reader must be able to trust it.
     for place, middleware in enumerate(middlewares):
         _check_position(place, middleware, middlewares)
         _check_order(place, middleware, middlewares)
@@ -72,6 +74,7 @@ def _check_instance(middleware: object, base: type) -> None:
 def _check_names(cls: type, base: type, table: Sequence[HookSpec]) -> None:
     hooks = [spec.name for spec in table]
     for name in dir(cls):
+        # Whatever begins like a hook: a misspelt one would never run, and nothing would say so.
         if name.startswith("on_") and name not in hooks and not hasattr(base, name) and callable(getattr(cls, name)):
             matches = get_close_matches(name, hooks, 1)
             hint = f"did you mean {matches[0]}?" if matches else "rename the method, or put an underscore before it."

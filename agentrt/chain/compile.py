@@ -118,7 +118,7 @@ def _stream_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> 
     # One for all layers of the hook: a class that one of them may pass on, all of them may.
     checks: CheckedClasses = tuple((key, set()) for key in spec.keys)
     for layer in reversed(layers):
-        step = _stream_layer(spec, layer, step, checks)
+        step = _stream_step(spec, layer, step, checks)
     origins = origins_of(core, layers)
     item_types, terminal = spec.item_types, spec.terminal
     item_classes: set[type] = set()  # which have passed the check, for a cheaper look at each item
@@ -157,7 +157,7 @@ def _stream_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> 
     return entry
 
 
-class _StreamHandler:
+class _StreamNextHandler:
     """The `next_handler` of one layer in one entry into the chain of a stream hook.
 
     The layer gets the inner stream itself, so that an item passes one generator per layer. The price is that nothing of
@@ -183,11 +183,11 @@ class _StreamHandler:
             self.owner.abandoned.append((self.place, opened[self.place]))
 
 
-def _stream_layer(spec: HookSpec, layer: Layer, inner: StreamStep, checks: CheckedClasses) -> StreamStep:
+def _stream_step(spec: HookSpec, layer: Layer, inner: StreamStep, checks: CheckedClasses) -> StreamStep:
     hook = layer.hook
     key_count = len(checks)
 
-    class NextHandler(_StreamHandler):
+    class NextHandler(_StreamNextHandler):
         # A class for each layer, since reading a variable of the closure is cheaper than an attribute.
         __slots__ = ()
 
@@ -256,16 +256,16 @@ def _wrong_call(spec: HookSpec, layer: Layer, args: tuple[object, ...]) -> Chain
 
 
 def _call_again(
-    spec: HookSpec, layer: Layer, inner: StreamStep, handler: _StreamHandler, values: Values
+    spec: HookSpec, layer: Layer, inner: StreamStep, handler: _StreamNextHandler, values: Values
 ) -> AsyncIterator[object]:
     """Return a stream that takes the place of that of the layer's last call."""
     refusal = running_stream(layer, spec)
     if getattr(handler.inner_stream, "ag_running", False):
         raise refusal
-    itself: list[weakref.ref[AsyncIterator[object]]] = []
-    stream = _replace_stream(inner, refusal, handler.agent, values, handler.owner, handler.place, itself)
+    weak_self: list[weakref.ref[AsyncIterator[object]]] = []
+    stream = _replace_stream(inner, refusal, handler.agent, values, handler.owner, handler.place, weak_self)
     handler.inner_stream = stream
-    itself.append(weakref.ref(stream))
+    weak_self.append(weakref.ref(stream))
     return stream
 
 
@@ -276,16 +276,16 @@ async def _replace_stream(
     values: Values,
     owner: Owner,
     place: int,
-    itself: list[weakref.ref[AsyncIterator[object]]],
+    weak_self: list[weakref.ref[AsyncIterator[object]]],
 ) -> AsyncIterator[object]:
     """Close the stream of an earlier call with everything under it, then take its place.
 
-    `itself` holds this generator, weakly: a plain reference would keep it, and with it the layer's frame, alive.
+    `weak_self` holds this generator, weakly: a plain reference would keep it, and with it the layer's frame, alive.
     """
-    if owner.is_reading(place):
+    if owner.is_running_from(place):
         raise refusal
     await owner.close_from(place)
-    owner.opened.append(itself[0]())
+    owner.opened.append(weak_self[0]())
     stream = inner(agent, values, owner)
     owner.opened.append(stream)
     async for item in stream:
@@ -315,7 +315,7 @@ def _call_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Fu
     inner_layer: Layer | None = None  # of which the next one checks the result; `None` stands for the core
     checks: CheckedClasses = tuple((key, set()) for key in spec.keys)
     for depth, layer in reversed(list(enumerate(layers))):
-        step = _call_layer(spec, layer, depth, step, checks, partial(check, inner_layer, depth + 1))
+        step = _call_step(spec, layer, depth, step, checks, partial(check, inner_layer, depth + 1))
         inner_layer = layer
     origins = origins_of(core, layers)
 
@@ -340,7 +340,7 @@ def _call_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Fu
     return entry
 
 
-def _call_layer(
+def _call_step(
     spec: HookSpec,
     layer: Layer,
     depth: int,
@@ -372,11 +372,11 @@ def _call_layer(
             if running:
                 raise running_call(layer, spec)
             try:
-                is_further, running = running is not None, True
-                if is_further:
+                is_repeated, running = running is not None, True
+                if is_repeated:
                     # The streams of the last call are closed first, so that what they hold is free for this one.
                     place = owner.place_below(depth)
-                    if owner.is_reading(place):
+                    if owner.is_running_from(place):
                         raise running_stream(layer, spec)
                     await owner.close_from(place)
                 result = await inner(agent, overrides, owner)

@@ -14,6 +14,7 @@ __all__ = ["ExplainFormat", "explain"]
 
 ExplainFormat = Literal["text", "json", "mermaid"]
 
+# What `explain("json")` writes. Two are not written as classes, since `class` is a key of them.
 _LayerDescription = TypedDict(
     "_LayerDescription", {"class": str, "key": str, "where": str, "because": NotRequired[list[str]]}
 )

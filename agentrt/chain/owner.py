@@ -36,7 +36,7 @@ class Owner:
         self.origin_by_code: Origins = {}
         self.depths: list[int] = []
 
-    def is_reading(self, place: int) -> bool:
+    def is_running_from(self, place: int) -> bool:
         """Say whether one of the streams from `place` on is running at this moment, so that it cannot be closed."""
         return any(getattr(stream, "ag_running", False) for stream in self.opened[place:])
 

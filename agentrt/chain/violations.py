@@ -30,6 +30,7 @@ _CALL = {
     "call": "`return await next_handler(**input_kwargs)`",
 }
 _HOW_TO_PASS_ON = f": a stream is passed on item by item, with {_CALL['stream']}"
+# What Python calls `next_handler` or what it returned, in its message about a use as the other kind.
 _MISUSED_KINDS = {"stream": ("async_generator",), "call": ("coroutine", "function")}
 
 
