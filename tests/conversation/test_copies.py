@@ -108,7 +108,7 @@ async def test_hooks_go_along_and_those_registered_later_do_not(copied):
 
 
 @pytest.mark.parametrize("copied", COPIES)
-async def test_a_copy_is_in_no_hub_and_shows_nothing_to_those_who_look_at_the_original(copied):
+async def test_a_copy_has_no_subscribers_and_no_message_queue(copied):
     agent, listener = Counter("one"), Counter("listener")
     agent.reset_subscribers("hub", [listener])
     agent.set_msg_queue_enabled(True)
@@ -169,7 +169,7 @@ async def test_the_copy_of_an_agent_answers_as_itself(copied, kind):
     assert other.state.middleware_data["Noting"]["replies"] == 2
 
 
-async def test_a_shallow_copy_of_an_agent_is_the_same_conversation_and_a_deep_one_another():
+async def test_a_shallow_copy_shares_the_conversation_a_deep_one_not():
     agent = Agent("tester", model=ScriptedChatModel(["one", "two", "three"]))
     same, another = copy.copy(agent), copy.deepcopy(agent)
     assert same.state is agent.state

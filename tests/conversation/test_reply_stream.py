@@ -65,7 +65,7 @@ async def test_reply_call_and_stream_give_the_same_message():
     assert {message.finished_reason for message in (streamed, replied, called)} == {"completed"}
 
 
-async def test_leaving_the_block_closes_the_model_stream_in_the_same_task():
+async def test_leaving_the_block_closes_the_stream_in_the_same_task():
     log = []
 
     class Model(type(agent_of([]).model)):
@@ -88,7 +88,7 @@ async def test_leaving_the_block_closes_the_model_stream_in_the_same_task():
     assert agent.state.last_reply.finished_reason == "interrupted"
 
 
-async def test_a_break_out_of_a_plain_loop_stops_three_running_tools_and_the_next_reply_answers():
+async def test_a_plain_break_stops_tools_and_the_next_reply_answers():
     tools = Running()
     agent = agent_of([[call(n, "wait") for n in "123"], "next"], tools.wait)
     started = 0
@@ -103,7 +103,7 @@ async def test_a_break_out_of_a_plain_loop_stops_three_running_tools_and_the_nex
     assert [result.state for result in results] == [ToolResultState.INTERRUPTED] * 3
 
 
-async def test_an_error_in_the_readers_own_body_stops_the_tools_as_well():
+async def test_an_error_in_the_readers_own_body_stops_the_tools_too():
     tools = Running()
     agent = agent_of([[call("1", "wait")], "next"], tools.wait)
 
@@ -185,7 +185,7 @@ async def test_replies_that_wait_are_served_in_the_order_they_came():
     assert waiting == ["second", "third", "fourth"]
 
 
-async def test_a_waiting_reply_that_is_cancelled_gives_its_turn_to_the_next():
+async def test_a_waiting_reply_that_is_cancelled_passes_its_turn_on():
     agent = agent_of(["hello"], when_busy="wait")
     answers: list[Msg] = []
 
@@ -315,7 +315,7 @@ def test_every_attribute_tells_of_a_missing_super_init(name):
         (CustomEvent("a"), InvalidInputError, "not an event"),
     ],
 )
-async def test_input_that_no_agent_takes_is_refused_before_anything_happens(inputs, error, words):
+async def test_input_that_no_agent_takes_is_refused_at_once(inputs, error, words):
     agent = agent_of(["hello"])
     with pytest.raises(error, match=re.escape(words)):
         await agent.reply(inputs)
@@ -333,7 +333,7 @@ async def test_the_callers_message_and_the_states_share_nothing():
     assert agent.state.context[0].get_text_content() == "before"
 
 
-async def test_observed_messages_are_in_front_of_the_model_at_the_next_reply():
+async def test_the_next_request_holds_what_was_observed():
     agent = agent_of(["hello"])
     await agent.observe([UserMsg("ann", "It rains."), UserMsg("bob", "It pours.")])
     await agent.reply(None)
@@ -392,7 +392,7 @@ async def test_an_agent_closes_its_model():
     assert closed == [True]
 
 
-def test_run_sync_closes_the_model_in_the_event_loop_that_it_ran_in():
+def test_run_sync_closes_the_model_in_its_own_event_loop():
     agent = agent_of(["hello"])
     loops = []
 
@@ -445,7 +445,7 @@ async def test_two_agents_over_one_state_wait_for_each_other_in_order():
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_agents_over_one_state_wait_for_each_other_in_several_threads(backend):
+def test_agents_over_one_state_take_turns_across_threads(backend):
     are_in, may_go_on = threading.Semaphore(0), threading.Event()
 
     async def wait() -> str:
@@ -474,7 +474,7 @@ def test_agents_over_one_state_wait_for_each_other_in_several_threads(backend):
     assert [message.role for message in first.state.context] == ["user", "assistant"] * 3
 
 
-async def test_of_two_answers_through_two_agents_over_one_state_one_is_taken():
+async def test_of_two_answers_to_one_state_only_one_is_taken():
     ran: list[int] = []
 
     async def careful(a: int) -> str:
@@ -501,7 +501,7 @@ async def test_of_two_answers_through_two_agents_over_one_state_one_is_taken():
     assert [message.role for message in agent.state.context] == ["user", "assistant"]
 
 
-async def test_another_agent_over_the_state_interrupts_the_reply_in_progress():
+async def test_another_agent_over_the_state_can_interrupt_the_reply():
     tools = Running()
     agent = agent_of([[call("1", "wait")]], tools.wait)
     other = agent.with_state(agent.state)
@@ -514,7 +514,7 @@ async def test_another_agent_over_the_state_interrupts_the_reply_in_progress():
     assert [short(item) for item in await items_of(other, UserInterruptEvent(agent.reply_id))] == ["Msg"]
 
 
-async def test_a_state_is_copied_saved_and_compared_without_whose_turn_it_is():
+async def test_a_state_is_copied_saved_and_compared_without_its_lock():
     agent = agent_of(["one", "two", "three"])
     async with agent.reply_stream("go") as events:
         await anext(aiter(events))
@@ -624,7 +624,7 @@ class Gathering:
         await self._complete.wait()
 
 
-async def test_a_reply_that_the_last_line_of_a_test_drops_is_closed_before_the_gate_looks():
+async def test_a_reply_dropped_by_a_test_is_closed_before_the_check():
     async for _ in agent_of(["one two"], middlewares=[SlowToLeave()]).reply_stream("go"):
         break
 

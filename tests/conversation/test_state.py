@@ -26,7 +26,7 @@ class Witness(InMemoryStateStore):
         self.log.append("save")
 
 
-async def test_states_are_saved_after_input_before_tools_after_each_result_and_at_the_end():
+async def test_the_state_is_saved_at_each_of_the_four_save_points():
     store = Witness()
 
     async def note() -> str:
@@ -72,7 +72,7 @@ async def test_a_saved_conversation_continues_on_another_agent():
     assert numbers[0] == first.state.sequence + 1
 
 
-async def test_a_reply_that_a_dead_process_left_is_put_to_rest_by_the_next():
+async def test_a_reply_of_a_dead_process_is_closed_by_the_next_message():
     store = Witness()
     agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add, state_store=store)
     await agent.reply("go")
@@ -84,7 +84,7 @@ async def test_a_reply_that_a_dead_process_left_is_put_to_rest_by_the_next():
     assert [message.role for message in revived.state.context] == ["user", "assistant", "user", "assistant"]
 
 
-async def test_a_failed_reply_keeps_what_was_said_and_leaves_no_call_without_a_result():
+async def test_a_failed_reply_keeps_its_text_and_gives_calls_a_result():
     class Fail(MiddlewareBase):
         async def on_acting(self, agent, input_kwargs, next_handler):
             raise ValueError("broken")
@@ -105,7 +105,7 @@ async def test_a_failed_reply_keeps_what_was_said_and_leaves_no_call_without_a_r
     assert items[-1].error == agent.state.last_reply.error == "ValueError"
 
 
-async def test_a_failing_model_leaves_one_end_on_record_and_no_empty_message():
+async def test_a_failing_model_leaves_one_end_and_no_empty_message():
     agent = agent_of([RuntimeError("sk-secret"), "better"])
     with pytest.raises(RuntimeError, match="sk-secret"):
         await agent.reply("go")
@@ -122,7 +122,7 @@ async def test_the_partial_text_of_a_cut_stream_is_kept():
     assert agent.state.context[-1].finished_reason == "error"
 
 
-async def test_a_state_that_cannot_be_saved_stops_the_reply_before_its_tools_run():
+async def test_a_failed_save_stops_the_reply_before_its_tools_run():
     ran = []
 
     class Full(InMemoryStateStore):
@@ -142,7 +142,7 @@ async def test_a_state_that_cannot_be_saved_stops_the_reply_before_its_tools_run
     assert agent.state.reply_context is None
 
 
-async def test_an_abandoned_reply_is_saved_while_its_caller_is_being_cancelled():
+async def test_an_abandoned_reply_is_saved_under_a_cancellation():
     store = InMemoryStateStore()
     running = anyio.Event()
 
@@ -163,7 +163,7 @@ async def test_an_abandoned_reply_is_saved_while_its_caller_is_being_cancelled()
     assert saved.context[-1].get_content_blocks("tool_result")[0].state is ToolResultState.INTERRUPTED
 
 
-async def test_a_middlewares_data_of_a_conversation_is_saved_and_of_a_reply_is_not():
+async def test_data_of_a_conversation_is_saved_data_of_a_reply_is_not():
     class Count(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             agent.state_of(self).setdefault("replies", 0)

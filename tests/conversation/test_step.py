@@ -136,14 +136,14 @@ def test_deciding_changes_nothing_and_decides_alike_each_time(reply):
 
 @given(replies())
 @settings(deadline=None)
-def test_only_the_last_request_is_made_without_tools_and_with_a_hint(reply):
+def test_only_the_last_request_has_no_tools_and_a_hint(reply):
     step = next_step(reply)
     if isinstance(step, Reason):
         assert (step.tool_choice is None) == (reply.cur_iter < reply.max_iters)
         assert (hint(reply) is None) == (step.tool_choice is None)
 
 
-def test_the_hint_of_the_last_request_says_what_is_used_up_and_what_to_do():
+def test_the_last_hint_says_what_is_used_up_and_what_to_do():
     assert hint(reply_of(done=2)) is None
     assert hint(reply_of(done=3)) == (
         "All 3 rounds of this reply are used up. Do not call any more tools: say in words what you found, and give "

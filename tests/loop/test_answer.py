@@ -127,7 +127,7 @@ async def test_a_short_circuit_is_announced_shown_and_kept(content):
     assert isinstance(items[0], ReplyStartEvent)
 
 
-async def test_a_message_that_a_layer_gives_again_and_again_is_not_changed():
+async def test_a_message_that_a_layer_returns_again_is_not_changed():
     cached = AssistantMsg("cache", "known", metadata={"hits": 1})
 
     async def play(agent, next_handler):
@@ -154,7 +154,7 @@ async def test_what_a_layer_announces_itself_is_not_announced_again():
     assert [short(item) for item in items] == ["RS", "TX_START", "TX_DELTA", *SAID[1:], "RE(completed)", "Msg"]
 
 
-async def test_a_layer_that_stops_the_answer_withdraws_what_was_said_of_it():
+async def test_a_layer_that_stops_the_answer_withdraws_its_beginning():
     async def play(agent, next_handler):
         async for item in next_handler():
             yield item
@@ -246,7 +246,7 @@ async def test_a_message_that_is_changed_in_place_counts_as_another():
     assert [len(ids) for ids in withdrawn] == [1]  # what was thought stays
 
 
-async def test_a_layer_that_changes_events_and_message_alike_is_taken_at_its_word():
+async def test_events_and_message_that_were_changed_alike_are_kept():
     async def play(agent, next_handler):
         async for item in next_handler():
             if isinstance(item, TextBlockDeltaEvent):
@@ -260,7 +260,7 @@ async def test_a_layer_that_changes_events_and_message_alike_is_taken_at_its_wor
     assert not any(isinstance(item, BlocksWithdrawnEvent) for item in items)
 
 
-async def test_a_layer_that_changes_events_alone_has_the_message_announced():
+async def test_where_only_events_were_changed_the_message_is_announced():
     async def play(agent, next_handler):
         async for item in next_handler():
             if isinstance(item, TextBlockDeltaEvent):
@@ -271,7 +271,7 @@ async def test_a_layer_that_changes_events_alone_has_the_message_announced():
     assert items[-1].get_text_content() == "one two"
 
 
-async def test_an_answer_that_is_held_back_is_announced_with_its_message():
+async def test_an_answer_held_back_is_announced_with_its_message():
     async def play(agent, next_handler):
         async for item in next_handler():
             if not short(item).startswith("TX"):
@@ -371,7 +371,7 @@ async def test_text_of_a_reply_that_is_stopped_is_kept_as_it_left(is_left):
     assert is_left or rebuilt(events) == saved.context[-1]
 
 
-async def test_text_that_a_layer_adds_to_a_reply_that_fails_is_withdrawn():
+async def test_text_that_a_layer_adds_to_a_failing_reply_is_withdrawn():
     async def play(agent, next_handler):
         async for item in next_handler():
             yield item
@@ -391,7 +391,7 @@ async def test_text_that_a_layer_adds_to_a_reply_that_fails_is_withdrawn():
     assert saved.sequence >= events[-1].seq
 
 
-async def test_text_that_a_layer_adds_to_a_reply_that_waits_is_withdrawn():
+async def test_text_that_a_layer_adds_to_a_waiting_reply_is_withdrawn():
     async def play(agent, next_handler):
         async for item in next_handler():
             yield item
@@ -407,7 +407,7 @@ async def test_text_that_a_layer_adds_to_a_reply_that_waits_is_withdrawn():
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["ends", "waits"])
-async def test_no_event_after_the_last_save_has_a_number_that_a_later_process_gives_again(asks):
+async def test_no_later_process_repeats_a_number_sent_after_a_save(asks):
     async def play(agent, next_handler):
         async for item in next_handler():
             if isinstance(item, Msg):
@@ -463,7 +463,7 @@ async def test_blocks_of_an_answer_keep_their_order(content):
     await check(lambda: agent_of([[ThinkingBlock("hm"), TextBlock("two")]], middlewares=[OnReply(play)]))
 
 
-async def test_a_layer_that_changes_the_metadata_alone_announces_nothing():
+async def test_changed_metadata_alone_is_not_announced():
     async def play(agent, next_handler):
         async for item in next_handler():
             if isinstance(item, Msg):
@@ -510,7 +510,7 @@ async def test_an_answer_that_is_rewritten_to_nothing_is_gone():
     assert [message.get_text_content() for message in agent.state.context] == ["go"]
 
 
-async def test_two_layers_that_rewrite_announce_the_outer_ones_answer_alone():
+async def test_of_two_layers_that_rewrite_the_outer_is_announced():
     layers = [rewriting("outer"), rewriting("inner")]
     items = await check(lambda: agent_of(["core"], middlewares=layers))
     assert [short(item) for item in items][6:] == ["BLOCKS_WITHDRAWN", *SAID, "RE(completed)", "Msg"]
@@ -524,7 +524,7 @@ def redacting() -> OnReply:
     return OnReply(play)
 
 
-async def test_a_rewritten_answer_is_saved_before_the_old_one_is_withdrawn():
+async def test_a_rewritten_answer_is_saved_before_the_old_is_withdrawn():
     store = InMemoryStateStore()
     agent = agent_of(["a secret"], middlewares=[redacting()], state_store=store)
     async with agent.reply_stream("go") as events:
@@ -536,7 +536,7 @@ async def test_a_rewritten_answer_is_saved_before_the_old_one_is_withdrawn():
 
 
 @pytest.mark.parametrize("layers", [[], [redacting()]], ids=["bare", "rewritten"])
-async def test_an_end_that_cannot_be_saved_is_told_and_kept_as_an_error(layers):
+async def test_an_end_that_cannot_be_saved_becomes_an_error(layers):
     class Full(InMemoryStateStore):
         async def save(self, state: AgentState) -> None:
             if len(state.context) > 1 and state.context[-1].get_text_content() == text:
@@ -597,7 +597,7 @@ def waiting_agent(play: Play) -> Agent:
     return Agent("tester", "", agent.model, agent.toolkit, [OnReply(play)], state_store=InMemoryStateStore())
 
 
-async def test_an_answer_in_the_place_of_a_confirmation_is_kept_and_the_question_stands():
+async def test_an_answer_instead_of_a_confirmation_leaves_the_question():
     may_pass = False
 
     async def play(agent, next_handler):
@@ -673,7 +673,7 @@ async def test_another_message_takes_the_place_of_what_the_round_said(stream):
     assert sum(isinstance(item, BlocksWithdrawnEvent) for item in items) == 1
 
 
-async def test_a_layer_that_changes_the_events_of_a_round_is_taken_at_its_word():
+async def test_events_of_a_round_that_a_layer_changed_are_kept():
     async def play(agent, next_handler):
         async for item in next_handler():
             if isinstance(item, TextBlockDeltaEvent):
@@ -695,7 +695,7 @@ async def test_a_layer_may_pass_on_the_message_of_a_round_alone():
     assert items[-1].get_text_content() == "one two"
 
 
-async def test_a_round_that_is_started_again_after_its_message_was_replaced_says_one_thing():
+async def test_a_replaced_round_that_is_started_again_says_one_thing():
     async def inner(agent, next_handler):
         async for item in next_handler():
             yield AssistantMsg(item.name, item.get_text_content() + "!") if isinstance(item, Msg) else item

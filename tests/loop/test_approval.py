@@ -86,7 +86,7 @@ async def test_a_denied_call_becomes_a_result_that_says_so():
     assert log == []
 
 
-async def test_the_message_of_a_parked_reply_carries_the_calls_that_wait():
+async def test_the_message_of_a_parked_reply_holds_the_waiting_calls():
     agent = asking([], "/a", "/b")
     items = await items_of(agent)
     request, message = items[-2:]
@@ -114,7 +114,7 @@ async def test_what_is_asked_is_saved_before_anybody_hears_of_it():
     assert log == [("rm", "/a")]
 
 
-async def test_a_reader_that_leaves_before_the_question_leaves_an_interrupted_reply():
+async def test_leaving_before_the_question_interrupts_the_reply():
     log: Log = []
     agent = asking(log)
     async with agent.reply_stream("go") as stream:
@@ -206,7 +206,7 @@ async def test_every_part_of_a_reply_has_ids_and_numbers_of_its_own():
     assert [short(item) for part in told.parts for item in part].count("RS") == 1
 
 
-async def test_a_partial_answer_counts_and_the_rest_is_not_asked_about_again():
+async def test_after_a_partial_answer_the_rest_is_not_asked_again():
     log: Log = []
     told = Told(asking(log, "/a", "/b", "/c"))
     await told.part()
@@ -222,7 +222,7 @@ async def test_a_partial_answer_counts_and_the_rest_is_not_asked_about_again():
     assert told.message == told.agent.state.context[-1]
 
 
-async def test_an_answer_that_comes_twice_changes_nothing_while_the_reply_waits():
+async def test_an_answer_repeated_while_it_waits_changes_nothing():
     log: Log = []
     agent = asking(log, "/a", "/b")
     await agent.reply("go")
@@ -250,7 +250,7 @@ async def test_an_answer_that_comes_twice_may_bring_nothing_new():
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-async def test_an_answer_that_comes_twice_changes_nothing_after_the_reply(confirmed):
+async def test_an_answer_repeated_after_the_reply_changes_nothing(confirmed):
     log: Log = []
     agent = asking(log)
     await agent.reply("go")
@@ -268,7 +268,7 @@ async def test_an_answer_that_comes_twice_changes_nothing_after_the_reply(confir
     await refused(agent, other_session, "mismatch")
 
 
-async def test_a_yes_that_policy_overruled_is_still_the_answer_that_was_given():
+async def test_an_approval_that_policy_overruled_can_be_repeated():
     agent = asking([], "/a", "/b")
     await agent.reply("go")
     answer, otherwise = yes(agent, "1"), no(agent, "1")
@@ -278,7 +278,7 @@ async def test_a_yes_that_policy_overruled_is_still_the_answer_that_was_given():
     await refused(agent, otherwise, "conflict")
 
 
-async def test_a_yes_that_comes_after_the_reply_was_interrupted_is_refused():
+async def test_an_approval_after_an_interrupt_is_refused():
     log: Log = []
     agent = asking(log)
     await agent.reply("go")
@@ -349,7 +349,7 @@ FORGED = {
 
 @pytest.mark.parametrize("confirmed", [True, False])
 @pytest.mark.parametrize("what", FORGED)
-async def test_a_forged_answer_is_refused_and_the_right_one_still_taken(what, confirmed):
+async def test_a_forged_answer_is_refused_and_the_right_one_taken(what, confirmed):
     forge, code, words = FORGED[what]
     log: Log = []
     store = InMemoryStateStore()
@@ -389,7 +389,7 @@ async def test_a_layer_of_on_reply_can_forge_no_answer(what):
 
 
 @pytest.mark.parametrize("instead", [None, Msg("user", "hello", "user")], ids=["None", "Msg"])
-async def test_a_layer_of_on_reply_can_put_no_message_in_the_place_of_an_answer(instead):
+async def test_a_layer_cannot_replace_an_answer_by_a_message(instead):
     agent = asking([], middlewares=[Forging(lambda answer: instead)])
     await agent.reply("go")
     await refused(agent, yes(agent), "pending")
@@ -416,7 +416,7 @@ async def test_a_call_that_nobody_asked_about_cannot_be_confirmed():
 EDITS = PermissionContext(allow_edited_input=True)
 
 
-async def test_an_edited_input_is_what_runs_and_the_change_is_on_record():
+async def test_an_edited_input_runs_and_the_change_is_on_record():
     log: Log = []
     told = Told(asking(log, permissions=replace(EDITS, rules=[PermissionRule("rm", "/b", ASK)])))
     await told.part()
@@ -496,7 +496,7 @@ async def test_feedback_reaches_the_model_with_the_result():
     assert "that one is mine" in told
 
 
-async def test_a_confirmed_call_whose_tool_is_gone_becomes_an_error_result():
+async def test_a_confirmed_call_of_a_missing_tool_gets_an_error_result():
     agent = asking([])
     await agent.reply("go")
     other = agent_of(["done"], state=agent.state)
@@ -506,7 +506,7 @@ async def test_a_confirmed_call_whose_tool_is_gone_becomes_an_error_result():
     assert "rm" in result.output[0].text
 
 
-async def test_a_rule_that_is_new_since_the_question_denies_a_confirmed_call():
+async def test_a_rule_added_after_the_question_denies_a_confirmed_call():
     log: Log = []
     agent = asking(log)
     await agent.reply("go")
@@ -518,7 +518,7 @@ async def test_a_rule_that_is_new_since_the_question_denies_a_confirmed_call():
 RULES = PermissionContext(allow_new_rules=True)
 
 
-async def test_a_question_that_an_earlier_one_may_settle_waits_for_its_answer():
+async def test_a_question_waits_where_an_earlier_answer_may_settle_it():
     log: Log = []
     told = Told(asking(log, "/a", "/a", "/b", permissions=replace(RULES)))
     await told.part()
@@ -533,7 +533,7 @@ async def test_a_question_that_an_earlier_one_may_settle_waits_for_its_answer():
 
 
 @pytest.mark.parametrize(("behavior", "ends"), [(ALLOW, "success"), (DENY, "denied")])
-async def test_open_questions_that_an_accepted_rule_covers_are_not_asked_again(behavior, ends):
+async def test_questions_that_an_accepted_rule_covers_are_not_repeated(behavior, ends):
     log: Log = []
     told = Told(asking(log, "/a/1", "/a/2", "/b", permissions=replace(RULES)))
     await told.part()
@@ -552,7 +552,7 @@ async def test_open_questions_that_an_accepted_rule_covers_are_not_asked_again(b
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-async def test_a_question_that_the_answer_did_not_settle_is_asked_after_it(confirmed):
+async def test_a_question_that_the_answer_left_open_is_asked_after_it(confirmed):
     log: Log = []
     told = Told(asking(log, "/a", "/a", permissions=replace(RULES)))
     await told.part()
@@ -565,7 +565,7 @@ async def test_a_question_that_the_answer_did_not_settle_is_asked_after_it(confi
     assert told.message == told.agent.state.context[-1]
 
 
-async def test_where_no_rules_are_taken_every_question_is_asked_at_once():
+async def test_without_new_rules_every_question_is_asked_at_once():
     agent = asking([], "/a", "/a")
     await agent.reply("go")
     assert asked(agent) == ["1", "2"]
@@ -581,7 +581,7 @@ async def test_whatever_is_no_answer_is_refused_while_the_reply_waits(inputs):
     assert (await agent.reply(yes(agent))).get_text_content() == "done"
 
 
-async def test_what_is_observed_while_the_reply_waits_comes_after_its_message():
+async def test_messages_observed_while_it_waits_follow_the_reply():
     agent = asking([])
     await agent.reply("go")
     await agent.observe(Msg("user", "by the way", "user"))
@@ -607,7 +607,7 @@ async def test_an_interrupt_of_a_parked_reply_closes_its_calls_once():
     assert log == []
 
 
-async def test_an_interrupt_event_closes_the_calls_of_a_parked_reply_and_tells_of_it():
+async def test_an_interrupt_event_closes_the_calls_of_a_parked_reply():
     agent = elsewhere(asking([]))
     await agent.reply("go")
     event = UserInterruptEvent(agent.state.reply_context.reply_id)
@@ -622,7 +622,7 @@ async def test_an_interrupt_event_closes_the_calls_of_a_parked_reply_and_tells_o
     assert agent.state.model_dump_json() == before
 
 
-async def test_an_answer_that_cannot_be_saved_is_not_taken_and_can_be_given_again():
+async def test_an_answer_that_cannot_be_saved_can_be_given_again():
     class Full(InMemoryStateStore):
         is_full = False
 
@@ -659,7 +659,7 @@ async def test_an_answer_that_another_process_gave_first_wins():
     assert await store.load(agent.state.session_id) == first.state
 
 
-async def test_a_question_outlives_a_process_that_dies_while_an_answered_call_runs():
+async def test_a_question_survives_a_crash_while_another_call_runs():
     log: Log = []
     store = InMemoryStateStore()
     agent = asking(log, "/a", "/b", state_store=store)

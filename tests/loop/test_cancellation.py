@@ -85,7 +85,7 @@ async def test_a_timeout_around_one_step_of_the_stream_stops_the_reply(shape):
     await assert_it_is_over(agent, tools)
 
 
-async def test_a_plain_function_runs_in_another_thread_while_the_loop_goes_on():
+async def test_a_plain_function_in_a_thread_does_not_block_the_loop():
     ticked = threading.Event()
     threads: list[int] = []
 

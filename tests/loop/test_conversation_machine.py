@@ -672,13 +672,13 @@ def play(machine: type[Conversation], examples: int) -> None:
     sys.stdout.writelines(f"{count:5} {what}\n" for what, count in sorted(machine.fired.items()))
 
 
-def test_a_conversation_is_whole_whatever_is_done_to_it_in_whatever_order():
+def test_a_conversation_stays_whole_whatever_is_done_to_it():
     play(Conversation, 200)
     never = HAPPENS - {*Conversation.fired}
     assert not never
 
 
-def test_a_conversation_in_files_is_whole_whatever_is_done_to_it_in_whatever_order(tmp_path):
+def test_a_saved_conversation_stays_whole_whatever_is_done_to_it(tmp_path):
     ConversationInFiles.directory = tmp_path
     play(ConversationInFiles, 25)
     assert {"load, idle", "a whole confirmation"} <= {*ConversationInFiles.fired}

@@ -98,7 +98,7 @@ async def test_the_last_round_asks_for_a_text_without_tools():
     assert all(not message.has_content_blocks("hint") for message in agent.state.context)
 
 
-async def test_calls_of_the_last_round_still_run_and_the_message_is_canned():
+async def test_calls_of_the_last_round_run_and_the_message_is_canned():
     agent = agent_of(
         [[call("1", "add", a=1, b=2)], [call("2", "add", a=1, b=2)]], add, react_config=ReActConfig(max_iters=1)
     )
@@ -152,7 +152,7 @@ async def test_only_a_stream_without_any_response_is_the_models_fault(pieces):
         await agent.reply("go")
 
 
-async def test_every_event_is_numbered_without_a_gap_over_the_whole_conversation():
+async def test_events_are_numbered_without_gaps_over_the_conversation():
     agent = agent_of([[call("1", "add", a=1, b=2), call("2", "add", a=1, b=2)], "done", "again"], add)
     numbers = [item.seq for reply in range(2) for item in await items_of(agent) if not isinstance(item, Msg)]
     assert numbers == list(range(1, len(numbers) + 1))

@@ -43,7 +43,7 @@ def results(agent: Agent) -> list[tuple[str, ToolResultState]]:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("others", [0, 1])
-async def test_a_cancellation_that_nobody_asked_for_is_a_failed_result_and_runs_nothing_twice(others):
+async def test_an_unrequested_cancellation_is_a_failed_result(others):
     entered = []
 
     async def stray() -> str:
@@ -59,7 +59,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failed_result_and_runs_
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_layer_that_raises_a_cancellation_of_its_own_loses_one_result_and_no_other():
+async def test_a_layers_own_cancellation_loses_one_result_alone():
     class Stray(MiddlewareBase):
         async def on_acting(self, agent, input_kwargs, next_handler):
             if input_kwargs["tool_call"].id == "0":
@@ -73,7 +73,7 @@ async def test_a_layer_that_raises_a_cancellation_of_its_own_loses_one_result_an
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_break_as_the_last_thing_that_a_program_does_ends_it_quietly(backend):
+def test_a_program_whose_last_act_is_a_break_ends_quietly(backend):
     program = f"""
 import anyio
 from agentrt import Agent
@@ -106,7 +106,7 @@ async def test_an_odd_saved_state_does_not_lock_the_conversation():
     assert [message.get_text_content() for message in agent.state.context] == ["partial", "go", "hello"]
 
 
-async def test_a_call_that_a_layer_changes_in_place_is_not_changed_in_the_conversation():
+async def test_a_call_changed_in_place_is_kept_as_it_was():
     class Mutate(MiddlewareBase):
         async def on_acting(self, agent, input_kwargs, next_handler):
             input_kwargs["tool_call"].input = '{"a": 5, "b": 5}'
@@ -124,7 +124,7 @@ class PlainCall(ChatModelBase):
         return ChatResponse([])
 
 
-async def test_a_model_whose_call_is_no_coroutine_is_told_what_it_must_be():
+async def test_a_model_whose_call_is_not_a_coroutine_is_refused():
     with pytest.raises(ChainContractError, match=r"PlainCall\._call must be a coroutine function"):
         await Agent("a", model=PlainCall(model="plain")).reply("go")
 
@@ -158,7 +158,7 @@ def test_parts_that_do_not_fit_are_refused_with_what_would(options, words):
     assert words in str(caught.value)
 
 
-def test_a_toolkit_and_a_middleware_that_give_no_list_of_tools_are_told_so():
+def test_a_toolkit_or_middleware_must_return_a_list_of_tools():
     class Bare(MiddlewareBase):
         def list_tools(self):
             return add
@@ -169,12 +169,12 @@ def test_a_toolkit_and_a_middleware_that_give_no_list_of_tools_are_told_so():
         agent_of([], middlewares=[Bare()])
 
 
-async def test_a_response_whose_content_is_a_plain_text_is_told_what_it_must_be():
+async def test_a_response_whose_content_is_a_str_is_refused():
     with pytest.raises(ChainContractError, match=r"it must be a list of blocks, as in ChatResponse"):
         await agent_of([ChatResponse("hello")]).reply("go")
 
 
-async def test_a_response_that_a_layer_keeps_may_end_every_reply_that_it_answers():
+async def test_a_response_that_a_layer_keeps_may_end_every_reply():
     kept = ToolResponse([TextBlock("ok")], metadata={"response_msg": AssistantMsg("cache", "the end")})
 
     class Cache(MiddlewareBase):
@@ -185,7 +185,7 @@ async def test_a_response_that_a_layer_keeps_may_end_every_reply_that_it_answers
     assert [(await agent.reply("go")).get_text_content() for _ in range(2)] == ["the end", "the end"]
 
 
-async def test_a_model_that_says_nothing_twice_is_malformed_and_once_is_asked_again():
+async def test_a_model_that_says_nothing_twice_is_malformed():
     agent = agent_of([ChatResponse([]), "hello", ChatResponse([]), ChatResponse([]), "never said"])
     assert (await agent.reply("go")).get_text_content() == "hello"
     with pytest.raises(Malformed, match="answered with nothing, 2 times in a row"):
@@ -193,7 +193,7 @@ async def test_a_model_that_says_nothing_twice_is_malformed_and_once_is_asked_ag
     assert agent.state.last_reply.finished_reason == "error"
 
 
-async def test_of_calls_side_by_side_one_that_fails_leaves_the_others_and_their_order_alone():
+async def test_a_failing_concurrent_call_leaves_the_others_in_order():
     async def fail() -> str:
         """Fail."""
         raise ToolError("no")
@@ -204,7 +204,7 @@ async def test_of_calls_side_by_side_one_that_fails_leaves_the_others_and_their_
     assert results(agent) == [("1", succeeded), ("2", failed), ("3", succeeded)]
 
 
-async def test_an_error_after_the_last_event_is_raised_and_the_answer_stands_saved():
+async def test_after_an_error_past_the_end_the_answer_stands_saved():
     class Late(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -220,7 +220,7 @@ async def test_an_error_after_the_last_event_is_raised_and_the_answer_stands_sav
     assert saved.context[-1].get_text_content() == "hello"
 
 
-async def test_a_prompt_that_cannot_be_made_keeps_the_model_from_being_asked():
+async def test_a_prompt_that_fails_keeps_the_model_from_being_asked():
     class Broken(MiddlewareBase):
         async def on_system_prompt(self, agent, current_prompt):
             raise OSError("no prompt")
@@ -256,7 +256,7 @@ class Elsewhere(ToolBase):
         self.ask = ask
 
 
-async def test_a_result_from_outside_is_on_record_from_the_first_save_on():
+async def test_an_external_result_is_on_record_from_the_first_save():
     store = CancelledSave()
     agent = agent_of([[call("1", "elsewhere")], "done"], Elsewhere(), state_store=store)
     await agent.reply("go")
@@ -272,7 +272,7 @@ async def test_a_result_from_outside_is_on_record_from_the_first_save_on():
 
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-async def test_a_call_that_was_cut_before_its_arguments_does_not_run_with_defaults(streamed):
+async def test_a_call_cut_before_its_arguments_does_not_run(streamed):
     ran = []
 
     async def wipe(path: str = "/") -> str:

@@ -59,7 +59,7 @@ class SwallowFirst(MiddlewareBase):
 
 
 @pytest.mark.parametrize("layer", [Swallow, SwallowFirst])
-async def test_a_layer_of_on_reply_cannot_keep_a_cancellation_from_the_caller(layer, anyio_backend):
+async def test_a_layer_cannot_keep_a_cancellation_from_the_caller(layer, anyio_backend):
     ran = []
 
     async def work() -> str:
@@ -91,7 +91,7 @@ class Full(InMemoryStateStore):
         await super().save(state)
 
 
-async def test_an_end_that_could_not_be_saved_is_not_told_as_a_completed_one():
+async def test_an_end_that_could_not_be_saved_is_not_sent_as_completed():
     agent = agent_of(["hello"], state_store=Full())
     ends = []
     with pytest.raises(SessionIOError):
@@ -122,7 +122,7 @@ class Snapshots(InMemoryStateStore):
         self.taken.append(state.model_dump_json())
 
 
-async def test_a_question_that_a_crash_kept_from_being_asked_is_asked_when_the_reply_goes_on():
+async def test_a_question_lost_in_a_crash_is_asked_on_resuming():
     store = Snapshots()
     tools = PathTool("run", []), PathTool("ask", [], ask=True)
     agent = agent_of([[call("1", "run", path="x"), call("2", "ask", path="y")], "done"], *tools, state_store=store)
@@ -141,7 +141,7 @@ def waits_unasked(state):
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["confirm", "external"])
-async def test_an_interrupt_while_the_question_is_in_the_listeners_hands_ends_tidily(external):
+async def test_an_interrupt_while_the_question_is_read_ends_tidily(external):
     tool = PathTool("ask", [], ask=not external, is_external_tool=external)
     agent = agent_of([[call("1", "ask", path="x")], "done"], tool, state_store=InMemoryStateStore())
     names = []
@@ -156,7 +156,7 @@ async def test_an_interrupt_while_the_question_is_in_the_listeners_hands_ends_ti
     assert saved.reply_context is None
 
 
-async def test_an_endless_time_limit_leaves_a_parked_conversation_loadable(tmp_path):
+async def test_an_infinite_time_limit_keeps_a_parked_state_loadable(tmp_path):
     store = FileStateStore(tmp_path)
     limits = ReActConfig(max_seconds=float("inf"))
     agent = agent_of(
@@ -256,7 +256,7 @@ async def test_an_interrupt_for_another_session_stops_nothing():
     assert said == ["whole"]
 
 
-async def test_observed_messages_are_not_taken_in_when_they_cannot_be_saved():
+async def test_observed_messages_that_cannot_be_saved_are_not_taken_in():
     agent = agent_of([], state_store=Full())
     with pytest.raises(SessionIOError):
         await agent.observe("once")

@@ -24,7 +24,7 @@ def rebuilt(items: list) -> Msg:
     return message
 
 
-async def test_a_short_circuit_of_the_reply_is_announced_and_kept_with_its_input():
+async def test_a_short_circuit_is_announced_and_kept_with_its_input():
     class Closed(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             yield AssistantMsg("door", "We are closed.")
@@ -47,7 +47,7 @@ async def test_a_reply_without_a_final_message_names_hook_and_layers():
         await agent.reply("go")
 
 
-async def test_an_end_that_a_layer_swallows_is_supplied_and_no_second_one_passes():
+async def test_an_end_that_a_layer_swallows_is_supplied_once():
     class Swallow(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -67,7 +67,7 @@ async def test_an_end_that_a_layer_swallows_is_supplied_and_no_second_one_passes
         assert names[-2:] == ["RE(completed)", "Msg"]
 
 
-async def test_an_error_of_a_layer_ends_the_stream_with_one_end_before_it_is_raised():
+async def test_an_error_of_a_layer_is_raised_after_one_end():
     class Early(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             raise ValueError("early")
@@ -88,7 +88,7 @@ async def test_an_error_of_a_layer_ends_the_stream_with_one_end_before_it_is_rai
         assert len(caught.value.__notes__) == 1
 
 
-async def test_a_layer_may_start_the_whole_reply_again_and_nothing_counts_twice():
+async def test_a_reply_that_a_layer_starts_again_counts_once():
     class Again(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             try:
@@ -106,7 +106,7 @@ async def test_a_layer_may_start_the_whole_reply_again_and_nothing_counts_twice(
     assert [short(item) for item in items].count("RS") == 1
 
 
-async def test_a_reply_started_again_while_tools_run_forgets_what_they_said():
+async def test_a_reply_started_again_forgets_output_of_running_tools():
     class Again(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             async for event in next_handler(**input_kwargs):
@@ -125,7 +125,7 @@ async def test_a_reply_started_again_while_tools_run_forgets_what_they_said():
     assert agent.state.context[-1].get_text_content() == "done"
 
 
-async def test_a_layer_may_start_the_round_again_and_no_text_is_shown_twice():
+async def test_a_round_that_a_layer_starts_again_shows_no_text_twice():
     class Again(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             try:
@@ -141,7 +141,7 @@ async def test_a_layer_may_start_the_round_again_and_no_text_is_shown_twice():
     assert agent.state.context[-1].get_text_content() == "whole"
 
 
-async def test_a_discarded_attempt_in_mid_stream_is_announced_with_its_blocks():
+async def test_an_attempt_discarded_in_mid_stream_names_its_blocks():
     class Retry(MiddlewareBase):
         emits = True
 
@@ -336,7 +336,7 @@ async def test_an_acting_layer_may_answer_in_the_tools_place():
     assert agent.state.context[-1].get_content_blocks("tool_result")[0].output[0].text == "cached"
 
 
-async def test_a_lost_tool_response_becomes_an_error_result_and_the_reply_goes_on(caplog):
+async def test_a_lost_tool_response_becomes_an_error_result(caplog):
     class Lose(MiddlewareBase):
         async def on_acting(self, agent, input_kwargs, next_handler):
             async for _ in next_handler():
@@ -353,7 +353,7 @@ async def test_a_lost_tool_response_becomes_an_error_result_and_the_reply_goes_o
     assert "Lose" in caplog.text
 
 
-async def test_what_comes_after_a_tool_response_is_dropped_with_a_warning(caplog):
+async def test_items_after_a_tool_response_are_dropped_with_a_warning(caplog):
     class Chatty(MiddlewareBase):
         async def on_acting(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -398,7 +398,7 @@ async def test_a_tool_that_returns_a_generator_streams_in_a_reply(calls, layers)
         assert [block.text for block in result.output] == ["a", '{"n":1}']
 
 
-async def test_a_result_that_a_layer_rewrites_replaces_what_was_streamed():
+async def test_a_rewritten_result_replaces_what_was_streamed():
     async def count() -> object:
         """Count."""
         yield "1 "
@@ -451,7 +451,7 @@ async def test_a_wrong_item_fails_the_reply_and_names_hook_and_layers():
     )
 
 
-async def test_a_model_that_returns_neither_response_nor_stream_is_named():
+async def test_a_model_that_returns_something_else_is_named():
     class Model(ScriptedChatModel):
         async def _call(self, messages, tools, tool_choice):
             return "text"
@@ -485,7 +485,7 @@ class BringsATool(MiddlewareBase):
 @pytest.mark.parametrize("place", ["toolkit", "agent.toolkit"])
 @pytest.mark.parametrize("structured_schema", [None, {"type": "object", "properties": {}}])
 @pytest.mark.parametrize("middlewares", [[], [BringsATool()]], ids=["alone", "beside tools of a middleware"])
-async def test_a_tool_registered_after_the_agent_was_built_is_offered_and_runs(middlewares, structured_schema, place):
+async def test_a_tool_registered_later_is_offered_and_runs(middlewares, structured_schema, place):
     kit = Toolkit()
 
     def register(messages, tools):
@@ -503,7 +503,7 @@ async def test_a_tool_registered_after_the_agent_was_built_is_offered_and_runs(m
     assert [result.output[0].text for result in results[:2]] == ["0", "5"]
 
 
-async def test_a_tool_that_a_middleware_brings_is_offered_and_explained():
+async def test_a_tool_of_a_middleware_is_offered_and_explained():
     class Calculator(MiddlewareBase):
         def list_tools(self):
             return [add]

@@ -72,7 +72,7 @@ def test_bad_instructions_are_refused(instructions):
         ContextConfig(instructions=instructions)
 
 
-def test_a_config_is_frozen_and_no_two_agents_share_what_can_change():
+def test_a_config_is_frozen_and_agents_share_nothing_mutable():
     with pytest.raises(AttributeError):
         ReActConfig().max_iters = 3
 
@@ -81,7 +81,7 @@ def endless_calls(name: str = "add", **arguments: object):
     return ([call(str(number), name, **(arguments or {"a": 1, "b": 1}))] for number in itertools.count())
 
 
-async def test_after_max_iters_the_model_is_asked_once_more_without_tools():
+async def test_after_max_iters_one_more_request_has_no_tools():
     rounds = itertools.islice(endless_calls(), 2)
     agent = agent_of([*rounds, "all I know"], add, react_config=ReActConfig(max_iters=2))
     assert (await order_of(agent)).endswith("MS TX_START TX_DELTA+ TX_END ME EXCEED RE(exceed_max_iters) Msg")
@@ -113,7 +113,7 @@ async def test_of_five_calls_in_one_answer_three_are_run():
     await assert_well(agent, "exceed_max_tool_calls")
 
 
-async def test_calls_are_counted_over_rounds_and_the_last_one_that_is_allowed_is_answered():
+async def test_calls_are_counted_over_rounds_and_the_last_is_answered():
     agent = agent_of(endless_calls(), add, react_config=ReActConfig(max_tool_calls=3))
     assert (await agent.reply("go")).finished_reason == "exceed_max_tool_calls"
     assert results(agent) == ["success"] * 3 + ["denied"]
@@ -121,7 +121,7 @@ async def test_calls_are_counted_over_rounds_and_the_last_one_that_is_allowed_is
     assert (await agent.reply("go")).get_text_content() == "done"
 
 
-async def test_each_call_is_counted_once_however_often_the_reply_is_parked():
+async def test_each_call_counts_once_however_often_it_is_parked():
     calls = [call(str(n), "add", a=n, b=0) for n in range(4)]
     agent = agent_of([calls, [call("4", "add", a=4, b=0)]], FunctionTool(add, ask=True))
     agent.react_config = ReActConfig(max_tool_calls=3)
@@ -209,7 +209,7 @@ async def test_what_hangs_is_stopped_when_the_time_is_up(said, tool):
 
 
 @pytest.mark.parametrize("pause", [None, 0.001])
-async def test_a_stream_that_goes_on_and_on_is_stopped_when_the_time_is_up(pause):
+async def test_an_endless_stream_is_stopped_when_the_time_is_up(pause):
     agent = Agent("a", model=Chatty(pause), react_config=ReActConfig(max_seconds=0.05, max_output=1_000_000_000))
     assert (await order_of(agent)).endswith("TX_DELTA+ TX_END ME RE(exceed_max_seconds) Msg")
     await assert_well(agent, "exceed_max_seconds")
@@ -283,7 +283,7 @@ BIG_PICTURE = DataBlock(Base64Source("AAAA" * 100_000, "image/png"))
     ],
     ids=["call", "data", "streamed data"],
 )
-async def test_in_the_place_of_what_is_too_large_for_the_reply_a_note_stands(block, stream):
+async def test_a_note_replaces_what_is_too_large_for_the_reply(block, stream):
     model = ScriptedChatModel([ChatResponse([block])], stream=stream)
     agent = Agent("a", model=model, toolkit=Toolkit(tools=[add]), react_config=ReActConfig(max_output=100))
     message = await agent.reply("go")

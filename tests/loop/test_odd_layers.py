@@ -54,7 +54,7 @@ def saved_agent(folder: Path, *layers: MiddlewareBase, script: Any = None, tools
         pytest.param(ModelCallEndEvent, "input_tokens", 10**5_000, id="digits"),
     ],
 )
-async def test_a_conversation_goes_on_after_a_reply_that_could_not_be_saved(kind, field, value, tmp_path):
+async def test_a_conversation_continues_after_an_unsaved_reply(kind, field, value, tmp_path):
     script = [[TextBlock("I look."), call("1", "look")], "done", "later"] if kind is ToolCallStartEvent else None
     agent = saved_agent(tmp_path, ChangesOnce(kind, field, value), script=script)
     with pytest.raises(SessionUnserializable, match=r"cannot be saved: its (context\[1\]|reply_context) holds"):
@@ -132,7 +132,7 @@ def test_a_decision_may_be_made_with_nothing_where_text_belongs():
     assert decision == PermissionDecision(PermissionBehavior.DENY)
 
 
-def test_the_name_of_an_agent_is_refused_where_no_file_can_hold_it():
+def test_an_agents_name_that_no_file_can_hold_is_refused():
     with pytest.raises(ConfigError, match=r"Agent\(name=...\) holds half a character"):
         Agent("a\ud800", model=ScriptedChatModel([]))
 
@@ -183,7 +183,7 @@ async def test_a_number_that_is_not_finite_is_refused_in_a_memory(number, tmp_pa
 
 
 @pytest.mark.parametrize("number", [math.nan, -math.inf])
-async def test_a_number_that_is_not_finite_is_refused_in_an_external_result(number):
+async def test_a_number_that_is_not_finite_is_refused_in_a_result(number):
     class Outside(ToolBase):
         name, description, input_schema = "look", "Look.", {"type": "object", "properties": {}}
         is_external_tool = True

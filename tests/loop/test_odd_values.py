@@ -105,7 +105,7 @@ def test_whatever_a_model_answers_the_conversation_can_be_saved(answer):
 
 @given(output=outputs, is_streamed=st.booleans(), is_a_layers=st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_whatever_a_tool_or_its_layer_gives_the_conversation_can_be_saved(output, is_streamed, is_a_layers):
+def test_whatever_a_tool_gives_the_conversation_can_be_saved(output, is_streamed, is_a_layers):
     async def stream() -> Any:
         yield output
 
@@ -172,7 +172,7 @@ def test_whatever_a_caller_gives_the_conversation_can_be_saved(message, is_obser
         (UserMsg("u", "a", usage=5), "its usage is 5: it must be a ChatUsage"),
     ],
 )
-async def test_a_message_that_could_not_be_saved_is_refused_and_says_why(message, problem):
+async def test_a_message_that_could_not_be_saved_is_refused(message, problem):
     agent = agent_of(["done"])
     for give in (agent.reply, agent.observe):
         with pytest.raises(InvalidInputError) as caught:

@@ -88,7 +88,7 @@ async def test_a_layer_cannot_answer_a_question_that_is_immune():
     assert len(log) == 2
 
 
-async def test_a_question_that_is_immune_is_never_left_to_the_rule_of_another():
+async def test_a_question_that_is_immune_is_never_left_to_a_rule():
     suggestion = [PermissionRule("rm", "*", ALLOW)]
     immune = PermissionDecision(ASK, "dangerous", suggested_rules=suggestion, bypass_immune=True)
     log: Log = []
@@ -238,7 +238,7 @@ async def test_layers_get_copies_and_what_they_change_never_runs():
     assert (kept.name, kept.input) == ("rm", '{"path": "/a"}')
 
 
-async def test_what_a_layer_replaces_reaches_inner_layers_and_the_engine_and_is_not_what_runs():
+async def test_what_a_layer_replaces_is_decided_on_but_does_not_run():
     log: Log = []
     seen: list[tuple[str, Any, str]] = []
 
@@ -260,7 +260,7 @@ async def test_what_a_layer_replaces_reaches_inner_layers_and_the_engine_and_is_
     assert log == [("rm", "/a")]
 
 
-async def test_what_a_layer_changes_before_it_goes_on_is_decided_on_anew():
+async def test_a_call_that_a_layer_changes_is_decided_on_anew():
     class Change(MiddlewareBase):
         async def on_check_permission(self, agent, input_kwargs, next_handler):
             input_kwargs["tool_input"]["path"] = "/etc"
@@ -305,7 +305,7 @@ async def test_a_denied_call_is_not_decided_again():
     assert log == []
 
 
-async def test_an_error_of_a_layer_leaves_with_its_name_and_no_tool_runs():
+async def test_an_error_of_a_layer_names_it_and_no_tool_runs():
     class Broken(MiddlewareBase):
         async def on_check_permission(self, agent, input_kwargs, next_handler):
             raise LookupError("no such user")
@@ -378,7 +378,7 @@ class Swap(MiddlewareBase):
         ("rm", '{"path": "/a"}', ToolResultState.SUCCESS, "rm /a"),
     ],
 )
-async def test_a_call_that_a_layer_replaces_is_checked_and_decided_on_again(name, text, ends, words):
+async def test_a_replaced_call_is_checked_and_decided_on_again(name, text, ends, words):
     log: Log = []
     agent = with_layers(log, Swap(name, text), rules=[PermissionRule("ls", "/etc", DENY)])
     await agent.reply("go")
@@ -390,7 +390,7 @@ async def test_a_call_that_a_layer_replaces_is_checked_and_decided_on_again(name
     assert log == ([(name, parse_arguments(text)["path"])] if ends is ToolResultState.SUCCESS else [])
 
 
-async def test_the_layers_of_on_check_permission_decide_on_a_replaced_call_too():
+async def test_permission_layers_decide_on_a_replaced_call_too():
     log: Log = []
     agent = with_layers(
         log,
@@ -472,9 +472,7 @@ async def answered(agent: Agent, answers: Any) -> Agent:
     safe=st.booleans(),
 )
 @settings(max_examples=60)
-def test_no_tool_runs_without_a_yes_on_record_for_exactly_that_input(
-    backend, calls, rules, mode, answers, layers, safe
-):
+def test_no_tool_runs_without_approval_of_exactly_that_input(backend, calls, rules, mode, answers, layers, safe):
     log: Log = []
     tools = [
         PathTool("rm", log, ask=True, is_concurrency_safe=safe),

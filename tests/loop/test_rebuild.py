@@ -485,7 +485,7 @@ plays = st.builds(
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @settings(max_examples=300, deadline=None, database=None)
 @given(plays)
-def test_whatever_happens_in_a_reply_its_events_and_its_message_say_the_same(backend, play):
+def test_the_events_and_the_message_of_a_reply_say_the_same(backend, play):
     anyio.run(play.run, backend=backend)
 
 
@@ -519,7 +519,7 @@ async def test_a_reader_may_stop_at_every_single_item(how):
 
 
 @pytest.mark.parametrize("how", ["leave", "break"])
-async def test_a_reader_that_stops_between_a_start_and_its_delta_leaves_no_empty_text(how):
+async def test_leaving_between_start_and_delta_keeps_no_empty_text(how):
     """Providers refuse an empty text block, and the conversation with it, for good."""
     agent = agent_of(["hello", "more"])
     reader = Reader(how, 3)
@@ -531,7 +531,7 @@ async def test_a_reader_that_stops_between_a_start_and_its_delta_leaves_no_empty
     ] == []
 
 
-async def test_a_reply_that_is_cancelled_while_its_end_is_saved_is_saved_all_the_same():
+async def test_a_reply_cancelled_while_its_end_is_saved_is_saved():
     class Held(InMemoryStateStore):
         async def save(self, state: AgentState) -> None:
             if state.last_reply is not None and not scope.cancel_called:
@@ -547,14 +547,14 @@ async def test_a_reply_that_is_cancelled_while_its_end_is_saved_is_saved_all_the
 
 
 @pytest.mark.parametrize("name", ["", "no such tool"])
-async def test_a_call_of_no_tool_is_answered_with_an_error_and_the_reply_goes_on(name):
+async def test_a_call_of_an_unknown_tool_gets_an_error_result(name):
     agent = agent_of([[ToolCallBlock("1", name)], "done"], add)
     items = await items_of(agent)
     assert items[-1].get_text_content() == "done"
     check_reply(agent, items, 0)
 
 
-async def test_a_block_that_no_model_writes_ends_the_reply_and_leaves_the_conversation_whole():
+async def test_a_block_that_no_model_writes_ends_the_reply_cleanly():
     for block in (HintBlock("x"), ToolResultBlock("1", "add", "3")):
         agent = agent_of([[ChatResponse([TextBlock("so"), block], is_last=False)], "done"], add)
         with pytest.raises(ChainContractError, match="an answer holds text, thinking, data and tool calls"):
@@ -576,7 +576,7 @@ async def test_a_tool_may_end_the_reply_with_a_message(content):
     check_reply(agent, items, 0)
 
 
-async def test_a_tool_that_ends_the_reply_with_a_call_does_not_go_on_for_ever():
+async def test_a_tool_that_ends_the_reply_with_a_call_makes_no_loop():
     async def finish() -> ToolResponse:
         """End the reply."""
         return ToolResponse(metadata={"response_msg": AssistantMsg("tool", [call("9", "add", a=1, b=2)])})
@@ -591,7 +591,7 @@ async def test_a_tool_that_ends_the_reply_with_a_call_does_not_go_on_for_ever():
     check_state(agent.state)
 
 
-async def test_a_hint_after_a_tools_own_answer_in_the_last_request_ends_the_reply():
+async def test_a_hint_after_a_tools_answer_in_the_last_round_ends_it():
     class Nag(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             agent.run.continue_with("sure?")
@@ -606,7 +606,7 @@ async def test_a_hint_after_a_tools_own_answer_in_the_last_request_ends_the_repl
 
 
 @pytest.mark.parametrize("last", [ChatResponse([]), ChatResponse([ThinkingBlock("hm")])], ids=["nothing", "thinking"])
-async def test_a_reply_whose_last_request_is_answered_without_words_ends_in_words(last):
+async def test_a_last_request_answered_without_words_ends_in_words(last):
     agent = agent_of([[call("1", "add", a=1, b=2)], last], add, react_config=ReActConfig(1))
     final = await agent.reply("go")
     assert final.finished_reason == "exceed_max_iters"
@@ -621,7 +621,7 @@ async def test_the_final_message_and_the_conversation_share_nothing():
     assert agent.state.context[-1].get_text_content() == "hello"
 
 
-async def test_half_a_surrogate_pair_from_a_model_does_not_end_the_conversation():
+async def test_half_a_surrogate_pair_does_not_end_the_conversation():
     """A provider that streams JSON in pieces may cut an emoji in two, and no state takes half of one."""
     agent = agent_of(["half \ud83d", "fine"], state_store=InMemoryStateStore())
     with suppress(Exception):
@@ -630,7 +630,7 @@ async def test_half_a_surrogate_pair_from_a_model_does_not_end_the_conversation(
     check_state(agent.state)
 
 
-async def test_a_failed_reply_tells_of_its_end_and_raises_its_own_error_even_when_the_end_cannot_be_saved():
+async def test_a_failed_reply_raises_its_own_error_if_its_save_fails():
     class Full(InMemoryStateStore):
         async def save(self, state: AgentState) -> None:
             if state.last_reply is not None:
@@ -645,7 +645,7 @@ async def test_a_failed_reply_tells_of_its_end_and_raises_its_own_error_even_whe
     assert short(items[-1]) == "RE(error)"
 
 
-async def test_thinking_that_was_cut_before_its_signature_came_through_is_dropped_on_both_sides():
+async def test_thinking_cut_before_its_signature_is_dropped_everywhere():
     cut = [ChatResponse([ThinkingBlock("", signature="sig")], is_last=False), ConnectionError("cut")]
     agent = agent_of([cut])
     reader = Reader()
@@ -672,7 +672,7 @@ TWO_CALLS = [[call("1", "add", a=1, b=2), call("2", "add", a=1, b=2)], "done", "
 
 @pytest.mark.parametrize("at", ["CALL_START:1", "CALL_END:2", "ME", "RESULT_START:1", "RESULT_END:1(success)"])
 @pytest.mark.parametrize("how", ["raise", "answer", "end"])
-async def test_a_layer_that_stops_a_reply_leaves_no_call_without_its_result(how, at):
+async def test_a_layer_that_stops_a_reply_leaves_no_open_call(how, at):
     async def play(agent, next_handler):
         async for item in next_handler():
             yield item
@@ -696,7 +696,7 @@ async def test_a_layer_that_stops_a_reply_leaves_no_call_without_its_result(how,
 @pytest.mark.parametrize(
     "at", ["TX_START", "CALL_START:1", "RESULT_START:1", "RESULT_DELTA:1", "RESULT_END:1(success)"]
 )
-async def test_the_events_of_a_reply_that_a_layer_breaks_off_still_make_a_message(at):
+async def test_the_events_of_a_reply_broken_off_still_make_a_message(at):
     """The layer breaks off instead of passing the item on, so the listener has not seen it; what follows must fit."""
 
     async def play(agent, next_handler):
@@ -713,7 +713,7 @@ async def test_the_events_of_a_reply_that_a_layer_breaks_off_still_make_a_messag
     check_state(agent.state)
 
 
-async def test_an_end_that_comes_from_a_layer_inside_the_reply_is_refused():
+async def test_an_end_from_a_layer_inside_the_reply_is_refused():
     class Early(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             yield ReplyEndEvent(agent.run.id, agent.state.session_id)
@@ -727,7 +727,7 @@ async def test_an_end_that_comes_from_a_layer_inside_the_reply_is_refused():
 
 
 @pytest.mark.parametrize("how", ["answer", "raise"])
-async def test_a_reply_of_a_dead_process_is_put_to_rest_even_if_the_next_never_reaches_the_core(how):
+async def test_an_unfinished_reply_is_closed_before_the_core_runs(how):
     saved: list[str] = []
 
     class Keep(InMemoryStateStore):
@@ -746,7 +746,7 @@ async def test_a_reply_of_a_dead_process_is_put_to_rest_even_if_the_next_never_r
     check_state(agent.state)
 
 
-async def test_a_layer_may_speak_before_the_core_and_the_reply_still_begins_once():
+async def test_a_reply_begins_once_if_a_layer_speaks_before_the_core():
     async def play(agent, next_handler):
         yield CustomEvent("early")
         async for item in next_handler():
@@ -759,7 +759,7 @@ async def test_a_layer_may_speak_before_the_core_and_the_reply_still_begins_once
     check_numbers(items, 0, whole=False)
 
 
-async def test_events_that_a_layer_puts_between_others_are_numbered_in_the_order_they_are_seen():
+async def test_events_that_a_layer_inserts_are_numbered_as_they_leave():
     async def play(agent, next_handler):
         async for item in next_handler():
             if short(item) in ("MS", "ME"):
@@ -772,7 +772,7 @@ async def test_events_that_a_layer_puts_between_others_are_numbered_in_the_order
 
 
 @pytest.mark.parametrize("how", ["add", "swallow"])
-async def test_no_number_is_used_twice_whatever_a_layer_does_after_the_end(how):
+async def test_no_number_repeats_whatever_a_layer_does_after_the_end(how):
     async def play(agent, next_handler):
         async for item in next_handler():
             if not (how == "swallow" and isinstance(item, ReplyEndEvent)):
@@ -785,7 +785,7 @@ async def test_no_number_is_used_twice_whatever_a_layer_does_after_the_end(how):
     check_numbers(items, 0, whole=False)
 
 
-async def test_a_layer_that_ends_the_reply_itself_and_reads_on_is_told_so():
+async def test_a_layer_that_ends_the_reply_and_reads_on_is_refused():
     async def play(agent, next_handler):
         async for item in next_handler():
             yield item
@@ -802,7 +802,7 @@ async def test_a_layer_that_ends_the_reply_itself_and_reads_on_is_told_so():
     assert short(items[-1]) == "RE(error)"
 
 
-async def test_a_message_that_stands_for_the_models_answer_is_told_like_one():
+async def test_a_message_instead_of_the_models_answer_becomes_events():
     class Cached(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             if agent.run.scratch(self):
@@ -842,14 +842,14 @@ class Responding(MiddlewareBase):
         yield self.response
 
 
-async def test_a_result_that_a_layer_calls_running_is_final_all_the_same():
+async def test_a_result_that_a_layer_calls_running_is_final():
     layer = Responding(ToolResponse([TextBlock("x")], ToolResultState.RUNNING))
     agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add, middlewares=[layer])
     await agent.reply("go")
     check_state(agent.state)
 
 
-async def test_metadata_of_a_layer_that_has_no_json_form_does_not_end_the_conversation():
+async def test_metadata_without_a_json_form_makes_an_error_result():
     layer = Responding(ToolResponse([TextBlock("x")], metadata={"a": object()}))
     responses = [[call("1", "add", a=1, b=2)], "done", "done"]
     agent = agent_of(responses, add, middlewares=[layer], state_store=InMemoryStateStore())
@@ -951,7 +951,7 @@ async def test_a_tool_may_pass_on_all_the_events_of_another_agent():
     assert "REPLY_END" in [item.type for item in items if item not in own]
 
 
-async def test_a_retry_of_another_agent_leaves_the_blocks_of_this_one_alone():
+async def test_a_retry_of_another_agent_withdraws_nothing_here():
     inner = agent_of([["half ", ConnectionError("cut")], "whole"], middlewares=[Retry()])
 
     async def delegate(context: ToolContext) -> str:

@@ -153,7 +153,7 @@ async def events_of_a_life(layers: Sequence[type[MiddlewareBase]]) -> int:
 
 
 @LAYERS
-async def test_a_listener_rebuilds_the_message_wherever_the_process_died(layers):
+async def test_a_listener_rebuilds_the_message_after_any_crash(layers):
     for cut in range(1, await events_of_a_life(layers) + 1):
         listener = Listener()
         left = await listener.hear(life(AgentState(), 1, layers), cut)
@@ -165,7 +165,7 @@ async def test_a_listener_rebuilds_the_message_wherever_the_process_died(layers)
 
 
 @LAYERS
-async def test_numbers_do_not_repeat_when_processes_die_one_after_the_other(layers):
+async def test_numbers_do_not_repeat_after_several_crashes(layers):
     listener = Listener()
     state: AgentState | None = AgentState()
     for number, cut in enumerate([9, 2, 1, 1, 12, 3, 10_000], 1):
@@ -174,7 +174,7 @@ async def test_numbers_do_not_repeat_when_processes_die_one_after_the_other(laye
     listener.check(state)
 
 
-async def test_who_begins_to_listen_when_the_reply_goes_on_rebuilds_the_message_too():
+async def test_a_listener_of_the_resumed_reply_alone_rebuilds_it():
     left = await Listener().hear(life(AgentState(), 1), 12)
     assert left is not None
     listener = Listener()
@@ -183,7 +183,7 @@ async def test_who_begins_to_listen_when_the_reply_goes_on_rebuilds_the_message_
     listener.check(state)
 
 
-async def test_a_message_to_what_a_dead_process_left_gets_numbers_above_all_that_it_sent():
+async def test_after_a_crash_numbers_are_above_all_that_were_sent():
     listener = Listener()
     left = await listener.hear(life(AgentState(), 1), 12)
     assert left is not None
@@ -212,7 +212,7 @@ async def test_an_answer_to_a_parked_reply_goes_on_without_saying_so():
     assert later[0].seq == items[-2].seq + 1
 
 
-async def test_a_reply_that_goes_on_is_printed_with_what_was_said_before():
+async def test_a_resumed_reply_is_printed_with_its_beginning():
     left = await Listener().hear(life(AgentState(), 1), 22)
     assert left is not None
     agent = life(left, 2)
@@ -239,7 +239,7 @@ ASKED = [[TextBlock("let me see"), call("1", "add", a=1, b=2)], "three"]
 
 
 @pytest.mark.parametrize("saved", [False, True])
-async def test_a_reply_asked_for_again_gives_its_message_and_asks_no_model(saved):
+async def test_a_reply_asked_for_again_repeats_its_message(saved):
     agent = agent_of(ASKED, add)
     first = await agent.reply("1 + 2?", reply_id="key:1")
     assert first.id == agent.reply_id == "key:1"
@@ -276,7 +276,7 @@ async def test_a_reply_that_failed_is_not_run_again_under_its_id():
     assert len(agent.model.calls) == 1
 
 
-async def test_the_id_of_a_reply_in_progress_goes_on_with_it_whatever_the_input():
+async def test_the_id_of_a_reply_in_progress_resumes_it():
     listener = Listener()
     left = await listener.hear(life(AgentState(), 1), 12, reply_id="k")
     assert left is not None
