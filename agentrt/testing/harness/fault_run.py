@@ -179,7 +179,7 @@ class FaultRun:
                     break
                 await self._read_reply(self._plan.answer(self.agent.state))
             if self.hit:
-                break  # the rest of the conversation is held afterwards, and checked
+                break  # the check afterwards continues the conversation
 
     async def _read_reply(self, inputs: str | ReplyInput) -> None:
         self._last_reply_id = ""
