@@ -165,7 +165,7 @@ class Msg(InProcess, Strict):
 
     def snapshot(self) -> "Msg":
         """Return a message with a list of its own over the same blocks: what is added to this one stays out of it."""
-        return headed_like(self, self.content if isinstance(self.content, str) else list(self.content))
+        return new_message_like(self, self.content if isinstance(self.content, str) else list(self.content))
 
     def copy(self) -> "Msg":
         """Return a message of its own: changing its blocks, lists or dicts leaves this one alone."""
@@ -250,7 +250,7 @@ def SystemMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Ms
     return Msg(name, content, "system", **fields)
 
 
-def headed_like(message: Msg, content: str | list[ContentBlock]) -> Msg:
+def new_message_like(message: Msg, content: str | list[ContentBlock]) -> Msg:
     """Return a message from the same sender, with the same id and time, that holds the content and nothing else."""
     new = Msg.__new__(Msg)  # one by one, in a third of the time, since there is nothing to check
     new.name, new.role, new.id, new.created_at = message.name, message.role, message.id, message.created_at

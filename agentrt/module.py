@@ -72,7 +72,7 @@ class StateModule:
         one of its parents.
         """
         registered, place = _registered_attributes(self, "asking for its state"), type(self).__name__
-        with _entering(self, place):
+        with _enter_module(self, place):
             state: JSONObject = {name: _state_of(child, f"{place}.{name}") for name, child in _children(self).items()}
             for name, conversion in registered.items():
                 value = getattr(self, name, _ABSENT)
@@ -81,14 +81,14 @@ class StateModule:
         return state
 
     def load_state_dict(self, state_dict: JSONObject, strict: bool = True) -> None:
-        """Take over a state that `state_dict` returned, whole or, when anything in it is wrong, not at all.
+        """Load a state that `state_dict` returned, as a whole or, when anything in it is wrong, not at all.
 
         A `KeyError` names what the state lacks; unless `strict`, that keeps the value that it has. What else the state
         has is ignored.
         """
         place, loading = type(self).__name__, _Loading()
         loading.plan_attributes(self, _require_dict(state_dict, place), strict, place)
-        loading.carry_out()
+        loading.apply()
 
 
 def save_states(modules: Mapping[str, StateModule]) -> dict[str, JSONObject]:
@@ -101,7 +101,7 @@ def load_states(modules: Mapping[str, StateModule], states: Mapping[str, Any], s
     loading = _Loading()
     for name, module in modules.items():
         loading.plan(module, states[name], strict, name)
-    loading.carry_out()
+    loading.apply()
 
 
 class _Conversion(NamedTuple):
@@ -110,7 +110,7 @@ class _Conversion(NamedTuple):
 
     def save(self, value: object, place: str) -> object:
         if self.to_json is not None:
-            with _noting(f"{place} was to be saved"):
+            with _add_note_on_error(f"{place} was to be saved"):
                 value = self.to_json(value)
         return _json_copy(value, place)
 
@@ -118,12 +118,12 @@ class _Conversion(NamedTuple):
         value = _json_copy(value, place, allow_nan=True)
         if self.from_json is None:
             return value
-        with _noting(f"{place} was to be loaded"):
+        with _add_note_on_error(f"{place} was to be loaded"):
             return self.from_json(value)
 
 
 class _Loading:
-    """A load in two steps: first all of it is checked and converted, then it is done, or taken back when that fails."""
+    """A load in two steps: first all of it is checked and converted, then it is applied, or undone if that fails."""
 
     def __init__(self) -> None:
         self._values: list[tuple[StateModule, str, object]] = []
@@ -138,17 +138,17 @@ class _Loading:
 
     def plan_attributes(self, module: StateModule, state: JSONObject, strict: bool, place: str) -> None:
         registered = _registered_attributes(module, "loading its state")
-        with _entering(module, place):
+        with _enter_module(module, place):
             for name, child in _children(module).items():
-                _refuse_circle(child, f"{place}.{name}")
-                if _is_given(name, state, strict, place):
+                _refuse_cycle(child, f"{place}.{name}")
+                if _has_value(name, state, strict, place):
                     self.plan(child, state[name], strict, f"{place}.{name}")
             for name, conversion in registered.items():
                 must_be_there = strict and name not in module._later_state
-                if hasattr(module, name) and _is_given(name, state, must_be_there, place):
+                if hasattr(module, name) and _has_value(name, state, must_be_there, place):
                     self._values.append((module, name, conversion.load(state[name], f"{place}.{name}")))
 
-    def carry_out(self) -> None:
+    def apply(self) -> None:
         before = [_state_of(module, place) for module, _, _, place in self._modules]
         undo: list[tuple[str, Callable[[], None]]] = []
         try:
@@ -157,9 +157,9 @@ class _Loading:
                 setattr(module, name, value)
                 undo.append((f"{type(module).__name__}.{name}", restore))
             for (module, state, strict, place), old in zip(self._modules, before, strict=True):
-                # Before it is loaded: one that fails halfway has to be taken back, too.
+                # Before it is loaded: one that fails halfway has to be undone, too.
                 undo.append((place, partial(module.load_state_dict, old)))
-                with _noting(f"{place} was to be loaded"):
+                with _add_note_on_error(f"{place} was to be loaded"):
                     module.load_state_dict(state, strict)
         except BaseException as exc:
             for place, put_back in reversed(undo):
@@ -177,7 +177,7 @@ def _restore(module: StateModule, name: str, old: object, was_in_instance: bool)
         vars(module).pop(name, None)
 
 
-def _registered_attributes(module: StateModule, doing: str) -> dict[str, _Conversion]:
+def _registered_attributes(module: StateModule, action: str) -> dict[str, _Conversion]:
     registered: dict[str, _Conversion] | None = vars(module).get(_REGISTERED)
     if registered is not None:
         return registered
@@ -185,7 +185,7 @@ def _registered_attributes(module: StateModule, doing: str) -> dict[str, _Conver
     if hasattr(cls, "__dataclass_fields__"):  # the constructor of a dataclass does not call that of its base
         return {}
     raise AttributeError(
-        f"{cls.__name__} was not set up before {doing}: call super().__init__() first in {cls.__name__}.__init__"
+        f"{cls.__name__} was not set up before {action}: call super().__init__() first in {cls.__name__}.__init__"
     )
 
 
@@ -198,7 +198,7 @@ def _children(module: StateModule) -> dict[str, StateModule]:
 
 
 def _state_of(module: StateModule, place: str) -> JSONObject:
-    _refuse_circle(module, place)
+    _refuse_cycle(module, place)
     state = module.state_dict()
     if type(module).state_dict is not StateModule.state_dict:  # which may return what it continues to use
         state = _json_copy(_require_dict(state, place), place)
@@ -206,8 +206,8 @@ def _state_of(module: StateModule, place: str) -> JSONObject:
 
 
 @contextmanager
-def _entering(module: StateModule, place: str) -> Iterator[None]:
-    _refuse_circle(module, place)
+def _enter_module(module: StateModule, place: str) -> Iterator[None]:
+    _refuse_cycle(module, place)
     token = _entered.set((*_entered.get(), module))
     try:
         yield
@@ -215,18 +215,18 @@ def _entering(module: StateModule, place: str) -> Iterator[None]:
         _entered.reset(token)
 
 
-def _refuse_circle(module: StateModule, place: str) -> None:
+def _refuse_cycle(module: StateModule, place: str) -> None:
     parents = _entered.get()
     if any(parent is module for parent in parents):
-        circle = " -> ".join(type(parent).__name__ for parent in (*parents, module))
+        cycle = " -> ".join(type(parent).__name__ for parent in (*parents, module))
         raise StateError(
-            f"the state would have no end, since a module leads back to itself at {place} ({circle}): hold a parent "
+            f"the state would have no end, since a module leads back to itself at {place} ({cycle}): hold a parent "
             f"by weakref.ref, or in a property"
         )
 
 
 @contextmanager
-def _noting(what: str) -> Iterator[None]:
+def _add_note_on_error(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as exc:
@@ -240,7 +240,7 @@ def _require_dict(state: object, place: str) -> JSONObject:
     raise TypeError(f"the state of {place} must be a dict, as state_dict() returns it, not {type_with_article(state)}")
 
 
-def _is_given(name: str, state: JSONObject, strict: bool, place: str) -> bool:
+def _has_value(name: str, state: JSONObject, strict: bool, place: str) -> bool:
     if strict and name not in state:
         raise KeyError(
             f"the state has no {place}.{name}, so nothing was loaded: load_state_dict(state, strict=False) leaves what "

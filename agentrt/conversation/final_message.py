@@ -2,7 +2,7 @@
 
 from pydantic_core import to_json
 
-from agentrt.message import ContentBlock, DataBlock, Msg, TextBlock, ToolCallBlock, copy_block, headed_like
+from agentrt.message import ContentBlock, DataBlock, Msg, TextBlock, ToolCallBlock, copy_block, new_message_like
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
 
@@ -25,7 +25,7 @@ def final_message(context: ReplyContext, reason: FinishedReason) -> Msg:
     output = context.structured.output if context.structured is not None else None
     if output is not None:
         answer = [block for block in answer if isinstance(block, TextBlock)] or [TextBlock(to_json(output).decode())]
-    final = headed_like(message, answer)
+    final = new_message_like(message, answer)
     final.role = "assistant"
     final.usage, final.structured_output, final.finished_reason = message.usage, output, reason
     if context.response is not None:

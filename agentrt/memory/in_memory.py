@@ -30,7 +30,7 @@ class InMemoryMemory(MemoryBase):
         self.register_state("content", _content_to_json, _content_from_json)
 
     def load_state_dict(self, state_dict: JSONObject, strict: bool = True) -> None:
-        """Take over a state that `state_dict` returned; one from before there were marks or summaries is fine, too."""
+        """Load a state that `state_dict` returned; one from before there were marks or summaries will do, too."""
         if strict and isinstance(state_dict, dict):
             state_dict = {"_compressed_summary": "", **state_dict}
         super().load_state_dict(state_dict, strict)

@@ -36,7 +36,7 @@ from agentrt.message import (
     ToolCallState,
     ToolResultBlock,
     copy_block,
-    headed_like,
+    new_message_like,
 )
 from agentrt.state import AgentState
 
@@ -175,4 +175,4 @@ def _waiting_message(agent: PrintingAgent) -> Msg | None:
     content += [
         copy_block(block) for block in context.blocks if isinstance(block, ToolResultBlock) and block.id in open_calls
     ]
-    return headed_like(context.message, content)
+    return new_message_like(context.message, content)

@@ -74,8 +74,8 @@ class FileKeeper:
         self._last: dict[Path, _QueuedOperation] = {}
         self._is_ready = False
 
-    async def _change(self, file: "AtomicFile", doing: str, work: _FileWork[None]) -> None:
-        await self._run_in_order(file, doing, partial(self._prepare_and_run, work), shield=True)
+    async def _change(self, file: "AtomicFile", action: str, work: _FileWork[None]) -> None:
+        await self._run_in_order(file, action, partial(self._prepare_and_run, work), shield=True)
 
     async def _read(self, file: "AtomicFile", work: _FileWork[_Returned]) -> _Returned:
         return await self._run_in_order(file, "load", work, shield=False)
@@ -88,10 +88,10 @@ class FileKeeper:
         work(deadline)
 
     async def _run_in_order(
-        self, file: "AtomicFile", doing: str, work: _FileWork[_Returned], *, shield: bool
+        self, file: "AtomicFile", action: str, work: _FileWork[_Returned], *, shield: bool
     ) -> _Returned:
         operation = self._last[file.path] = _QueuedOperation(self._last.get(file.path))
-        run = partial(file.naming_errors, doing, partial(operation.run, work, time.monotonic() + _MAX_WAIT))
+        run = partial(file.convert_errors, action, partial(operation.run, work, time.monotonic() + _MAX_WAIT))
         try:
             # The thread stops waiting first, unless it is the disk that hangs.
             with anyio.move_on_after(_MAX_WAIT + _EXTRA_WAIT, shield=shield):
@@ -100,7 +100,7 @@ class FileKeeper:
             operation.withdraw()
             if operation.is_done() and self._last.get(file.path) is operation:
                 del self._last[file.path]
-        raise file.error(doing, f"no answer for {_MAX_WAIT:g} seconds, so it may or may not have been done")
+        raise file.error(action, f"no answer for {_MAX_WAIT:g} seconds, so it may or may not have been done")
 
 
 class FileStateStore(FileKeeper):
@@ -163,7 +163,7 @@ class _QueuedOperation:
     def run(self, work: _FileWork[_Returned], deadline: float) -> _Returned:
         if self.before is not None and not self.before.wait(deadline):
             raise TimeoutError(errno.ETIMEDOUT, f"an earlier operation on it has not ended for {_MAX_WAIT:g} seconds")
-        self.before = None  # so that a long queue is not kept alive by its last operation
+        self.before = None  # it has ended: what it holds can be freed
         if not self._claim.acquire(blocking=False):
             raise TimeoutError(errno.ECANCELED, "its caller has left")  # and does not see this
         try:
@@ -217,16 +217,16 @@ class AtomicFile:
         """Wait until the disk knows the names in the directory as they are now."""
         _sync_directory(self.path.parent)
 
-    def naming_errors(self, doing: str, work: Callable[[], _Returned]) -> _Returned:
+    def convert_errors(self, action: str, work: Callable[[], _Returned]) -> _Returned:
         """Return what `work` returns, and raise `SessionIOError` where it raises `OSError`."""
         try:
             return work()
         except OSError as exc:
-            raise self.error(doing, exc.strerror or type(exc).__name__) from exc
+            raise self.error(action, exc.strerror or type(exc).__name__) from exc
 
-    def error(self, doing: str, reason: str) -> SessionIOError:
+    def error(self, action: str, reason: str) -> SessionIOError:
         """Return the error that says what could not be done to which file."""
-        return SessionIOError(f"could not {doing} session {self.session_id!r:.100} in {str(self.path)!r}: {reason}")
+        return SessionIOError(f"could not {action} session {self.session_id!r:.100} in {str(self.path)!r}: {reason}")
 
 
 class _StateFile(AtomicFile):

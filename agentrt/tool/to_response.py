@@ -148,13 +148,13 @@ class OutputBudget:
     def _take_data(self, block: DataBlock) -> TextBlock | DataBlock | None:
         size = data_size(block)
         # Only bytes are large: a URL counts as text.
-        separate = self.left_for_data is not None and isinstance(block.source, Base64Source)
-        left = self.left_for_data if separate and self.left_for_data is not None else self.left
+        left_for_data = self.left_for_data if isinstance(block.source, Base64Source) else None
+        left = self.left if left_for_data is None else left_for_data
         if size <= left:
-            if separate:
-                self.left_for_data = left - size
+            if left_for_data is None:
+                self.left -= size
             else:
-                self.left = left - size
+                self.left_for_data = left_for_data - size
             return block
         if not self.notes:
             self.left_out += size

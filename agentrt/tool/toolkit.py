@@ -140,7 +140,7 @@ class Toolkit(StateModule):
         return {**super().state_dict(), _ACTIVE_GROUPS: self.active_groups}
 
     def load_state_dict(self, state_dict: JSONObject, strict: bool = True) -> None:
-        """Take over a state that `state_dict` returned, whole or not at all.
+        """Load a state that `state_dict` returned, as a whole or not at all.
 
         Raises `KeyError` for a state that lacks something, `ValueError` for one that has something else, and
         `ToolConfigError` for groups that the toolkit does not have; unless `strict`, these are ignored.
