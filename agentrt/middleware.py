@@ -1,7 +1,28 @@
-"""The one door to middlewares: the base class, and everything that ships in `agentrt_middleware`."""
+"""The one door to middlewares: the base class, the types of its hooks, and all that ships in `agentrt_middleware`."""
 
 from agentrt.agent.hook_middleware import HookMiddleware
-from agentrt.hooks import MiddlewareBase
+from agentrt.hooks import (
+    ActingValues,
+    CheckPermissionValues,
+    CompressContextValues,
+    MiddlewareBase,
+    ModelCallOverrides,
+    ModelCallValues,
+    NextActing,
+    NextCheckPermission,
+    NextCompressContext,
+    NextModelCall,
+    NextObserve,
+    NextPrint,
+    NextReasoning,
+    NextReply,
+    ObserveValues,
+    PrintValues,
+    ReasoningOverrides,
+    ReasoningValues,
+    ReplyInput,
+    ReplyValues,
+)
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
@@ -17,14 +38,33 @@ from agentrt_middleware.tracing.otlp import SpanDelivery, setup_tracing
 from agentrt_middleware.usage import UsageMiddleware, UsageReport
 
 __all__ = [
+    "ActingValues",
+    "CheckPermissionValues",
     "CircuitBreakerMiddleware",
+    "CompressContextValues",
     "DynamicContextMiddleware",
     "HookMiddleware",
     "LoggingMiddleware",
     "MiddlewareBase",
+    "ModelCallOverrides",
+    "ModelCallValues",
     "ModelFallbackMiddleware",
+    "NextActing",
+    "NextCheckPermission",
+    "NextCompressContext",
+    "NextModelCall",
+    "NextObserve",
+    "NextPrint",
+    "NextReasoning",
+    "NextReply",
+    "ObserveValues",
+    "PrintValues",
     "RateLimitMiddleware",
+    "ReasoningOverrides",
+    "ReasoningValues",
     "RedisStore",
+    "ReplyInput",
+    "ReplyValues",
     "RetryMiddleware",
     "SpanDelivery",
     "TimeoutMiddleware",
