@@ -68,7 +68,9 @@ class Clock:
 
 
 def retries(items: list[Any]) -> list[tuple[str, int, float]]:
-    return [(each.reason, each.attempt, each.wait_seconds) for each in items if isinstance(each, ModelCallRetryEvent)]
+    return [
+        (event.reason, event.attempt, event.wait_seconds) for event in items if isinstance(event, ModelCallRetryEvent)
+    ]
 
 
 def rebuilt(items: list[Any]) -> Msg:

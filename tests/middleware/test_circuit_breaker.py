@@ -146,9 +146,9 @@ async def test_a_hanging_probe_makes_room_for_another_after_a_while() -> None:
         group.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize(("told", "seconds"), [(1e9, 86_400), (inf, 86_400), ("soon", 30), (nan, 30), (-5, 30)])
-async def test_only_a_numeric_retry_after_counts_and_a_day_at_most(told: Any, seconds: float) -> None:
-    failure = RateLimited(retry_after=told)
+@pytest.mark.parametrize(("retry_after", "seconds"), [(1e9, 86_400), (inf, 86_400), ("soon", 30), (nan, 30), (-5, 30)])
+async def test_only_a_numeric_retry_after_counts_and_a_day_at_most(retry_after: Any, seconds: float) -> None:
+    failure = RateLimited(retry_after=retry_after)
     scene = Scene(failure, failure, "back", trip_on=RateLimited)
     assert await scene.ask_times(2) == ["RateLimited"] * 2
     scene.clock.now += seconds - 1
@@ -205,8 +205,8 @@ async def test_opening_and_closing_the_circuit_are_logged(caplog: pytest.LogCapt
     await scene.ask_times(2)
     scene.clock.now += 31
     await scene.ask()
-    told = [record.getMessage() for record in caplog.records if record.name == "agentrt"]
-    assert told == [
+    messages = [record.getMessage() for record in caplog.records if record.name == "agentrt"]
+    assert messages == [
         "model 'scripted' has failed 2 times: no calls for 30 s",
         "model 'scripted' answers again: calls are let through",
     ]

@@ -89,5 +89,5 @@ async def test_the_kit_passes_with_max_concurrency_of_one():
 
 def test_all_shipped_middlewares_are_tried():
     shipped = (getattr(agentrt.middleware, name) for name in agentrt.middleware.__all__)
-    layers = {each for each in shipped if isinstance(each, type) and issubclass(each, MiddlewareBase)}
+    layers = {value for value in shipped if isinstance(value, type) and issubclass(value, MiddlewareBase)}
     assert layers - {MiddlewareBase} == set(SHIPPED)

@@ -53,7 +53,7 @@ AROUND_STEPS = [
 
 def test_all_shipped_middlewares_are_tried():
     shipped = {getattr(agentrt.middleware, name) for name in agentrt.middleware.__all__ if name.endswith("Middleware")}
-    assert shipped - {HookMiddleware} == AROUND_REPLIES | {type(each) for each in AROUND_STEPS}
+    assert shipped - {HookMiddleware} == AROUND_REPLIES | {type(layer) for layer in AROUND_STEPS}
 
 
 @pytest.mark.parametrize("layer", AROUND_STEPS, ids=lambda layer: type(layer).__name__)
@@ -99,15 +99,15 @@ async def test_a_named_tool_is_retried_for_an_agent_without_a_toolkit():
             assert (await agent(UserMsg("user", "hi"))).get_text_content().startswith("ran ")
 
 
-@pytest.mark.parametrize(("said", "status"), [("hi", "UNSET"), ("fail", "ERROR")])
-async def test_a_reply_is_a_span_with_its_own_status(said: str, status: str):
+@pytest.mark.parametrize(("text", "status"), [("hi", "UNSET"), ("fail", "ERROR")])
+async def test_a_reply_is_a_span_with_its_own_status(text: str, status: str):
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     agent = Echo(name="echo", middlewares=[TracingMiddleware(tracer_provider=provider)])
     try:
-        await agent(UserMsg("user", said))
+        await agent(UserMsg("user", text))
     except LookupError:
-        assert said == "fail"
+        assert text == "fail"
     [span] = exporter.get_finished_spans()
     assert (span.name, span.status.status_code.name) == ("invoke_agent echo", status)
     assert dict(span.attributes or {})["agentrt.agent.reply_id"] == agent.reply_id

@@ -190,6 +190,6 @@ async def test_a_reply_is_observed_to_its_end_even_if_it_fails(fails: bool, capl
         await agent.reply("go")
     whole = ["reasoning start", "system prompt 9", "model call", "reasoning end"]
     assert own.lines == ["reply start", *whole, *(whole[:2] if fails else [*whole, "reply end"])]
-    said = [record.event for record in caplog.records if hasattr(record, "event")]
-    assert said[:3] == ["REPLY_START", "MODEL_CALL_END", "TOOL_RESULT_END"]
-    assert said[-1] == ("REPLY_FAILED" if fails else "REPLY_END")
+    logged = [record.event for record in caplog.records if hasattr(record, "event")]
+    assert logged[:3] == ["REPLY_START", "MODEL_CALL_END", "TOOL_RESULT_END"]
+    assert logged[-1] == ("REPLY_FAILED" if fails else "REPLY_END")

@@ -19,7 +19,7 @@ async def prompts(*layers: DynamicContextMiddleware, prompt: str = "Be brief.") 
     model = ScriptedChatModel([[call("1", "add", a=1, b=2)], "3"])
     agent = Agent("tester", prompt, model, Toolkit(tools=[add]), list(layers))
     await agent.reply("go")
-    return [each.messages[0].content if each.messages[0].role == "system" else None for each in model.calls]
+    return [call.messages[0].content if call.messages[0].role == "system" else None for call in model.calls]
 
 
 def counting() -> Any:

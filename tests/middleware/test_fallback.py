@@ -73,9 +73,9 @@ async def test_a_refusal_goes_to_no_other_model_unless_chosen(error: Exception) 
         await agent_of([error], middlewares=[ModelFallbackMiddleware(second)]).reply("go")
     assert raised.value is error
     assert not any("it is from model" in note for note in getattr(error, "__notes__", ()))
-    for wanted in (type(error), lambda error: True):
+    for chosen in (type(error), lambda error: True):
         second = model_of("second", "I will say it")
-        agent = agent_of([error], middlewares=[ModelFallbackMiddleware(second, fallback_on=wanted)])
+        agent = agent_of([error], middlewares=[ModelFallbackMiddleware(second, fallback_on=chosen)])
         assert (await agent.reply("go")).get_text_content() == "I will say it"
 
 
@@ -127,8 +127,8 @@ async def test_each_conversation_stays_with_its_own_model() -> None:
     first, second = model_of("first", Transient("503"), "hello", "hello"), model_of("second", "a", "b")
     agent = Agent("tester", model=first, middlewares=[ModelFallbackMiddleware(second, sticky=True)])
     other = agent.with_state(AgentState())
-    for each in (agent, other, agent, other):
-        await each.reply("go")
+    for conversation in (agent, other, agent, other):
+        await conversation.reply("go")
     assert calls_of(first, second) == [3, 2]
 
 
@@ -156,8 +156,8 @@ async def test_a_model_that_cannot_take_a_call_is_skipped() -> None:
     unknown = model_of("unknown", "hello")
     layer = ModelFallbackMiddleware([plain, sees, unknown])
     image = DataBlock(Base64Source("aGk=", "image/png"))
-    asked = UserMsg("user", [TextBlock("what is this?"), image])
-    answer = await agent_of([Transient("503")], middlewares=[layer]).reply(asked)
+    question = UserMsg("user", [TextBlock("what is this?"), image])
+    answer = await agent_of([Transient("503")], middlewares=[layer]).reply(question)
     assert answer.get_text_content() == "a cat"
     answer = await agent_of([Transient("503")], add, middlewares=[layer]).reply("go")
     assert answer.get_text_content() == "hello"
@@ -174,7 +174,9 @@ async def test_the_agents_own_model_in_the_list_is_not_asked_again() -> None:
 async def test_concurrent_replies_fall_back_each_by_itself() -> None:
     second = model_of("second", "from the second", "from the second")
     layer = ModelFallbackMiddleware(second)
-    agents = [agent_of([each], middlewares=[layer]) for each in (Transient("x"), "mine", ["half ", Transient("y")])]
+    agents = [
+        agent_of([response], middlewares=[layer]) for response in (Transient("x"), "mine", ["half ", Transient("y")])
+    ]
     async with anyio.create_task_group() as group:
         for agent in agents:
             group.start_soon(agent.reply, "go")
@@ -219,13 +221,13 @@ async def test_an_answer_from_another_model_names_it_in_its_metadata(stream: boo
             seen.append(pieces[-1])
             return pieces[-1]
 
-    said = ChatResponse([TextBlock("hello")])
-    layers = [See(), ModelFallbackMiddleware(model_of("second", said, stream=stream))]
+    answer = ChatResponse([TextBlock("hello")])
+    layers = [See(), ModelFallbackMiddleware(model_of("second", answer, stream=stream))]
     agent = agent_of(["mine", Transient("503")], middlewares=layers)
     await agent.reply("go")
     await agent.reply("go on")
-    assert [each.metadata for each in seen] == [None, {"model": "second"}]
-    assert said.metadata is None
+    assert [response.metadata for response in seen] == [None, {"model": "second"}]
+    assert answer.metadata is None
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ class Kept(logging.Handler):
 @pytest.fixture
 def records(caplog: pytest.LogCaptureFixture) -> Iterator[list[logging.LogRecord]]:
     caplog.set_level(logging.INFO, "agentrt")
-    kept = Kept()
-    logging.getLogger("agentrt").addHandler(kept)
-    yield kept.records
-    logging.getLogger("agentrt").removeHandler(kept)
+    handler = Kept()
+    logging.getLogger("agentrt").addHandler(handler)
+    yield handler.records
+    logging.getLogger("agentrt").removeHandler(handler)
 
 
 def words(records: list[logging.LogRecord]) -> list[str]:
@@ -116,10 +116,10 @@ async def test_no_content_is_logged_by_default(records: list[logging.LogRecord])
 
 async def test_with_content_true_the_content_is_logged_redacted(records: list[logging.LogRecord]) -> None:
     await everything(content=True, redact=lambda text: text.replace(CANARY, "***"))
-    told = all_texts(records)
-    assert CANARY not in told
-    for each in ("go ***", "found ***", "It is ***.", '{\\"text\\": \\"***\\"}'):
-        assert each in told.replace("\\\\", "\\"), each
+    logged = all_texts(records)
+    assert CANARY not in logged
+    for text in ("go ***", "found ***", "It is ***.", '{\\"text\\": \\"***\\"}'):
+        assert text in logged.replace("\\\\", "\\"), text
 
 
 async def test_a_redactor_that_fails_shows_nothing_and_breaks_nothing(records: list[logging.LogRecord]) -> None:

@@ -48,7 +48,7 @@ class Pieces(ChatModelBase):
 
 
 def piece(*content: Any, **fields: Any) -> ChatResponse:
-    return ChatResponse([TextBlock(each) if isinstance(each, str) else each for each in content], False, **fields)
+    return ChatResponse([TextBlock(block) if isinstance(block, str) else block for block in content], False, **fields)
 
 
 HELLO = [piece("Hel"), piece("lo", finished_reason="stop"), piece(usage=ChatUsage(10, 5))]
@@ -129,12 +129,12 @@ async def test_a_stream_of_pieces_that_ended_is_traced_as_an_answer() -> None:
     agent.toolkit.register_tool_function(add)
     await agent.reply("go")
     first, second = [span for span in exporter.get_finished_spans() if span.name.startswith("chat")]
-    told = dict(first.attributes or {})
-    assert told["gen_ai.response.finish_reasons"] == ("tool_calls",)
-    assert (told["gen_ai.usage.input_tokens"], told["gen_ai.usage.output_tokens"]) == (7, 3)
-    assert told["gen_ai.response.id"] == "r1"
-    (said,) = json.loads(str(told["gen_ai.output.messages"]))
-    assert [part.get("content", part.get("arguments")) for part in said["parts"]] == [
+    attributes = dict(first.attributes or {})
+    assert attributes["gen_ai.response.finish_reasons"] == ("tool_calls",)
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (7, 3)
+    assert attributes["gen_ai.response.id"] == "r1"
+    (message,) = json.loads(str(attributes["gen_ai.output.messages"]))
+    assert [part.get("content", part.get("arguments")) for part in message["parts"]] == [
         "Add.",
         "I add.",
         {"a": 1, "b": 2},

@@ -83,9 +83,9 @@ async def test_one_failure_in_each_round_is_repaired(failure: Any, stream: bool 
     items = await items_of(agent)
     assert text_of(agent) == "Sunny."
     assert rebuilt(items).content == agent.state.context[-1].content
-    assert [each.state for each in items if isinstance(each, ToolResultEndEvent)] == ["success"]
+    assert [event.state for event in items if isinstance(event, ToolResultEndEvent)] == ["success"]
     assert len(retries(items)) == 2
-    assert [each.ended for each in timings if each.kind == "model_call"] == ["error", "ok"] * 2
+    assert [timing.ended for timing in timings if timing.kind == "model_call"] == ["error", "ok"] * 2
     assert second.calls == []
 
 
@@ -99,7 +99,7 @@ async def test_a_failing_model_is_replaced_and_no_longer_called(failure: Any) ->
     items = await items_of(agent)
     assert rebuilt(items).content == agent.state.context[-1].content
     assert (await agent.reply("And now?")).get_text_content() == "Still sunny."
-    usage = next(each for each in agent.chains.middlewares if isinstance(each, UsageMiddleware))
+    usage = next(layer for layer in agent.chains.middlewares if isinstance(layer, UsageMiddleware))
     assert usage.of_conversation(agent).models["second"].calls == 3
     assert usage.of_conversation(agent).cost is None
 
@@ -116,8 +116,8 @@ async def test_concurrent_conversations_over_one_list_do_not_mix() -> None:
     second = ScriptedChatModel(["spare"] * 9, model="second")
 
     def answer(messages: Any, tools: Any) -> Any:
-        asked = messages[-1].get_text_content()
-        return ["half ", Transient("cut")] if int(asked) % 3 == 0 else f"answer {asked}"
+        question = messages[-1].get_text_content()
+        return ["half ", Transient("cut")] if int(question) % 3 == 0 else f"answer {question}"
 
     first = ScriptedChatModel([answer] * 40)
     layers = layers_of(second)
@@ -125,9 +125,9 @@ async def test_concurrent_conversations_over_one_list_do_not_mix() -> None:
     agent = Agent("tester", model=first, middlewares=layers)
     conversations = [agent.with_state(AgentState()) for _ in range(9)]
     async with anyio.create_task_group() as group:
-        for number, each in enumerate(conversations):
-            group.start_soon(each.reply, str(number))
-    answers = [text_of(each) for each in conversations]
+        for number, conversation in enumerate(conversations):
+            group.start_soon(conversation.reply, str(number))
+    answers = [text_of(conversation) for conversation in conversations]
     assert answers == ["spare" if number % 3 == 0 else f"answer {number}" for number in range(9)]
 
 

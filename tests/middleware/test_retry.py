@@ -171,10 +171,10 @@ def test_waits_double_up_to_the_limit(backend: str) -> None:
 
 @given(st.floats(0, 100), st.floats(0, 1_000), st.integers(1, 5_000), st.none() | st.floats(0, 1e6), st.integers())
 def test_a_wait_stays_between_retry_after_and_its_limit(
-    base: float, cap: float, failures: int, told: float | None, seed: int
+    initial_delay: float, max_delay: float, failures: int, retry_after: float | None, seed: int
 ) -> None:
-    wait = Backoff("Test", base, cap, Random(seed)).wait_after(failures, told)
-    assert (told or 0) <= wait <= ((told + base) if told else cap)
+    wait = Backoff("Test", initial_delay, max_delay, Random(seed)).wait_after(failures, retry_after)
+    assert (retry_after or 0) <= wait <= ((retry_after + initial_delay) if retry_after else max_delay)
 
 
 async def test_a_wait_longer_than_max_wait_is_not_started() -> None:
@@ -286,8 +286,8 @@ async def test_a_broken_stream_is_closed_before_the_next_attempt() -> None:
             async def passed_on() -> AsyncGenerator[Any, None]:
                 model.log.append("layer opens")
                 try:
-                    async for each in stream:
-                        yield each
+                    async for piece in stream:
+                        yield piece
                 finally:
                     model.log.append("layer closes")
 
@@ -296,7 +296,7 @@ async def test_a_broken_stream_is_closed_before_the_next_attempt() -> None:
     model = Watched()
     await Agent("tester", model=model, middlewares=[at_once(), Outer()]).reply("go")
     once = ["layer opens", "open 1", "close 1", "layer closes"]
-    assert model.log == once + [each.replace("1", "2") for each in once]
+    assert model.log == once + [line.replace("1", "2") for line in once]
 
 
 class Handmade:
@@ -346,7 +346,7 @@ async def test_leaving_early_closes_whichever_attempt_is_open(after: int) -> Non
             deltas += event.type == "TEXT_BLOCK_DELTA"
             if deltas == after:
                 break
-    opened = [each for each in model.log if each.startswith("open")]
+    opened = [line for line in model.log if line.startswith("open")]
     assert len(model.log) == 2 * len(opened)
 
 
@@ -435,9 +435,9 @@ async def test_the_runtimes_own_calls_are_retried_too() -> None:
     assert agent.state.summary == "They counted."
 
 
-@pytest.mark.parametrize("told", ["soon", nan, -1, True, [3]])
-async def test_a_retry_after_that_is_not_a_number_changes_nothing(told: Any) -> None:
-    error = RateLimited(retry_after=told)
+@pytest.mark.parametrize("retry_after", ["soon", nan, -1, True, [3]])
+async def test_a_retry_after_that_is_not_a_number_changes_nothing(retry_after: Any) -> None:
+    error = RateLimited(retry_after=retry_after)
     agent = agent_of([error, error], middlewares=[RetryMiddleware(1, initial_delay=0)])
     with pytest.raises(RateLimited) as caught:
         await agent.reply("go")
@@ -445,12 +445,13 @@ async def test_a_retry_after_that_is_not_a_number_changes_nothing(told: Any) -> 
 
 
 @on_both_loops
-@pytest.mark.parametrize("told", [1e9, inf])
-def test_a_retry_after_of_more_than_a_day_counts_as_a_day(backend: str, told: float) -> None:
+@pytest.mark.parametrize("retry_after", [1e9, inf])
+def test_a_retry_after_of_more_than_a_day_counts_as_a_day(backend: str, retry_after: float) -> None:
     async def main() -> list[Any]:
         return await items_of(
             agent_of(
-                [RateLimited(retry_after=told), "hello"], middlewares=[RetryMiddleware(initial_delay=0, max_wait=None)]
+                [RateLimited(retry_after=retry_after), "hello"],
+                middlewares=[RetryMiddleware(initial_delay=0, max_wait=None)],
             )
         )
 

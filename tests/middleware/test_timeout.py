@@ -139,8 +139,8 @@ def test_a_stream_that_timed_out_is_closed_before_the_error(backend: str) -> Non
 
             async def passed_on() -> AsyncGenerator[ChatResponse, None]:
                 try:
-                    async for each in stream:
-                        yield each
+                    async for piece in stream:
+                        yield piece
                 except Timeout:
                     log.append("heard")
                     raise

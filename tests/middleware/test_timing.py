@@ -28,7 +28,7 @@ class Spend:
 
 
 def seen(timings: list[Timing]) -> list[tuple[str, str, float, str]]:
-    return [(each.kind, each.name, each.seconds, each.ended) for each in timings]
+    return [(timing.kind, timing.name, timing.seconds, timing.ended) for timing in timings]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -50,12 +50,12 @@ async def test_each_model_call_and_each_tool_is_measured(stream: bool) -> None:
     agent = agent_of([], work, fail, middlewares=[TimingMiddleware(timings.append, clock=spend.clock)])
     agent.model = model
     await agent.reply("go")
-    tools = [each for each in seen(timings) if each[0] == "tool_call"]
-    assert {each[1]: each[3] for each in tools} == {"work": "ok", "fail": "error"}
-    models = [each for each in seen(timings) if each[0] == "model_call"]
+    tools = [timing for timing in seen(timings) if timing[0] == "tool_call"]
+    assert {timing[1]: timing[3] for timing in tools} == {"work": "ok", "fail": "error"}
+    models = [timing for timing in seen(timings) if timing[0] == "model_call"]
     assert models == [("model_call", "scripted", 2, "ok"), ("model_call", "scripted", 3, "ok")]
-    assert [each.first is not None for each in timings if each.kind == "model_call"] == [stream, stream]
-    assert {(each.agent_name, each.reply_id) for each in timings} == {("tester", agent.state.context[-1].id)}
+    assert [timing.first is not None for timing in timings if timing.kind == "model_call"] == [stream, stream]
+    assert {(timing.agent_name, timing.reply_id) for timing in timings} == {("tester", agent.state.context[-1].id)}
 
 
 @pytest.mark.parametrize("failure", [Transient("503"), ["half ", Transient("cut")]])
@@ -63,7 +63,7 @@ async def test_a_call_that_fails_is_measured_to_its_end(failure: Any) -> None:
     timings = list[Timing]()
     with pytest.raises(Transient):
         await agent_of([failure], middlewares=[TimingMiddleware(timings.append)]).reply("go")
-    assert [each.ended for each in timings] == ["error"]
+    assert [timing.ended for timing in timings] == ["error"]
 
 
 async def test_a_stream_that_is_left_is_measured_and_marked() -> None:
@@ -73,7 +73,7 @@ async def test_a_stream_that_is_left_is_measured_and_marked() -> None:
         async for event in events:
             if event.type == "TEXT_BLOCK_DELTA":
                 break
-    assert [each.ended for each in timings] == ["cut"]
+    assert [timing.ended for timing in timings] == ["cut"]
 
 
 async def test_without_on_timing_the_timing_is_logged(caplog: pytest.LogCaptureFixture) -> None:

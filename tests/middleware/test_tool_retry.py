@@ -53,14 +53,14 @@ def agent_with(tool: Any, *layers: MiddlewareBase, calls: int = 1) -> Agent:
 
 
 def ends(items: list[Any]) -> list[tuple[str, str]]:
-    return [(each.tool_call_id, str(each.state)) for each in items if isinstance(each, ToolResultEndEvent)]
+    return [(event.tool_call_id, str(event.state)) for event in items if isinstance(event, ToolResultEndEvent)]
 
 
 def announced(items: list[Any]) -> list[tuple[str, int]]:
     return [
-        (each.value["reason"], each.value["attempt"])
-        for each in items
-        if isinstance(each, CustomEvent) and each.name == "tool_retry"
+        (event.value["reason"], event.value["attempt"])
+        for event in items
+        if isinstance(event, CustomEvent) and event.name == "tool_retry"
     ]
 
 
@@ -81,7 +81,7 @@ async def test_the_last_failure_is_the_result_when_no_run_succeeds() -> None:
     items = await items_of(agent_with(tool, at_once(max_retries=1)))
     assert tool.runs == 2
     assert ends(items) == [("0", "error")]
-    assert "second" in "".join(each.delta for each in items if isinstance(each, ToolResultTextDeltaEvent))
+    assert "second" in "".join(event.delta for event in items if isinstance(event, ToolResultTextDeltaEvent))
 
 
 @pytest.mark.parametrize("name", ["unknown", "denied", "interrupted"])
@@ -156,7 +156,7 @@ async def test_the_end_of_a_result_replaces_what_failed_runs_streamed() -> None:
 
     agent = agent_with(FunctionTool(report), at_once(["report"]))
     items = await items_of(agent)
-    streamed = [each.delta for each in items if isinstance(each, ToolResultTextDeltaEvent)]
+    streamed = [event.delta for event in items if isinstance(event, ToolResultTextDeltaEvent)]
     assert streamed == ["page 1, ", "report failed: ValueError: cut", "page 2, ", "the end"]
     for message in (rebuilt(items), agent.state.context[-1]):
         (result,) = message.get_content_blocks("tool_result")

@@ -48,7 +48,8 @@ async def test_a_model_without_a_price_makes_the_cost_none() -> None:
     agent = agent_of([answer(100, 10)], middlewares=[usage])
     assert usage.of_reply(agent).cost == 0.0
     await agent.reply("go")
-    assert [each.cost for each in (usage.of_reply(agent), usage.of_conversation(agent), usage.total())] == [None] * 3
+    reports = (usage.of_reply(agent), usage.of_conversation(agent), usage.total())
+    assert [report.cost for report in reports] == [None] * 3
     assert usage.total().tokens == ChatUsage(100, 10)
 
 
@@ -61,7 +62,7 @@ async def test_an_unknown_price_does_not_hide_the_other_models_costs() -> None:
     await agent.reply("go on")
     report = usage.of_conversation(agent)
     assert report.cost is None
-    assert {name: (each.calls, each.cost) for name, each in report.models.items()} == {
+    assert {name: (model_report.calls, model_report.cost) for name, model_report in report.models.items()} == {
         "scripted": (1, None),
         "second": (1, pytest.approx((100 * 20 + 10 * 100) / 1e6)),
     }

@@ -1,3 +1,3 @@
-"""The limits on how often and how much a model is asked; what is public of it is in `agentrt.middleware`."""
+"""Limits on how often and how much a model is asked; the public names are in `agentrt.middleware`."""
 
 __all__: list[str] = []

@@ -22,7 +22,7 @@ _MAX_LIMIT = 1e12  # of anything; far from where floats become infinite
 _MAX_KEPT = 1_000  # limiters of keys, before those that are idle are dropped; models with known answers
 
 _logger = logging.getLogger("agentrt")
-# Of the whole process, since the accounts whose limits they keep are.
+# Global, since the limit of an account applies to the whole process.
 _limiters: dict[Hashable, Limiter] = {}
 
 

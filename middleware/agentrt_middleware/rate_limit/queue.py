@@ -229,7 +229,7 @@ class Limiter:
                 if isinstance(answer, Lease):
                     return answer
         finally:
-            # Cancelled or refused, it must not stay at the head. A waiter that took has left the queue already.
+            # Whatever the outcome, it must not stay at the head. Only `_try` takes it out of the queue by itself.
             if waiter.is_queued or self._set_aside:
                 self._withdraw(waiter)
 
@@ -350,7 +350,7 @@ class Limiter:
         return Refusal(refusal.seconds, refusal.reason, again)
 
     def _withdraw(self, waiter: Waiter) -> None:
-        """Leave the queue without having taken anything."""
+        """Leave the queue for good, even if it was set aside."""
         with self._lock:
             if waiter in self._set_aside:
                 self._set_aside.remove(waiter)

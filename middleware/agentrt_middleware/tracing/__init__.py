@@ -1,3 +1,3 @@
-"""Spans and metrics by the conventions of OpenTelemetry; what is public of it is in `agentrt.middleware`."""
+"""Spans and metrics by the conventions of OpenTelemetry; the public names are in `agentrt.middleware`."""
 
 __all__: list[str] = []

@@ -43,7 +43,7 @@ class _Message(TypedDict):
 
 _EARLIER_MESSAGES: _Message = {
     "role": "system",
-    "parts": [{"type": "text", "content": "[what was said before is not shown]"}],
+    "parts": [{"type": "text", "content": "[earlier messages are not shown]"}],
 }
 
 

@@ -94,9 +94,9 @@ class Ledger:
     def level(self, now: float) -> float:
         """Return the largest surplus of a stretch that ends now, over those that begin with a call."""
         level, taken = 0.0, 0.0
-        for begun, tokens in reversed(self.calls.values()):
+        for started, tokens in reversed(self.calls.values()):
             taken += tokens
-            level = max(level, taken - self.limit / 60 * (now - begun))
+            level = max(level, taken - self.limit / 60 * (now - started))
         return level
 
     def excess(self) -> float:

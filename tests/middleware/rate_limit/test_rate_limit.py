@@ -56,7 +56,7 @@ class Starts:
             return response
 
         script = responses or repeat("Hello there.")
-        return ScriptedChatModel((partial(answer, each) for each in script), model=name)
+        return ScriptedChatModel((partial(answer, response) for response in script), model=name)
 
 
 def used(input_tokens: int, output_tokens: int) -> ChatResponse:
@@ -184,12 +184,12 @@ def test_without_a_key_each_model_has_a_limit_of_its_own(backend: str) -> None:
 
     async def main() -> None:
         layer = RateLimitMiddleware(min_interval=1)
-        agents = [Agent("a", model=each.model(name=name), middlewares=[layer]) for name, each in starts.items()]
-        [each.now() for each in starts.values()]
+        agents = [Agent("a", model=start.model(name=name), middlewares=[layer]) for name, start in starts.items()]
+        [start.now() for start in starts.values()]
         await at_once(*[call for agent in agents for call in replies(agent, 2)])
 
     play(backend, main)
-    assert [each.times for each in starts.values()] == [[0, 1], [0, 1]]
+    assert [start.times for start in starts.values()] == [[0, 1], [0, 1]]
 
 
 def test_the_newest_middleware_sets_the_limits_of_a_key(caplog: pytest.LogCaptureFixture) -> None:
@@ -263,14 +263,14 @@ def test_a_wrong_estimate_is_refunded_or_becomes_a_debt(backend: str) -> None:
 
     async def main() -> list[float]:
         limiter = Limiter(Limits(tokens_per_minute=60_000))
-        begun = []
+        started = []
         starts.now()
         for actual in (61_000, 100, 0, 62_000, 0):
             lease = await limiter.acquire(1_000)
-            begun.append(starts.now())
+            started.append(starts.now())
             await lease.settle(actual)
             await lease.settle(50_000)  # only the first time counts
-        return begun
+        return started
 
     # Tokens come back at 1000 a second, and each call needs room for 1000.
     assert play(backend, main) == [0, 2, 2.1, 2.1, 64.1]
@@ -434,11 +434,11 @@ def test_an_impossible_usage_is_capped_logged_and_not_learned(
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"), [(10**400, 0.5), (0.5, 10**400), (10**400, -0.5)], ids=["in", "out", "less"]
+    ("input_tokens", "output_tokens"), [(10**400, 0.5), (0.5, 10**400), (10**400, -0.5)], ids=["in", "out", "less"]
 )
-def test_a_usage_too_large_to_be_added_is_capped(asked: Any, said: Any) -> None:
+def test_a_usage_too_large_to_be_added_is_capped(input_tokens: Any, output_tokens: Any) -> None:
     tokens = CallTokens(call_of(Words()), AnswerLengths())
-    tokens.see(ChatResponse([TextBlock("Hello.")], usage=ChatUsage(asked, said)))
+    tokens.see(ChatResponse([TextBlock("Hello.")], usage=ChatUsage(input_tokens, output_tokens)))
     assert tokens.count(1_000.0) == 1_000
 
 
@@ -466,12 +466,12 @@ def test_an_answer_that_cannot_be_counted_gives_its_place_back(backend: str, odd
 @on_both_loops
 def test_an_oversized_request_starts_when_idle_and_is_drained(backend: str) -> None:
     async def main() -> list[float]:
-        starts, limiter, begun = Starts(), Limiter(Limits(tokens_per_minute=60)), []
+        starts, limiter, started = Starts(), Limiter(Limits(tokens_per_minute=60)), []
         starts.now()
         for tokens in (1, 180, 1):
             await limiter.acquire(tokens)
-            begun.append(starts.now())
-        return begun
+            started.append(starts.now())
+        return started
 
     assert play(backend, main) == [0, 1, 122]
 
@@ -663,13 +663,13 @@ def test_waiters_use_a_raised_limit_at_once(backend: str) -> None:
 @on_both_loops
 def test_a_waiter_cancelled_right_after_waking_wakes_the_next(backend: str) -> None:
     async def main() -> list[str]:
-        limiter, begun = Limiter(Limits(max_concurrency=1)), list[str]()
+        limiter, started = Limiter(Limits(max_concurrency=1)), list[str]()
         lease = await limiter.acquire()
 
         async def call(name: str, scope: anyio.CancelScope) -> None:
             with scope:
                 lease = await limiter.acquire()
-                begun.append(name)
+                started.append(name)
                 await lease.settle()
 
         first, second = anyio.CancelScope(), anyio.CancelScope()
@@ -680,7 +680,7 @@ def test_a_waiter_cancelled_right_after_waking_wakes_the_next(backend: str) -> N
                     await let_others_run()
                 await lease.settle()
                 first.cancel()
-        return begun
+        return started
 
     # A cancellation may come too late for one that was woken; then it has its turn.
     assert play(backend, main) in (["second"], ["first", "second"])
@@ -710,7 +710,7 @@ LIMITS = st.builds(
 @settings(max_examples=60)
 @given(calls=CALLS, limits=LIMITS)
 def test_cancellations_break_no_limit_and_starve_no_waiter(backend: str, calls: list[Any], limits: Limits) -> None:
-    begun: list[tuple[float, int]] = []
+    started: list[tuple[float, int]] = []
     cancelled: set[int] = set()
     running, most = 0, 0
 
@@ -720,7 +720,7 @@ def test_cancellations_break_no_limit_and_starve_no_waiter(backend: str, calls: 
             if patience is not None:
                 scope.deadline = anyio.current_time() + patience
             lease = await limiter.acquire(estimate)
-            begun.append((anyio.current_time(), number))
+            started.append((anyio.current_time(), number))
             running += 1
             most = max(most, running)
             try:
@@ -741,12 +741,12 @@ def test_cancellations_break_no_limit_and_starve_no_waiter(backend: str, calls: 
         return limiter
 
     limiter = play(backend, main)
-    order = [number for _, number in begun]
+    order = [number for _, number in started]
     assert order == sorted(order)
     assert set(range(len(calls))) - cancelled <= set(order)
     assert limiter.usage.active == 0
     assert not limiter._queue
-    times = [time for time, _ in begun]
+    times = [time for time, _ in started]
     assert all(later - earlier >= limits.min_interval - 1e-5 for earlier, later in pairwise(times))
     assert limits.max_concurrency is None or most <= limits.max_concurrency
     if limits.requests_per_minute is not None:
@@ -774,12 +774,12 @@ def test_cancellations_break_no_limit_and_starve_no_waiter(backend: str, calls: 
 )
 @example(calls=[(0.0, 60, 0.0, 70.0, None), (60.0, 60, 1.0, 3.0, None), (20.0, 60, 1.0, 0.0, None)], tokens=60)
 def test_no_window_uses_more_tokens_than_drained_in_it(backend: str, calls: list[Any], tokens: int) -> None:
-    begun: list[tuple[float, float]] = []
+    started: list[tuple[float, float]] = []
 
     async def call(limiter: Limiter, estimate: int, share: float, seconds: float, patience: float | None) -> None:
         with anyio.move_on_after(inf if patience is None else patience):
             lease = await limiter.acquire(estimate)
-            begun.append((anyio.current_time(), share * estimate))
+            started.append((anyio.current_time(), share * estimate))
             try:
                 await anyio.sleep(seconds)
             finally:
@@ -795,9 +795,9 @@ def test_no_window_uses_more_tokens_than_drained_in_it(backend: str, calls: list
     play(backend, main)
     # One that is larger than a minute's worth starts when nothing is in use, and later calls wait for it.
     most = max(tokens, *(estimate for _, estimate, *_ in calls))
-    for first, (start, _) in enumerate(begun):
+    for first, (start, _) in enumerate(started):
         taken = 0.0
-        for end, actual in begun[first:]:
+        for end, actual in started[first:]:
             taken += actual
             assert taken <= most + tokens / 60 * (end - start) + 1e-3
 
@@ -930,7 +930,7 @@ def test_threads_with_loops_of_their_own_share_one_queue(backend: str) -> None:
             for _ in range(3):
                 group.start_soon(call)
 
-    threads = [Thread(target=partial(anyio.run, main, backend=each)) for each in (backend, *BACKENDS)]
+    threads = [Thread(target=partial(anyio.run, main, backend=name)) for name in (backend, *BACKENDS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -984,12 +984,12 @@ def test_a_clock_other_than_the_event_loops_is_polled(backend: str) -> None:
     async def main() -> float:
         limiter = Limiter(Limits(min_interval=3_600), clock)
         await limiter.acquire()
-        begun = anyio.current_time()
+        started = anyio.current_time()
         async with anyio.create_task_group() as group:
             group.start_soon(limiter.acquire)
             await anyio.sleep(5)
             clock.now += 3_600
-        return anyio.current_time() - begun
+        return anyio.current_time() - started
 
     assert play(backend, main) < 6
 

@@ -361,7 +361,7 @@ async def test_a_reading_process_keeps_its_place_a_stopped_does_not(
             assert await store.take(key, one, 0, "next") is not None  # it counts again
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def messages_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     # coredis has a logger of its own, and says more.
     return [record.message for record in caplog.records if record.name == "agentrt"]
 
@@ -403,7 +403,7 @@ async def test_when_redis_fails_the_policy_applies_and_is_said_once(
         with pytest.raises(RateLimitTimeout, match="requests_per_minute"):
             await ask(agent, found)
     assert len(found) <= 1
-    assert len(said(caplog)) == 1
+    assert len(messages_in(caplog)) == 1
 
 
 @when_redis_fails
@@ -419,7 +419,7 @@ async def test_when_redis_is_back_the_limits_are_shared_again(
     server.send(signal.SIGCONT)
     await ask(agent, found)
     assert [value["state"] for _, value in found] == ["down", "up"]
-    assert [message.rpartition(" ")[2] for message in said(caplog)] == ["limited", "back"]
+    assert [message.rpartition(" ")[2] for message in messages_in(caplog)] == ["limited", "back"]
 
 
 def test_a_password_in_the_url_is_not_shown() -> None:

@@ -71,17 +71,21 @@ def collector() -> Iterator[Collector]:
         thread.join()
 
 
-@pytest.mark.parametrize(("given", "wanted"), [("", "/v1/traces"), ("/", "/v1/traces"), ("/of/mine", "/of/mine")])
-def test_the_end_of_a_program_delivers_its_spans(collector: Collector, given: str, wanted: str) -> None:
-    done = run(PROGRAM, collector.url + given)
+@pytest.mark.parametrize(
+    ("given_path", "expected_path"), [("", "/v1/traces"), ("/", "/v1/traces"), ("/of/mine", "/of/mine")]
+)
+def test_the_end_of_a_program_delivers_its_spans(collector: Collector, given_path: str, expected_path: str) -> None:
+    done = run(PROGRAM, collector.url + given_path)
     assert done.stdout.split() == ["hello", "2"], done.stderr
     assert not done.stderr
     ((path, key, request),) = collector.got
-    assert (path, key) == (wanted, "open sesame")
+    assert (path, key) == (expected_path, "open sesame")
     (resource,) = request.resource_spans
-    assert ("service.name", "shop") in [(each.key, each.value.string_value) for each in resource.resource.attributes]
+    assert ("service.name", "shop") in [
+        (attribute.key, attribute.value.string_value) for attribute in resource.resource.attributes
+    ]
     (scope,) = resource.scope_spans
-    assert [each.name for each in scope.spans] == ["chat scripted", "invoke_agent assistant"]
+    assert [span.name for span in scope.spans] == ["chat scripted", "invoke_agent assistant"]
     assert scope.spans[0].parent_span_id == scope.spans[1].span_id
 
 

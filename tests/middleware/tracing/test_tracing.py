@@ -81,16 +81,16 @@ class Spans(SpanProcessor):
 
     def tree(self, parent: int | None = None) -> list[Any]:
         """Return the names of the ended spans, in the order in which they began: a name, or [name, children]."""
-        order = [each.context.span_id for each in self.begun]
-        under = [each for each in self.ended if (each.parent.span_id if each.parent else None) == parent]
-        under.sort(key=lambda each: order.index(each.context.span_id))
-        named = [(each.name, self.tree(each.context.span_id)) for each in under]
+        order = [span.context.span_id for span in self.begun]
+        under = [span for span in self.ended if (span.parent.span_id if span.parent else None) == parent]
+        under.sort(key=lambda span: order.index(span.context.span_id))
+        named = [(span.name, self.tree(span.context.span_id)) for span in under]
         return [[name, children] if children else name for name, children in named]
 
     def named(self, start: str) -> list[ReadableSpan]:
-        order = [each.context.span_id for each in self.begun]
-        found = [each for each in self.ended if each.name.startswith(start)]
-        return sorted(found, key=lambda each: order.index(each.context.span_id))
+        order = [span.context.span_id for span in self.begun]
+        found = [span for span in self.ended if span.name.startswith(start)]
+        return sorted(found, key=lambda span: order.index(span.context.span_id))
 
     def one(self, start: str) -> ReadableSpan:
         (span,) = self.named(start)
@@ -98,7 +98,7 @@ class Spans(SpanProcessor):
 
     def text(self) -> str:
         """Return everything that was exported."""
-        return "\n".join(each.to_json() for each in self.ended)
+        return "\n".join(span.to_json() for span in self.ended)
 
     def check_all_ended(self) -> None:
         assert len(self.begun) == len(self.ended)
@@ -114,11 +114,13 @@ def spans() -> Spans:
 def quiet(caplog: pytest.LogCaptureFixture) -> Any:
     """Check that OpenTelemetry logs nothing about contexts or ended spans."""
     yield
-    complaints = [each.getMessage() for each in caplog.get_records("call") if each.name.startswith("opentelemetry")]
+    complaints = [
+        record.getMessage() for record in caplog.get_records("call") if record.name.startswith("opentelemetry")
+    ]
     assert not complaints
 
 
-def told(span: ReadableSpan, *but: str) -> dict[str, Any]:
+def attributes_of(span: ReadableSpan, *but: str) -> dict[str, Any]:
     """Return the attributes of a span, except the named ones and those that differ from run to run."""
     left_out = {"gen_ai.conversation.id", "agentrt.agent.reply_id", "gen_ai.response.time_to_first_chunk", *but}
     return {name: value for name, value in dict(span.attributes or {}).items() if name not in left_out}
@@ -150,14 +152,14 @@ async def test_a_plain_reply_is_one_agent_span_with_one_chat_span(spans: Spans) 
         "gen_ai.usage.cache_read.input_tokens": 4,
         "gen_ai.usage.cache_write.input_tokens": 3,
     }
-    assert told(invoke) == {
+    assert attributes_of(invoke) == {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "tester",
         "gen_ai.request.model": "scripted",
         "agentrt.agent.finished_reason": "completed",
         **tokens,
     }
-    assert told(chat) == {
+    assert attributes_of(chat) == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "scripted",
         "gen_ai.request.model": "scripted",
@@ -167,15 +169,15 @@ async def test_a_plain_reply_is_one_agent_span_with_one_chat_span(spans: Spans) 
         **tokens,
     }
     assert invoke.attributes["agentrt.agent.reply_id"] == msg.id
-    assert {each.attributes["gen_ai.conversation.id"] for each in spans.ended} == {agent.state.session_id}
+    assert {span.attributes["gen_ai.conversation.id"] for span in spans.ended} == {agent.state.session_id}
     assert (invoke.kind, chat.kind) == (SpanKind.INTERNAL, SpanKind.CLIENT)
-    assert {each.status.status_code for each in spans.ended} == {StatusCode.UNSET}
+    assert {span.status.status_code for span in spans.ended} == {StatusCode.UNSET}
     assert invoke.instrumentation_scope.name == "agentrt"
     spans.check_all_ended()
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "expected"),
     [
         (
             OpenAIChatModel(
@@ -191,14 +193,14 @@ async def test_a_plain_reply_is_one_agent_span_with_one_chat_span(spans: Spans) 
     ids=["openai", "anthropic"],
 )
 async def test_a_chat_span_has_the_settings_of_the_request(
-    spans: Spans, model: ChatModelBase, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    spans: Spans, model: ChatModelBase, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model, "_call", ScriptedChatModel(["done"])._call)
     await Agent("tester", model=model, middlewares=[spans.middleware()]).reply("go")
-    [chat] = [json.loads(each.to_json()) for each in spans.ended if each.name == "chat m"]
+    [chat] = [json.loads(span.to_json()) for span in spans.ended if span.name == "chat m"]
     prefix = "gen_ai.request."
     settings = {name.removeprefix(prefix): value for name, value in chat["attributes"].items() if prefix in name}
-    assert {name: value for name, value in settings.items() if name not in ("model", "stream")} == told
+    assert {name: value for name, value in settings.items() if name not in ("model", "stream")} == expected
 
 
 async def test_a_streamed_answer_says_when_its_first_piece_came(spans: Spans) -> None:
@@ -216,7 +218,7 @@ async def test_chats_and_tools_are_siblings_and_their_tokens_add_up(spans: Spans
     agent = agent_of([asks, answer("three")], add, middlewares=[spans.middleware()])
     await agent.reply("go")
     assert spans.tree() == [["invoke_agent tester", ["chat scripted", "execute_tool add", "chat scripted"]]]
-    assert told(spans.one("execute_tool")) == {
+    assert attributes_of(spans.one("execute_tool")) == {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "add",
         "gen_ai.tool.type": "function",
@@ -300,7 +302,7 @@ async def test_a_sub_agents_reply_is_under_the_tool_that_called_it(spans: Spans,
     ((_, (first, *tools, last)),) = spans.tree()
     assert [first, last] == ["chat scripted", "chat scripted"]
     assert sorted(tools, key=str, reverse=True) == sorted(below, key=str, reverse=True)  # they begin in any order
-    assert len({each.context.trace_id for each in spans.ended}) == 1
+    assert len({span.context.trace_id for span in spans.ended}) == 1
 
 
 async def test_a_parked_reply_and_its_answer_share_a_reply_id(spans: Spans) -> None:
@@ -314,7 +316,7 @@ async def test_a_parked_reply_and_its_answer_share_a_reply_id(spans: Spans) -> N
     assert first.attributes["agentrt.agent.finished_reason"] == "parked"
     assert "agentrt.agent.incoming_event_type" not in first.attributes
 
-    results = [ConfirmResult(confirmed, each) for confirmed, each in zip([True, False], calls, strict=True)]
+    results = [ConfirmResult(confirmed, tool_call) for confirmed, tool_call in zip([True, False], calls, strict=True)]
     await agent.reply(UserConfirmResultEvent(parked.id, results))
     below = ["execute_tool add", "execute_tool add", "chat scripted"]
     assert spans.tree()[1] == ["invoke_agent tester", below]
@@ -322,7 +324,7 @@ async def test_a_parked_reply_and_its_answer_share_a_reply_id(spans: Spans) -> N
     assert second.attributes["agentrt.agent.incoming_event_type"] == "USER_CONFIRM_RESULT"
     assert second.attributes["agentrt.agent.reply_id"] == first.attributes["agentrt.agent.reply_id"] == parked.id
     assert "agentrt.agent.hitl_pending_tools" not in second.attributes
-    states = {each.attributes["gen_ai.tool.call.id"]: each for each in spans.named("execute_tool")}
+    states = {span.attributes["gen_ai.tool.call.id"]: span for span in spans.named("execute_tool")}
     assert states["1"].attributes["agentrt.tool.result.state"] == "success"
     assert states["1"].end_time > states["1"].start_time
     assert states["2"].attributes["agentrt.tool.result.state"] == "denied"
@@ -336,7 +338,7 @@ async def test_an_external_result_has_a_span_without_length(spans: Spans) -> Non
     agent = agent_of([calls, "done"], Deploy(), middlewares=[spans.middleware()])
     parked = await agent.reply("go")
     waiting = spans.one("invoke").attributes["agentrt.agent.external_execution_pending_tools"]
-    assert [each["id"] for each in json.loads(waiting)] == ["1", "2"]
+    assert [waiting_call["id"] for waiting_call in json.loads(waiting)] == ["1", "2"]
 
     states = [ToolResultState.SUCCESS, ToolResultState.ERROR]
     results = [ToolResultBlock(str(n), "deploy", "deployed", state) for n, state in enumerate(states, 1)]
@@ -344,7 +346,7 @@ async def test_an_external_result_has_a_span_without_length(spans: Spans) -> Non
     assert spans.tree()[1] == ["invoke_agent tester", ["execute_tool deploy", "execute_tool deploy", "chat scripted"]]
     assert spans.named("invoke")[1].attributes["agentrt.agent.incoming_event_type"] == "EXTERNAL_EXECUTION_RESULT"
     good, bad = spans.named("execute_tool")
-    assert told(good) == {
+    assert attributes_of(good) == {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "deploy",
         "gen_ai.tool.type": "function",
@@ -369,7 +371,7 @@ async def test_an_interrupted_tool_does_not_fail_the_reply_span(spans: Spans) ->
     agent = agent_of([calls], FunctionTool(stop, is_concurrency_safe=False), add, middlewares=[spans.middleware()])
     await agent.reply("go")
     assert spans.tree() == [["invoke_agent tester", ["chat scripted", "execute_tool stop", "execute_tool add"]]]
-    assert [each.status.description for each in spans.named("execute_tool")] == ["interrupted", "interrupted"]
+    assert [span.status.description for span in spans.named("execute_tool")] == ["interrupted", "interrupted"]
     assert spans.one("invoke").status.status_code is StatusCode.UNSET
     assert spans.one("invoke").attributes["agentrt.agent.finished_reason"] == "interrupted"
     spans.check_all_ended()
@@ -415,8 +417,8 @@ async def test_each_way_a_tool_fails_has_an_error_type_of_its_own(spans: Spans) 
     calls = [call("1", "fail"), call("2", "linger"), call("3", "missing"), call("4", "add", a="x")]
     tools = [fail, FunctionTool(linger, timeout=0.01), add]
     await agent_of([calls, "done"], *tools, middlewares=[spans.middleware()]).reply("go")
-    described = {each.attributes["gen_ai.tool.call.id"]: each for each in spans.named("execute_tool")}
-    assert {name: each.status.description for name, each in described.items()} == {
+    described = {span.attributes["gen_ai.tool.call.id"]: span for span in spans.named("execute_tool")}
+    assert {name: span.status.description for name, span in described.items()} == {
         "1": "tool_error",
         "2": "timeout",
         "3": "tool_error",
@@ -437,7 +439,7 @@ async def test_a_raising_tool_fails_its_span_with_the_error_type(spans: Spans) -
     )
     with pytest.raises(KeyError):
         await agent.reply("go")
-    assert {each.name: each.status.description for each in spans.ended} == {
+    assert {span.name: span.status.description for span in spans.ended} == {
         "chat scripted": None,
         "execute_tool fail": "KeyError",
         "invoke_agent tester": "KeyError",
@@ -466,7 +468,7 @@ async def test_leaving_early_is_not_an_error_for_any_span(spans: Spans, elsewher
     reply = ["invoke_agent tester", *([["chat scripted"]] if places > 2 else [])]
     expected = reply if len(reply) > 1 else reply[0]
     assert spans.tree() == [["consumer", [expected, *["between"] * places]]]
-    assert {each.status.status_code for each in spans.ended} == {StatusCode.UNSET}
+    assert {span.status.status_code for span in spans.ended} == {StatusCode.UNSET}
     assert spans.one("invoke").attributes["agentrt.agent.finished_reason"] == "closed"
     spans.check_all_ended()
 
@@ -514,9 +516,9 @@ async def test_a_cancelled_reply_ends_all_its_spans_and_none_as_failed(spans: Sp
         await agent.reply("go")
     assert scope.cancelled_caught
     spans.check_all_ended()
-    assert {each.status.status_code for each in spans.ended} == {StatusCode.UNSET}
+    assert {span.status.status_code for span in spans.ended} == {StatusCode.UNSET}
     assert spans.one("invoke").attributes["agentrt.agent.finished_reason"] == "cancelled"
-    states = [each.attributes["agentrt.tool.result.state"] for each in spans.named("execute_tool")]
+    states = [span.attributes["agentrt.tool.result.state"] for span in spans.named("execute_tool")]
     assert states == ["interrupted", "interrupted"]
 
 
@@ -561,7 +563,7 @@ async def test_retries_are_events_on_one_chat_span(spans: Spans, retry: type[Ret
             await agent.reply("go")
     assert spans.tree() == [["invoke_agent tester", ["chat scripted"]]]
     events = spans.one("chat").events
-    assert [(each.name, dict(each.attributes)) for each in events] == [
+    assert [(event.name, dict(event.attributes)) for event in events] == [
         ("agentrt.model_call.retry", {"agentrt.model_call.attempt": n, "agentrt.model_call.wait_seconds": 0.5})
         for n in (1, 2)
     ]
@@ -600,7 +602,7 @@ async def test_events_of_another_reply_that_pass_through_make_no_spans(spans: Sp
 
     await agent_of([[call("1", "forward")], "done"], forward, middlewares=[spans.middleware()]).reply("go")
     assert spans.tree() == [["invoke_agent tester", ["chat scripted", "execute_tool forward", "chat scripted"]]]
-    assert not [each.events for each in spans.ended if each.events]
+    assert not [span.events for span in spans.ended if span.events]
     assert spans.one("invoke").attributes["agentrt.agent.finished_reason"] == "completed"
 
 
@@ -709,15 +711,15 @@ async def test_content_is_captured_with_capture_content(spans: Spans) -> None:
 
     invoke, tool, chat = spans.one("invoke"), spans.one("execute_tool"), spans.named("chat")[1]
     question = {"role": "user", "parts": [{"type": "text", "content": "What is 1 + 2?"}]}
-    said = {"role": "assistant", "parts": [{"type": "text", "content": "three"}], "finish_reason": "stop"}
+    message = {"role": "assistant", "parts": [{"type": "text", "content": "three"}], "finish_reason": "stop"}
     assert read(invoke, "gen_ai.input.messages") == [question]
-    assert read(invoke, "gen_ai.output.messages") == read(chat, "gen_ai.output.messages") == [said]
+    assert read(invoke, "gen_ai.output.messages") == read(chat, "gen_ai.output.messages") == [message]
     assert (invoke.attributes["input.value"], invoke.attributes["output.value"]) == ("What is 1 + 2?", "three")
     assert read(chat, "gen_ai.system_instructions") == [{"type": "text", "content": "You are tested."}]
-    asked = {"type": "tool_call", "id": "1", "name": "add", "arguments": {"a": 1, "b": 2}}
+    tool_call = {"type": "tool_call", "id": "1", "name": "add", "arguments": {"a": 1, "b": 2}}
     assert read(chat, "gen_ai.input.messages") == [
         question,
-        {"role": "assistant", "parts": [asked]},
+        {"role": "assistant", "parts": [tool_call]},
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "1", "response": "3"}]},
     ]
     (definition,) = read(chat, "gen_ai.tool.definitions")
@@ -756,8 +758,8 @@ async def test_the_environment_decides_on_content_without_the_option(
 
 async def test_a_long_text_is_cut_and_the_json_around_it_stays_whole(spans: Spans) -> None:
     await agent_of(["x" * 50_000], middlewares=[spans.middleware(capture_content=True)]).reply("go")
-    (said,) = json.loads(spans.one("chat").attributes["gen_ai.output.messages"])
-    assert 0 < len(said["parts"][0]["content"]) < 25_000
+    (message,) = json.loads(spans.one("chat").attributes["gen_ai.output.messages"])
+    assert 0 < len(message["parts"][0]["content"]) < 25_000
 
 
 @pytest.mark.parametrize("captured", [False, True])
@@ -779,7 +781,7 @@ async def test_a_text_that_the_redactor_failed_on_is_not_logged(spans: Spans, ca
     assert (await agent.reply(CANARY)).get_text_content() == CANARY
     assert spans.tree()
     assert CANARY not in spans.text() + caplog.text
-    assert len([each for each in caplog.records if each.name == "agentrt"]) == 1
+    assert len([record for record in caplog.records if record.name == "agentrt"]) == 1
 
 
 async def test_numbers_and_media_types_are_redacted_too(spans: Spans) -> None:
@@ -806,9 +808,9 @@ async def test_the_newest_messages_of_a_long_conversation_are_captured(spans: Sp
     await agent.reply("the last one")
     captured = spans.one("chat").attributes["gen_ai.input.messages"]
     assert len(captured) < 110_000
-    first, *others = [each["parts"][0]["content"] for each in json.loads(captured)]
-    assert first == "[what was said before is not shown]"
-    assert [each[:12] for each in others[-2:]] == ["49 xxxxxxxxx", "the last one"]
+    first, *others = [message["parts"][0]["content"] for message in json.loads(captured)]
+    assert first == "[earlier messages are not shown]"
+    assert [message[:12] for message in others[-2:]] == ["49 xxxxxxxxx", "the last one"]
 
 
 async def test_a_lone_surrogate_does_not_lose_the_span(spans: Spans) -> None:
@@ -878,7 +880,7 @@ async def test_a_tracer_that_fails_fails_no_reply_and_is_logged_once(
     calls = [call("1", "add", a=1, b=2), call("2", "add", a=1, b=2)]
     agent = agent_of([calls, "done"], add, middlewares=[TracingMiddleware(tracer_provider=provider)])
     assert (await agent.reply("go")).get_text_content() == "done"
-    (record,) = [each for each in caplog.records if each.name == "agentrt"]
+    (record,) = [record for record in caplog.records if record.name == "agentrt"]
     assert "RuntimeError" in record.getMessage()
     assert CANARY not in caplog.text
 
@@ -894,15 +896,15 @@ async def test_without_a_provider_hooks_return_the_next_layers_result() -> None:
 
     for tracing in (TracingMiddleware(), TracingMiddleware(tracer_provider=NoOpTracerProvider())):
         for hook in (tracing.on_reply, tracing.on_model_call, tracing.on_acting):
-            given = object()
-            assert hook(Agentlike(), {"inputs": 1}, lambda **values: given) is given  # noqa: B023  # called at once
+            result = object()
+            assert hook(Agentlike(), {"inputs": 1}, lambda **values: result) is result  # noqa: B023  # called at once
 
 
 @pytest.mark.parametrize("places", [[0], [0, 1], [1]])
 async def test_idle_layers_change_nothing(places: list[int]) -> None:
     layers = [TracingMiddleware() if place in places else Retry() for place in range(2)]
     calls = [call("1", "add", a=1, b=2), call("2", "add", a=1, b=2)]
-    plain, layered = (agent_of([calls, "do ne"], add, middlewares=each) for each in ([Retry()], layers))
+    plain, layered = (agent_of([calls, "do ne"], add, middlewares=middlewares) for middlewares in ([Retry()], layers))
     kinds = [[type(item) for item in await items_of(agent)] for agent in (plain, layered)]
     assert kinds[0] == kinds[1]
     assert kinds[0][-1] is Msg
@@ -938,26 +940,29 @@ async def test_metrics_are_recorded_under_the_names_of_the_conventions(spans: Sp
 
     data: Any = reader.get_metrics_data()
     (scope,) = data.resource_metrics[0].scope_metrics
-    points = {each.name: each.data.data_points for each in scope.metrics}
+    points = {metric.name: metric.data.data_points for metric in scope.metrics}
     meters.shutdown()
     usage = {
-        each.attributes["gen_ai.token.type"]: (each.count, each.sum) for each in points["gen_ai.client.token.usage"]
+        point.attributes["gen_ai.token.type"]: (point.count, point.sum) for point in points["gen_ai.client.token.usage"]
     }
     assert usage == {"input": (2, 12), "output": (2, 5)}
     for name in ("gen_ai.client.operation.duration", "gen_ai.client.inference.duration"):
-        assert {each.attributes.get("error.type"): each.count for each in points[name]} == {None: 2, "RateLimited": 1}
+        assert {point.attributes.get("error.type"): point.count for point in points[name]} == {
+            None: 2,
+            "RateLimited": 1,
+        }
     (tool,) = points["gen_ai.execute_tool.duration"]
     assert (tool.count, tool.attributes["gen_ai.tool.name"]) == (1, "add")
     for which, total in (("input_tokens", 12), ("output_tokens", 5), ("cache_read.input_tokens", 0)):
         (counted,) = points[f"gen_ai.client.inference.usage.{which}"]
         assert counted.value == total
-    calls = {each.attributes.get("error.type"): each.sum for each in points["gen_ai.invoke_agent.inference_calls"]}
+    calls = {point.attributes.get("error.type"): point.sum for point in points["gen_ai.invoke_agent.inference_calls"]}
     assert calls == {None: 2, "RateLimited": 1}
-    assert {each.unit for each in scope.metrics} == {"s", "{token}", "{call}"}
+    assert {metric.unit for metric in scope.metrics} == {"s", "{token}", "{call}"}
 
 
 async def test_a_tracer_provider_other_than_the_sdks_works() -> None:
-    begun: list[str] = []
+    started: list[str] = []
 
     class OwnSpan(trace.NonRecordingSpan):
         def is_recording(self) -> bool:
@@ -965,8 +970,8 @@ async def test_a_tracer_provider_other_than_the_sdks_works() -> None:
 
     class OwnTracer(trace.NoOpTracer):
         def start_span(self, name: str, *values: Any, **named: Any) -> trace.Span:
-            begun.append(name)
-            return OwnSpan(trace.SpanContext(1, len(begun), is_remote=False))
+            started.append(name)
+            return OwnSpan(trace.SpanContext(1, len(started), is_remote=False))
 
     class OwnProvider(trace.TracerProvider):
         def get_tracer(self, *values: Any, **named: Any) -> trace.Tracer:
@@ -974,7 +979,7 @@ async def test_a_tracer_provider_other_than_the_sdks_works() -> None:
 
     tracing = TracingMiddleware(tracer_provider=OwnProvider(), capture_content=True)
     await agent_of([[call("1", "add", a=1, b=2)], "done"], add, middlewares=[tracing]).reply("go")
-    assert begun == ["invoke_agent tester", "chat scripted", "execute_tool add", "chat scripted"]
+    assert started == ["invoke_agent tester", "chat scripted", "execute_tool add", "chat scripted"]
 
 
 async def test_spans_are_sent_children_first() -> None:
@@ -983,7 +988,7 @@ async def test_spans_are_sent_children_first() -> None:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing = TracingMiddleware(tracer_provider=provider)
     await agent_of([[call("1", "add", a=1, b=2)], "done"], add, middlewares=[tracing]).reply("go")
-    sent = [each.name for each in exporter.get_finished_spans()]
+    sent = [span.name for span in exporter.get_finished_spans()]
     assert sent == ["chat scripted", "execute_tool add", "chat scripted", "invoke_agent tester"]
 
 
@@ -991,8 +996,8 @@ async def test_one_instance_serves_conversations_side_by_side(spans: Spans) -> N
     tracing = spans.middleware()
     agents = [Agent(f"a{n}", model=ScriptedChatModel(["one two"]), middlewares=[tracing]) for n in range(5)]
     async with anyio.create_task_group() as group:
-        for each in agents:
-            group.start_soon(each.reply, "go")
+        for agent in agents:
+            group.start_soon(agent.reply, "go")
     assert sorted(spans.tree()) == [[f"invoke_agent a{n}", ["chat scripted"]] for n in range(5)]
 
 
@@ -1004,11 +1009,11 @@ class Unsampled:
         self.provider = TracerProvider(sampler=self._sampler(), shutdown_on_exit=False)
 
     def _sampler(self) -> Any:
-        asked = self.asked
+        requested = self.asked
 
         class Noting(StaticSampler):
             def should_sample(self, parent: Any, trace_id: int, name: str, *values: Any, **named: Any) -> Any:
-                asked.append(name)
+                requested.append(name)
                 return super().should_sample(parent, trace_id, name, *values, **named)
 
         return Noting(Decision.DROP)
@@ -1061,7 +1066,7 @@ async def test_an_unsampled_reply_is_still_measured() -> None:
     await agent_of([[call("1", "add", a=1, b=2)], "the answer"], add, middlewares=[tracing]).reply("the question")
     data: Any = reader.get_metrics_data()
     (scope,) = data.resource_metrics[0].scope_metrics
-    points = {each.name: each.data.data_points for each in scope.metrics}
+    points = {metric.name: metric.data.data_points for metric in scope.metrics}
     meters.shutdown()
     assert points["gen_ai.invoke_agent.inference_calls"][0].sum == 2
     assert points["gen_ai.execute_tool.duration"][0].count == 1

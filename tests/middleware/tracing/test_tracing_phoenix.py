@@ -99,8 +99,8 @@ def phoenix(phoenix_python: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def free_ports() -> list[int]:
     with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
-            each.bind(("127.0.0.1", 0))
+        for server in (one, other):
+            server.bind(("127.0.0.1", 0))
         return [one.getsockname()[1], other.getsockname()[1]]
 
 
@@ -131,9 +131,9 @@ def get(url: str) -> Any:
     return response
 
 
-def spans_of(url: str, wanted: int) -> list[dict[str, Any]] | None:
+def spans_of(url: str, expected: int) -> list[dict[str, Any]] | None:
     found = json.loads(get(f"{url}/v1/projects/default/spans?limit=100").body)["data"]
-    return found if len(found) >= wanted else None
+    return found if len(found) >= expected else None
 
 
 def test_phoenix_shows_span_tree_kinds_content_and_tokens(phoenix: str) -> None:
@@ -145,22 +145,22 @@ def test_phoenix_shows_span_tree_kinds_content_and_tokens(phoenix: str) -> None:
 
     found = wait_for(lambda: spans_of(phoenix, 5), READ_SECONDS)
     assert found is not None, "Phoenix has fewer spans than were sent"
-    (root,) = [each for each in found if each["parent_id"] is None]
-    below = [each for each in found if each is not root]
+    (root,) = [span for span in found if span["parent_id"] is None]
+    below = [span for span in found if span is not root]
     assert (root["name"], root["span_kind"]) == ("invoke_agent adder", "AGENT")
-    assert {each["parent_id"] for each in below} == {root["context"]["span_id"]}
-    assert sorted((each["name"], each["span_kind"]) for each in below) == [
+    assert {span["parent_id"] for span in below} == {root["context"]["span_id"]}
+    assert sorted((span["name"], span["span_kind"]) for span in below) == [
         ("chat abacus", "LLM"),
         ("chat abacus", "LLM"),
         ("execute_tool add", "TOOL"),
         ("execute_tool add", "TOOL"),
     ]
     tokens = [
-        (each["attributes"]["llm.token_count.prompt"], each["attributes"]["llm.token_count.completion"])
-        for each in below
-        if each["span_kind"] == "LLM"
+        (span["attributes"]["llm.token_count.prompt"], span["attributes"]["llm.token_count.completion"])
+        for span in below
+        if span["span_kind"] == "LLM"
     ]
     assert sorted(tokens) == [(11, 5), (17, 3)]
-    said = root["attributes"]
-    assert (said["input.value"], said["output.value"]) == ("What is 1 + 2?", answer)
-    assert (said["session.id"], said["llm.token_count.total"]) == (session, 36)
+    attributes = root["attributes"]
+    assert (attributes["input.value"], attributes["output.value"]) == ("What is 1 + 2?", answer)
+    assert (attributes["session.id"], attributes["llm.token_count.total"]) == (session, 36)
