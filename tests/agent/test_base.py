@@ -58,7 +58,7 @@ def said(text: str) -> Msg:
     return UserMsg("user", text)
 
 
-def test_an_agent_has_an_id_and_is_named_after_its_class_unless_it_is_given_a_name():
+def test_an_agent_has_an_id_and_the_name_of_its_class_by_default():
     one, other = Echo(), Echo(name="other")
     assert (one.name, other.name) == ("Echo", "other")
     assert one.id
@@ -111,7 +111,7 @@ async def test_there_is_no_run_between_replies():
         _ = agent.run
 
 
-async def test_a_task_that_outlives_its_reply_has_neither_its_run_nor_its_hooks():
+async def test_a_task_outliving_its_reply_has_neither_run_nor_hooks():
     over, checked = anyio.Event(), []
 
     class Leaving(AgentBase):
@@ -134,7 +134,7 @@ async def test_a_task_that_outlives_its_reply_has_neither_its_run_nor_its_hooks(
     assert checked == ["later"]
 
 
-async def test_an_agents_reply_inside_of_its_own_reply_has_a_run_of_its_own():
+async def test_a_reply_inside_one_of_the_same_agent_has_its_own_run():
     ids = []
 
     class Nested(AgentBase):
@@ -151,7 +151,7 @@ async def test_an_agents_reply_inside_of_its_own_reply_has_a_run_of_its_own():
     assert outer != inner
 
 
-async def test_layers_see_a_start_what_was_emitted_the_end_and_the_message_in_order():
+async def test_layers_see_start_emitted_events_end_and_message():
     class Telling(AgentBase):
         async def reply(self, msg):
             self.run.emit(CustomEvent("first", 1))
@@ -169,7 +169,7 @@ async def test_layers_see_a_start_what_was_emitted_the_end_and_the_message_in_or
     assert {each.reply_id for each in layer.items[:-1]} == {agent.reply_id}
 
 
-async def test_layers_have_scratch_data_of_the_reply_and_data_of_the_conversation():
+async def test_layers_have_scratch_data_and_data_of_the_conversation():
     class Counting(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             for data in (agent.run.scratch(self), agent.state_of(self)):
@@ -193,7 +193,7 @@ async def test_another_round_cannot_be_asked_of_a_reply_without_rounds():
         await Asking()(said("a"))
 
 
-async def test_the_keys_of_on_reply_are_the_parameters_of_the_classes_own_reply():
+async def test_on_reply_has_the_parameters_of_the_class_as_its_keys():
     class Manifold(AgentBase):
         async def reply(self, first, /, second=2, *rest, third, fourth=4, **more):
             return said(repr((first, second, rest, third, fourth, more)))
@@ -222,7 +222,7 @@ async def test_a_key_that_the_reply_does_not_have_is_refused_by_name():
 
 
 @pytest.mark.parametrize("layers", [[], [Passing]], ids=["no layer", "a layer"])
-async def test_parameters_may_have_the_names_that_the_runtime_uses_itself(layers):
+async def test_parameters_may_have_names_that_the_runtime_uses(layers):
     class Named(AgentBase):
         async def reply(this, agent, owner, values, hook, inputs, method, args, kwargs, cls):
             return said("".join([agent, owner, values, hook, inputs, method, args, kwargs, cls]))
@@ -234,7 +234,7 @@ async def test_parameters_may_have_the_names_that_the_runtime_uses_itself(layers
     )
 
 
-async def test_observe_and_print_with_parameters_of_their_own_get_what_they_were_given():
+async def test_observe_and_print_may_have_other_parameters():
     class Own(AgentBase):
         async def observe(self, sender, msg):
             self.heard = (sender, msg)
@@ -249,7 +249,7 @@ async def test_observe_and_print_with_parameters_of_their_own_get_what_they_were
     assert (agent.heard, agent.shown) == (("me", "hello"), (True, "look"))
 
 
-async def test_unknown_arguments_are_a_type_error_that_names_the_method():
+async def test_unknown_arguments_are_a_type_error_naming_the_method():
     with pytest.raises(TypeError, match=r"Echo\.reply\(\) takes \(msg\); arguments given: mgs=\.\.\."):
         await Echo()(mgs=said("a"))
 
@@ -350,7 +350,7 @@ async def test_a_plain_reply_that_returns_a_coroutine_is_fine():
     assert (await Handing()(said("a"))).content == "a"
 
 
-def test_a_reply_that_yields_or_is_no_method_is_refused_when_the_agent_is_built():
+def test_a_reply_that_is_not_a_coroutine_function_is_refused():
     class Yielding(AgentBase):
         async def reply(self, msg):
             yield msg
@@ -368,7 +368,7 @@ def test_a_reply_that_yields_or_is_no_method_is_refused_when_the_agent_is_built(
             cls()
 
 
-async def test_a_class_without_a_reply_or_observe_is_told_what_to_write():
+async def test_a_missing_reply_or_observe_is_an_error_with_the_remedy():
     class Empty(AgentBase):
         pass
 
@@ -378,7 +378,7 @@ async def test_a_class_without_a_reply_or_observe_is_told_what_to_write():
         await Empty().observe(said("a"))
 
 
-async def test_a_class_that_forgets_its_parents_init_is_told_so_at_first_use():
+async def test_a_missing_super_init_is_an_error_at_first_use():
     class Forgetful(AgentBase):
         def __init__(self):
             self.mood = "calm"
@@ -422,7 +422,7 @@ def test_explain_says_which_hooks_never_run_here():
     assert "test_base.py" in page
 
 
-def test_an_agent_that_reasons_by_itself_has_layers_of_on_reasoning_only_if_it_does():
+def test_a_custom_agent_has_on_reasoning_only_if_it_reasons():
     class Reasoning(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -484,7 +484,7 @@ async def interrupted_by(agent: Patient, interrupt: Any) -> Msg:
     return answer
 
 
-async def test_an_interrupt_from_another_task_is_answered_by_handle_interrupt():
+async def test_handle_interrupt_answers_an_interrupt_from_another_task():
     agent = Patient()
     heard = Echo()
     agent.reset_subscribers("hub", [heard])
@@ -505,7 +505,7 @@ async def test_an_interrupt_from_a_thread_wakes_the_reply():
     assert answer.finished_reason == "interrupted"
 
 
-async def test_an_interrupt_from_inside_ends_the_reply_where_it_waits_next():
+async def test_an_interrupt_from_inside_ends_a_reply_at_its_next_wait():
     went_on = []
 
     class Giving(Echo):
@@ -520,7 +520,7 @@ async def test_an_interrupt_from_inside_ends_the_reply_where_it_waits_next():
     assert went_on == []
 
 
-async def test_handle_interrupt_gets_the_arguments_and_is_made_to_be_overridden():
+async def test_handle_interrupt_gets_the_arguments_of_the_reply():
     class Sorry(Patient):
         async def handle_interrupt(self, *args, **kwargs):
             return said(f"sorry about {args[0].content}")
@@ -533,7 +533,7 @@ async def test_handle_interrupt_gets_the_arguments_and_is_made_to_be_overridden(
     assert (await interrupted_by(agent, interrupt)).content == "sorry about a"
 
 
-async def test_an_interrupt_stops_all_replies_of_the_agent_and_none_of_another():
+async def test_an_interrupt_stops_all_replies_of_its_agent_alone():
     agent, other = Patient(), Patient()
     answers = []
 
@@ -554,7 +554,7 @@ async def test_an_interrupt_stops_all_replies_of_the_agent_and_none_of_another()
     assert len(answers) == 3
 
 
-async def test_the_callers_timeout_is_not_swallowed_and_nothing_is_broadcast():
+async def test_the_callers_timeout_is_not_swallowed_or_broadcast():
     agent, heard = Patient(), Echo()
     agent.reset_subscribers("hub", [heard])
     with pytest.raises(TimeoutError):
@@ -564,7 +564,7 @@ async def test_the_callers_timeout_is_not_swallowed_and_nothing_is_broadcast():
     assert not agent.interrupt()
 
 
-async def test_the_callers_cancellation_wins_over_an_interrupt_of_the_same_moment():
+async def test_the_callers_cancellation_wins_over_an_interrupt():
     agent = Patient()
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as group:
@@ -601,7 +601,7 @@ async def test_a_direct_reply_is_stopped_by_its_caller_only():
     assert scope.cancelled_caught
 
 
-def test_interrupting_an_agent_without_a_reply_does_nothing_in_any_thread():
+def test_interrupting_an_idle_agent_does_nothing_in_any_thread():
     agent = Echo()
     results = []
     thread = threading.Thread(target=lambda: results.append(agent.interrupt()))
@@ -610,7 +610,7 @@ def test_interrupting_an_agent_without_a_reply_does_nothing_in_any_thread():
     assert results == [False]
 
 
-async def test_an_interrupt_of_an_agent_inside_of_anothers_reply_stops_the_inner_one_alone():
+async def test_an_interrupt_of_an_inner_agent_stops_that_one_alone():
     inner = Patient()
 
     class Asking(Echo):
@@ -631,7 +631,7 @@ async def test_an_interrupt_of_an_agent_inside_of_anothers_reply_stops_the_inner
     assert [each.content for each in answers] == ["it said: interrupted"]
 
 
-async def test_an_interrupt_of_the_outer_agent_stops_the_inner_one_without_an_answer_of_it():
+async def test_an_interrupt_of_the_outer_agent_silences_the_inner_one():
     inner, heard = Patient(), Echo()
     inner.reset_subscribers("hub", [heard])
 
@@ -678,7 +678,7 @@ async def test_what_an_agent_registers_and_holds_is_its_state():
     assert other.memory.messages == ["a"]
 
 
-async def test_a_reply_that_comes_from_a_class_beside_the_base_is_the_core():
+async def test_a_reply_from_a_mixin_is_the_core():
     class Mixin:
         async def reply(self, msg):
             return said(f"mixed {msg.content}")
@@ -700,7 +700,7 @@ def test_the_state_of_an_agent_is_a_state():
     assert isinstance(Echo().state, AgentState)
 
 
-async def test_a_queue_that_is_false_while_it_is_empty_is_used_all_the_same():
+async def test_a_queue_that_is_falsy_while_empty_is_used():
     class Line(list):
         async def put(self, item):
             self.append(item)
@@ -756,7 +756,7 @@ async def interrupted_call(agent: Patient) -> Msg | None:
     return answer
 
 
-async def test_a_reply_whose_event_loop_has_ended_keeps_no_other_from_being_interrupted():
+async def test_a_reply_of_an_ended_event_loop_blocks_no_interrupt():
     agent = Patient()
 
     def of_a_loop_that_has_ended():
@@ -776,7 +776,7 @@ async def test_a_reply_whose_event_loop_has_ended_keeps_no_other_from_being_inte
     assert answers[0].metadata["_is_interrupted"]
 
 
-async def test_tasks_that_replies_leave_behind_do_not_carry_along_ever_more_replies():
+async def test_tasks_left_behind_do_not_accumulate_replies():
     known: list[int] = []
 
     class Heir(AgentBase):
@@ -799,7 +799,7 @@ async def test_tasks_that_replies_leave_behind_do_not_carry_along_ever_more_repl
     assert known == [1] * 6
 
 
-async def test_a_method_that_a_class_is_given_later_is_the_core_of_agents_built_after_that(monkeypatch):
+async def test_a_method_set_on_a_class_later_is_the_core_of_new_agents(monkeypatch):
     class Old(AgentBase):
         async def reply(self, msg):
             return said("old")
@@ -823,7 +823,7 @@ async def test_events_that_no_layer_reads_are_no_burden():
     assert (await Busy()(said("hi"))).content == "hi"
 
 
-def test_classes_of_agents_go_with_what_they_hold_and_their_hooks():
+def test_classes_of_agents_are_collected_with_their_hooks():
     def made_and_dropped() -> weakref.ref[Any]:
         held = Echo()
 

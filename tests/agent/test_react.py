@@ -39,7 +39,7 @@ async def test_what_was_said_is_in_the_memory():
     assert await remembered(agent) == ["a", "one", "b"]
 
 
-async def test_what_is_added_to_the_memory_joins_the_conversation_before_the_next_message():
+async def test_messages_added_to_the_memory_join_before_the_next_input():
     memory = InMemoryMemory()
     await memory.add(said("a"))
     agent = agent_of("one", "two", memory=memory)
@@ -50,7 +50,7 @@ async def test_what_is_added_to_the_memory_joins_the_conversation_before_the_nex
     assert await remembered(agent) == ["a", "b", "one", "c", "d", "two"]
 
 
-async def test_a_model_is_not_asked_with_what_was_cleared_from_the_memory():
+async def test_a_model_does_not_see_what_was_cleared_from_the_memory():
     agent = agent_of("one", "two")
     agent.state.summary = "a secret"
     await agent(said("a secret"))
@@ -60,7 +60,7 @@ async def test_a_model_is_not_asked_with_what_was_cleared_from_the_memory():
     assert await remembered(agent) == ["b", "two"]
 
 
-async def test_a_message_that_was_put_in_place_of_another_is_told_apart_though_there_are_as_many():
+async def test_a_message_replaced_in_the_memory_is_noticed():
     agent = agent_of("one", "two")
     await agent(said("a"))
     await agent.memory.delete([(await agent.memory.get_memory())[0].id])
@@ -69,7 +69,7 @@ async def test_a_message_that_was_put_in_place_of_another_is_told_apart_though_t
     assert last_asked(agent) == ["one", "c", "d"]
 
 
-async def test_what_was_summarised_stays_in_the_memory_and_does_not_come_back():
+async def test_summarised_messages_stay_in_the_memory_alone():
     long, short = "a" * 4_000, ContextConfig(reserve_ratio=0.0001)
     agent = agent_of("one", "two", "the summary", "three", context_config=short)
     await agent(said(long))
@@ -83,7 +83,7 @@ async def test_what_was_summarised_stays_in_the_memory_and_does_not_come_back():
     assert await remembered(agent) == [long, "one", "b", "two", "c", "d", "three"]
 
 
-async def test_a_memory_cleared_after_its_session_was_loaded_stays_cleared(tmp_path):
+async def test_a_memory_cleared_after_loading_a_session_stays_cleared(tmp_path):
     session, agent = JSONSession(tmp_path), agent_of("one")
     await agent(said("a secret"))
     await session.save_session_state("s", agent=agent)
@@ -98,7 +98,7 @@ async def test_a_memory_cleared_after_its_session_was_loaded_stays_cleared(tmp_p
     assert last_asked(later) == ["b"]
 
 
-async def test_another_conversation_brings_its_context_and_has_a_memory_of_its_own():
+async def test_another_conversation_has_its_own_context_and_memory():
     agent = agent_of("one", "two")
     await agent(said("a"))
     state = AgentState(context=[said("x")], summary="what was before")
@@ -197,7 +197,7 @@ def test_a_name_that_is_no_text_is_refused_and_loads_nothing():
 @pytest.mark.parametrize(
     "method", ["_summarizing", "generate_response", "_retrieve_from_knowledge", "_retrieve_from_the_web"]
 )
-def test_a_method_of_then_that_is_never_called_is_told_when_the_agent_is_built(method):
+def test_a_1x_method_that_is_never_called_is_warned_of(method):
     async def overridden(self, *args, **kwargs):
         raise AssertionError
 

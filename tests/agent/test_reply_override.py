@@ -115,7 +115,7 @@ async def test_events_of_the_loop_arrive_while_the_override_runs():
     assert seen[-2:] == ["RE(completed)", "Msg"]
 
 
-async def test_an_override_may_go_by_names_of_its_own_and_have_parameters_of_its_own():
+async def test_an_override_may_rename_parameters_and_add_its_own():
     class Named(Agent):
         async def reply(self, msg=None, structured_model=None, mood="calm"):
             answer = await super().reply(msg, structured_model)
@@ -142,7 +142,7 @@ async def test_a_form_for_the_answer_goes_through_the_override():
     assert answer.structured_output == {"n": 3}
 
 
-async def test_an_override_of_observe_is_the_core_and_its_parent_takes_in():
+async def test_an_overridden_observe_is_the_core_and_super_the_parent():
     class Picky(Agent):
         async def observe(self, msg):
             if msg.content != "noise":
@@ -154,7 +154,7 @@ async def test_an_override_of_observe_is_the_core_and_its_parent_takes_in():
     assert [each.get_text_content() for each in agent.state.context] == ["news"]
 
 
-async def test_a_call_that_was_running_when_the_override_gave_up_has_a_result():
+async def test_a_call_running_when_the_override_gives_up_has_a_result():
     class Hasty(Agent):
         async def reply(self, inputs=None):
             with anyio.move_on_after(0.01):
@@ -186,7 +186,7 @@ async def test_a_call_that_was_running_when_the_override_gave_up_has_a_result():
     assert [block.type for block in kept.content] == ["tool_call", "tool_result"]
 
 
-async def test_an_interrupt_after_the_loop_parked_puts_the_question_to_rest():
+async def test_an_interrupt_after_the_loop_parked_closes_the_question():
     agent = one_of(Marked, [[call("1", "add", a=1, b=2)], "again"], FunctionTool(add, ask=True))
     agent.after = place = Waiting()
     items = []
@@ -205,7 +205,7 @@ async def test_an_interrupt_after_the_loop_parked_puts_the_question_to_rest():
     assert (await agent.reply("on")).get_text_content() == "again"
 
 
-def test_an_override_that_takes_no_input_is_refused_when_the_agent_is_built():
+def test_an_override_without_an_input_is_refused_at_construction():
     class Deaf(Agent):
         async def reply(self):
             raise AssertionError
@@ -216,7 +216,7 @@ def test_an_override_that_takes_no_input_is_refused_when_the_agent_is_built():
         one_of(Deaf, [])
 
 
-def test_an_override_that_yields_is_refused_when_the_agent_is_built():
+def test_an_override_that_yields_is_refused_at_construction():
     class Yielding(Agent):
         async def reply(self, inputs=None):
             yield "text"
@@ -236,7 +236,7 @@ async def test_an_override_must_return_a_message(returned):
         await agent.reply("go")
 
 
-async def test_an_override_that_never_asks_the_loop_answers_with_a_start_and_an_end():
+async def test_an_override_without_the_loop_still_has_start_and_end():
     class Alone(Agent):
         async def reply(self, inputs=None):
             self.run.emit(CustomEvent("thinking", None))
@@ -251,7 +251,7 @@ async def test_an_override_that_never_asks_the_loop_answers_with_a_start_and_an_
     assert agent.state.reply_context is None
 
 
-async def test_the_loop_asked_twice_in_one_reply_is_an_error_that_says_so():
+async def test_calling_the_loop_twice_in_one_reply_is_an_error():
     class Twice(Agent):
         async def reply(self, inputs=None):
             await super().reply(inputs)
@@ -278,13 +278,13 @@ async def test_the_loop_asked_again_after_it_failed_starts_again():
     assert [each.get_text_content() for each in agent.state.context] == ["go", "two"]
 
 
-async def test_the_loop_asked_from_outside_of_the_agents_reply_is_refused():
+async def test_calling_the_loop_outside_of_its_reply_is_an_error():
     agent = one_of(Polite, ["one"])
     with pytest.raises(UsageError, match=r"super\(\)\.reply\(\) of 'tester' was called outside of its own reply\(\)"):
         await Agent.reply(agent, "go")
 
 
-async def test_an_override_that_calls_its_own_entry_is_told_that_it_is_busy():
+async def test_an_override_that_calls_its_own_entry_gets_a_busy_error():
     class Circular(Agent):
         async def reply(self, inputs=None):
             return await self.reply(inputs)
@@ -293,7 +293,7 @@ async def test_an_override_that_calls_its_own_entry_is_told_that_it_is_busy():
         await one_of(Circular, ["one"]).reply("go")
 
 
-async def test_an_error_of_the_override_leaves_as_it_is_and_ends_the_reply():
+async def test_an_error_of_the_override_ends_the_reply_and_is_raised():
     async def fail(*_):
         raise LookupError("mine")
 
@@ -355,7 +355,7 @@ async def test_the_callers_timeout_is_the_callers_wherever_it_comes(place):
     assert (await agent.reply("go")).get_text_content() == ("one" if place == "before" else "again")
 
 
-async def test_an_override_may_give_the_loop_a_time_limit_and_answer_instead():
+async def test_an_override_may_limit_the_time_of_the_loop():
     class Hasty(Agent):
         async def reply(self, inputs=None):
             try:
@@ -409,7 +409,7 @@ async def test_a_reader_that_leaves_early_stops_everything(where):
     await agent.reply("again")
 
 
-async def test_the_final_message_of_an_interrupted_override_is_what_handle_interrupt_gives():
+async def test_handle_interrupt_gives_the_message_of_an_override():
     class Sorry(Marked):
         async def handle_interrupt(self, inputs=None, *, reason=None):
             return Msg(self.name, f"stopped: {reason}", "assistant")

@@ -59,7 +59,7 @@ async def test_steps_of_ones_own_run_around_those_of_the_runtime():
     assert agent.log == ["reasons", "said ['add']", "acts add", "got 3", "reasons", "said three"]
 
 
-async def test_a_stream_of_an_agent_with_steps_of_its_own_is_that_of_one_without():
+async def test_plain_step_overrides_do_not_change_the_stream():
     responses = [CALLS[:1], CALLS[1:], "seven"]
     assert await order_of(Ported(*responses)) == await order_of(Quiet(*responses))
 
@@ -103,7 +103,7 @@ async def test_the_override_is_the_innermost_layer():
 
 
 @pytest.mark.parametrize("how", ["another", "in place", "alone"])
-async def test_what_a_reasoning_of_ones_own_says_instead_is_announced_and_kept(how):
+async def test_what_a_reasoning_override_says_instead_is_announced(how):
     class Polite(Ported):
         async def _reasoning(self, tool_choice=None):
             if how == "alone":
@@ -121,7 +121,7 @@ async def test_what_a_reasoning_of_ones_own_says_instead_is_announced_and_kept(h
     assert rebuilt(items).get_text_content() == "please"
 
 
-async def test_a_model_that_is_asked_twice_in_a_round_has_said_the_last():
+async def test_the_last_answer_of_two_in_a_round_counts():
     class Twice(Ported):
         async def _reasoning(self, tool_choice=None):
             await super()._reasoning(tool_choice)
@@ -156,7 +156,7 @@ async def test_a_plain_mode_reaches_the_model_as_a_choice():
     assert agent.model.calls[0].tool_choice == ToolChoice("none")
 
 
-async def test_the_last_round_keeps_its_choice_when_super_is_called_with_nothing():
+async def test_super_without_arguments_keeps_the_choice_of_the_round():
     class Bare(Quiet):
         async def _reasoning(self):
             return await super()._reasoning()
@@ -166,7 +166,7 @@ async def test_the_last_round_keeps_its_choice_when_super_is_called_with_nothing
     assert [made.tool_choice for made in agent.model.calls] == [None, ToolChoice("none")]
 
 
-async def test_an_acting_of_ones_own_may_answer_without_running_the_tool():
+async def test_an_acting_override_may_answer_without_the_tool():
     class Cached(Ported):
         async def _acting(self, tool_call):
             return ToolResponse([TextBlock("from the cache")])
@@ -177,7 +177,7 @@ async def test_an_acting_of_ones_own_may_answer_without_running_the_tool():
     assert result.output[0].text == "from the cache"
 
 
-async def test_a_message_that_an_acting_of_ones_own_returns_ends_the_reply():
+async def test_a_message_from_an_acting_override_ends_the_reply():
     class Ends(Ported):
         async def _acting(self, tool_call):
             await super()._acting(tool_call)
@@ -248,7 +248,7 @@ async def test_a_step_that_is_called_outside_of_a_reply_is_told_so():
         await agent._reasoning()
 
 
-def test_a_step_that_cannot_be_called_is_refused_when_the_agent_is_built():
+def test_a_step_that_cannot_be_called_is_refused_at_construction():
     async def nothing(self):
         """Take no call."""
 
@@ -260,7 +260,7 @@ def test_a_step_that_cannot_be_called_is_refused_when_the_agent_is_built():
             type("Wrong", (Ported,), {"_acting": method})()
 
 
-def test_an_agent_that_is_no_react_agent_has_no_steps_to_override():
+def test_a_step_of_an_agent_that_is_not_a_react_agent_is_refused():
     async def _reasoning(self, tool_choice=None):
         """Never run."""
 
@@ -268,7 +268,7 @@ def test_an_agent_that_is_no_react_agent_has_no_steps_to_override():
         type("Wrong", (Agent,), {"_reasoning": _reasoning})("x", model=ScriptedChatModel([]))
 
 
-async def test_a_retried_stream_is_said_once_to_a_reasoning_of_ones_own():
+async def test_a_reasoning_override_sees_a_retried_stream_once():
     said: list[Any] = []
 
     class Listens(Ported):
@@ -320,7 +320,7 @@ async def test_an_answer_with_a_form_goes_through_steps_of_ones_own():
     assert "acts GenerateStructuredOutput" in agent.log
 
 
-async def test_a_call_that_waited_for_a_person_runs_through_an_acting_of_ones_own():
+async def test_a_call_that_waited_runs_through_the_acting_override():
     agent = Ported([call("1", "asks", a=1, b=2)], "three")
     agent.toolkit.register_tool_function(FunctionTool(add, name="asks", ask=True))
     question = await agent.reply("go")

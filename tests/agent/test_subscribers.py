@@ -43,7 +43,7 @@ def thought() -> Msg:
     return AssistantMsg("speaker", content, metadata={"mood": "calm"})
 
 
-async def test_what_a_call_answers_is_observed_without_what_was_thought_and_otherwise_as_it_is():
+async def test_an_answer_is_observed_without_thinking():
     speaker, listener = Listener(thought()), Listener()
     speaker.reset_subscribers("hub", [listener])
     answer = await speaker()
@@ -91,7 +91,7 @@ async def test_each_observer_has_a_message_of_its_own():
     assert other.metadata == answer.metadata == {}
 
 
-async def test_observers_hear_it_in_order_and_once_each_in_however_many_hubs_they_are():
+async def test_observers_observe_in_order_and_once_over_all_hubs():
     log: list[str] = []
     speaker = Listener(UserMsg("speaker", "hello"))
     one, two, three = (Listener(log=log, name=name) for name in ("one", "two", "three"))
@@ -101,7 +101,7 @@ async def test_observers_hear_it_in_order_and_once_each_in_however_many_hubs_the
     assert log == ["two", "one", "three"]
 
 
-async def test_a_failing_observer_harms_nobody_and_its_text_is_not_logged(caplog):
+async def test_a_failing_observer_is_logged_by_its_type_alone(caplog):
     speaker, listener = Listener(UserMsg("speaker", "hello")), Listener()
     speaker.reset_subscribers("hub", [Failing(name="deaf"), listener])
     with caplog.at_level(logging.ERROR, "agentrt"):
@@ -160,7 +160,7 @@ async def test_what_post_reply_makes_of_an_answer_is_broadcast():
     assert [each.content for each in listener.heard] == ["HELLO"]
 
 
-async def test_an_agents_answer_is_broadcast_but_not_the_question_of_one_that_waits():
+async def test_an_answer_is_broadcast_but_not_an_open_question():
     model = ScriptedChatModel([[call("1", "add", a=1, b=2)], "no matter", "second"])
     agent, listener = agent_of(["answer"]), Listener()
     agent.reset_subscribers("hub", [listener])

@@ -120,7 +120,7 @@ async def test_what_was_told_observed_and_answered_is_kept():
     assert await kept(user) == ["observed", "too", "told", "mine"]
 
 
-async def test_what_was_kept_is_saved_with_the_state_and_secrets_are_not():
+async def test_memory_is_saved_with_the_state_and_secrets_are_not():
     user = user_who(Says(TextBlock("mine"), values={"password": SecretStr("hunter2")}))
     answer = await user()
     assert answer.metadata["password"].get_secret_value() == "hunter2"
@@ -139,7 +139,7 @@ COPIES = [copy.copy, copy.deepcopy, lambda agent: pickle.loads(pickle.dumps(agen
 
 
 @pytest.mark.parametrize("copied", COPIES, ids=["copy", "deepcopy", "pickle"])
-async def test_a_copy_asks_in_the_same_way_and_goes_through_chains_of_its_own(copied):
+async def test_a_copy_asks_in_the_same_way_through_its_own_chains(copied):
     user = user_who(TerminalUserInput("> ", read_line=hello, write=str), Pal)
     await user.observe(AssistantMsg("bot", "told"))
     other = copied(user)
@@ -221,7 +221,7 @@ async def test_an_agents_own_way_of_asking_is_nobody_elses():
     assert (await UserAgent("other")()).content == "of the class"
 
 
-async def test_a_classs_way_of_asking_goes_down_and_neither_up_nor_sideways():
+async def test_an_input_method_of_a_class_applies_to_subclasses_only():
     class Parent(UserAgent): ...
 
     class Child(Parent): ...
@@ -252,7 +252,7 @@ def test_what_is_no_way_of_asking_is_named(wrong):
         assert repr(wrong) in str(caught.value)
 
 
-async def test_a_way_of_asking_that_is_no_coroutine_function_is_named_with_the_remedy():
+async def test_an_input_method_must_be_a_coroutine_function():
     class Plain(UserInputBase):
         def __call__(self, *args, **kwargs):  # type: ignore[override]
             return UserInputData([TextBlock("yes")])
@@ -271,7 +271,7 @@ async def test_a_way_of_asking_that_is_no_coroutine_function_is_named_with_the_r
     ],
     ids=["text", "text as blocks", "dict as block", "list as values"],
 )
-async def test_a_way_of_asking_that_answers_something_else_is_named_without_the_answer(data, told):
+async def test_a_wrong_result_of_an_input_method_is_not_quoted(data, told):
     says = Says()
     says.data = data
     with pytest.raises(InvalidInputError, match=f"Says {told}") as caught:
@@ -286,7 +286,7 @@ def test_the_terminal_is_asked_unless_something_else_is_set():
 # Interrupting and leaving
 
 
-async def test_an_interrupted_question_is_answered_by_a_message_that_says_so():
+async def test_an_interrupted_question_is_answered_by_a_message():
     never = Never()
     user = user_who(never)
     answers = []

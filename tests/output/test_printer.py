@@ -81,7 +81,7 @@ def test_only_what_is_new_is_written(printer, stream):
     assert taken(stream) == "\n"
 
 
-def test_thinking_and_text_follow_each_other_on_lines_of_their_own():
+def test_thinking_and_text_are_on_lines_of_their_own():
     assert shown_at_once(message(ThinkingBlock("hm"), TextBlock("yes"), TextBlock("and"))) == (
         "bot(thinking): hm\nbot: yes\nbot: and\n"
     )
@@ -151,7 +151,7 @@ def test_a_call_is_one_line_once_another_kind_of_block_follows(printer, stream):
     )
 
 
-def test_a_result_waits_until_it_no_longer_runs_and_what_follows_waits_too(printer, stream):
+def test_what_follows_a_running_result_waits_for_it(printer, stream):
     result = ToolResultBlock("1", "find", [TextBlock("a\nb")], ToolResultState.RUNNING)
     msg = message(result, TextBlock("so"))
     printer.show(msg, False)
@@ -230,7 +230,7 @@ def test_a_discarded_attempt_is_followed_by_the_next_one_whole(printer, stream, 
     assert taken(stream) == f"\nbot(thinking): well\nbot: {text}"
 
 
-def test_a_discarded_attempt_without_a_successor_only_ends_its_line(printer, stream):
+def test_a_discarded_attempt_ends_its_line(printer, stream):
     msg = message(TextBlock("kept"), ThinkingBlock("hm"))
     printer.show(msg, False)
     del msg.content[1]
@@ -437,7 +437,7 @@ class Broken(io.StringIO):
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(5, "gone"), ValueError("I/O operation on closed file")])
-def test_a_stream_that_breaks_is_written_to_no_more_and_harms_nobody(error):
+def test_nothing_more_is_written_to_a_broken_stream(error):
     stream, msg = Broken(error), message(TextBlock("a"))
     printer = Printer(stream)
     for _ in range(4):
@@ -516,7 +516,7 @@ def sound(data: str) -> DataBlock:
 SONG = DataBlock(URLSource("https://a/b.mp3", "audio/mpeg"))
 
 
-def test_an_address_is_handed_over_once_and_the_player_closed_at_the_end(stream):
+def test_an_address_is_played_once_and_the_player_closed(stream):
     studio, msg = Studio(), message(TextBlock("la"))
     printer = Printer(stream, studio)
     for last in (False, False, True):
@@ -562,7 +562,7 @@ def test_another_sound_in_the_same_place_is_played_whole():
     assert studio.players[0].sound() == b"one soundtwo!three sounds"
 
 
-def test_each_message_has_a_player_of_its_own_and_one_without_sound_has_none(stream):
+def test_each_message_with_sound_has_a_player_of_its_own(stream):
     studio = Studio()
     printer = Printer(stream, studio)
     for speech in (SONG, None, DataBlock(URLSource("https://a/b.png", "image/png")), [SONG]):
@@ -580,7 +580,7 @@ def test_without_a_player_the_kind_of_sound_is_named_once(printer, stream):
 
 
 @pytest.mark.parametrize("fails", ["play", "play_url", "close", "make"])
-def test_a_player_that_raises_is_dropped_for_that_message_and_only_its_type_is_logged(fails, stream, caplog):
+def test_a_failing_player_is_dropped_and_logged_by_its_type(fails, stream, caplog):
     made: list[Recorder] = []
 
     def fail(*arguments: object) -> None:
@@ -614,7 +614,7 @@ def test_sound_that_is_no_base64_is_dropped_and_said_so(data, stream, caplog):
     assert taken(stream) == "bot: la\n"
 
 
-def test_messages_that_never_end_have_their_players_closed_all_the_same(stream):
+def test_messages_that_never_end_have_their_players_closed(stream):
     studio = Studio()
     printer = Printer(stream, studio)
     for _ in range(257):

@@ -61,7 +61,7 @@ async def test_items_come_out_in_the_order_they_went_in():
     assert queue.empty()
 
 
-async def test_a_full_queue_makes_writers_wait_and_takes_them_first_come_first_served():
+async def test_a_full_queue_serves_its_writers_first_come_first_served():
     queue: MessageQueue[int] = MessageQueue(2)
     async with anyio.create_task_group() as group:
         waiters = Waiters(group)
@@ -140,7 +140,7 @@ async def test_what_cannot_be_done_at_once_would_block():
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
-async def test_an_item_that_comes_as_its_reader_is_cancelled_goes_to_one_reader(cancel_first):
+async def test_an_item_for_a_reader_being_cancelled_goes_to_one_reader(cancel_first):
     queue: MessageQueue[int] = MessageQueue()
     async with anyio.create_task_group() as group:
         waiters = Waiters(group)
@@ -155,7 +155,7 @@ async def test_an_item_that_comes_as_its_reader_is_cancelled_goes_to_one_reader(
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
-async def test_room_that_comes_as_its_writer_is_cancelled_goes_to_one_writer(cancel_first):
+async def test_room_for_a_writer_being_cancelled_goes_to_one_writer(cancel_first):
     queue: MessageQueue[int] = MessageQueue(1)
     queue.put_nowait(0)
     async with anyio.create_task_group() as group:
@@ -252,7 +252,7 @@ def test_a_size_that_is_none_is_refused_with_its_value(maxsize):
     steps=st.lists(st.sampled_from(["put", "get", "cancel oldest", "cancel newest", "run", "get_nowait"]), max_size=40),
     backend=st.sampled_from(["asyncio", "trio"]),
 )
-def test_whatever_is_cancelled_every_item_put_is_got_once_and_in_order(maxsize, steps, backend):
+def test_cancelling_neither_loses_nor_repeats_nor_reorders_items(maxsize, steps, backend):
     anyio.run(_disorder, maxsize, steps, backend=backend)
 
 

@@ -73,9 +73,7 @@ async def test_console_output_can_be_switched_off_again(capsys):
 
 
 @pytest.mark.parametrize(("variable", "shown"), [("true", ""), ("1", ""), ("false", "echo: hi\n"), ("", "echo: hi\n")])
-async def test_the_environment_switches_the_console_off_for_agents_that_are_built_then(
-    variable, shown, monkeypatch, capsys
-):
+async def test_the_environment_turns_console_output_off(variable, shown, monkeypatch, capsys):
     class Echo(AgentBase):
         async def reply(self, msg):
             await self.print(msg)
@@ -95,7 +93,7 @@ async def test_calls_and_results_are_shown_as_well(capsys):
     assert places == sorted(places)
 
 
-async def test_the_queue_gets_the_message_as_it_grows_and_then_as_the_last():
+async def test_the_queue_gets_the_message_as_it_grows():
     texts, lasts = [], []
     agent = agent_of(["one two three"])
     agent.set_msg_queue_enabled(True)
@@ -116,7 +114,7 @@ async def test_the_queue_gets_the_message_as_it_grows_and_then_as_the_last():
     assert lasts == [False] * (len(lasts) - 1) + [True]
 
 
-async def test_the_queue_holds_one_message_that_grows_and_copies_stay_as_they_are():
+async def test_the_queue_holds_the_growing_message_itself():
     agent = agent_of(["one two three"])
     agent.set_msg_queue_enabled(True)
     await agent.reply("go")
@@ -147,7 +145,7 @@ async def test_nothing_is_copied_per_piece(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["layer", "hook"])
-async def test_a_layer_or_hook_on_print_makes_an_agent_print_but_shows_nothing(kind, capsys):
+async def test_a_print_layer_or_hook_makes_an_agent_print_unseen(kind, capsys):
     layer = Watching()
     agent = agent_of(["one two"], middlewares=[layer] if kind == "layer" else [])
     if kind == "hook":
@@ -169,7 +167,7 @@ async def test_an_override_of_print_is_what_prints():
     assert shown == [("one", False), ("one", True)]
 
 
-async def test_the_message_is_printed_before_the_item_that_makes_it_grow():
+async def test_a_message_is_printed_before_the_item_that_adds_to_it():
     layer = Watching()
     agent = agent_of(["one two"], middlewares=[layer])
     async with agent.reply_stream("go") as items:
@@ -215,7 +213,7 @@ async def test_what_a_discarded_attempt_said_is_not_in_the_message():
     assert not any("one" in text and "two" in text for text in texts if text)
 
 
-async def test_a_print_hook_that_fails_ends_the_reply_and_its_error_leaves():
+async def test_an_error_of_a_print_hook_ends_the_reply():
     def fail(self, kwargs):
         raise LookupError("no paper")
 
@@ -228,7 +226,7 @@ async def test_a_print_hook_that_fails_ends_the_reply_and_its_error_leaves():
     assert (await agent.reply("on")).get_text_content() == "three"
 
 
-async def test_an_interrupt_from_a_print_hook_ends_the_reply_and_the_last_is_printed():
+async def test_an_interrupt_from_a_print_hook_prints_the_end():
     shown = []
 
     def stop(self, kwargs):
@@ -242,7 +240,7 @@ async def test_an_interrupt_from_a_print_hook_ends_the_reply_and_the_last_is_pri
     assert shown == [("one ", False), ("one ", True)]
 
 
-async def test_a_reply_waits_while_the_queue_is_full_and_its_caller_can_still_leave():
+async def test_a_reply_waits_for_room_and_its_caller_can_leave():
     agent = agent_of(["one two three", "four"])
     agent.set_msg_queue_enabled(True, MessageQueue(1))
     with anyio.move_on_after(0.02) as scope:
@@ -301,7 +299,7 @@ async def test_printing_by_hand_goes_the_same_way(capsys):
 
 
 @pytest.mark.parametrize("how", ["reply", "stream"])
-async def test_a_reply_whose_reader_has_stopped_reading_can_be_interrupted(how, monkeypatch):
+async def test_a_reply_with_a_stuck_reader_can_be_interrupted(how, monkeypatch):
     monkeypatch.setattr(reply_printing, "_LAST_SECONDS", 0.01)
     agent = agent_of(["one two three four five"])
     queue = Stuck()
@@ -319,7 +317,7 @@ async def test_a_reply_whose_reader_has_stopped_reading_can_be_interrupted(how, 
     assert agent.state.last_reply.finished_reason == "interrupted"
 
 
-async def test_the_callers_time_limit_on_a_reply_whose_reader_has_stopped_reading_is_the_callers():
+async def test_a_timeout_of_a_reply_with_a_stuck_reader_is_the_callers():
     agent = agent_of(["one two three four five"])
     queue = Stuck()
     agent.set_msg_queue_enabled(True, queue)
@@ -331,7 +329,7 @@ async def test_the_callers_time_limit_on_a_reply_whose_reader_has_stopped_readin
     assert scope.cancelled_caught
 
 
-async def test_an_interrupted_reply_is_printed_to_its_end_where_somebody_reads():
+async def test_an_interrupted_reply_is_printed_to_its_end():
     agent = agent_of(["one two three four five"])
     agent.set_msg_queue_enabled(True)
     async with agent.reply_stream("go", yield_final_msg=True) as items:
@@ -359,7 +357,7 @@ class Stuck(MessageQueue[Any]):
         await super().put(item)
 
 
-async def test_a_reply_that_is_refused_leaves_the_printing_of_the_one_in_progress_alone():
+async def test_a_refused_reply_leaves_the_printing_in_progress_alone():
     agent = agent_of(["one two three four five"])
     agent.set_msg_queue_enabled(True)
     async with agent.reply_stream("go") as events:
@@ -409,7 +407,7 @@ async def test_who_reads_again_after_an_interrupt_sees_the_end(text):
     assert [last for _, last, _ in shown].count(True) == 1
 
 
-async def test_a_printed_conversation_is_whole_after_a_fault_at_any_place():
+async def test_a_printed_conversation_is_whole_after_any_fault():
     class Slow:
         async def put(self, item):
             await anyio.lowlevel.checkpoint()
@@ -443,7 +441,7 @@ class City(BaseModel):
     ],
     ids=["alone", "with a text", "after other rounds"],
 )
-async def test_of_an_answer_with_a_form_the_answer_is_shown_and_not_the_tool(script, said, capsys):
+async def test_a_structured_answer_is_printed_and_its_tool_is_not(script, said, capsys):
     agent = agent_of(script)
     agent.set_msg_queue_enabled(True)
     agent.set_console_output_enabled(True)
@@ -455,7 +453,7 @@ async def test_of_an_answer_with_a_form_the_answer_is_shown_and_not_the_tool(scr
     assert "GenerateStructuredOutput" not in capsys.readouterr().out
 
 
-async def test_the_form_is_not_shown_among_the_calls_of_an_answered_reply_either():
+async def test_a_resumed_reply_does_not_print_its_structured_call():
     agent = agent_of([[call("1", "add", a=1, b=2), FORM], [FORM]], FunctionTool(add, ask=True))
     agent.set_msg_queue_enabled(True)
     asked = await agent.reply("where?", City)
@@ -465,7 +463,7 @@ async def test_the_form_is_not_shown_among_the_calls_of_an_answered_reply_either
     assert names == {"add"}
 
 
-async def test_a_reply_of_ones_own_that_waits_for_room_can_be_interrupted(monkeypatch):
+async def test_a_custom_reply_that_waits_for_room_can_be_interrupted(monkeypatch):
     class Own(Agent):
         async def reply(self, inputs=None, structured_schema=None):
             return await super().reply(inputs, structured_schema)

@@ -93,7 +93,7 @@ async def test_one_after_the_other_when_asked_to():
     assert log == ["a begins", "a ends", "b begins", "b ends"]
 
 
-async def test_the_first_failure_stops_the_others_and_is_raised_as_itself():
+async def test_the_first_failure_stops_the_others_and_is_raised():
     waiting = Waiting("w")
     error = Malformed("no")
     with pytest.raises(Malformed) as caught:
@@ -110,7 +110,7 @@ async def test_a_group_that_an_agent_raises_is_the_error_itself():
     assert caught.value is error
 
 
-async def test_of_several_failures_the_first_is_raised_and_names_the_others():
+async def test_the_first_of_several_failures_names_the_others():
     class Worse(Waiting):
         async def reply(self, msg=None):
             try:
@@ -134,7 +134,7 @@ async def test_one_after_the_other_the_first_failure_ends_it():
 
 
 @BOTH
-async def test_a_cancellation_from_outside_stops_all_and_leaves_as_such(at_once):
+async def test_a_cancellation_from_outside_stops_all(at_once):
     waiting = [Waiting("a"), Waiting("b")]
     left_as = None
 
@@ -162,7 +162,7 @@ async def test_a_deadline_of_the_caller_holds_for_all():
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_an_agent_whose_own_task_was_cancelled_by_somebody_is_no_silent_none():
+async def test_a_task_cancelled_inside_an_agent_is_not_a_silent_none():
     async def wait() -> None:
         await asyncio.sleep(60)
 

@@ -36,13 +36,13 @@ async def test_participants_hear_each_other_and_never_themselves(three):
     assert (a.texts, b.texts, c.texts) == (["xb"], ["a"], ["a", "xb"])
 
 
-async def test_nobody_hears_a_reply_that_was_not_made_by_calling_the_agent(three):
+async def test_a_reply_not_made_by_calling_the_agent_is_not_broadcast(three):
     async with MsgHub(three):
         await three[0].reply()
     assert three[1].heard == []
 
 
-async def test_an_announcement_reaches_all_and_late_joiners_do_not_get_it(three):
+async def test_an_announcement_reaches_all_but_late_joiners(three):
     a, b, c = three
     announcement = [said("welcome"), said("begin")]
     async with MsgHub([a, b], announcement=announcement) as hub:
@@ -87,7 +87,7 @@ async def test_nothing_is_left_after_a_block_that_was_cancelled(three):
     assert subscriptions(three) == [{}, {}, {}]
 
 
-async def test_nothing_is_left_when_the_announcement_itself_is_cancelled(three):
+async def test_a_cancelled_announcement_leaves_no_subscriptions(three):
     class Slow(Speaker):
         async def observe(self, msg):
             scope.cancel()
@@ -174,7 +174,7 @@ async def test_automatic_broadcasts_can_be_switched_off_and_on(three):
     assert (a.texts, b.texts) == (["by hand"], ["by hand", "on a"])
 
 
-async def test_a_broadcast_reaches_all_and_each_gets_a_copy_of_its_own_without_thoughts(three):
+async def test_a_broadcast_gives_each_a_copy_without_thinking(three):
     message = said([ThinkingBlock("hm"), TextBlock("hello")], "a")
     message.metadata["mood"] = ["good"]
     async with MsgHub(three) as hub:
@@ -225,7 +225,7 @@ async def test_hubs_may_end_in_another_order_than_they_began(three):
     assert subscriptions(three) == [{}, {}, {}]
 
 
-async def test_a_hub_that_is_entered_cannot_be_entered_again_and_stays_as_it_was(three):
+async def test_a_hub_that_is_entered_cannot_be_entered_again(three):
     async with MsgHub(three, name="talk") as hub:
         with pytest.raises(UsageError, match="hub 'talk' is entered already: make another MsgHub over the same agents"):
             async with hub:
@@ -243,7 +243,7 @@ async def test_a_hub_can_be_entered_again_after_its_end(three):
 
 
 @pytest.mark.parametrize("how", ["enter", "add", "switch on"])
-async def test_two_hubs_of_one_name_are_refused_before_they_undo_each_other(three, how):
+async def test_two_hubs_of_one_name_are_refused(three, how):
     a, b, c = three
     async with MsgHub([a, b], name="talk"):
         with pytest.raises(UsageError, match="agent 'a' is in another hub named 'talk': give this one another name"):
@@ -319,7 +319,7 @@ def test_hubs_without_a_name_get_one_of_their_own():
     assert MsgHub([]).name != MsgHub([]).name
 
 
-async def test_agents_with_a_model_hear_each_other_in_their_conversations():
+async def test_agents_with_a_model_observe_each_others_answers():
     alice = Agent("alice", model=ScriptedChatModel([[ThinkingBlock("hm"), TextBlock("I am Alice.")]]))
     bob = Agent("bob", model=ScriptedChatModel(["I am Bob."]))
     async with MsgHub([alice, bob], said("Who are you?", "host")):

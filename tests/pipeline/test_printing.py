@@ -97,7 +97,7 @@ async def test_what_other_agents_print_does_not_come(printer):
     assert await read(stream_printing_messages([printer], fanout_pipeline([other, printer]))) == PRINTED
 
 
-async def test_messages_of_agents_that_print_at_once_each_keep_their_order():
+async def test_messages_printed_at_once_each_keep_their_order():
     agents = [Printer(name, " ".join(name * 20)) for name in "abc"]
     async with stream_printing_messages(agents, fanout_pipeline(agents)) as stream:
         items = [(msg.name, len(msg.content.split()), last) async for msg, last in stream]
@@ -107,7 +107,7 @@ async def test_messages_of_agents_that_print_at_once_each_keep_their_order():
 
 
 @pytest.mark.parametrize("own_queue", [False, True])
-async def test_messages_are_seen_while_the_agent_goes_on_without_ever_waiting(own_queue):
+async def test_messages_are_seen_while_the_agent_never_waits(own_queue):
     agent = Printer("p", "w " * 50)
     ahead = []
     queue = MessageQueue() if own_queue else None
@@ -129,7 +129,7 @@ async def test_a_slow_reader_slows_the_agents():
     assert read == 500
 
 
-async def test_the_message_of_an_agent_with_a_model_grows_in_the_hands_of_the_reader():
+async def test_the_reader_has_the_growing_message_itself():
     agent = Agent("a", model=ScriptedChatModel(["one two three"]))
     async with stream_printing_messages([agent], agent("go")) as stream:
         items = [(msg, msg.copy().get_text_content(), last) async for msg, last in stream]
@@ -142,7 +142,7 @@ async def test_the_message_of_an_agent_with_a_model_grows_in_the_hands_of_the_re
     assert agent.msg_queue is None
 
 
-async def test_what_agents_print_one_after_the_other_comes_as_one_stream():
+async def test_sequential_agents_print_into_one_stream():
     agents = [Printer("a", "1 2"), Printer("b", "3 4")]
     items = await read(stream_printing_messages(agents, sequential_pipeline(agents)))
     assert [content for content, _ in items] == ["1", "1 2", "3", "3 4"]
@@ -191,7 +191,7 @@ async def test_an_awaitable_that_is_no_coroutine_runs_as_well(printer):
     assert await read(stream_printing_messages([printer], Boxed(printer))) == PRINTED
 
 
-async def test_a_coroutine_that_was_awaited_already_is_an_error_for_the_reader(printer):
+async def test_an_awaited_coroutine_is_an_error_for_the_reader(printer):
     work = printer()
     await work
     with pytest.raises(RuntimeError, match="already awaited"):
@@ -259,7 +259,7 @@ async def test_leaving_early_stops_the_work_and_waits_for_it(how):
     assert await anext(aiter(stream), None) is None
 
 
-async def test_a_stream_that_is_dropped_is_closed_and_the_next_one_waits_for_that():
+async def test_a_dropped_stream_is_closed_and_the_next_waits_for_it():
     agent = Stuck("s")
     for _ in range(3):
         async for _ in stream_printing_messages([agent], agent()):
@@ -280,7 +280,7 @@ async def test_the_agents_of_a_dropped_stream_can_be_streamed_at_once(printer):
         assert await read(stream_printing_messages([printer], printer())) == PRINTED
 
 
-async def test_who_waits_for_room_while_the_reader_leaves_holds_nobody_up():
+async def test_a_reader_that_leaves_releases_writers_waiting_for_room():
     agent = Stuck("s", "w " * 1000)
     async with stream_printing_messages([agent], agent()) as stream:
         await stream.__anext__()
@@ -289,7 +289,7 @@ async def test_who_waits_for_room_while_the_reader_leaves_holds_nobody_up():
     assert agent.msg_queue is None
 
 
-async def test_who_prints_outside_of_the_work_goes_on_when_the_reader_leaves():
+async def test_printing_outside_the_work_continues_without_the_reader():
     agent, work = Printer("p", "w " * 200), Waiting("w")
     async with anyio.create_task_group() as group, stream_printing_messages([agent], work()) as stream:
         group.start_soon(agent)
@@ -299,7 +299,7 @@ async def test_who_prints_outside_of_the_work_goes_on_when_the_reader_leaves():
     assert agent.printed == 200
 
 
-async def test_an_agent_that_prints_while_it_is_stopped_holds_nobody_up(caplog):
+async def test_an_agent_that_prints_while_it_is_stopped_does_not_block(caplog):
     class Stubborn(Stuck):
         async def reply(self, msg=None):
             try:
@@ -319,7 +319,7 @@ async def test_an_agent_that_prints_while_it_is_stopped_holds_nobody_up(caplog):
 
 
 @pytest.mark.parametrize("own_queue", [False, True])
-async def test_an_error_of_work_that_is_stopped_goes_to_the_log_by_its_type(own_queue, caplog):
+async def test_an_error_of_stopped_work_is_logged_by_its_type(own_queue, caplog):
     class Fails(Stuck):
         async def reply(self, msg=None):
             try:
@@ -383,7 +383,7 @@ def test_a_stream_may_be_made_and_dropped_without_an_event_loop():
 
 
 @ASYNCIO
-async def test_a_task_is_work_as_well_and_its_error_comes_after_what_was_printed(printer):
+async def test_an_error_of_a_task_comes_after_what_was_printed(printer):
     failing = sequential_pipeline([printer, Failing("f", ValueError("no"))])
     task = asyncio.get_running_loop().create_task(failing)
     stream = stream_printing_messages([printer], task)
@@ -427,7 +427,7 @@ async def test_a_task_is_stopped_when_its_stream_is_dropped_unread():
 
 
 @ASYNCIO
-async def test_a_task_that_somebody_cancels_ends_the_stream_as_awaiting_it_would():
+async def test_a_cancelled_task_ends_the_stream_like_awaiting_it():
     agent = Stuck("s")
     task = asyncio.get_running_loop().create_task(agent())
     stream = stream_printing_messages([agent], task)
@@ -493,7 +493,7 @@ async def test_streams_over_different_agents_run_side_by_side():
         assert await read(stream) == []
 
 
-async def test_a_stream_within_the_work_of_another_gets_what_its_own_agents_print(printer):
+async def test_a_stream_within_the_work_gets_its_own_agents(printer):
     inner = Printer("i", "1 2")
     got = []
 
@@ -508,7 +508,7 @@ async def test_a_stream_within_the_work_of_another_gets_what_its_own_agents_prin
     assert [content for content, _ in items] == ["3", "3 4"]
 
 
-async def test_another_conversation_that_outlives_the_stream_can_go_on_printing():
+async def test_a_conversation_that_outlives_the_stream_can_print():
     agent = Agent("a", model=ScriptedChatModel(["one"] * 3 + ["w " * 200]))
     others = []
 
@@ -524,7 +524,7 @@ async def test_another_conversation_that_outlives_the_stream_can_go_on_printing(
     assert (await others[0]("go")).get_text_content() == "w " * 200
 
 
-async def test_another_conversation_has_a_stream_of_its_own_within_the_work():
+async def test_another_conversation_has_its_own_stream_within_the_work():
     agent = Agent("a", model=ScriptedChatModel(["outer", "inner"]))
     inner = []
 
@@ -554,7 +554,7 @@ async def test_a_queue_of_asyncio_serves_as_well(printer):
     assert queue.empty()
 
 
-async def test_an_error_comes_after_all_that_went_through_ones_own_queue(printer):
+async def test_an_error_comes_after_all_items_of_a_given_queue(printer):
     items = []
     work = sequential_pipeline([printer, Failing("f", ValueError("no"))])
     with pytest.raises(ValueError, match="no"):
@@ -578,7 +578,7 @@ async def test_leaving_early_stops_the_work_behind_ones_own_queue():
     assert agent.msg_queue is None
 
 
-async def test_a_queue_that_is_closed_ends_the_printing_and_not_the_work(printer):
+async def test_a_closed_queue_ends_the_printing_and_not_the_work(printer):
     queue: MessageQueue[Any] = MessageQueue(1)
     queue.close()
     assert await read(stream_printing_messages([printer], printer(), queue)) == []

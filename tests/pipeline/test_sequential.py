@@ -84,7 +84,7 @@ async def delete(path: str) -> str:
     return f"Deleted {path}."
 
 
-async def test_a_reply_that_waits_is_returned_at_once_and_can_be_gone_on_with(two):
+async def test_a_reply_that_waits_is_returned_at_once_and_can_resume(two):
     call = ToolCallBlock("1", "delete", '{"path": "draft.txt"}')
     toolkit = Toolkit(tools=[FunctionTool(delete, ask=True)])
     asking = Agent("asking", model=ScriptedChatModel([[call], "Done."]), toolkit=toolkit)

@@ -123,7 +123,7 @@ async def test_a_field_without_a_default_needs_an_answer():
     assert screen.count("name: an answer is needed\n") == 2
 
 
-async def test_what_does_not_fit_is_told_in_a_sentence_and_asked_for_again():
+async def test_an_answer_that_does_not_fit_is_asked_for_again():
     class Form(BaseModel):
         age: int = Field(ge=0)
         street: Street
@@ -141,7 +141,7 @@ async def test_what_does_not_fit_is_told_in_a_sentence_and_asked_for_again():
     assert "pydantic" not in screen
 
 
-async def test_validators_of_a_field_are_heard_as_soon_as_it_is_answered():
+async def test_validators_of_a_field_run_as_soon_as_it_is_answered():
     class Form(BaseModel):
         first: int
         second: int
@@ -192,7 +192,7 @@ async def test_only_the_fields_that_offend_are_asked_for_again():
     assert screen.count("c (integer, default -1)") == 2
 
 
-async def test_fields_with_aliases_are_asked_by_name_and_answered_by_alias():
+async def test_fields_are_asked_by_name_and_answered_by_alias():
     class Form(BaseModel):
         size: int = Field(alias="theSize")
         depth: int = Field(validation_alias=AliasChoices("d", "deep"))
@@ -215,7 +215,7 @@ async def test_a_strict_model_reads_what_json_can_say():
     assert values == {"n": 5, "yes": True, "day": "2020-01-01", "pair": [1, 2]}
 
 
-async def test_a_validator_that_a_part_is_too_little_for_waits_for_the_whole():
+async def test_a_validator_of_the_whole_waits_for_all_fields():
     class Form(BaseModel):
         a: int
         b: int
@@ -228,7 +228,7 @@ async def test_a_validator_that_a_part_is_too_little_for_waits_for_the_whole():
     assert (await form_of(Form, "1", "2"))[0] == {"a": 1, "b": 2}
 
 
-async def test_a_field_that_json_has_no_type_for_is_asked_for_all_the_same():
+async def test_a_field_without_a_json_type_is_asked_for():
     class Odd:
         pass
 
@@ -304,7 +304,7 @@ async def test_a_secret_is_in_the_answer_and_nowhere_else():
     assert "hunter2" not in repr(values)
 
 
-async def test_a_field_beside_a_secret_says_why_unless_that_tells_the_secret():
+async def test_a_reason_is_given_unless_it_quotes_a_secret():
     class Form(BaseModel):
         password: SecretStr
         hint: str
@@ -356,7 +356,7 @@ async def test_a_field_beside_a_nested_secret_does_not_tell_it():
     assert "hunter2" not in screen
 
 
-async def test_a_default_that_is_not_of_its_fields_type_is_taken_without_a_warning():
+async def test_a_default_of_another_type_is_taken_without_a_warning():
     class Form(BaseModel):
         colour: Colour = "red"  # type: ignore[assignment]
         password: SecretStr = "hunter2"  # type: ignore[assignment]

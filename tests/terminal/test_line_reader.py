@@ -37,7 +37,7 @@ async def test_the_event_loop_goes_on_while_a_line_is_awaited():
     assert answers == ["late"]
 
 
-async def test_a_question_is_left_at_once_and_the_line_answers_the_next_one():
+async def test_the_line_of_an_abandoned_question_answers_the_next_one():
     keyboard = Keyboard()
     terminal = keyboard.input()
     with anyio.CancelScope() as scope:
@@ -140,7 +140,7 @@ async def test_a_form_is_not_interrupted_by_another_question():
     assert found == [{"a": 1, "b": 2}, "other"]
 
 
-async def test_a_question_that_was_left_while_it_waited_for_its_turn_holds_nobody_up():
+async def test_a_question_abandoned_in_the_queue_blocks_no_other():
     keyboard = Keyboard()
     terminal = keyboard.input()
     answers = []
@@ -192,7 +192,7 @@ async def test_the_end_of_input_in_a_form_is_the_same_error():
         await asked(keyboard.input(), Form)
 
 
-async def test_an_error_of_the_input_reaches_who_asked_and_harms_no_later_question():
+async def test_an_error_of_the_input_affects_no_later_question():
     answers = [OSError("the line is dead"), "alive\n"]
 
     def read_line() -> str:
@@ -218,7 +218,7 @@ class Login(BaseModel):
     password: SecretStr
 
 
-async def test_a_secret_typed_after_its_question_was_left_answers_no_other():
+async def test_a_secret_of_an_abandoned_question_answers_no_other():
     keyboard = Keyboard("said")
     terminal = keyboard.input()
     async with anyio.create_task_group() as group:
@@ -232,7 +232,7 @@ async def test_a_secret_typed_after_its_question_was_left_answers_no_other():
     assert await text_of(terminal) == "for all to see"
 
 
-async def test_a_secret_that_comes_with_the_cancellation_answers_no_other_question():
+async def test_a_secret_typed_during_a_cancellation_answers_no_other():
     keyboard = Keyboard("said")
     terminal = keyboard.input()
     async with anyio.create_task_group() as group:
@@ -247,7 +247,7 @@ async def test_a_secret_that_comes_with_the_cancellation_answers_no_other_questi
     assert await text_of(terminal) == "for all to see"
 
 
-async def test_the_end_that_comes_after_a_secrets_question_was_left_is_not_forgotten():
+async def test_an_end_of_input_after_an_abandoned_secret_is_kept():
     keyboard = Keyboard("said")
     terminal = keyboard.input()
     async with anyio.create_task_group() as group:
@@ -263,7 +263,7 @@ async def test_the_end_that_comes_after_a_secrets_question_was_left_is_not_forgo
     assert keyboard.reads == 2
 
 
-def test_a_question_whose_event_loop_is_gone_leaves_its_line_to_the_next():
+def test_a_question_of_an_ended_event_loop_leaves_its_line():
     keyboard = Keyboard()
     terminal = keyboard.input()
     loop = asyncio.new_event_loop()

@@ -70,7 +70,7 @@ def test_piped_bytes_of_another_encoding_cost_no_line():
     assert shown == "> HEARD 'caf\\ufffd'\n> HEARD 'two'\n> HEARD 'three'\n"
 
 
-def test_a_question_that_nobody_answers_does_not_keep_the_program_alive():
+def test_an_unanswered_question_does_not_keep_the_program_alive():
     main = "with anyio.move_on_after(0.05): await ask()\nprint('LEFT')"
     with subprocess.Popen(
         child(main, "asyncio"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
@@ -142,7 +142,7 @@ while termios.tcgetattr(0)[3] & termios.ECHO: await anyio.lowlevel.checkpoint()
 """
 
 
-def test_an_exit_in_the_middle_of_a_secret_leaves_a_terminal_that_echoes(tmp_path):
+def test_an_exit_during_a_secret_restores_the_terminals_echo(tmp_path):
     with in_a_terminal(CUT_OFF, "asyncio", tmp_path) as terminal:
         terminal.say("hello")
         terminal.type("bob\n")

@@ -30,7 +30,7 @@ def test_a_copy_asks_at_the_same_terminal():
     assert copy.copy(terminal)._reader is terminal._reader
 
 
-async def test_a_way_of_asking_is_pickled_with_the_functions_that_it_was_given():
+async def test_an_input_method_is_pickled_with_its_functions():
     terminal = pickle.loads(pickle.dumps(TerminalUserInput("You: ", read_line=from_elsewhere, write=str)))
     assert terminal.input_hint == "You: "
     assert await text_of(terminal) == "from elsewhere"
