@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
 import anyio
+from pydantic import BaseModel
 
 from agentrt.agent.base import ReActAgentBase, interrupted_msg
 from agentrt.agent.initialization import refuse_before_init
@@ -37,6 +38,7 @@ from agentrt.model import ChatModelBase
 from agentrt.output.reply_printing import print_reply
 from agentrt.state import AgentState, StateStore
 from agentrt.tool import Toolkit
+from agentrt.types import JSONSchema
 
 __all__ = ["Agent"]
 
@@ -165,7 +167,7 @@ class Agent(ReActAgentBase):
     def reply_stream(
         self,
         inputs: str | ReplyInput = None,
-        structured_schema: Any = None,
+        structured_schema: type[BaseModel] | JSONSchema | None = None,
         *,
         yield_final_msg: bool = False,
         reply_id: str | None = None,
@@ -193,19 +195,23 @@ class Agent(ReActAgentBase):
             check_reply_id(reply_id)
         if after != 0:
             check_number(after)
-        ticket = Claim(reply_id, after)
+        claim = Claim(reply_id, after)
         inputs = as_input(inputs)
         validate_schema(structured_schema)
-        items = run_reply(self, ticket, inputs, structured_schema, yield_final_msg)
+        items = run_reply(self, claim, inputs, structured_schema, yield_final_msg)
         audience, chains = self.conversation.audience, self.current_chains()
         if audience.shows or audience.queue is not None or chains.on_print is not self._cores["on_print"]:
-            ticket.printed = True
+            claim.printed = True
             items = print_reply(self, items)
-        return ReplyStream(items, ticket)
+        return ReplyStream(items, claim)
 
     @hook_method("on_reply", OverriddenLoopReply)
     async def reply(
-        self, inputs: str | ReplyInput = None, structured_schema: Any = None, *, reply_id: str | None = None
+        self,
+        inputs: str | ReplyInput = None,
+        structured_schema: type[BaseModel] | JSONSchema | None = None,
+        *,
+        reply_id: str | None = None,
     ) -> Msg:
         """Answer with the final message; see `reply_stream`."""
         if "reply" in vars(self):  # an entry hides this method, which only `super()` reaches
@@ -344,11 +350,11 @@ class Agent(ReActAgentBase):
         return self.with_state(self.state)  # it is the same conversation
 
 
-def _state_to_json(state: AgentState) -> Any:
+def _state_to_json(state: AgentState) -> object:
     return json.loads(state.model_dump_json())
 
 
-def _state_from_json(value: Any) -> AgentState:
+def _state_from_json(value: object) -> AgentState:
     return AgentState.model_validate_json(json.dumps(value))
 
 

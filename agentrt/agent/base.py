@@ -222,7 +222,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         """Return the names of the tools that middlewares contribute, by the `id()` of the middleware."""
         return {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # A copy is in no hub, has no queue and no reply in progress, and compiles its own chains.
         compiled, conversation = self._compiled, self.conversation
         left_out = {"chains", "conversation", "_compiled", *(method.name for method in compiled.overrides)}
@@ -237,13 +237,13 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         self._compile_first(middlewares, tools)
 
 
-async def _answer_interrupt(agent: AgentBase, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def _answer_interrupt(agent: AgentBase, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
     """Return what `handle_interrupt` gives; raises `ChainContractError` where that is neither a message nor `None`."""
     name = f"{type(agent).__name__}.handle_interrupt()"
     result: object = agent.handle_interrupt(*args, **kwargs)
     if not isawaitable(result):
         raise ChainContractError(f"{name} must be a coroutine function: write `async def handle_interrupt`")
-    answer = await result
+    answer: object = await result
     if answer is not None and not isinstance(answer, Msg):
         raise ChainContractError(f"{name} must return a Msg, or None to say nothing, not {answer!r:.200}")
     return answer

@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol, cast
+from typing import NoReturn, cast
 
-from agentrt.agent.audience import AgentConversation
 from agentrt.agent.overrides import ChainedAgent, OverriddenMethod, last_item
 from agentrt.chain import HookSpec
 from agentrt.concurrency.mailbox import Mailbox
@@ -20,7 +19,6 @@ from agentrt.errors import ChainContractError, UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.hooks import AgentChains
 from agentrt.message import Msg
-from agentrt.state import AgentState
 from agentrt.tool import Toolkit
 
 __all__ = ["OverriddenReply", "current_run"]
@@ -51,14 +49,6 @@ class _CustomRun(Run):
         raise UsageError("continue_with() asks for another round, and an agent that writes its own reply has none")
 
 
-class _CustomAgent(ChainedAgent, Protocol):
-    state: AgentState
-    conversation: AgentConversation
-
-    @property
-    def run(self) -> Run: ...
-
-
 _runs: ContextVar[Mapping[int, _CustomRun]] = ContextVar("agentrt_custom_runs")
 """The replies that the current task is working for, by the `id()` of the agent; the mappings never change."""
 
@@ -77,7 +67,7 @@ class OverriddenReply(OverriddenMethod):
         """Return the line of the hook table for a reply, which may say nothing."""
         return replace(super().adapt(spec), terminal=None)
 
-    async def run_chain(self, agent: _CustomAgent, values: dict[str, Any]) -> Msg | None:
+    async def run_chain(self, agent: ChainedAgent, values: dict[str, object]) -> Msg | None:
         """Run one reply, and return its message, or `None` where it says nothing."""
         claim = Claim()
         claim.reaper = Reaper()
@@ -101,7 +91,7 @@ class OverriddenReply(OverriddenMethod):
             raise ChainContractError("on_reply ended without the final Msg")
         return None
 
-    async def _core(self, agent: _CustomAgent, /, **values: Any) -> AsyncGenerator[AgentEvent | Msg, None]:
+    async def _core(self, agent: ChainedAgent, /, **values: object) -> AsyncGenerator[AgentEvent | Msg, None]:
         run, session_id = cast(_CustomRun, agent.run), agent.state.session_id
         run.ended = False  # a layer may have us called again
         yield ReplyStartEvent(run.id, session_id, agent.name)

@@ -7,10 +7,10 @@ from agentrt.errors import UsageError
 
 __all__ = ["refuse_before_init", "refuse_call"]
 
-_T = TypeVar("_T")
+_Class = TypeVar("_Class", bound=type)
 
 
-def refuse_before_init(cls: type[_T]) -> type[_T]:
+def refuse_before_init(cls: _Class) -> _Class:
     """Have agents that did not call `super().__init__()` say so where an attribute that the class annotates is read."""
     for name, annotation in inspect.get_annotations(cls).items():
         origin: object = get_origin(annotation)

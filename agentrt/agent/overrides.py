@@ -7,17 +7,20 @@ free then: methods of the runtime enter the chain themselves, unless there is an
 """
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 from functools import wraps
 from types import MethodType
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
+from agentrt.agent.audience import AgentConversation
 from agentrt.agent.initialization import refuse_call
 from agentrt.chain import HookSpec
+from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError, ConfigError
 from agentrt.event import AgentEvent
 from agentrt.hooks import AgentChains
+from agentrt.state import AgentState
 
 __all__ = [
     "ChainedAgent",
@@ -30,16 +33,21 @@ __all__ = [
     "last_item",
 ]
 
-_Function = TypeVar("_Function", bound=Callable[..., Awaitable[Any]])
-_Values = dict[str, Any]  # what flows through a chain around a method of any signature
+_Method = Callable[..., Any]  # of any signature: a class may write what it likes
+_MarkedMethod = TypeVar("_MarkedMethod", bound=_Method)
+_Values = dict[str, object]  # what flows through a chain around such a method
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class ChainedAgent(Protocol):
-    """What the entry of an overridden method needs of an agent."""
+    """What the entry and the core of an overridden method need of an agent."""
 
     name: str
+    state: AgentState
+    conversation: AgentConversation
 
+    @property
+    def run(self) -> Run: ...
     def current_chains(self) -> AgentChains: ...
 
 
@@ -51,9 +59,9 @@ class OverriddenMethod:
     takes the place of the method on each instance.
     """
 
-    _core: Callable[..., Any]
+    _core: _Method
 
-    def __init__(self, cls: type, name: str, function: Callable[..., Any], overridden: "HookMethod") -> None:
+    def __init__(self, cls: type, name: str, function: _Method, overridden: "HookMethod") -> None:
         self.name = name
         self.function = function
         self.title = f"{cls.__name__}.{name}()"
@@ -71,7 +79,7 @@ class OverriddenMethod:
         self.core = self._core  # one object, by which an entry is known to be the core
         self.entry = self._make_entry()
 
-    def values(self, agent: object, args: tuple[Any, ...], kwargs: _Values) -> _Values:
+    def values(self, agent: object, args: tuple[object, ...], kwargs: _Values) -> _Values:
         """Return the values of all parameters; raises `TypeError` for arguments that do not fit."""
         try:
             bound = self.signature.bind(agent, *args, **kwargs)
@@ -86,18 +94,18 @@ class OverriddenMethod:
         """Return the name that the parameter goes by; one that the method does not have keeps its own."""
         return self._keys.get(parameter, parameter)
 
-    async def __call__(self, agent: object, values: _Values) -> Any:
+    async def __call__(self, agent: object, values: _Values) -> object:
         """Call the plain method."""
-        args: list[Any] = []
+        args: list[object] = []
         kwargs: _Values = {}
         for parameter in self._parameters:
             value = values[self._keys[parameter.name]]
             if parameter.kind in _POSITIONAL:
                 args.append(value)
             elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                args.extend(value)
+                args += cast("tuple[object, ...]", value)
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                kwargs.update(value)
+                kwargs |= cast(_Values, value)
             else:
                 kwargs[parameter.name] = value
         result = self.function(agent, *args, **kwargs)
@@ -109,13 +117,13 @@ class OverriddenMethod:
         """Return the line of the hook table for the chain around this method, whose values may be of any type."""
         return replace(spec, types={}, converters={}, keys=self.keys)
 
-    async def run_chain(self, agent: Any, values: _Values) -> Any:
+    async def run_chain(self, agent: ChainedAgent, values: _Values) -> object:
         """Enter the chain around the method, and return its result."""
         return await getattr(agent.current_chains(), self.hook)(agent, **values)
 
-    def _make_entry(self) -> Callable[..., Any]:
+    def _make_entry(self) -> _Method:
         @wraps(self.function)
-        async def entry(agent: ChainedAgent, /, *args: Any, **kwargs: Any) -> Any:
+        async def entry(agent: ChainedAgent, /, *args: object, **kwargs: object) -> object:
             return await self.run_chain(agent, self.values(agent, args, kwargs))
 
         return entry
@@ -124,7 +132,7 @@ class OverriddenMethod:
 class OverriddenCall(OverriddenMethod):
     """An `observe` or a `print`."""
 
-    async def _core(self, agent: ChainedAgent, /, **values: Any) -> None:
+    async def _core(self, agent: ChainedAgent, /, **values: object) -> None:
         await self(agent, values)
 
 
@@ -135,11 +143,11 @@ class OverriddenStep(OverriddenMethod):
         """Return the line of the hook table for a step, which may result in anything."""
         return replace(super().adapt(spec), item_types=(object,), terminal=None)
 
-    async def run_chain(self, agent: ChainedAgent, values: _Values) -> Any:
+    async def run_chain(self, agent: ChainedAgent, values: _Values) -> object:
         """Enter the chain around the step, and return its result."""
         return await last_item(getattr(agent.current_chains(), self.hook)(agent, **values))
 
-    async def _core(self, agent: ChainedAgent, /, **values: Any) -> AsyncGenerator[Any, None]:
+    async def _core(self, agent: ChainedAgent, /, **values: object) -> AsyncGenerator[object, None]:
         yield await self(agent, values)
 
 
@@ -148,15 +156,15 @@ class HookMethod:
     """A method that the runtime gives to agents, and what handles one that a class puts in its place."""
 
     hook: str
-    function: Callable[..., Awaitable[Any]]
+    function: _Method
     override: type[OverriddenMethod]
     parameters: tuple[str, ...]
 
 
-def hook_method(hook: str, override: type[OverriddenMethod]) -> Callable[[_Function], _Function]:
+def hook_method(hook: str, override: type[OverriddenMethod]) -> Callable[[_MarkedMethod], _MarkedMethod]:
     """Return a decorator that marks a method of the runtime as that of a hook."""
 
-    def mark(function: _Function) -> _Function:
+    def mark(function: _MarkedMethod) -> _MarkedMethod:
         parameters = list(inspect.signature(function).parameters.values())[1:]
         names = tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)
         function.hook_method = HookMethod(hook, function, override, names)  # type: ignore[attr-defined]
@@ -171,7 +179,7 @@ class ChainedMethods:
     _hook_methods: ClassVar[dict[str, HookMethod]] = {}
     """What the class would have from the runtime if it overrode nothing, by the name of the method."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         methods: dict[str, HookMethod] = {}
         for base in reversed(cls.__mro__):
@@ -183,7 +191,7 @@ class ChainedMethods:
         if methods != cls._hook_methods:
             cls._hook_methods = methods
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
         agent = super().__new__(cls)
         for name in cls._overridden_names():
             vars(agent)[name] = MethodType(refuse_call, agent)
@@ -207,9 +215,9 @@ class ChainedMethods:
         return tuple(known[name] for name in cls._overridden_names())
 
 
-async def last_item(stream: AsyncGenerator[Any, None]) -> Any:
+async def last_item(stream: AsyncGenerator[object, None]) -> object:
     """Read a stream to its end, and return its last item that is not an event."""
-    last = None
+    last: object = None
     try:
         async for item in stream:
             if not isinstance(item, AgentEvent):

@@ -7,7 +7,7 @@ own loop, whose events reach the reader meanwhile.
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, cast
+from typing import Any
 
 from agentrt.agent.overrides import HookMethod, OverriddenMethod
 from agentrt.chain import HookSpec
@@ -32,7 +32,7 @@ class OverriddenLoopReply(OverriddenMethod):
     Raises `ConfigError` for one that cannot be called with an input alone.
     """
 
-    def __init__(self, cls: type, name: str, function: Callable[..., Any], overridden: HookMethod) -> None:
+    def __init__(self, cls: type, name: str, function: Callable[..., object], overridden: HookMethod) -> None:
         super().__init__(cls, name, function, overridden)
         try:
             self.signature.bind(None, None)
@@ -46,22 +46,22 @@ class OverriddenLoopReply(OverriddenMethod):
         """Return the line of the hook table as it is, for this reply is given what an `Agent` is."""
         return spec
 
-    def _make_entry(self) -> Callable[..., Any]:
+    def _make_entry(self) -> Callable[..., object]:
         @wraps(self.function)
-        async def entry(agent: Any, /, *args: Any, **kwargs: Any) -> Any:
+        async def entry(agent: Any, /, *args: object, **kwargs: object) -> object:
             values = {self.key_of(name): value for name, value in kwargs.items()}
             return await agent.reply_stream(*args, **values, yield_final_msg=True).drain()
 
         return entry
 
     async def _core(
-        self, agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any
+        self, agent: ReplyingAgent, inputs: ReplyInput, structured_schema: object
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         run = agent.run
         run.progress.passthrough = mailbox = Mailbox()
         arguments = (inputs,) if structured_schema is None else (inputs, structured_schema)
         values = self.values(agent, arguments, {})
-        final: Any = None
+        final: object = None
         async with BackgroundTask(
             run.claim, mailbox, partial(run.interruption.run_interruptible, partial(self, agent, values))
         ) as task:
@@ -80,7 +80,7 @@ class OverriddenLoopReply(OverriddenMethod):
         yield final
 
 
-async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_schema: Any) -> Msg:
+async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_schema: object) -> Msg:
     """Reply by the runtime's own loop, inside an overridden `reply`; the loop's events go where that reply's go."""
     run = agent.conversation.run
     if run is None or run.progress.passthrough is None:
@@ -90,7 +90,7 @@ async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_sch
             f"super().reply() of {agent.name!r} was called again in one reply, after it had come to its end: to have "
             f"another round, call self.run.continue_with(hint) before that"
         )
-    final: Any = None
+    final: Msg | None = None
     stream = reply(agent, inputs, structured_schema)
     try:
         async for item in stream:
@@ -103,4 +103,5 @@ async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_sch
             await stream.aclose()
         finally:
             run.interruption.rearm()
-    return cast(Msg, final)
+    assert final is not None  # the loop ends with the message, or raises
+    return final

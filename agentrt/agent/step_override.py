@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from agentrt.agent.overrides import HookMethod, OverriddenMethod
 from agentrt.chain import HookSpec
@@ -16,6 +16,7 @@ from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.errors import ChainContractError, ConfigError, UsageError
+from agentrt.event import AgentEvent
 from agentrt.loop.acting import act
 from agentrt.loop.reasoning import forget_attempt, reason
 from agentrt.message import Msg, ToolCallBlock
@@ -37,9 +38,9 @@ class _Step:
 
     agent: ReplyingAgent
     name: str
-    value: Any
+    value: object
     mailbox: Mailbox
-    result: Any = None
+    result: Msg | ToolResponse | None = None
     result_copy: Msg | None = None
     message: Msg | None = None
 
@@ -53,7 +54,7 @@ class OverriddenLoopStep(OverriddenMethod):
     Raises `ConfigError` for a method that cannot be called as the runtime does it.
     """
 
-    def __init__(self, cls: type, name: str, function: Callable[..., Any], overridden: HookMethod) -> None:
+    def __init__(self, cls: type, name: str, function: Callable[..., object], overridden: HookMethod) -> None:
         super().__init__(cls, name, function, overridden)
         self.entry = function  # the runtime calls it through the chain, and nobody else calls it
         self._accepts_value = self._accepts(None)
@@ -65,7 +66,7 @@ class OverriddenLoopStep(OverriddenMethod):
         """Return the line of the hook table as it is, for this step is given what the runtime's own is."""
         return spec
 
-    async def _core(self, agent: ReplyingAgent, **values: Any) -> AsyncGenerator[Any, None]:
+    async def _core(self, agent: ReplyingAgent, **values: object) -> AsyncGenerator[object, None]:
         (value,) = values.values()
         step = _Step(agent, self.name, value, Mailbox())
         arguments = self.values(agent, (value,) if self._accepts_value else (), {})
@@ -77,7 +78,7 @@ class OverriddenLoopStep(OverriddenMethod):
         for item in finish(step, self.title, result):
             yield item
 
-    async def _run(self, step: _Step, arguments: dict[str, Any]) -> Any:
+    async def _run(self, step: _Step, arguments: dict[str, object]) -> object:
         _step.set(step)  # for this task, and those that it starts
         return await self(step.agent, arguments)
 
@@ -99,10 +100,10 @@ def _step_in_progress(agent: ReplyingAgent, name: str) -> _Step:
     return step
 
 
-async def reason_by_loop(agent: ReplyingAgent, tool_choice: Any) -> Msg:
+async def reason_by_loop(agent: ReplyingAgent, tool_choice: ToolChoice | str | None) -> Msg:
     """Ask the model, inside an overridden `_reasoning`; returns its answer, whose events are on their way."""
     step = _step_in_progress(agent, "_reasoning")
-    choice = step.value if tool_choice is AS_GIVEN else tool_choice
+    choice = cast("ToolChoice | None", step.value) if tool_choice is AS_GIVEN else tool_choice
     answer = Msg(agent.name, [], "assistant", id=agent.run.id)
     stream = reason(agent, ToolChoice(choice) if isinstance(choice, str) else choice)
     try:
@@ -135,7 +136,7 @@ async def act_by_loop(agent: ReplyingAgent, tool_call: ToolCallBlock) -> ToolRes
     return response
 
 
-def _end_round(step: _Step, title: str, result: Any) -> Sequence[Any]:
+def _end_round(step: _Step, title: str, result: object) -> Sequence[AgentEvent | Msg]:
     """Return what ends the round: nothing, unless the method's answer differs from the model's."""
     answer = step.result if result is None else result
     if not isinstance(answer, Msg):
@@ -148,7 +149,7 @@ def _end_round(step: _Step, title: str, result: Any) -> Sequence[Any]:
     return [*forget_attempt(run), answer]
 
 
-def _end_call(step: _Step, title: str, result: Any) -> Sequence[ToolResponse]:
+def _end_call(step: _Step, title: str, result: object) -> Sequence[ToolResponse]:
     """Return the result of the call; a `Msg` in its place ends the reply with that message."""
     response = step.result if result is None else result
     if isinstance(response, Msg):

@@ -11,7 +11,7 @@ from agentrt.message import Msg
 __all__ = ["Observer", "broadcast"]
 
 _logger = logging.getLogger("agentrt")
-_PRIVATE_BLOCKS: tuple[BlockType, ...] = ("thinking", "provider")
+_UNOBSERVED_BLOCKS: tuple[BlockType, ...] = ("thinking", "provider")
 
 
 class Observer(Protocol):
@@ -28,8 +28,8 @@ async def broadcast(msg: Msg, observers: Iterable[Observer]) -> None:
     The copies are without thinking and without what is for the provider only. An observer that fails is logged, and
     does not affect the others.
     """
-    if not isinstance(msg.content, str) and any(map(msg.has_content_blocks, _PRIVATE_BLOCKS)):
-        msg = replace(msg, content=[block for block in msg.content if block.type not in _PRIVATE_BLOCKS])
+    if not isinstance(msg.content, str) and any(map(msg.has_content_blocks, _UNOBSERVED_BLOCKS)):
+        msg = replace(msg, content=[block for block in msg.content if block.type not in _UNOBSERVED_BLOCKS])
     for observer in {id(observer): observer for observer in observers}.values():
         try:
             await observer.observe(msg.copy())

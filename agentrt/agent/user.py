@@ -83,13 +83,13 @@ def _require_input_method(input_method: object) -> UserInputBase:
     )
 
 
-def _check_data(ask: UserInputBase, data: Any) -> None:
+def _check_data(ask: UserInputBase, data: object) -> None:
     # Messages name the types only: what the user answered may be a secret.
     name = type(ask).__name__
     if not isinstance(data, UserInputData):
         raise InvalidInputError(f"{name} must return a UserInputData, not one of type {type(data).__name__}")
-    blocks: Any = data.blocks_input
-    values: Any = data.structured_input
+    blocks: object = data.blocks_input
+    values: object = data.structured_input
     if blocks is not None and not (isinstance(blocks, list) and all(isinstance(block, _BLOCKS) for block in blocks)):
         raise InvalidInputError(f"{name} must return a list of content blocks, such as TextBlock, as blocks_input")
     if values is not None and not isinstance(values, dict):

@@ -11,7 +11,7 @@ from agentrt.pipeline.participants import Stage, stages_in
 
 __all__ = ["SequentialPipeline", "sequential_pipeline"]
 
-_PRIVATE_BLOCKS: tuple[BlockType, ...] = ("thinking", "tool_call", "tool_result", "hint", "provider")
+_UNPASSED_BLOCKS: tuple[BlockType, ...] = ("thinking", "tool_call", "tool_result", "hint", "provider")
 
 
 async def sequential_pipeline(agents: Sequence[Stage], msg: Any = None) -> Any:
@@ -44,7 +44,7 @@ class SequentialPipeline:
 def _without_private_blocks(answer: object) -> object:
     if isinstance(answer, list):
         return [_without_private_blocks(message) for message in answer]
-    if not isinstance(answer, Msg) or not any(map(answer.has_content_blocks, _PRIVATE_BLOCKS)):
+    if not isinstance(answer, Msg) or not any(map(answer.has_content_blocks, _UNPASSED_BLOCKS)):
         return answer
     blocks = answer.get_content_blocks()
-    return replace(answer, content=[block for block in blocks if block.type not in _PRIVATE_BLOCKS])
+    return replace(answer, content=[block for block in blocks if block.type not in _UNPASSED_BLOCKS])
