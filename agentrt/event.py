@@ -130,7 +130,7 @@ class ModelCallStartEvent(AgentEvent):
 
 @dataclass(slots=True)
 class ModelCallEndEvent(AgentEvent):
-    """The model's answer is complete; tokens that nobody counted are `None`."""
+    """The model's answer is complete; tokens that were not counted are `None`."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None

@@ -210,7 +210,7 @@ class Msg(InProcess, Strict):
 
         The runtime builds its own message this way, so applying a reply's events in order, from `REPLY_START` on,
         gives exactly the message that the conversation keeps; answers that went into the reply belong among them.
-        Events that change no message are passed over, and so are those of other replies, such as a sub-agent's. A
+        Events that change no message are ignored, and so are those of other replies, such as a sub-agent's. A
         message without content takes the id of the first `REPLY_START` or `REPLY_RESUMED`, and from then on belongs to
         that reply; `REPLY_RESUMED` also replaces what was applied before it. An event that names a block which this
         message does not have raises `ValueError`.
@@ -403,7 +403,7 @@ def _end_reply(msg: Msg, event: ReplyEndEvent) -> None:
     msg.finished_reason, msg.error = event.finished_reason, event.error
     msg.structured_output = event.structured_output
     if event.finished_reason != "completed":
-        # A block that was begun and nothing more: providers would refuse the conversation from then on.
+        # A block that was started and got no content: providers would refuse the conversation from then on.
         msg.content = [block for block in _block_list(msg) if not _is_empty_block(block)]
 
 
@@ -414,7 +414,7 @@ def _is_empty_block(block: ContentBlock) -> bool:
 
 
 def _add_usage(msg: Msg, event: ModelCallEndEvent) -> None:
-    # Tokens that nobody counted are not 0: the sum is an estimate from then on.
+    # Tokens that were not counted are not 0: the sum is an estimate from then on.
     if event.input_tokens is None or event.output_tokens is None:
         if msg.usage is not None:  # the sum lacks this call
             msg.usage = replace(msg.usage, estimated=True)
@@ -430,7 +430,7 @@ def _add_usage(msg: Msg, event: ModelCallEndEvent) -> None:
         msg.usage += usage
     else:
         msg.usage = usage
-        # A result means that there was an earlier call of the model, and nobody knows how many tokens it took.
+        # A result means that there was an earlier call of the model, whose tokens are not known.
         usage.estimated = usage.estimated or msg.has_content_blocks(_AFTER_A_CALL)
 
 

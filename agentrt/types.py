@@ -81,7 +81,7 @@ class ChatResponse:
 
     A stream is any number of pieces with `is_last=False`, each holding only what is new, and then one with
     `is_last=True` that holds the whole content, the usage and the reason for stopping; without that one, the pieces are
-    the whole, with the last usage and reason among them. `usage` is `None` if nobody has counted. Pieces of one tool
+    the whole, with the last usage and reason among them. `usage` is `None` if it is not known. Pieces of one tool
     call share its `id`, the first has its name, and their `input`s are to be joined. A signature of thinking comes with
     a piece of it.
 
@@ -183,7 +183,7 @@ class PermissionRule(Strict):
     source: str = ""
 
     def __post_init__(self) -> None:
-        # What is misspelt would match nothing, and nobody would notice.
+        # A misspelt behavior would match nothing, which is hard to notice.
         object.__setattr__(self, "behavior", PermissionBehavior(self.behavior))
         for name in ("tool_name", "rule_content", "source"):
             value = getattr(self, name)

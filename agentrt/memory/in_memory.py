@@ -19,7 +19,7 @@ _Index = tuple[list[_MarkedMessage], int, set[str]]
 
 
 class InMemoryMemory(MemoryBase):
-    """Keeps messages in this process; its state holds them all. It takes and hands out copies only."""
+    """Keeps messages in this process; its state holds them all. It stores and returns copies only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class InMemoryMemory(MemoryBase):
         self.register_state("content", _content_to_json, _content_from_json)
 
     def load_state_dict(self, state_dict: JSONObject, strict: bool = True) -> None:
-        """Load a state that `state_dict` returned; one from before there were marks or summaries will do, too."""
+        """Load a state that `state_dict` returned; one from before there were marks or summaries is accepted, too."""
         if strict and isinstance(state_dict, dict):
             state_dict = {"_compressed_summary": "", **state_dict}
         super().load_state_dict(state_dict, strict)
@@ -112,7 +112,7 @@ class InMemoryMemory(MemoryBase):
     def _remove(self, is_selected: Callable[[Msg, list[str]], bool]) -> int:
         before = len(self.content)
         self.revision += 1
-        # Another list, so that the index of ids is no longer taken for right.
+        # Another list, so that the index of ids is no longer used.
         self.content = [(msg, marks) for msg, marks in self.content if not is_selected(msg, marks)]
         return before - len(self.content)
 

@@ -23,10 +23,10 @@ def digest(name: str, input_text: str) -> str:
 
 
 def accept_rules(context: PermissionContext, rules: Iterable[PermissionRule], tool_name: str) -> list[PermissionRule]:
-    """Return those rules of an answer that are new, as `context.rules` is to be extended with; changes nothing.
+    """Return those rules of an answer that are new, for `context.rules` to be extended with; changes nothing.
 
     Their source becomes "user", whatever they say. Raises `ResumeError` unless the context takes new rules and each of
-    them is for the very tool that was asked about.
+    them is for the tool that the question was about.
     """
     new: list[PermissionRule] = []
     for rule in rules:

@@ -59,10 +59,10 @@ class _PieceWithHoles:
 
     def find(self, text: str, start: int, end: int) -> int:
         # The algorithm is known as Shift-And (Baeza-Yates and Gonnet): one step a character, whatever the piece is.
-        masks, others, complete, begun = self._masks, self._others, 1 << self.size - 1, 0
+        masks, others, complete, partial = self._masks, self._others, 1 << self.size - 1, 0
         for place in range(start, end):
-            begun = (begun << 1 | 1) & masks.get(text[place], others)
-            if begun & complete:
+            partial = (partial << 1 | 1) & masks.get(text[place], others)
+            if partial & complete:
                 return place + 1 - self.size
         return -1
 

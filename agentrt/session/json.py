@@ -17,7 +17,7 @@ from agentrt.types import JSONObject
 
 __all__ = ["JSONSession"]
 
-# What may stand in a file's name as it is. A hash may not, so that nobody can choose an id which is another one's name.
+# What may stand in a file's name as it is. A hash may not, so that no id can be chosen that is another one's file name.
 _SAFE_FILE_NAME = re.compile(r"(?![0-9a-fA-F]{64}\Z)[\w@+=,~-][\w@+=,~. -]*")
 _MAX_NAME = 200  # bytes: file systems take 255
 

@@ -291,7 +291,7 @@ def _decode_file(session_id: str, data: bytes, path: Path) -> tuple[int, bytes]:
     if head.get("sha256") != sha256(rest).hexdigest():
         raise SessionCorrupt(
             f"the saved state of session {session_id!r:.100} is damaged, its checksum is wrong; {left_alone}: "
-            f"put a copy in its place, or delete the session to begin it anew"
+            f"put a copy in its place, or delete the session to start it again"
         )
     revision = about.get("revision")
     if about.get("session_id") != session_id or not isinstance(revision, int):
@@ -347,7 +347,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Remove what was left by processes that died in a save: temporary files whose lock nobody holds."""
+    """Remove what was left by processes that died in a save: temporary files whose lock is free."""
     for path in directory.glob("*.tmp"):
         if _TEMPORARY.fullmatch(path.name):
             with suppress(OSError), _hold_lock(_lock_path(path), deadline=0):

@@ -41,7 +41,7 @@ _LETTERS = bytes(shortuuid.get_alphabet().encode()[byte % 57] for byte in range(
 
 # The hashes of messages, as JSON, that have been loaded for a test: so a save does not parse again what an earlier one
 # has saved, and takes no longer for a long conversation. State of the module, since whether JSON loads depends on
-# nothing but the JSON; a state, which may be copied or loaded anew, could not carry it along.
+# nothing but the JSON; a state, which may be copied or loaded again, could not carry it along.
 _loadable: set[int] = set()
 
 Waits = Literal["user", "external"]
@@ -144,7 +144,7 @@ class AgentState(InProcess, Strict):
 
     `context` holds the finished messages, oldest first. `sequence` is the number of the last event. `active_groups`
     are the tool groups that this conversation has switched on, `None` for the toolkit's own choice. `middleware_data`
-    is what `agent.state_of(middleware)` hands out, by the middleware's key. `revision` names the
+    is what `agent.state_of(middleware)` returns, by the middleware's key. `revision` names the
     saved state that this one is based on, 0 for none: stores compare it and set it.
 
     Agents over one state object share it as one conversation, and reply one at a time.
@@ -195,7 +195,7 @@ def state_to_json(state: AgentState) -> bytes:
         rest = _dump_state(state, indent=2, exclude={"revision", "context"})
         new = [message for message in messages if hash(message) not in _loadable]
         if _is_loadable(_with_context(rest, new)):
-            # All are dropped when there are too many: the next save then parses its context anew.
+            # All are dropped when there are too many: the next save then parses its whole context.
             if len(_loadable) + len(new) > _MAX_LOADABLE:
                 _loadable.clear()
             _loadable.update(map(hash, new))

@@ -94,7 +94,7 @@ def check_revision(state: AgentState, saved: int) -> None:
 def next_revision(saved: int) -> int:
     """Return the revision after this one.
 
-    The first is the time in microseconds, so that a session which is deleted and begun again never comes to a revision
+    The first is the time in microseconds, so that a session that is deleted and started again never gets a revision
     that it had before.
     """
     return saved + 1 if saved else time_ns() // 1000

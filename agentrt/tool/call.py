@@ -77,7 +77,7 @@ class PreparedCall:
 
     def keywords(self, context: ToolContext | None) -> JSONObject:
         """Return what to call the tool with; each run has arguments of its own, which it may change."""
-        # Parsed anew for a second run, such as a retry: the first may have changed what it got.
+        # A second run, such as a retry, parses again: the first may have changed the arguments that it got.
         arguments = self.plan.parse(self.input) if self._is_used else self.arguments
         self._is_used = True
         name = self.plan.context_name
@@ -89,7 +89,7 @@ class PreparedCall:
 def run_call(prepared: PreparedCall, context: ToolContext | None = None) -> AsyncGenerator[ToolResult, None]:
     """Run the call: yields each piece of output as it comes, then one `ToolResponse` with all of it.
 
-    The tool's deadline, its exceptions and its mistakes become results; cancellation always leaves. The tool's own
+    The tool's deadline, its exceptions and its mistakes become results; cancellation always propagates. The tool's own
     generator is closed in the same task, before the `ToolResponse` is yielded or when this generator is closed.
     """
     return (
@@ -250,9 +250,9 @@ class _ToolStream:
         return item
 
     async def close(self) -> None:
-        """Close the tool's generator; a clean-up that fails or hangs is logged, for the output has been seen."""
+        """Close the tool's generator; a clean-up that fails or hangs is only logged, since the output has been seen."""
         aclose = getattr(self._items, "aclose", None)
-        if aclose is None or getattr(self._items, "ag_frame", aclose) is None:  # not begun, or at its end
+        if aclose is None or getattr(self._items, "ag_frame", aclose) is None:  # not started, or exhausted
             return
         try:
             if self._crossed is None:

@@ -66,7 +66,7 @@ class ToolContext:
         self._on_active_groups = on_active_groups
         self._thread = get_ident()
         self._reply_id: str | None = None
-        self._ids = count(1)  # where there is no reply to give ids out
+        self._ids = count(1)  # used only outside of a reply
 
     @property
     def reply_id(self) -> str:
@@ -78,7 +78,7 @@ class ToolContext:
 
     @property
     def deadline(self) -> float:
-        """When the reply must be over, on the clock of `anyio.current_time`; infinite when nobody said."""
+        """When the reply must be over, on the clock of `anyio.current_time`; infinite without a limit."""
         return math.inf if self.run is None else self.run.deadline
 
     def emit(self, event: AgentEvent) -> None:

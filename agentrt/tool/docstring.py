@@ -86,7 +86,7 @@ def _split_entries(lines: list[str], pattern: re.Pattern[str]) -> Iterator[tuple
     filled = [line for line in lines if line.strip()]
     least = min(map(_indent_width, filled), default=0)
     starts = [number for number, line in enumerate(filled) if _indent_width(line) == least]
-    # Lines in front of the first entry, or that are not one, are passed over.
+    # What matches no entry is ignored: a broken docstring is no reason to refuse a tool.
     for start, end in zip(starts, [*starts[1:], len(filled)], strict=False):
         match = pattern.fullmatch(filled[start].strip())
         if match:

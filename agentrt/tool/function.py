@@ -20,8 +20,8 @@ class FunctionTool(ToolBase):
 
     Coroutine functions run in the caller's task, plain functions and generators in a worker thread, so the event loop
     keeps going. Generators stream what a tool may return (text, blocks and `ToolChunk`s: each only what is new), and so
-    does a function that returns one. Bound methods, partials and objects with `__call__` will do as well. The model
-    reads the name, the docstring up to its first section (`Args:`, `Returns:`, ...), and of each parameter what
+    does a function that returns one. Bound methods, partials and objects with `__call__` are accepted as well. The
+    model reads the name, the docstring up to its first section (`Args:`, `Returns:`, ...), and of each parameter what
     `Annotated[..., Field(description=...)]` or the docstring says.
 
     `preset_kwargs` are passed at each call and hidden from the model. The strings in them, also in lists and dicts, are

@@ -34,8 +34,8 @@ class CallPlan:
     """How to call a tool.
 
     `run(**arguments)` gives something to await, or, when `is_streaming`, an async generator. `in_thread` says that the
-    work cannot be stopped once begun, `can_wait` that a deadline could ever be noticed. `defaults` are those of the
-    arguments, in their JSON form, and `aliases` the names that the model sees where the parameters have others.
+    work cannot be stopped after its start, `can_wait` that a deadline could ever be noticed. `defaults` are those of
+    the arguments, in their JSON form, and `aliases` the names that the model sees where the parameters have others.
     """
 
     run: _ToolFunction

@@ -24,7 +24,7 @@ class OfferedTools(list[JSONSchema]):
 def as_offered_tools(value: object, offered_before: object) -> OfferedTools:
     """Return a list of schemas and tools as `OfferedTools`, among what the request offered before any layer.
 
-    Raises `ValueError` for a schema whose tool nobody can run.
+    Raises `ValueError` for a schema whose tool the agent cannot run.
     """
     if value is not None and not isinstance(value, list):
         raise ValueError(f"tools must be a list of JSON schemas and ToolBase instances, not {value!r:.200}")

@@ -130,7 +130,7 @@ class StreamOutput:
         return self._data.get(block.id) if _is_inline(block) else None
 
     def _begin_block(self, block: TextBlock | DataBlock, *, is_open: bool = True) -> TextBlock | DataBlock:
-        if block.id in self._ids:  # a second block under one id could not be told from the first
+        if block.id in self._ids:  # two blocks under one id could not be distinguished
             block = replace(block, id=new_id())
         self._ids.add(block.id)
         pieces = _Pieces(block, is_open and isinstance(block, TextBlock))
@@ -140,7 +140,7 @@ class StreamOutput:
         return block
 
     def end(self, text: str = "", state: ToolResultState = ToolResultState.SUCCESS) -> ToolChunk | None:
-        """Finish, with a word on what went wrong, if anything; returns the last thing to show."""
+        """Finish, with a note on what went wrong, if anything; returns the last chunk to show."""
         self._state = _worse(self._state, state)
         notes = [self._budget.note] if self._budget.left_out else []
         notes += [text] if text else []

@@ -164,7 +164,7 @@ class Toolkit(StateModule):
     def get_json_schemas(self, active_groups: Iterable[str] | None = None) -> list[JSONSchema]:
         """Return the schemas of the tools that are offered, in the form that OpenAI gave them.
 
-        The list is made once for each choice of groups and handed out again and again: copy it before you change it.
+        The list is made once for each choice of groups and then returned each time: copy it before you change it.
         """
         key = tuple(self._active if active_groups is None else active_groups)
         schemas = self._schemas.get(key)
@@ -231,7 +231,7 @@ class Toolkit(StateModule):
                 f"{META_TOOL!r} is the tool that switches groups, but {tool_location(entry.tool)} has that name: "
                 f"rename it"
             )
-        # Made anew, since its schema names the groups.
+        # A new one each time, since its schema names the groups.
         self._entries[META_TOOL] = _ToolEntry.of(MetaTool(dict(self._groups), self._set_active), BASIC_GROUP)
         self._schemas.clear()
 

@@ -39,7 +39,7 @@ __all__ = [
     "build_property_names",
 ]
 
-_MAX_CAUSES = 3  # alternatives whose problems a message tells: a model need not read all of twenty
+_MAX_CAUSES = 3  # in one message: a model need not read why each of twenty alternatives does not fit
 
 
 def build_properties(compiler: SubschemaCompiler, setting: object, schema: JSONSchema, pointer: str) -> Check:

@@ -44,7 +44,7 @@ class SchemaError(ValueError):
 class Problem:
     """What is wrong with a value, and where in it; put into words only when it is needed."""
 
-    # Lazily, since `anyOf` and `oneOf` find many problems that nobody reads.
+    # Lazily, since `anyOf` and `oneOf` discard most of the problems that they find.
 
     __slots__ = ("_causes", "_path", "_text", "_value")
 

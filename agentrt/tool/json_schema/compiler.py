@@ -1,4 +1,4 @@
-"""JSON schemas that a user wrote: compiled once, when a tool is registered, and then asked about each value.
+"""JSON schemas that a user wrote: compiled once, when a tool is registered, and then applied to each value.
 
 Draft 2020-12 with local references, and what earlier drafts wrote differently (`definitions`, `dependencies`, `items`
 as a list). A keyword that cannot be checked is refused when the schema is compiled, and so is a malformed schema;

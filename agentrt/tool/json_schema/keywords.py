@@ -25,7 +25,7 @@ def _definitions(keyword: str) -> Build:
     return build
 
 
-# What runs first is what the model is told, so the type and the missing parts stand before what is inside of them.
+# The model sees the first problem only, so the type and missing parts are checked before what is inside of the value.
 KEYWORDS: dict[str, Build] = {
     "type": validation.build_type,
     "enum": validation.build_enum,
