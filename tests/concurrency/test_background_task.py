@@ -62,7 +62,7 @@ async def test_items_are_taken_in_the_order_they_came():
     assert list(mailbox.take()) == []
 
 
-async def test_what_comes_while_others_are_taken_is_taken_too():
+async def test_item_that_comes_while_others_are_taken_is_taken_too():
     mailbox = Mailbox()
     mailbox.post("a")
     taken = []
@@ -73,7 +73,7 @@ async def test_what_comes_while_others_are_taken_is_taken_too():
     assert taken == ["a", "b"]
 
 
-async def test_a_post_that_nobody_takes_is_refused_in_the_end():
+async def test_posts_that_are_never_taken_are_refused_in_the_end():
     mailbox = Mailbox()
     for n in range(MOST):
         mailbox.post(n)
@@ -100,7 +100,7 @@ async def test_put_waits_for_room_and_keeps_the_order():
         assert list(mailbox.take()) == list(range(ROOM, 2 * ROOM))
 
 
-async def test_many_who_wait_for_room_never_overfill_it():
+async def test_many_waiting_for_room_never_overfill_the_mailbox():
     mailbox = Mailbox()
     most = 0
     async with anyio.create_task_group() as group:
@@ -143,7 +143,7 @@ def test_a_mailbox_that_nobody_reads_needs_no_event_loop():
 # The background task
 
 
-async def test_what_the_task_returns_is_the_outcome():
+async def test_return_value_of_the_task_is_the_outcome():
     async def main() -> str:
         await anyio.lowlevel.checkpoint()
         return "done"
@@ -153,7 +153,7 @@ async def test_what_the_task_returns_is_the_outcome():
         assert await task.outcome() == "done"
 
 
-async def test_everything_that_was_put_is_taken_before_the_end_shows():
+async def test_all_items_are_taken_before_the_end_shows():
     mailbox = Mailbox()
 
     async def main() -> None:
@@ -165,7 +165,7 @@ async def test_everything_that_was_put_is_taken_before_the_end_shows():
         await task.outcome()
 
 
-async def test_what_the_task_raises_is_raised_where_it_is_waited_for():
+async def test_error_of_the_task_is_raised_by_the_outcome():
     error = ValueError("broken")
     mailbox = Mailbox()
 
@@ -201,7 +201,7 @@ async def test_leaving_stops_the_task_and_waits_for_it():
     assert main.log == ["stopped"]
 
 
-async def test_leaving_by_an_error_stops_the_task_and_the_error_goes_on():
+async def test_leaving_by_an_error_stops_the_task_and_raises_the_error():
     main = Waiting()
     with pytest.raises(KeyError):
         async with BackgroundTask("r", Mailbox(), main):
@@ -229,7 +229,7 @@ async def test_a_reader_that_is_cancelled_takes_the_task_along():
     assert main.log == ["stopped"]
 
 
-async def test_a_generator_that_reads_a_task_may_be_closed_at_a_yield():
+async def test_generator_that_reads_a_task_may_be_closed_at_a_yield():
     mailbox = Mailbox()
     main = Waiting()
 
@@ -248,7 +248,7 @@ async def test_a_generator_that_reads_a_task_may_be_closed_at_a_yield():
     assert main.log == ["stopped"]
 
 
-async def test_a_task_that_does_not_stop_is_left_with_a_word_in_the_log(monkeypatch, caplog):
+async def test_a_task_that_does_not_stop_is_abandoned_and_logged(monkeypatch, caplog):
     monkeypatch.setattr(background_task, "_STOP_SECONDS", 0)
     began, release, over = anyio.Event(), anyio.Event(), anyio.Event()
 
@@ -290,7 +290,7 @@ async def test_a_deadline_stops_the_task_and_shows_as_the_readers_own(seconds):
     assert main.log == ["stopped"]
 
 
-async def test_the_task_knows_for_which_replies_it_works_and_its_reader_does_not():
+async def test_task_has_its_reply_among_the_enclosing_ones():
     mine: ContextVar[str] = ContextVar("mine", default="nothing")
     mine.set("set by the reader")
     seen = []
@@ -314,7 +314,7 @@ only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 @only_asyncio
-async def test_a_task_that_somebody_else_cancels_is_an_error_of_the_runtime(anyio_backend):
+async def test_task_cancelled_from_outside_is_an_error_of_the_runtime(anyio_backend):
     main = Waiting()
     before = asyncio.all_tasks()
     async with BackgroundTask("r", Mailbox(), main) as task:
@@ -329,7 +329,7 @@ async def test_a_task_that_somebody_else_cancels_is_an_error_of_the_runtime(anyi
 
 
 @only_asyncio
-async def test_a_task_that_somebody_cancels_before_it_began_does_not_hang_its_reader(anyio_backend, monkeypatch):
+async def test_task_cancelled_before_it_began_does_not_hang_its_reader(anyio_backend, monkeypatch):
     monkeypatch.setattr(background_task, "_STOP_SECONDS", 0.1)
     before = asyncio.all_tasks()
     with anyio.fail_after(0.2):
@@ -346,7 +346,7 @@ class Stop(BaseException):
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_what_is_no_exception_is_raised_where_it_is_waited_for_too(backend):
+def test_base_exception_of_the_task_is_raised_by_the_outcome(backend):
     async def main() -> None:
         raise Stop("now")
 
@@ -395,7 +395,7 @@ async def test_a_generator_is_closed_in_a_task_of_its_own():
     assert generator.items.ag_frame is None
 
 
-async def test_a_generator_may_be_given_up_in_any_thread_and_is_closed_in_its_own():
+async def test_generator_dropped_in_any_thread_is_closed_in_its_own():
     generator = Generator()
     reaper = Reaper()
     await anext(generator.items)
@@ -408,7 +408,7 @@ async def test_a_generator_may_be_given_up_in_any_thread_and_is_closed_in_its_ow
     await anyio.wait_all_tasks_blocked()
 
 
-async def test_a_closing_that_fails_is_told_to_the_log(caplog):
+async def test_failure_to_close_is_logged(caplog):
     generator = Generator(ValueError("broken"))
     reaper = Reaper()
     await anext(generator.items)
@@ -421,7 +421,7 @@ async def test_a_closing_that_fails_is_told_to_the_log(caplog):
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_giving_up_a_generator_when_its_loop_is_gone_says_nothing(backend, caplog):
+def test_dropping_a_generator_without_its_loop_is_silent(backend, caplog):
     async def main() -> tuple[Reaper, Generator]:
         generator = Generator()
         await anext(generator.items)
@@ -454,7 +454,7 @@ async def test_a_worker_thread_is_outside_the_loop():
 # What must be done, whatever is cancelled
 
 
-async def test_shielded_work_is_begun_once_however_often_it_is_cancelled(anyio_backend_name):
+async def test_shielded_work_runs_once_however_often_it_is_cancelled(anyio_backend_name):
     begun, done = [], anyio.Event()
 
     async def work() -> None:
@@ -485,11 +485,11 @@ async def test_shielded_work_is_begun_once_however_often_it_is_cancelled(anyio_b
     assert (len(begun), done.is_set()) == (1, True)
 
 
-async def test_shielded_work_that_takes_too_long_is_given_up():
+async def test_shielded_work_that_takes_too_long_is_cancelled():
     assert not await run_shielded(0.01, anyio.sleep_forever)
 
 
-async def test_what_shielded_work_raises_is_raised():
+async def test_error_of_shielded_work_is_raised():
     async def fail() -> None:
         raise KeyError("broken")
 
@@ -497,7 +497,7 @@ async def test_what_shielded_work_raises_is_raised():
         await run_shielded(5, fail)
 
 
-async def test_the_end_is_saved_when_the_task_that_awaits_the_reader_is_cancelled(anyio_backend_name):
+async def test_end_is_saved_when_the_readers_task_is_cancelled_often(anyio_backend_name):
     class Slow(InMemoryStateStore):
         saves = 0
 
@@ -546,7 +546,7 @@ class Odd(BaseException):
     [ValueError("x"), ExceptionGroup("x", [ValueError("x")]), BaseExceptionGroup("x", [Odd("x")]), Odd("x")],
     ids=lambda error: type(error).__name__,
 )
-async def test_a_dropped_reply_whose_closing_fails_ends_nothing_else(error, caplog):
+async def test_dropped_reply_that_fails_to_close_ends_nothing_else(error, caplog):
     class Fails(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             try:
@@ -565,7 +565,7 @@ async def test_a_dropped_reply_whose_closing_fails_ends_nothing_else(error, capl
     assert agent.state.last_reply.finished_reason == "interrupted"
 
 
-def test_what_ends_a_program_still_does_from_a_dropped_reply():
+def test_dropped_reply_still_raises_what_ends_a_program():
     async def stream():
         try:
             yield 1

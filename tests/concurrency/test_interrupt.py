@@ -119,7 +119,7 @@ class Halting(ScriptedChatModel):
         ),
     ],
 )
-async def test_in_the_middle_of_the_models_words_what_was_begun_is_closed(said, order):
+async def test_interrupt_amid_a_streamed_answer_closes_its_blocks(said, order):
     stage = Stage()
     agent = Agent("a", model=Halting([[*said, stage], "next"]), toolkit=Toolkit(tools=[add]))
     assert await until_interrupted(agent, stage) == order
@@ -151,7 +151,7 @@ async def test_one_tool_ends_as_interrupted(tool):
     await assert_well(agent)
 
 
-async def test_of_tools_side_by_side_those_that_are_done_keep_their_results():
+async def test_concurrent_tools_that_finished_keep_their_results():
     stage = Stage()
     agent = agent_of([[call("1", "wait"), call("2", "add", a=1, b=2), call("3", "wait")], "next"], stage.wait, add)
 
@@ -205,7 +205,7 @@ async def test_an_agent_inside_a_tool_stops_with_the_one_outside():
     await assert_well(outer)
 
 
-async def test_an_agent_inside_a_tool_that_is_interrupted_gives_its_message_to_the_one_outside():
+async def test_interrupted_sub_agent_returns_its_message_to_its_caller():
     stage = Stage()
     inner = agent_of([stage.model, "next"])
 
@@ -307,7 +307,7 @@ async def test_from_a_signal_handler_while_the_loop_sleeps(monkeypatch):
 
 
 @pytest.mark.parametrize("at", ["RS", "MS", "TX_DELTA", "ME"])
-async def test_while_its_reader_holds_an_event_the_reply_ends_at_the_next_step(at):
+async def test_interrupt_between_events_ends_it_at_the_next_step(at):
     agent = agent_of(["one two", "next"])
     names = []
     async with agent.reply_stream("go") as events:
@@ -389,7 +389,7 @@ async def test_a_reply_that_waits_is_put_to_rest_at_once():
     await assert_well(agent)
 
 
-async def test_the_event_that_interrupts_ends_a_running_reply_of_that_id():
+async def test_user_interrupt_event_ends_the_running_reply_of_its_id():
     stage = Stage()
     agent = agent_of([stage.model, "next"])
     told = []
@@ -581,7 +581,7 @@ async def test_no_layer_can_keep_an_interrupted_reply_alive(where, layer):
 
 
 @pytest.mark.parametrize("where", ["tool", "tools"])
-async def test_a_tool_that_swallows_the_cancellation_cannot_keep_the_reply_alive(where):
+async def test_reply_ends_though_a_tool_swallows_the_cancellation(where):
     stage = Stage()
 
     async def stubborn() -> str:
@@ -598,7 +598,7 @@ async def test_a_tool_that_swallows_the_cancellation_cannot_keep_the_reply_alive
     await assert_well(agent)
 
 
-async def test_a_tool_that_swallows_the_cancellation_and_waits_on_is_cancelled_again(monkeypatch):
+async def test_tool_that_swallows_and_waits_again_is_cancelled_again(monkeypatch):
     monkeypatch.setattr(agentrt.concurrency.interrupt, "_STUBBORN_SECONDS", 0.01)
     stage = Stage()
     swallowed = []
@@ -701,7 +701,7 @@ async def test_a_scope_that_is_cancelled_in_the_same_moment_is_left(where, first
 
 
 @pytest.mark.parametrize("where", STAGES)
-async def test_a_fail_after_that_ends_in_the_same_moment_raises_its_timeout(where):
+async def test_fail_after_in_the_same_moment_raises_its_timeout(where):
     stage = Stage()
     agent = waiting_agent(where, stage)
     with pytest.raises(TimeoutError):
@@ -720,7 +720,7 @@ async def test_a_fail_after_that_ends_in_the_same_moment_raises_its_timeout(wher
 
 
 @pytest.mark.parametrize("where", ["a model", "a tool", "two tools", "a layer"])
-async def test_whoever_swallows_a_cancellation_does_not_keep_it_from_its_caller(where):
+async def test_swallowed_cancellation_still_reaches_the_caller(where):
     names, ran, running = [], [], anyio.Event()
 
     async def hang() -> None:
@@ -772,7 +772,7 @@ async def test_whoever_swallows_a_cancellation_does_not_keep_it_from_its_caller(
 @ONLY_ASYNCIO
 @pytest.mark.parametrize("first", ["interrupt", "cancel"])
 @pytest.mark.parametrize("where", STAGES)
-async def test_a_task_that_is_cancelled_in_the_same_moment_is_cancelled(where, first):
+async def test_task_cancelled_in_the_same_moment_is_cancelled(where, first):
     stage = Stage()
     agent, names = waiting_agent(where, stage), []
     task = asyncio.create_task(read(agent, names))
@@ -787,7 +787,7 @@ async def test_a_task_that_is_cancelled_in_the_same_moment_is_cancelled(where, f
 
 
 @ONLY_ASYNCIO
-async def test_a_task_that_is_cancelled_in_the_same_moment_is_cancelled_also_where_a_layer_swallows_both():
+async def test_task_cancelled_so_is_cancelled_if_a_layer_swallows_both():
     stage = Stage()
     agent = agent_of([stage.model, "next"], middlewares=[SwallowStream()])
     task = asyncio.create_task(agent.reply("go"))
@@ -801,7 +801,7 @@ async def test_a_task_that_is_cancelled_in_the_same_moment_is_cancelled_also_whe
 
 @ONLY_ASYNCIO
 @pytest.mark.parametrize("where", STAGES)
-async def test_a_timeout_of_asyncio_in_the_same_moment_raises_its_timeout(where):
+async def test_asyncio_timeout_in_the_same_moment_raises_its_timeout(where):
     stage = Stage()
     agent = waiting_agent(where, stage)
 
@@ -819,7 +819,7 @@ async def test_a_timeout_of_asyncio_in_the_same_moment_raises_its_timeout(where)
     await assert_well(agent)
 
 
-async def test_a_scope_inside_of_a_tool_does_not_take_the_interruption_for_its_own():
+async def test_scope_inside_a_tool_does_not_catch_the_interruption():
     stage = Stage()
 
     async def patient() -> str:

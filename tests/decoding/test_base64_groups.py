@@ -26,7 +26,7 @@ def shown(message: Msg) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=60))
-def test_a_listener_has_all_but_two_bytes_at_any_time_and_all_in_the_end(parts):
+def test_listener_lacks_two_bytes_at_most_and_none_in_the_end(parts):
     pieces, message, so_far, padded = DataPieces(), AssistantMsg("", [], id="r"), b"", 0
     message.append_event(DataBlockStartEvent("r", "b", "audio/wav"))
     for number, part in enumerate(parts):
@@ -41,7 +41,7 @@ def test_a_listener_has_all_but_two_bytes_at_any_time_and_all_in_the_end(parts):
     assert padded <= 2 * len(so_far).bit_length() + 2, "each of these is copied whole with the next piece"
 
 
-async def test_a_model_that_answers_with_thousands_of_pieces_of_data_has_them_joined():
+async def test_thousands_of_pieces_of_data_of_a_model_are_joined():
     parts = [random.Random(n).randbytes(n % 7) for n in range(2_000)]
 
     def stream():
@@ -67,7 +67,7 @@ async def test_a_model_that_answers_with_thousands_of_pieces_of_data_has_them_jo
     assert rebuilt == agent.state.context[-1]
 
 
-async def test_a_tool_that_streams_data_has_it_whole_in_its_result_and_its_first_piece_at_once():
+async def test_streamed_data_of_a_tool_begins_at_once_and_ends_whole():
     async def record():
         """Record some sound."""
         for part in (b"ab", b"cd", b"e"):

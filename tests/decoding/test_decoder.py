@@ -157,7 +157,7 @@ def test_fast_way_of_a_whole_text_gives_what_the_slow_way_gives(text):
 
 @given(answers(), st.data())
 @settings(deadline=None)
-def test_every_block_begins_once_and_ends_once_and_the_model_call_ends_last(answer, data):
+def test_every_block_begins_and_ends_once_before_the_model_call(answer, data):
     whole, pieces = answer
     events = streamed(*grouped(data.draw, pieces), last(*whole))
     names = [event.type for event in events]
@@ -169,7 +169,7 @@ def test_every_block_begins_once_and_ends_once_and_the_model_call_ends_last(answ
 
 @given(answers(), st.integers(0, 30))
 @settings(deadline=None)
-def test_a_discarded_attempt_names_its_blocks_and_leaves_no_trace_in_the_next(answer, progress):
+def test_discarded_attempt_leaves_no_trace_in_the_next(answer, progress):
     whole, pieces = answer
     by = decoder()
     begun = message_of([event for each in pieces[:progress] for event in by.feed(piece(each))])
@@ -241,7 +241,7 @@ def test_a_piece_that_says_nothing_delivers_nothing(empty):
     assert len(blocks_of(piece(empty), last(kind("hello")))) == 1
 
 
-async def test_a_scripted_model_streams_the_signature_with_its_thinking():
+async def test_scripted_model_streams_the_signature_with_its_thinking():
     whole = last(ThinkingBlock("let me see", signature="sig"), TextBlock("so"))
     responses = [response async for response in stream_response(whole)]
     assert len(responses) > 2
@@ -255,11 +255,11 @@ def test_every_block_of_thinking_keeps_its_own_signature():
     assert [(block.thinking, block.signature) for block in found[:2]] == [("a", "s1"), ("b", "s2")]
 
 
-def test_usage_and_reason_are_told_at_the_end():
+def test_usage_and_reason_come_at_the_end():
     assert streamed(last())[-1] == ModelCallEndEvent("r", 5, 3, 2, 1, "stop", created_at=0)
 
 
-def test_usage_that_is_not_known_is_none_or_says_that_it_is_an_estimate():
+def test_unknown_usage_is_none_or_marked_as_an_estimate():
     unknown = ChatResponse([], usage=ChatUsage(5, 3, None, None, estimated=True))
     assert streamed(unknown)[-1] == ModelCallEndEvent("r", 5, 3, 0, 0, None, estimated=True, created_at=0)
     half = ChatResponse([], usage=ChatUsage(None, 3))
@@ -268,7 +268,7 @@ def test_usage_that_is_not_known_is_none_or_says_that_it_is_an_estimate():
         assert streamed(ChatResponse([], usage=nothing))[-1] == ModelCallEndEvent("r", None, None, created_at=0)
 
 
-def test_a_message_whose_calls_were_not_all_counted_says_that_it_is_an_estimate():
+def test_usage_of_partly_counted_calls_is_marked_as_an_estimate():
     unknown, known = ModelCallEndEvent("r"), ModelCallEndEvent("r", 5, 3)
     result = [ToolCallStartEvent("r", "1", "f"), ToolResultStartEvent("r", "1", "f")]
     assert message_of([unknown]).usage is None
@@ -307,7 +307,7 @@ def test_a_call_that_the_last_response_repeats_is_one_call():
     assert blocks_of(piece(call), last(call)) == [call]
 
 
-def test_two_streamed_calls_of_different_tools_with_one_id_are_two_calls():
+def test_streamed_calls_of_two_tools_with_one_id_are_two_calls():
     calls = [ToolCallBlock("", "f", "{}"), ToolCallBlock("", "g", "[]")]
     found = blocks_of(*map(piece, calls), last(*calls))
     assert [(block.name, block.input) for block in found] == [("f", "{}"), ("g", "[]")]
@@ -339,7 +339,7 @@ def test_a_block_that_no_model_writes_is_refused(block, make):
 
 
 @pytest.mark.parametrize("item", ["text", None, TextBlock("a")])
-def test_an_item_that_is_no_response_is_refused(item):
+def test_item_that_is_not_a_response_is_refused(item):
     with pytest.raises(ChainContractError) as caught:
         decoder().feed(item)
     assert str(caught.value) == (
@@ -356,7 +356,7 @@ def test_a_stream_without_any_response_is_refused():
     )
 
 
-def test_a_stream_without_a_last_response_says_what_its_pieces_say():
+def test_stream_without_a_last_response_says_what_its_pieces_say():
     call = ToolCallBlock("1", "f", "{}")
     pieces = [piece(TextBlock("a")), piece(TextBlock("b")), piece(call)]
     assert streamed(*pieces)[:-1] == streamed(*pieces, last(TextBlock("ab"), call))[:-1]
@@ -364,7 +364,7 @@ def test_a_stream_without_a_last_response_says_what_its_pieces_say():
     assert order(streamed(piece())) == "ME"
 
 
-def test_the_usage_and_reason_of_the_last_piece_that_has_them_are_those_of_the_whole():
+def test_usage_and_reason_are_those_of_the_last_piece_with_them():
     early = ChatResponse([TextBlock("a")], is_last=False, usage=ChatUsage(1, 1))
     reason = ChatResponse([TextBlock("b")], is_last=False, finished_reason="stop")
     late = ChatResponse([], is_last=False, usage=USAGE)
@@ -372,7 +372,7 @@ def test_the_usage_and_reason_of_the_last_piece_that_has_them_are_those_of_the_w
     assert streamed(early, reason)[-1] == ModelCallEndEvent("r", 1, 1, 0, 0, "stop", created_at=0)
 
 
-def test_the_input_of_a_call_that_is_no_text_is_refused():
+def test_call_input_that_is_not_a_str_is_refused():
     with pytest.raises(ChainContractError, match="tester"):
         message_of(at_once(last(ToolCallBlock("1", "f", {"a": 1}))))
 
@@ -387,7 +387,7 @@ def test_nothing_is_said_after_the_last_response(more):
     assert found == [TextBlock("so", "r-1")]
 
 
-def test_a_model_whose_pieces_grow_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_model_whose_pieces_grow_draws_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     streamed(piece(TextBlock("a")), piece(TextBlock("ab")), piece(TextBlock("abc")), last(TextBlock("abc")))
     [record] = caplog.records
     assert record.getMessage() == (
@@ -419,14 +419,14 @@ REST: dict[str, tuple[list[ContentBlock], list[ContentBlock], list[ContentBlock]
 
 
 @pytest.mark.parametrize("case", REST)
-def test_what_the_last_response_has_beyond_the_pieces_is_announced(case, caplog):
+def test_last_response_announces_what_is_beyond_the_pieces(case, caplog):
     pieces, whole, found = REST[case]
     assert blocks_of(*map(piece, pieces), last(*whole)) == found
     assert not caplog.records
 
 
 @pytest.mark.parametrize("whole", ["he... longer", "HELLO and more", "hel"])
-def test_of_a_last_response_that_says_something_else_nothing_is_added(whole):
+def test_last_response_that_differs_from_the_pieces_adds_nothing(whole):
     """A layer may have rewritten the pieces, to take a secret out of them say."""
     assert blocks_of(piece(TextBlock("hello")), last(TextBlock(whole))) == [TextBlock("hello", "r-1")]
 
@@ -526,7 +526,7 @@ OVER: dict[str, ContentBlock] = {
 
 @pytest.mark.parametrize("kind", OVER)
 @pytest.mark.parametrize("make", [piece, last])
-def test_in_the_place_of_a_block_that_is_too_large_a_note_stands(kind, make):
+def test_note_replaces_a_block_that_is_too_large(kind, make):
     numbers = count(1)
     by = Decoder("r", lambda: f"r-{next(numbers)}", set(), "tester", limit=5_000)
     message = message_of(by.feed(make(TextBlock("so"), OVER[kind], OVER[kind])))
@@ -545,7 +545,9 @@ def test_a_response_that_says_nothing_counts_as_well(nothing):
 
 
 @pytest.mark.parametrize("whole", [[TextBlock("abc")], [], [TextBlock("abc"), ToolCallBlock("1", "f", "{}")]])
-def test_a_model_whose_pieces_are_new_each_is_not(whole: list[ContentBlock], caplog: pytest.LogCaptureFixture) -> None:
+def test_model_whose_pieces_are_new_draws_no_warning(
+    whole: list[ContentBlock], caplog: pytest.LogCaptureFixture
+) -> None:
     streamed(piece(TextBlock("a")), piece(TextBlock("bc")), last(*whole))
     assert not caplog.records
 
@@ -554,14 +556,14 @@ SEARCH = ProviderBlock("anthropic", '{"type": "server_tool_use", "id": "s1"}')
 
 
 @pytest.mark.parametrize("decode", [lambda *content: blocks_of(piece(*content), last(*content)), None])
-def test_what_a_provider_did_stays_where_it_was_among_the_thoughts(decode):
+def test_provider_blocks_keep_their_places_among_the_thinking(decode):
     content = [ThinkingBlock("first", signature="1"), SEARCH, ThinkingBlock("then", signature="2"), TextBlock("so")]
     built = decode(*content) if decode else message_of(at_once(last(*content))).content
     assert [block.type for block in built] == ["thinking", "provider", "thinking", "text"]
     assert [built[0].signature, built[1].content, built[2].signature] == ["1", SEARCH.content, "2"]
 
 
-def test_what_a_provider_did_counts_as_written_and_is_discarded_with_its_attempt():
+def test_provider_blocks_count_as_written_and_can_be_discarded():
     by = decoder()
     event = by.feed(piece(SEARCH))[0]
     assert by.written == len(SEARCH.content)

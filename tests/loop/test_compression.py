@@ -155,7 +155,7 @@ async def test_a_second_compression_folds_in_the_first():
     assert texts(agent.model.asked[1])[:2] == [PROMPT, "<SECOND>"]
 
 
-async def test_between_two_compressions_a_request_only_grows_at_its_end():
+async def test_requests_between_compressions_only_grow_at_their_end():
     agent = agent_with(Model(repeat("fine")), context=talk(9))
     for n in range(4):
         await agent.reply(f"question {n}")
@@ -169,7 +169,7 @@ def say(size: int) -> str:
     return "s" * size
 
 
-async def test_a_long_reply_loses_its_earlier_rounds_and_nothing_of_its_message():
+async def test_long_reply_sends_fewer_rounds_but_keeps_its_message():
     rounds = [[call(f"c{n}", "say", size=600)] for n in range(12)]
     agent = agent_with(Model([*rounds, "done"]), say)
     items = await items_of(agent, "go")
@@ -207,7 +207,7 @@ async def test_nothing_older_is_kept_than_what_is_summarised():
     assert "q0" in agent.model.summarised[0]
 
 
-async def test_what_the_provider_counted_does_not_outlive_the_history_it_was_counted_in():
+async def test_provider_counts_end_with_the_history_they_were_made_of():
     used = ChatResponse([TextBlock("fine")], usage=ChatUsage(790, 5))
     agent = agent_with(Model([used, "fine"]), context=talk(1))
     await agent.reply("go")
@@ -288,7 +288,7 @@ async def test_half_a_summary_is_none(answer):
     assert "half" not in agent.state.summary
 
 
-async def test_what_is_too_long_to_summarise_is_shortened_until_it_fits():
+async def test_material_too_long_to_summarise_is_shortened_to_fit():
     lengths: list[int] = []
 
     def overflow(messages: list[Msg], tools: Any) -> Any:
@@ -361,7 +361,7 @@ async def interrupted_order(agent: Agent, hanging: Hanging) -> str:
     return orders[0]
 
 
-async def test_an_interrupt_while_it_is_summarised_ends_the_reply_tidily():
+async def test_interrupt_during_a_summary_ends_the_reply_tidily():
     hanging = Hanging()
     agent = agent_with(Model([], [hanging]), context=talk(9))
     assert await interrupted_order(agent, hanging) == "RS RE(interrupted) Msg"
@@ -369,7 +369,7 @@ async def test_an_interrupt_while_it_is_summarised_ends_the_reply_tidily():
     assert len(agent.state.context) == 19
 
 
-async def test_an_interrupt_while_an_overflow_is_mended_ends_the_reply_tidily():
+async def test_interrupt_after_an_overflow_ends_the_reply_tidily():
     hanging = Hanging()
     agent = agent_with(Model([["half ", ContextOverflow("too long")]], [hanging]), context=talk(3))
     order = await interrupted_order(agent, hanging)
@@ -377,7 +377,7 @@ async def test_an_interrupt_while_an_overflow_is_mended_ends_the_reply_tidily():
     assert texts(agent.state.context)[-1] == "go"
 
 
-async def test_an_interrupt_of_a_compression_by_hand_leaves_everything_as_it_was():
+async def test_interrupted_compression_by_hand_changes_nothing():
     hanging = Hanging()
     agent = agent_with(Model(["fine"], [hanging]), context=talk(3))
     before = as_it_is(agent)
@@ -391,7 +391,7 @@ async def test_an_interrupt_of_a_compression_by_hand_leaves_everything_as_it_was
     assert (await agent.reply("go")).get_text_content() == "fine"
 
 
-async def test_a_request_that_is_too_long_is_asked_again_after_compressing():
+async def test_request_that_is_too_long_is_sent_again_compressed():
     agent = agent_with(Model([ContextOverflow("too long"), "fine"]), context=talk(3))
     assert await order_of(agent) == "RS MS+ TX_START TX_DELTA TX_END ME RE(completed) Msg"
     assert len(agent.model.summarised) == 1
@@ -519,7 +519,7 @@ class Announcing(MiddlewareBase):
         return await next_handler()
 
 
-async def test_the_readers_stream_has_no_trace_of_the_summary_but_what_layers_emit():
+async def test_stream_shows_only_what_layers_emit_during_a_summary():
     agent = agent_with(Model(["fine"]), context=talk(9), middlewares=[Announcing()])
     items = await items_of(agent)
     assert [short(item) for item in items[:3]] == ["RS", "summarising", "MS"]
@@ -568,7 +568,7 @@ async def test_a_compressed_conversation_goes_on_in_another_process(tmp_path):
     assert [each.id for each in loaded.context[-1].get_content_blocks("tool_call")] == ["2"]
 
 
-async def test_by_hand_it_happens_whatever_the_fill_with_the_reserve_kept(tmp_path):
+async def test_compression_by_hand_happens_at_any_length(tmp_path):
     store = FileStateStore(tmp_path)
     agent = agent_with(Model([]), context=talk(3), state_store=store)
     await agent.compress_context("Summarise.")

@@ -203,7 +203,7 @@ async def check(kind: Kind, faults: Iterable[str]) -> None:
 
 
 @EACH_KIND
-async def test_a_conversation_is_whole_after_the_worst_faults_at_any_place(kind, anyio_backend_name):
+async def test_conversation_is_whole_after_the_worst_faults_anywhere(kind, anyio_backend_name):
     await check(kind, WORST if anyio_backend_name == "asyncio" else ["cancel", *WORST[1:]])
 
 
@@ -214,5 +214,5 @@ async def test_a_conversation_is_whole_after_any_fault_at_any_place(kind):
 
 
 @pytest.mark.parametrize("faults", [WORST, pytest.param(FAULTS, marks=pytest.mark.slow)], ids=["worst", "all"])
-async def test_a_conversation_in_files_is_whole_after_a_fault_at_any_place(tmp_path, faults):
+async def test_conversation_in_files_is_whole_after_a_fault_anywhere(tmp_path, faults):
     await check(Kind(lambda log: plain(log, state_store=FileStateStore(tmp_path)), 25), faults)

@@ -45,7 +45,7 @@ def results(agent: Agent) -> list[str]:
     return [result.output[0].text for result in agent.state.context[-1].get_content_blocks("tool_result")]
 
 
-async def test_a_choice_made_in_on_model_call_narrows_what_the_model_is_shown():
+async def test_choice_made_in_on_model_call_narrows_the_offered_tools():
     agent = agent_of(["hi"], add, multiply, middlewares=[chooses(tools=["multiply"])])
     await agent.reply("go")
     assert offered(agent) == [["multiply"]]
@@ -70,7 +70,7 @@ async def test_a_tool_that_a_layer_adds_can_be_called_in_that_round():
     assert (results(agent), answer.get_text_content()) == (["6"], "6")
 
 
-async def test_a_tool_that_a_layer_adds_can_be_called_in_no_other_round():
+async def test_added_tool_can_be_called_in_no_other_round():
     class AddsOnce(MiddlewareBase):
         has_added = False
 
@@ -95,7 +95,7 @@ async def test_calls_of_added_tools_run_beside_those_of_the_agents_own():
     assert results(agent) == ["6", "5"]
 
 
-async def test_inner_layers_see_the_schema_of_an_added_tool_and_may_write_another():
+async def test_inner_layers_see_and_may_replace_an_added_schema():
     seen: list[Any] = []
 
     def shorten(values):
@@ -110,7 +110,7 @@ async def test_inner_layers_see_the_schema_of_an_added_tool_and_may_write_anothe
     assert results(agent) == ["6"]
 
 
-async def test_an_added_tool_takes_the_place_of_the_agents_own_in_that_round():
+async def test_added_tool_replaces_the_agents_own_in_that_round():
     async def other(a: int, b: int) -> str:
         """Add two numbers."""
         return "other"
@@ -122,7 +122,7 @@ async def test_an_added_tool_takes_the_place_of_the_agents_own_in_that_round():
 
 
 @pytest.mark.parametrize("structured_schema", [None, {"type": "object", "properties": {}}])
-async def test_an_added_tool_that_asks_runs_once_a_person_agrees(structured_schema):
+async def test_added_tool_that_asks_runs_once_the_user_agrees(structured_schema):
     answer = [call("2", "GenerateStructuredOutput")] if structured_schema else "6"
     layer = adds(FunctionTool(multiply, ask=True))
     agent = agent_of([[call("1", "multiply", a=2, b=3)], answer, "6"], add, middlewares=[layer])
@@ -132,7 +132,7 @@ async def test_an_added_tool_that_asks_runs_once_a_person_agrees(structured_sche
     assert results(agent)[0] == "6"
 
 
-async def test_in_another_process_an_added_tool_that_waited_is_told_to_be_missing():
+async def test_added_tool_that_waited_is_missing_in_another_process():
     agent = agent_of(
         [[call("1", "multiply", a=2, b=3)], "sorry"], add, middlewares=[adds(FunctionTool(multiply, ask=True))]
     )
@@ -155,7 +155,7 @@ async def test_in_another_process_an_added_tool_that_waited_is_told_to_be_missin
         (FunctionTool(add), "two tools are called 'add'"),
     ],
 )
-async def test_a_tool_that_cannot_be_offered_is_refused_with_layer_and_hook(tool, words):
+async def test_tool_that_cannot_be_offered_is_refused_naming_its_layer(tool, words):
     agent = agent_of(["never"], add, middlewares=[adds(tool)])
     with pytest.raises(ChainError) as caught:
         await agent.reply("go")
@@ -171,7 +171,7 @@ async def test_no_tools_at_all_may_be_none():
     assert offered(agent) == [[]]
 
 
-async def test_a_layer_that_adds_a_tool_does_so_in_a_request_for_a_summary_too():
+async def test_layers_may_add_tools_to_a_request_for_a_summary():
     class External(ToolBase):
         name = "external"
         description = "Runs elsewhere."

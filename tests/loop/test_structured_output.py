@@ -93,7 +93,7 @@ async def test_a_model_class_checks_converts_and_fills_in_the_defaults():
     assert json.loads(message.get_text_content()) == FILLED
 
 
-async def test_a_json_schema_fills_in_its_defaults_and_never_shares_them():
+async def test_json_schema_defaults_are_filled_in_and_never_shared():
     schema = {"type": "object", "properties": {"l": {"type": "array", "default": []}}}
     agent = agent_of([[answer("1")], [answer("2")]])
     first = await agent.reply("go", schema)
@@ -102,7 +102,7 @@ async def test_a_json_schema_fills_in_its_defaults_and_never_shares_them():
     assert schema == {"type": "object", "properties": {"l": {"type": "array", "default": []}}}
 
 
-async def test_the_end_the_message_and_the_history_all_carry_the_answer():
+async def test_end_and_message_and_history_all_carry_the_answer():
     agent = agent_of([["Here it is.", answer(n=1)]])
     *events, message = await items_with(agent, NUMBER)
     rebuilt = AssistantMsg(agent.name, [], id=message.id)
@@ -132,7 +132,7 @@ async def test_the_answer_can_be_given_to_another_agent():
         (NUMBER, {}, "n"),
     ],
 )
-async def test_an_answer_that_does_not_fit_goes_back_and_the_next_one_counts(schema, bad, words):
+async def test_answer_that_does_not_fit_goes_back_and_the_next_counts(schema, bad, words):
     good = GIVEN if schema is Report else {"n": 1}
     agent = agent_of([[answer("1", **bad)], [answer("2", **good)]])
     message = await agent.reply("go", schema)
@@ -142,7 +142,7 @@ async def test_an_answer_that_does_not_fit_goes_back_and_the_next_one_counts(sch
     assert "answer was taken" in told(agent)[1]
 
 
-async def test_what_a_validator_of_the_class_says_goes_back_to_the_model_without_the_input():
+async def test_message_of_a_validator_goes_back_without_the_input():
     class Even(BaseModel):
         n: int
 
@@ -155,7 +155,7 @@ async def test_what_a_validator_of_the_class_says_goes_back_to_the_model_without
     assert "it must be even" in told(agent)[0]
 
 
-async def test_an_answer_in_words_does_not_count_and_the_model_is_told_so_each_time():
+async def test_answer_in_words_does_not_count_and_each_request_says_so():
     agent = agent_of(["It is one.", "One, I say.", [answer(n=1)]])
     assert (await agent.reply("go", NUMBER)).structured_output == {"n": 1, "unit": "m"}
     for asked in agent.model.calls:
@@ -163,7 +163,7 @@ async def test_an_answer_in_words_does_not_count_and_the_model_is_told_so_each_t
     assert "does not count" not in agent.state.model_dump_json()
 
 
-async def test_beside_other_tools_of_one_answer_each_call_has_its_result():
+async def test_structured_answer_among_calls_leaves_each_a_result():
     agent = agent_of([[call("0", "add", a=1, b=2), answer("1", n=3), call("2", "add", a=3, b=4)]], add)
     message = await agent.reply("go", NUMBER)
     assert message.structured_output == {"n": 3, "unit": "m"}
@@ -175,7 +175,7 @@ async def test_of_two_answers_in_one_the_last_counts():
     assert (await agent.reply("go", NUMBER)).structured_output["n"] == 2
 
 
-async def test_at_the_last_round_the_form_is_forced_and_a_few_times_more():
+async def test_structured_output_is_forced_from_the_last_round_on():
     rounds = [[call(str(number), "add", a=1, b=1)] for number in range(2)]
     agent = agent_of([*rounds, "words", "words", [answer(n=1)]], add, react_config=ReActConfig(max_iters=2))
     assert (await agent.reply("go", NUMBER)).structured_output == {"n": 1, "unit": "m"}
@@ -184,7 +184,7 @@ async def test_at_the_last_round_the_form_is_forced_and_a_few_times_more():
     assert [choice.mode for choice in choices[2:]] == [TOOL] * 3
 
 
-async def test_when_these_are_used_up_too_the_reply_ends_without_an_answer():
+async def test_reply_ends_without_an_answer_when_forcing_fails():
     agent = agent_of(["words"] * 6 + ["next"], react_config=ReActConfig(max_iters=1))
     *events, message = await items_with(agent, NUMBER)
     assert (message.finished_reason, message.structured_output) == ("exceed_max_iters", None)
@@ -201,7 +201,7 @@ async def test_the_form_is_there_for_its_own_reply_alone():
     assert offered == [["add", TOOL], ["add"]]
 
 
-async def test_another_conversation_at_the_same_time_does_not_see_the_form():
+async def test_concurrent_conversation_does_not_see_the_schema():
     asked, goes_on = anyio.Event(), anyio.Event()
 
     async def slow(messages, tools):
@@ -226,7 +226,7 @@ async def test_another_conversation_at_the_same_time_does_not_see_the_form():
 
 
 @pytest.mark.parametrize("schema", [NUMBER, Report])
-async def test_saved_in_the_middle_the_form_is_still_asked_for_and_checked(schema, caplog):
+async def test_schema_is_still_required_and_checked_after_a_restart(schema, caplog):
     good, bad = (GIVEN, {**GIVEN, "parts": [{"number": "x"}]}) if schema is Report else ({"n": 1}, {"n": "one"})
     store = InMemoryStateStore()
     script = [[call("0", "add", a=1, b=1)], "words", [answer("1", **bad)], [answer("2", **good)]]
@@ -325,7 +325,7 @@ async def test_a_layer_may_take_the_form_away():
     assert (await agent.reply("go", NUMBER)).get_text_content() == "words"
 
 
-async def test_a_layer_that_puts_no_form_in_its_place_fails_before_the_input_is_taken():
+async def test_layers_invalid_schema_fails_before_input_is_taken():
     agent = agent_of(["next"], middlewares=[Seen(int)])
     with pytest.raises(InvalidInputError, match="<class 'int'>"):
         await agent.reply("go", NUMBER)
@@ -335,7 +335,7 @@ async def test_a_layer_that_puts_no_form_in_its_place_fails_before_the_input_is_
     assert (await agent.reply("go")).get_text_content() == "next"
 
 
-async def test_an_interrupted_reply_has_no_answer_even_if_one_was_taken():
+async def test_interrupted_reply_has_no_answer_even_if_one_was_taken():
     async def stop() -> str:
         """Stop."""
         agent.interrupt()
