@@ -17,7 +17,7 @@ from agentrt.message import ToolCallBlock
 
 __all__ = ["Lint", "lint", "lint_class_for"]
 
-_T = TypeVar("_T")
+_ResultT = TypeVar("_ResultT")
 
 _END = object()
 _IGNORED_VARIABLES = {"decimal_context"}  # comes into being where a program first calculates
@@ -191,7 +191,7 @@ class _CallWatch:
                 "with the usage: pass on all that next_handler() gives, or end it with the whole content"
             )
 
-    async def step(self, work: Awaitable[_T], verb: str, stream: object) -> _T:
+    async def step(self, work: Awaitable[_ResultT], verb: str, stream: object) -> _ResultT:
         """Do one step of the layer, and raise if it leaves a scope open or a context variable changed.
 
         The work is done inside a scope of our own, which cannot be left while another one is still open inside of it.
