@@ -49,7 +49,7 @@ class Loud(Echo):
 
     async def reply(self, msg):
         answer = await super().reply(msg)
-        return answer and said(answer.content + "!")
+        return answer and user_msg(answer.content + "!")
 
     async def observe(self, msg):
         await super().observe(msg)
@@ -65,27 +65,27 @@ def no_class_hook_stays() -> Iterator[None]:
         cls.clear_class_hooks()
 
 
-def said(text: str) -> Msg:
+def user_msg(text: str) -> Msg:
     return UserMsg("user", text)
 
 
-def marking(mark: str):
+def mark_before(mark: str):
     """Return a pre hook that adds a mark to the message."""
 
     def hook(self, kwargs):
-        return {**kwargs, "msg": said(kwargs["msg"].get_text_content() + mark)}
+        return {**kwargs, "msg": user_msg(kwargs["msg"].get_text_content() + mark)}
 
     return hook
 
 
-def marking_after(mark: str):
+def mark_after(mark: str):
     def hook(self, kwargs, output):
-        return said(output.get_text_content() + mark)
+        return user_msg(output.get_text_content() + mark)
 
     return hook
 
 
-def noting(notes: list[Any], note: Any):
+def note_with(notes: list[Any], note: Any):
     """Return a hook of either kind that leaves a note and changes nothing."""
 
     def hook(self, kwargs, output=None):
@@ -140,60 +140,60 @@ def test_example_of_the_hook_guide_prints_what_the_guide_says():
 
 async def test_instance_hooks_run_before_class_hooks_each_in_order():
     agent = Echo()
-    Echo.register_class_hook("pre_reply", "a", marking("3"))
-    agent.register_instance_hook("pre_reply", "a", marking("1"))
-    Echo.register_class_hook("pre_reply", "b", marking("4"))
-    agent.register_instance_hook("pre_reply", "b", marking("2"))
-    assert (await agent(said("0"))).content == "01234"
+    Echo.register_class_hook("pre_reply", "a", mark_before("3"))
+    agent.register_instance_hook("pre_reply", "a", mark_before("1"))
+    Echo.register_class_hook("pre_reply", "b", mark_before("4"))
+    agent.register_instance_hook("pre_reply", "b", mark_before("2"))
+    assert (await agent(user_msg("0"))).content == "01234"
 
 
 async def test_post_hooks_run_in_the_same_order():
     agent = Echo()
-    Echo.register_class_hook("post_reply", "a", marking_after("3"))
-    agent.register_instance_hook("post_reply", "a", marking_after("1"))
-    agent.register_instance_hook("post_reply", "b", marking_after("2"))
-    assert (await agent(said("0"))).content == "0123"
+    Echo.register_class_hook("post_reply", "a", mark_after("3"))
+    agent.register_instance_hook("post_reply", "a", mark_after("1"))
+    agent.register_instance_hook("post_reply", "b", mark_after("2"))
+    assert (await agent(user_msg("0"))).content == "0123"
 
 
 async def test_registering_a_name_again_replaces_the_hook_in_place():
     agent = Echo()
     for name, mark in [("a", "1"), ("b", "2"), ("a", "3")]:
-        agent.register_instance_hook("pre_reply", name, marking(mark))
-        Echo.register_class_hook("pre_reply", name, marking(mark))
-    assert (await agent(said("0"))).content == "03232"
+        agent.register_instance_hook("pre_reply", name, mark_before(mark))
+        Echo.register_class_hook("pre_reply", name, mark_before(mark))
+    assert (await agent(user_msg("0"))).content == "03232"
 
 
 async def test_hook_removed_and_registered_again_runs_last():
     agent = Echo()
-    hooks = {name: marking(name) for name in "ab"}
+    hooks = {name: mark_before(name) for name in "ab"}
     for name, hook in hooks.items():
         agent.register_instance_hook("pre_reply", name, hook)
-    assert (await agent(said("0"))).content == "0ab"
+    assert (await agent(user_msg("0"))).content == "0ab"
     agent.remove_instance_hook("pre_reply", "a")
     agent.register_instance_hook("pre_reply", "a", hooks["a"])
-    assert (await agent(said("0"))).content == "0ba"
+    assert (await agent(user_msg("0"))).content == "0ba"
 
 
 async def test_plain_and_async_functions_methods_and_objects_are_hooks():
     class Marker:
         def __call__(self, agent, kwargs):
-            return marking("object")(agent, kwargs)
+            return mark_before("object")(agent, kwargs)
 
         async def method(self, agent, kwargs):
             await anyio.lowlevel.checkpoint()
-            return marking("method ")(agent, kwargs)
+            return mark_before("method ")(agent, kwargs)
 
     async def function(self, kwargs):
         await anyio.lowlevel.checkpoint()
-        return marking(" async ")(self, kwargs)
+        return mark_before(" async ")(self, kwargs)
 
     def three(mark, self, kwargs):
-        return marking(mark)(self, kwargs)
+        return mark_before(mark)(self, kwargs)
 
     agent = Echo()
     for number, hook in enumerate([function, Marker().method, functools.partial(three, "partial "), Marker()]):
         agent.register_instance_hook("pre_reply", str(number), hook)
-    assert (await agent(said("an"))).content == "an async method partial object"
+    assert (await agent(user_msg("an"))).content == "an async method partial object"
 
 
 async def test_class_hook_runs_for_subclasses_not_parents_or_siblings():
@@ -203,34 +203,34 @@ async def test_class_hook_runs_for_subclasses_not_parents_or_siblings():
     class Child(Loud):
         pass
 
-    Loud.register_class_hook("pre_reply", "mark", marking("?"))
-    assert (await Loud()(said("a"))).content == "a?!"
-    assert (await Child()(said("a"))).content == "a?!"
-    assert (await Echo()(said("a"))).content == "a"
-    assert (await Sibling()(said("a"))).content == "a"
+    Loud.register_class_hook("pre_reply", "mark", mark_before("?"))
+    assert (await Loud()(user_msg("a"))).content == "a?!"
+    assert (await Child()(user_msg("a"))).content == "a?!"
+    assert (await Echo()(user_msg("a"))).content == "a"
+    assert (await Sibling()(user_msg("a"))).content == "a"
     assert registered_hooks(Echo()) == {}
 
 
 async def test_hooks_of_a_class_run_before_those_of_its_parents():
-    AgentBase.register_class_hook("pre_reply", "base", marking("3"))
-    Echo.register_class_hook("pre_reply", "echo", marking("2"))
-    Loud.register_class_hook("pre_reply", "loud", marking("1"))
-    assert (await Loud()(said("0"))).content == "0123!"
+    AgentBase.register_class_hook("pre_reply", "base", mark_before("3"))
+    Echo.register_class_hook("pre_reply", "echo", mark_before("2"))
+    Loud.register_class_hook("pre_reply", "loud", mark_before("1"))
+    assert (await Loud()(user_msg("0"))).content == "0123!"
 
 
 async def test_hook_of_a_class_replaces_the_parents_of_that_name():
-    Echo.register_class_hook("pre_reply", "mark", marking("parent"))
-    Loud.register_class_hook("pre_reply", "mark", marking("own"))
-    assert (await Loud()(said("a "))).content == "a own!"
-    assert (await Echo()(said("a "))).content == "a parent"
+    Echo.register_class_hook("pre_reply", "mark", mark_before("parent"))
+    Loud.register_class_hook("pre_reply", "mark", mark_before("own"))
+    assert (await Loud()(user_msg("a "))).content == "a own!"
+    assert (await Echo()(user_msg("a "))).content == "a parent"
     Loud.remove_class_hook("pre_reply", "mark")
-    assert (await Loud()(said("a "))).content == "a parent!"
+    assert (await Loud()(user_msg("a "))).content == "a parent!"
 
 
 async def test_a_hook_of_one_type_shadows_no_hook_of_another_type():
-    Echo.register_class_hook("post_reply", "mark", marking_after("after"))
-    Loud.register_class_hook("pre_reply", "mark", marking("before"))
-    assert (await Loud()(said("a "))).content == "a before!after"
+    Echo.register_class_hook("post_reply", "mark", mark_after("after"))
+    Loud.register_class_hook("pre_reply", "mark", mark_before("before"))
+    assert (await Loud()(user_msg("a "))).content == "a before!after"
 
 
 async def test_hooks_of_two_parents_are_inherited_in_mro_order():
@@ -243,10 +243,10 @@ async def test_hooks_of_two_parents_are_inherited_in_mro_order():
     class Both(Left, Right):
         pass
 
-    Right.register_class_hook("pre_reply", "right", marking("R"))
-    Left.register_class_hook("pre_reply", "left", marking("L"))
+    Right.register_class_hook("pre_reply", "right", mark_before("R"))
+    Left.register_class_hook("pre_reply", "left", mark_before("L"))
     try:
-        assert (await Both()(said("_"))).content == "_LR"
+        assert (await Both()(user_msg("_"))).content == "_LR"
     finally:
         Right.clear_class_hooks()
         Left.clear_class_hooks()
@@ -265,13 +265,13 @@ async def test_class_hook_reaches_existing_agents_and_conversations():
 
 async def test_removed_class_hook_is_gone_for_existing_agents():
     notes: list[int] = []
-    AgentBase.register_class_hook("pre_reply", "note", noting(notes, 1))
+    AgentBase.register_class_hook("pre_reply", "note", note_with(notes, 1))
     agent, beside = agent_of(["one", "two"]), Echo()
     await agent.reply("go")
-    await beside(said("a"))
+    await beside(user_msg("a"))
     AgentBase.remove_class_hook("pre_reply", "note")
     await agent.reply("go")
-    await beside(said("a"))
+    await beside(user_msg("a"))
     assert notes == [1, 1]
 
 
@@ -287,26 +287,31 @@ async def test_changes_of_a_hook_count_only_if_it_returns_them():
     agent = Echo()
     agent.register_instance_hook("pre_reply", "change", before)
     agent.register_instance_hook("post_reply", "change", after)
-    agent.register_instance_hook("post_reply", "mark", marking_after("!"))
-    message = said("as it was")
+    agent.register_instance_hook("post_reply", "mark", mark_after("!"))
+    message = user_msg("as it was")
     assert (await agent(message)).content == "as it was!"
     assert message.content == "as it was"
 
 
 async def test_the_last_result_that_is_not_none_counts():
     agent = Echo()
-    for name, hook in [("a", marking("1")), ("b", noting([], 0)), ("c", marking("2")), ("d", noting([], 0))]:
+    for name, hook in [
+        ("a", mark_before("1")),
+        ("b", note_with([], 0)),
+        ("c", mark_before("2")),
+        ("d", note_with([], 0)),
+    ]:
         agent.register_instance_hook("pre_reply", name, hook)
-    agent.register_instance_hook("post_reply", "a", marking_after("3"))
-    agent.register_instance_hook("post_reply", "b", noting([], 0))
-    assert (await agent(said("0"))).content == "0123"
+    agent.register_instance_hook("post_reply", "a", mark_after("3"))
+    agent.register_instance_hook("post_reply", "b", note_with([], 0))
+    assert (await agent(user_msg("0"))).content == "0123"
 
 
 async def test_hooks_that_return_none_leave_the_same_message():
     agent = Echo()
-    agent.register_instance_hook("pre_reply", "note", noting([], 0))
-    agent.register_instance_hook("post_reply", "note", noting([], 0))
-    message = said("this one")
+    agent.register_instance_hook("pre_reply", "note", note_with([], 0))
+    agent.register_instance_hook("post_reply", "note", note_with([], 0))
+    message = user_msg("this one")
     assert await agent(message) is message
 
 
@@ -314,7 +319,7 @@ class Manifold(AgentBase):
     """Takes arguments of every kind, and says which."""
 
     async def reply(self, first, /, second, *args, third, fourth=4, **kwargs):
-        return said(repr((first, second, args, third, fourth, kwargs)))
+        return user_msg(repr((first, second, args, third, fourth, kwargs)))
 
 
 async def test_pre_hook_gets_all_arguments_by_name_with_defaults():
@@ -341,7 +346,7 @@ async def test_changed_arguments_are_expanded_again():
 async def test_arguments_that_do_not_fit_are_a_type_error_with_hint():
     notes: list[int] = []
     agent = Manifold()
-    agent.register_instance_hook("pre_reply", "note", noting(notes, 1))
+    agent.register_instance_hook("pre_reply", "note", note_with(notes, 1))
     with pytest.raises(
         TypeError, match=r"Manifold\.reply\(\) takes \(first, second, \*args, third, fourth=4, \*\*kwarg"
     ):
@@ -354,45 +359,45 @@ async def test_arguments_that_do_not_fit_are_a_type_error_with_hint():
 async def test_a_post_hook_sees_the_arguments_that_the_core_got():
     seen = []
     agent = Echo()
-    agent.register_instance_hook("pre_reply", "mark", marking("!"))
+    agent.register_instance_hook("pre_reply", "mark", mark_before("!"))
     agent.register_instance_hook("post_reply", "see", lambda self, kwargs, output: seen.append(kwargs["msg"].content))
-    await agent(said("a"))
+    await agent(user_msg("a"))
     assert seen == ["a!"]
 
 
 async def test_value_that_cannot_be_copied_is_named_in_the_error():
     agent = Echo()
-    agent.register_instance_hook("pre_reply", "note", noting([], 0))
+    agent.register_instance_hook("pre_reply", "note", note_with([], 0))
     with pytest.raises(HookError, match="the argument 'msg', a generator, cannot be copied"):
         await agent(number for number in ())
 
 
-@pytest.mark.parametrize("result", [1, "text", [], said("a")], ids=lambda result: type(result).__name__)
+@pytest.mark.parametrize("result", [1, "text", [], user_msg("a")], ids=lambda result: type(result).__name__)
 async def test_pre_hook_that_does_not_return_a_dict_is_named(result):
     agent = Echo()
     agent.register_instance_hook("pre_reply", "wrong", lambda self, kwargs: result)
     with pytest.raises(HookError, match="the pre_reply hook 'wrong' must return a dict or None"):
-        await agent(said("a"))
+        await agent(user_msg("a"))
     with pytest.raises(AssertionError):
-        await agent(said("a"))
+        await agent(user_msg("a"))
 
 
 async def test_argument_that_the_core_does_not_have_is_refused():
     agent = Echo()
-    agent.register_instance_hook("pre_reply", "wrong", lambda self, kwargs: {**kwargs, "mgs": said("b")})
+    agent.register_instance_hook("pre_reply", "wrong", lambda self, kwargs: {**kwargs, "mgs": user_msg("b")})
     with pytest.raises(HookError, match=r"pre_reply hook 'wrong' returned the argument 'mgs', .* it has msg"):
-        await agent(said("a"))
+        await agent(user_msg("a"))
 
 
 async def test_arguments_that_a_hook_leaves_out_keep_their_values():
     class Repeating(AgentBase):
         async def reply(self, msg, times=1):
-            return said(msg.content * times)
+            return user_msg(msg.content * times)
 
     agent, seen = Repeating(), []
-    agent.register_instance_hook("pre_reply", "msg", lambda self, kwargs: {"msg": said("b")})
+    agent.register_instance_hook("pre_reply", "msg", lambda self, kwargs: {"msg": user_msg("b")})
     agent.register_instance_hook("post_reply", "see", lambda self, kwargs, output: seen.append(sorted(kwargs)))
-    assert (await agent(said("a"), times=2)).content == "bb"
+    assert (await agent(user_msg("a"), times=2)).content == "bb"
     assert seen == [["msg", "times"]]
 
 
@@ -400,7 +405,7 @@ async def test_post_reply_hook_that_does_not_return_a_msg_is_refused():
     agent = Echo()
     agent.register_instance_hook("post_reply", "wrong", lambda self, kwargs, output: "no message")
     with pytest.raises(HookError, match="post_reply hook 'wrong' must return a Msg or None, not 'no message'"):
-        await agent(said("a"))
+        await agent(user_msg("a"))
 
 
 @pytest.mark.parametrize(
@@ -419,7 +424,7 @@ async def test_post_hook_may_give_an_answer_where_there_was_none():
 
     def after(self, kwargs, output):
         seen.append(output)
-        return said("something")
+        return user_msg("something")
 
     agent = Echo()
     agent.register_instance_hook("post_reply", "say", after)
@@ -431,13 +436,13 @@ async def test_overridden_reply_observe_and_print_fire_hooks_once():
     notes: list[str] = []
     agent = Loud()
     for hook_type in agent.supported_hook_types:
-        agent.register_instance_hook(hook_type, "note", noting(notes, hook_type))
-    await agent(said("a"))
-    await agent.reply(said("a"))
+        agent.register_instance_hook(hook_type, "note", note_with(notes, hook_type))
+    await agent(user_msg("a"))
+    await agent.reply(user_msg("a"))
     assert notes == ["pre_reply", "post_reply"] * 2
     notes.clear()
-    await agent.observe(said("a"))
-    await agent.print(said("a"))
+    await agent.observe(user_msg("a"))
+    await agent.print(user_msg("a"))
     assert notes == ["pre_observe", "post_observe", "pre_print", "post_print"]
 
 
@@ -446,7 +451,7 @@ class Stepwise(ReActAgentBase):
 
     async def reply(self, msg):
         thought = await self._reasoning(msg)
-        return said(await self._acting({"of": thought}))
+        return user_msg(await self._acting({"of": thought}))
 
     async def _reasoning(self, msg):
         return f"thought of {msg.content}"
@@ -472,27 +477,27 @@ async def test_overridden_reasoning_and_acting_fire_hooks_once():
         agent.register_instance_hook(hook_type, "n", lambda self, kwargs: notes.append(list(kwargs)))
     for hook_type in ("post_reasoning", "post_acting"):
         agent.register_instance_hook(hook_type, "n", lambda self, kwargs, output: notes.append(output))
-    answer = await agent(said("a"))
+    answer = await agent(user_msg("a"))
     assert answer.content == "bold act deep thought of a"
     assert notes == [["msg"], "deep thought of a", ["tool_call"], "bold act deep thought of a"]
 
 
 async def test_hooks_change_values_of_overridden_reasoning_and_acting():
     agent = Stepwise()
-    agent.register_instance_hook("pre_reasoning", "h", lambda self, kwargs: {"msg": said("b")})
+    agent.register_instance_hook("pre_reasoning", "h", lambda self, kwargs: {"msg": user_msg("b")})
     agent.register_instance_hook("post_reasoning", "h", lambda self, kwargs, output: output + "!")
     agent.register_instance_hook(
         "pre_acting", "h", lambda self, kwargs: {"tool_call": {"of": "late " + kwargs["tool_call"]["of"]}}
     )
     agent.register_instance_hook("post_acting", "h", lambda self, kwargs, output: output + "?")
-    assert (await agent(said("a"))).content == "act late thought of b!?"
+    assert (await agent(user_msg("a"))).content == "act late thought of b!?"
 
 
 async def test_reasoning_and_acting_fire_hooks_outside_of_a_reply():
     agent = Stepwise()
     agent.register_instance_hook("post_reasoning", "h", lambda self, kwargs, output: output + "!")
     agent.register_instance_hook("post_acting", "h", lambda self, kwargs, output: output + "?")
-    assert await agent._reasoning(said("a")) == "thought of a!"
+    assert await agent._reasoning(user_msg("a")) == "thought of a!"
     assert await agent._acting({"of": "a"}) == "act a?"
 
 
@@ -503,11 +508,11 @@ async def test_failing_core_fires_no_post_hooks_and_later_calls_do():
         async def reply(self, fails):
             if fails:
                 raise LookupError("not now")
-            return said("fine")
+            return user_msg("fine")
 
     agent = Moody()
-    agent.register_instance_hook("pre_reply", "note", noting(notes, "pre"))
-    agent.register_instance_hook("post_reply", "note", noting(notes, "post"))
+    agent.register_instance_hook("pre_reply", "note", note_with(notes, "pre"))
+    agent.register_instance_hook("post_reply", "note", note_with(notes, "post"))
     with pytest.raises(LookupError, match="not now"):
         await agent(True)
     assert notes == ["pre"]
@@ -523,7 +528,7 @@ async def test_an_error_of_a_hook_leaves_as_it_is(hook_type):
     agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add)
     agent.register_instance_hook(hook_type, "fail", fail)
     with pytest.raises(LookupError, match="in the hook") as caught:
-        await (agent.observe(said("a")) if hook_type.endswith("observe") else agent.reply("go"))
+        await (agent.observe(user_msg("a")) if hook_type.endswith("observe") else agent.reply("go"))
     assert caught.value.__notes__ == [f"agentrt: raised by the {hook_type} hook 'fail' of 'tester'"]
     assert agent.state.reply_context is None
 
@@ -535,9 +540,9 @@ async def test_hook_that_calls_its_own_core_gets_a_hook_error():
     agent = Echo()
     agent.register_instance_hook("pre_reply", "again", ask_again)
     with pytest.raises(HookError, match="a hook of 'Echo' called reply, which it is a hook of"):
-        await agent(said("a"))
+        await agent(user_msg("a"))
     agent.clear_instance_hooks()
-    assert (await agent(said("a"))).content == "a"
+    assert (await agent(user_msg("a"))).content == "a"
 
 
 async def test_hook_that_asks_its_agent_to_reply_gets_busy_error():
@@ -553,12 +558,12 @@ async def test_hook_that_asks_its_agent_to_reply_gets_busy_error():
 @pytest.mark.parametrize("core", ["observe", "print"])
 async def test_hook_of_observe_or_print_that_calls_it_gets_an_error(core):
     async def call_core(self, kwargs, output):
-        await getattr(self, core)(said("again"))
+        await getattr(self, core)(user_msg("again"))
 
     agent = Echo()
     agent.register_instance_hook(f"post_{core}", "again", call_core)
     with pytest.raises(HookError, match=f"called {core}"):
-        await getattr(agent, core)(said("a"))
+        await getattr(agent, core)(user_msg("a"))
 
 
 async def test_a_hook_may_call_other_cores_and_other_agents():
@@ -571,7 +576,7 @@ async def test_a_hook_may_call_other_cores_and_other_agents():
     other.register_instance_hook("post_reply", "tell", lambda self, kwargs, output: notes.append(output.content))
     agent.register_instance_hook("post_reply", "tell", tell)
     notes: list[str] = []
-    await agent(said("a"))
+    await agent(user_msg("a"))
     assert (agent.shown.content, agent.heard.content, notes) == ("a", "a", ["a"])
 
 
@@ -583,14 +588,14 @@ async def test_hooks_are_removed_by_name_by_type_and_all_at_once(whose):
     remove = getattr(owner, f"remove_{whose}_hook")
     clear = getattr(owner, f"clear_{whose}_hooks")
     for mark in "123":
-        register("pre_reply", mark, marking(mark))
-        register("post_reply", mark, marking_after(f"_{mark}"))
+        register("pre_reply", mark, mark_before(mark))
+        register("post_reply", mark, mark_after(f"_{mark}"))
     remove("pre_reply", "2")
-    assert (await agent(said("0"))).content == "013_1_2_3"
+    assert (await agent(user_msg("0"))).content == "013_1_2_3"
     clear("post_reply")
-    assert (await agent(said("0"))).content == "013"
+    assert (await agent(user_msg("0"))).content == "013"
     clear()
-    assert (await agent(said("0"))).content == "0"
+    assert (await agent(user_msg("0"))).content == "0"
     clear()
 
 
@@ -598,7 +603,7 @@ async def test_hooks_are_removed_by_name_by_type_and_all_at_once(whose):
 def test_removing_an_unknown_hook_names_the_known_ones(whose):
     agent = Echo()
     owner = agent if whose == "instance" else Echo
-    getattr(owner, f"register_{whose}_hook")("pre_reply", "there", marking(""))
+    getattr(owner, f"register_{whose}_hook")("pre_reply", "there", mark_before(""))
     remove = getattr(owner, f"remove_{whose}_hook")
     with pytest.raises(ValueError, match="Echo has no pre_reply hook 'nope'; it has 'there'"):
         remove("pre_reply", "nope")
@@ -607,7 +612,7 @@ def test_removing_an_unknown_hook_names_the_known_ones(whose):
 
 
 def test_a_hook_is_removed_where_it_was_registered():
-    Echo.register_class_hook("pre_reply", "mark", marking(""))
+    Echo.register_class_hook("pre_reply", "mark", mark_before(""))
     with pytest.raises(ValueError, match="class Loud has no pre_reply hook"):
         Loud.remove_class_hook("pre_reply", "mark")
     Loud.clear_class_hooks()
@@ -620,7 +625,7 @@ def test_a_hook_is_removed_where_it_was_registered():
 @pytest.mark.parametrize("hook_type", ["pre_thinking", "reply", "", None, "pre_reasoning", ["pre_reply"]])
 def test_unknown_hook_type_is_the_same_error_everywhere(whose, hook_type):
     owner = Echo() if whose == "instance" else Echo
-    hook = marking("")
+    hook = mark_before("")
     for attempt in (
         lambda: getattr(owner, f"register_{whose}_hook")(hook_type, "name", hook),
         lambda: getattr(owner, f"remove_{whose}_hook")(hook_type, "name"),
@@ -650,18 +655,18 @@ def test_object_that_cannot_be_a_hook_is_refused_at_registration():
     with pytest.raises(HookError, match="must be a function, not 'text'"):
         agent.register_instance_hook("pre_reply", "h", "text")
     with pytest.raises(HookError, match="must be a str, not 3"):
-        agent.register_instance_hook("pre_reply", 3, marking(""))
+        agent.register_instance_hook("pre_reply", 3, mark_before(""))
 
 
 def test_instance_hook_on_a_class_names_register_class_hook():
     with pytest.raises(HookError, match="register_class_hook"):
-        Echo.register_instance_hook(Echo, "pre_reply", "h", marking(""))
+        Echo.register_instance_hook(Echo, "pre_reply", "h", mark_before(""))
 
 
 @pytest.mark.parametrize("target", [object(), "agent", None, Echo])
 def test_instance_hook_on_another_object_is_a_type_error(target):
     for attempt in (
-        lambda: AgentBase.register_instance_hook(target, "pre_reply", "h", marking("")),
+        lambda: AgentBase.register_instance_hook(target, "pre_reply", "h", mark_before("")),
         lambda: AgentBase.remove_instance_hook(target, "pre_reply", "h"),
         lambda: AgentBase.clear_instance_hooks(target),
     ):
@@ -676,8 +681,8 @@ async def test_hook_registered_during_a_reply_runs_from_the_next_on():
 
     class Learning(AgentBase):
         async def reply(self, msg):
-            self.register_instance_hook("post_reply", "late", noting(notes, "post"))
-            type(self).register_class_hook("pre_print", "late", noting(notes, "print"))
+            self.register_instance_hook("post_reply", "late", note_with(notes, "post"))
+            type(self).register_class_hook("pre_print", "late", note_with(notes, "print"))
             await self.print(msg)
             return msg
 
@@ -686,9 +691,9 @@ async def test_hook_registered_during_a_reply_runs_from_the_next_on():
 
     agent = Learning()
     try:
-        await agent(said("a"))
+        await agent(user_msg("a"))
         assert notes == []
-        await agent(said("a"))
+        await agent(user_msg("a"))
         assert notes == ["print", "post"]
     finally:
         Learning.clear_class_hooks()
@@ -699,8 +704,8 @@ async def test_hook_registered_while_the_loop_runs_waits_for_the_next():
 
     async def learn() -> str:
         """Learn something."""
-        agent.register_instance_hook("post_acting", "late", noting(notes, "acting"))
-        Agent.register_class_hook("post_reply", "late", noting(notes, "reply"))
+        agent.register_instance_hook("post_acting", "late", note_with(notes, "acting"))
+        Agent.register_class_hook("post_reply", "late", note_with(notes, "reply"))
         return "learnt"
 
     agent = agent_of([[call("1", "learn")], "done", [call("2", "learn")], "done"], learn)
@@ -718,9 +723,9 @@ async def test_reply_keeps_the_hooks_it_began_with_when_removed():
 
     agent = Echo()
     agent.register_instance_hook("pre_reply", "remove", remove)
-    agent.register_instance_hook("post_reply", "note", noting(notes, "post"))
-    await agent(said("a"))
-    await agent(said("a"))
+    agent.register_instance_hook("post_reply", "note", note_with(notes, "post"))
+    await agent(user_msg("a"))
+    await agent(user_msg("a"))
     assert notes == ["post"]
 
 
@@ -745,8 +750,8 @@ async def test_concurrent_replies_fire_their_own_hooks_each():
     agent.register_instance_hook("pre_reply", "count", count)
     agent.register_instance_hook("post_reply", "count", count)
     async with anyio.create_task_group() as group:
-        group.start_soon(agent, said("a"))
-        group.start_soon(agent, said("b"))
+        group.start_soon(agent, user_msg("a"))
+        group.start_soon(agent, user_msg("b"))
     assert fired == {"pre a": 1, "pre b": 1, "post a": 1, "post b": 1}
 
 
@@ -776,15 +781,15 @@ async def test_reply_and_print_hooks_get_the_message_as_msg():
 
 async def test_hooks_change_the_input_and_the_answer_of_an_agent():
     agent = agent_of(["answer"])
-    agent.register_instance_hook("pre_reply", "mark", marking(" on"))
-    agent.register_instance_hook("post_reply", "mark", marking_after("!"))
-    assert (await agent(said("go"))).content == "answer!"
+    agent.register_instance_hook("pre_reply", "mark", mark_before(" on"))
+    agent.register_instance_hook("post_reply", "mark", mark_after("!"))
+    assert (await agent(user_msg("go"))).content == "answer!"
     assert agent.model.calls[0].messages[-1].get_text_content() == "go on"
 
 
 async def test_the_streamed_reply_has_the_hooks_too():
     agent = agent_of(["answer"])
-    agent.register_instance_hook("post_reply", "mark", marking_after("!"))
+    agent.register_instance_hook("post_reply", "mark", mark_after("!"))
     *_, answer = await items_of(agent)
     assert answer.content == "answer!"
 
@@ -849,13 +854,13 @@ async def test_post_reasoning_sees_the_rounds_message():
     assert not second.has_content_blocks("tool_call")
 
 
-def shouting(self, kwargs, output):
+def shout(self, kwargs, output):
     if output.has_content_blocks("tool_call"):
         return None
     return AssistantMsg(self.name, [TextBlock(output.get_text_content().upper())])
 
 
-class Announcing(MiddlewareBase):
+class EmitsAround(MiddlewareBase):
     """Emits something around each round."""
 
     async def on_reasoning(self, agent, input_kwargs, next_handler):
@@ -865,11 +870,11 @@ class Announcing(MiddlewareBase):
         agent.run.emit(CustomEvent("after", None))
 
 
-@pytest.mark.parametrize("layers", [[], [Announcing]], ids=["alone", "with a layer that emits"])
+@pytest.mark.parametrize("layers", [[], [EmitsAround]], ids=["alone", "with a layer that emits"])
 async def test_answer_changed_by_post_reasoning_replaces_the_streamed(layers):
     script = [[TextBlock("let me see"), call("1", "add", a=1, b=2)], "it is three"]
     agent = agent_of(script, add, middlewares=[layer() for layer in layers])
-    agent.register_instance_hook("post_reasoning", "shout", shouting)
+    agent.register_instance_hook("post_reasoning", "shout", shout)
     *events, answer = await items_of(agent)
     assert answer.get_text_content() == "IT IS THREE"
     kept = agent.state.context[-1]
@@ -936,8 +941,8 @@ async def test_pre_reasoning_sees_the_tool_choice():
 
 async def test_observe_hooks_change_the_observed_message():
     agent = agent_of([])
-    agent.register_instance_hook("pre_observe", "mark", marking("!"))
-    await agent.observe(said("psst"))
+    agent.register_instance_hook("pre_observe", "mark", mark_before("!"))
+    await agent.observe(user_msg("psst"))
     assert [each.get_text_content() for each in agent.state.context] == ["psst!"]
 
 
@@ -966,7 +971,7 @@ async def test_a_hook_has_the_run_of_its_reply():
     for agent in (agent_of(["one"]), Echo()):
         agent.register_instance_hook("pre_reply", "before", before)
         agent.register_instance_hook("post_reply", "after", after)
-        await agent(said("go"))
+        await agent(user_msg("go"))
     assert seen == [(True, {"told": True})] * 2
     agent = agent_of(["one"])
     agent.register_instance_hook("pre_reply", "before", before)
@@ -976,9 +981,9 @@ async def test_a_hook_has_the_run_of_its_reply():
 async def test_conversations_share_hooks_at_first_and_then_diverge():
     notes: list[str] = []
     agent = agent_of(["one", "two", "three"])
-    agent.register_instance_hook("pre_reply", "both", noting(notes, "both"))
+    agent.register_instance_hook("pre_reply", "both", note_with(notes, "both"))
     beside = agent.with_state(AgentState())
-    beside.register_instance_hook("pre_reply", "own", noting(notes, "own"))
+    beside.register_instance_hook("pre_reply", "own", note_with(notes, "own"))
     await agent.reply("go")
     assert notes == ["both"]
     await beside.reply("go")
@@ -990,7 +995,7 @@ async def test_entry_is_the_core_again_after_the_last_hook_is_removed():
     cores = {name: getattr(agent.chains, name) for name in Agent._cores}
     assert all(cores[name] is core for name, core in Agent._cores.items())
     for hook_type in agent.supported_hook_types:
-        agent.register_instance_hook(hook_type, "note", noting([], 0))
+        agent.register_instance_hook(hook_type, "note", note_with([], 0))
     await agent.reply("go")
     assert agent.chains.on_print is not cores["on_print"]
     agent.clear_instance_hooks()
@@ -1005,7 +1010,7 @@ def test_explain_shows_hook_layers_innermost():
                 yield item
 
     agent = agent_of([], middlewares=[Outside()])
-    agent.register_instance_hook("pre_reply", "note", noting([], 0))
+    agent.register_instance_hook("pre_reply", "note", note_with([], 0))
     page = agent.explain()
     assert page.index("1. Outside") < page.index("2. ReplyHookMiddleware") < page.index("core  ")
     agent.clear_instance_hooks()
@@ -1024,7 +1029,7 @@ async def test_hooks_run_inside_of_an_innermost_middleware():
                 yield item
 
     agent = agent_of(["done"], middlewares=[Inside()])
-    agent.register_instance_hook("pre_reply", "note", noting(order, "hook"))
+    agent.register_instance_hook("pre_reply", "note", note_with(order, "hook"))
     await agent.reply("go")
     assert order == ["layer", "hook"]
 
@@ -1041,7 +1046,7 @@ async def test_hooks_run_inside_of_an_outermost_middleware():
                 yield item
 
     agent = agent_of(["done"], middlewares=[Outside()])
-    agent.register_instance_hook("pre_reply", "note", noting(order, "hook"))
+    agent.register_instance_hook("pre_reply", "note", note_with(order, "hook"))
     await agent.reply("go")
     assert order == ["layer", "hook"]
 
@@ -1058,12 +1063,13 @@ KINDS = [
 async def test_hook_middleware_may_be_listed_by_the_user():
     order: list[str] = []
     layers = [
-        kind({"a": noting(order, f"pre {kind.core}")}, {"a": noting(order, f"post {kind.core}")}) for kind in KINDS
+        kind({"a": note_with(order, f"pre {kind.core}")}, {"a": note_with(order, f"post {kind.core}")})
+        for kind in KINDS
     ]
     agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add, middlewares=layers)
-    agent.register_instance_hook("pre_reply", "own", noting(order, "registered"))
+    agent.register_instance_hook("pre_reply", "own", note_with(order, "registered"))
     await agent.reply("go")
-    await agent.observe(said("psst"))
+    await agent.observe(user_msg("psst"))
     steps = [each for each in order if "print" not in each]
     rounds = ["pre reasoning", "post reasoning"]
     acting = ["pre acting", "post acting"]
@@ -1103,11 +1109,11 @@ def test_class_hooks_registered_in_several_threads_are_all_kept():
 async def test_class_hook_of_another_thread_runs_from_next_reply_on():
     notes: list[str] = []
     agent = Loud()
-    await agent(said("a"))
+    await agent(user_msg("a"))
     await anyio.to_thread.run_sync(
         Loud.register_class_hook, "pre_reply", "note", lambda self, kwargs: notes.append("ran")
     )
-    await agent(said("b"))
+    await agent(user_msg("b"))
     await anyio.to_thread.run_sync(Loud.remove_class_hook, "pre_reply", "note")
-    await agent(said("c"))
+    await agent(user_msg("c"))
     assert notes == ["ran"]

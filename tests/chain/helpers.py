@@ -34,7 +34,7 @@ class Log(list[str]):
 
 
 @contextmanager
-def noted(agent: Log, name: str) -> Iterator[None]:
+def log_scope(agent: Log, name: str) -> Iterator[None]:
     """Write down when what is inside opens and closes."""
     agent.append(f"{name} opens")
     try:
@@ -71,21 +71,21 @@ def text_of(item: Any) -> str:
 
 
 async def reply(agent: Log, inputs: Any, structured_schema: Any) -> AsyncIterator[AgentEvent | Msg]:
-    with noted(agent, "core"):
+    with log_scope(agent, "core"):
         yield event("a")
         yield event("b")
         yield message("c")
 
 
 async def reason(agent: Log, tool_choice: Any) -> AsyncIterator[AgentEvent]:
-    with noted(agent, "core"):
+    with log_scope(agent, "core"):
         yield event("a")
         yield event("b")
         yield event("c")
 
 
 async def act(agent: Log, tool_call: ToolCallBlock) -> AsyncIterator[ToolChunk | ToolResponse]:
-    with noted(agent, "core"):
+    with log_scope(agent, "core"):
         yield ToolChunk([TextBlock("a")])
         yield ToolChunk([TextBlock("b")])
         yield ToolResponse([TextBlock("c")])
@@ -100,7 +100,7 @@ async def stream_model(
     agent: Log, messages: Any, tools: Any, tool_choice: Any, current_model: Any
 ) -> AsyncIterator[ChatResponse]:
     async def pieces() -> AsyncIterator[ChatResponse]:
-        with noted(agent, "core"):
+        with log_scope(agent, "core"):
             yield response("a", is_last=False)
             yield response("b", is_last=False)
             yield response("c")
@@ -153,7 +153,7 @@ class Guard(MiddlewareBase):
         self.name = name
 
     async def _guard(self, agent, input_kwargs, next_handler):
-        with noted(agent, self.name):
+        with log_scope(agent, self.name):
             async for item in next_handler(**input_kwargs):
                 yield item
 
@@ -164,7 +164,7 @@ class Guard(MiddlewareBase):
         return result if isinstance(result, ChatResponse) else self._relay(agent, result)
 
     async def _relay(self, agent, stream):
-        with noted(agent, self.name):
+        with log_scope(agent, self.name):
             async for item in stream:
                 yield item
 
@@ -172,7 +172,7 @@ class Guard(MiddlewareBase):
 # Running
 
 
-def compiled(*middlewares: Any, **cores: Callable[..., Any]) -> Chains:
+def compile_with(*middlewares: Any, **cores: Callable[..., Any]) -> Chains:
     """Compile the real hook table around the cores above, or those given by hook."""
     return compile_chains(MiddlewareBase, HOOKS, {**CORES, **cores}, middlewares)
 
@@ -187,6 +187,6 @@ def enter(chains: Chains, hook: str, agent: Log, **values: Any) -> Any:
     return entry_of(chains, hook)(agent, **{**VALUES[hook], **values})
 
 
-async def texts(stream: Any) -> list[str]:
+async def read_texts(stream: Any) -> list[str]:
     """Read a stream to its end."""
     return [text_of(item) async for item in stream]

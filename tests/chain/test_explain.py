@@ -8,7 +8,7 @@ import pytest
 
 from agentrt.chain import compile_chains, explain
 from agentrt.hooks import HOOKS, MiddlewareBase
-from tests.chain.helpers import CORES, Guard, compiled
+from tests.chain.helpers import CORES, Guard, compile_with
 
 
 class Prompt(MiddlewareBase):
@@ -43,15 +43,15 @@ def place_of(function: Any) -> str:
 
 
 GUARDS, TOOLS, PROMPT = (Guard("1"), Guard("2")), Tools(), Prompt()
-CHAINS = compiled(*GUARDS, TOOLS, PROMPT)
+CHAINS = compile_with(*GUARDS, TOOLS, PROMPT)
 
 
-def explained(format: Any) -> str:
+def explain_as(format: Any) -> str:
     return explain(CHAINS, "assistant", CORES, {id(TOOLS): ["search", "fetch"]}, format)
 
 
 def test_text_names_layers_from_the_outermost_to_the_core() -> None:
-    text = explained("text")
+    text = explain_as("text")
     assert text.startswith("Agent 'assistant': the chains, outermost first\n")
     [acting] = [part for part in text.split("\n\n") if part.startswith("on_acting (stream): ")]
     assert acting.splitlines()[1:] == [
@@ -64,32 +64,32 @@ def test_text_names_layers_from_the_outermost_to_the_core() -> None:
 
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_text_says_what_each_hook_wraps_and_never_sees(format: Any) -> None:
-    text = explained(format)
+    text = explain_as(format)
     assert all(spec.wraps in text and spec.never in text for spec in HOOKS)
 
 
 def test_text_names_the_tools_that_each_middleware_brings() -> None:
-    assert "\nTools of Tools: search, fetch" in explained("text")
-    assert explained("text").count("Tools of") == 1
+    assert "\nTools of Tools: search, fetch" in explain_as("text")
+    assert explain_as("text").count("Tools of") == 1
 
 
 def test_text_names_the_hooks_without_a_layer() -> None:
-    text = explain(compiled(TOOLS), "assistant", CORES, {})
+    text = explain(compile_with(TOOLS), "assistant", CORES, {})
     assert "No layer, the core is called directly: on_reply, on_reasoning, on_system_prompt, on_model_call" in text
     assert "on_reply (stream)" not in text
 
 
 def test_hooks_are_listed_in_the_order_of_a_reply() -> None:
-    text = explained("text")
+    text = explain_as("text")
     assert [line.split()[0] for line in text.splitlines() if line.startswith("on_")] == [spec.name for spec in HOOKS]
 
 
 def test_text_is_the_default_format() -> None:
-    assert explain(CHAINS, "assistant", CORES, {id(TOOLS): ["search", "fetch"]}) == explained("text")
+    assert explain(CHAINS, "assistant", CORES, {id(TOOLS): ["search", "fetch"]}) == explain_as("text")
 
 
 def test_json_says_the_same_to_a_program() -> None:
-    description = json.loads(explained("json"))
+    description = json.loads(explain_as("json"))
     assert description["agent"] == "assistant"
     assert [hook["hook"] for hook in description["hooks"]] == [spec.name for spec in HOOKS]
     [acting] = [hook for hook in description["hooks"] if hook["hook"] == "on_acting"]
@@ -103,7 +103,7 @@ def test_json_says_the_same_to_a_program() -> None:
 
 
 def test_json_lists_middlewares_with_tools_and_constraints() -> None:
-    assert json.loads(explained("json"))["middlewares"] == [
+    assert json.loads(explain_as("json"))["middlewares"] == [
         {"class": "Guard", "key": "Guard", "tools": []},
         {"class": "Guard", "key": "Guard#2", "tools": []},
         {"class": "Tools", "key": "Tools", "tools": ["search", "fetch"]},
@@ -118,12 +118,12 @@ def test_json_lists_middlewares_with_tools_and_constraints() -> None:
 
 
 def test_json_shows_a_hook_without_a_layer_as_empty() -> None:
-    description = json.loads(explain(compiled(), "assistant", CORES, {}, "json"))
+    description = json.loads(explain(compile_with(), "assistant", CORES, {}, "json"))
     assert all(hook["layers"] == [] for hook in description["hooks"])
 
 
 def test_mermaid_draws_every_chain_to_its_core() -> None:
-    lines = [re.sub(r"<br/>.*:\d+\"", '"', line) for line in explained("mermaid").splitlines()]
+    lines = [re.sub(r"<br/>.*:\d+\"", '"', line) for line in explain_as("mermaid").splitlines()]
     assert lines[0] == "flowchart LR"
     begin = lines.index('  subgraph on_acting["on_acting"]')
     assert lines[begin + 1 : begin + 9] == [
@@ -140,13 +140,13 @@ def test_mermaid_draws_every_chain_to_its_core() -> None:
 
 
 def test_mermaid_labels_layers_with_location_and_tools() -> None:
-    text = explained("mermaid")
+    text = explain_as("mermaid")
     assert f'on_acting_1["Guard<br/>{place_of(Guard.on_acting)}"]' in text
     assert '"Tools of Tools: search, fetch"' in text
 
 
 def test_mermaid_escapes_markup() -> None:
-    assert '["Prompt [prompts &amp; &lt;more>]<br/>' in explained("mermaid")
+    assert '["Prompt [prompts &amp; &lt;more>]<br/>' in explain_as("mermaid")
 
 
 class Outer(Guard):
@@ -162,7 +162,7 @@ class Inner(Guard):
     wrapped_by = ("Outer", "Missing")
 
 
-ORDERED = compiled(Outer("1"), Middle("2"), Guard("3"), Inner("4"))
+ORDERED = compile_with(Outer("1"), Middle("2"), Guard("3"), Inner("4"))
 
 
 def test_text_says_why_each_layer_stands_where_it_does() -> None:
@@ -192,7 +192,7 @@ def test_json_gives_reasons_only_for_layers_with_constraints() -> None:
 
 
 def test_mermaid_gives_the_reason_in_the_box_of_the_layer() -> None:
-    text = explain(compiled(Outer("1"), Inner("2")), "assistant", CORES, {}, "mermaid")
+    text = explain(compile_with(Outer("1"), Inner("2")), "assistant", CORES, {}, "mermaid")
     place = place_of(Guard.on_acting)
     assert f'on_acting_1["Outer<br/>{place}<br/>outermost<br/>wraps Inner"]' in text
     assert f'on_acting_2["Inner<br/>{place}<br/>inside Outer"]' in text
@@ -205,13 +205,13 @@ def test_layers_of_other_chains_are_not_given_as_reasons() -> None:
         async def on_system_prompt(self, agent, current_prompt):
             return current_prompt
 
-    hooks = json.loads(explain(compiled(Elsewhere(), Inner("1")), "assistant", CORES, {}, "json"))["hooks"]
+    hooks = json.loads(explain(compile_with(Elsewhere(), Inner("1")), "assistant", CORES, {}, "json"))["hooks"]
     assert not any("because" in layer for hook in hooks for layer in hook["layers"])
 
 
 def test_unknown_format_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"explain\(\) writes 'text', 'json', 'mermaid', not 'yaml'"):
-        explained("yaml")
+        explain_as("yaml")
 
 
 @pytest.mark.parametrize("format", ["text", "json", "mermaid"])

@@ -7,7 +7,7 @@ import pytest
 from agentrt.chain import HookSpec, compile_chains
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.types import ChatResponse
-from tests.chain.helpers import CORES, STREAMS, Log, compiled, enter, response, stream_model, text_of, texts
+from tests.chain.helpers import CORES, STREAMS, Log, compile_with, enter, read_texts, response, stream_model, text_of
 
 
 class Tell(MiddlewareBase):
@@ -43,7 +43,7 @@ class Tell(MiddlewareBase):
 @pytest.mark.parametrize("hook", STREAMS)
 async def test_before_code_runs_inwards_items_and_after_code_outwards(hook: str) -> None:
     agent = Log()
-    chains = compiled(Tell("1"), Tell("2"), Tell("3"))
+    chains = compile_with(Tell("1"), Tell("2"), Tell("3"))
     async for item in enter(chains, hook, agent):
         agent.append(f"consumer gets {text_of(item)}")
     seen = [f"{who} {x}" for x in "abc" for who in ("3 sees", "2 sees", "1 sees", "consumer gets")]
@@ -56,29 +56,29 @@ async def test_before_code_runs_inwards_items_and_after_code_outwards(hook: str)
 
 async def test_a_call_runs_inwards_and_its_result_outwards() -> None:
     agent = Log()
-    result = await enter(compiled(Tell("1"), Tell("2")), "on_model_call", agent)
+    result = await enter(compile_with(Tell("1"), Tell("2")), "on_model_call", agent)
     assert agent == ["1 before", "2 before", "core", "2 after", "1 after"]
     assert text_of(result) == "answer"
 
 
 async def test_responses_of_a_stream_reach_the_innermost_layer_first() -> None:
     agent = Log()
-    stream = await enter(compiled(Tell("1"), Tell("2"), on_model_call=stream_model), "on_model_call", agent)
+    stream = await enter(compile_with(Tell("1"), Tell("2"), on_model_call=stream_model), "on_model_call", agent)
     assert agent == ["1 before", "2 before", "2 after", "1 after"]
     agent.clear()
-    assert await texts(stream) == ["a", "b", "c"]
+    assert await read_texts(stream) == ["a", "b", "c"]
     assert agent == ["core opens", *(f"{number} sees {x}" for x in "abc" for number in "21"), "core closes"]
 
 
 async def test_transformers_run_from_left_to_right() -> None:
-    assert await enter(compiled(Tell("1"), Tell("2"), Tell("3")), "on_system_prompt", Log()) == "prompt 1 2 3"
+    assert await enter(compile_with(Tell("1"), Tell("2"), Tell("3")), "on_system_prompt", Log()) == "prompt 1 2 3"
 
 
 async def test_the_core_of_a_transformer_runs_before_every_layer() -> None:
     async def prompt(agent: Log, current_prompt: str) -> str:
         return current_prompt.upper()
 
-    chains = compiled(Tell("one"), on_system_prompt=prompt)
+    chains = compile_with(Tell("one"), on_system_prompt=prompt)
     assert await enter(chains, "on_system_prompt", Log(), current_prompt="core") == "CORE one"
 
 
@@ -89,12 +89,12 @@ async def test_layer_that_overrides_one_hook_is_in_no_other_chain() -> None:
             async for item in next_handler():
                 yield item
 
-    chains = compiled(Tell("1"), Middle(), Tell("2"))
+    chains = compile_with(Tell("1"), Middle(), Tell("2"))
     agent = Log()
-    await texts(enter(chains, "on_reasoning", agent))
+    await read_texts(enter(chains, "on_reasoning", agent))
     assert agent[:4] == ["1 before", "middle", "2 before", "core opens"]
     agent.clear()
-    await texts(enter(chains, "on_acting", agent))
+    await read_texts(enter(chains, "on_acting", agent))
     assert agent[:3] == ["1 before", "2 before", "core opens"]
 
 
@@ -120,7 +120,7 @@ async def test_hook_is_added_by_one_line_in_the_table() -> None:
     chains = compile_chains(WithPrint, (*HOOKS, ON_PRINT), {**CORES, "on_print": show}, [Upper()])
     await chains.on_print(agent, msg="hello", last=True)
     assert agent == ["HELLO True"]
-    assert await texts(chains.on_reasoning(agent, tool_choice=None)) == ["a", "b", "c"]
+    assert await read_texts(chains.on_reasoning(agent, tool_choice=None)) == ["a", "b", "c"]
 
 
 async def test_another_table_has_only_its_own_hooks() -> None:
@@ -154,14 +154,14 @@ async def test_hook_without_a_core_has_no_entry_and_says_so() -> None:
 
 
 async def test_one_compiled_chain_serves_entries_that_overlap() -> None:
-    chains = compiled(Tell("1"))
+    chains = compile_with(Tell("1"))
     first, second = Log(), Log()
     one, other = enter(chains, "on_reasoning", first), enter(chains, "on_reasoning", second)
     assert text_of(await anext(one)) == "a"
     assert text_of(await anext(other)) == "a"
     await one.aclose()
     assert first == ["1 before", "core opens", "1 sees a", "core closes"]
-    assert await texts(other) == ["b", "c"]
+    assert await read_texts(other) == ["b", "c"]
 
 
 async def test_a_call_may_be_answered_with_another_value_at_each_layer() -> None:
@@ -169,4 +169,4 @@ async def test_a_call_may_be_answered_with_another_value_at_each_layer() -> None
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return response(f"{text_of(await next_handler())} {self.name}")
 
-    assert text_of(await enter(compiled(Add("1"), Add("2")), "on_model_call", Log())) == "answer 2 1"
+    assert text_of(await enter(compile_with(Add("1"), Add("2")), "on_model_call", Log())) == "answer 2 1"

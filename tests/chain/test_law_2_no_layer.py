@@ -3,7 +3,7 @@
 import pytest
 
 from agentrt.hooks import HOOKS, MiddlewareBase
-from tests.chain.helpers import CORES, Log, compiled, enter, entry_of, texts
+from tests.chain.helpers import CORES, Log, compile_with, enter, entry_of, read_texts
 
 NAMES = [spec.name for spec in HOOKS]
 
@@ -71,17 +71,17 @@ ONE_EACH = {
 
 
 def is_core(middleware: MiddlewareBase, hook: str) -> bool:
-    return entry_of(compiled(middleware), hook) is CORES[hook]
+    return entry_of(compile_with(middleware), hook) is CORES[hook]
 
 
 @pytest.mark.parametrize("hook", NAMES)
 def test_without_middlewares_every_entry_is_its_core(hook: str) -> None:
-    assert entry_of(compiled(), hook) is CORES[hook]
+    assert entry_of(compile_with(), hook) is CORES[hook]
 
 
 @pytest.mark.parametrize("hook", NAMES)
 def test_layer_on_one_hook_leaves_other_entries_their_cores(hook: str) -> None:
-    chains = compiled(ONE_EACH[hook]())
+    chains = compile_with(ONE_EACH[hook]())
     assert [name for name in NAMES if entry_of(chains, name) is not CORES[name]] == [hook]
 
 
@@ -105,7 +105,7 @@ async def test_a_hook_from_a_mixin_counts() -> None:
         pass
 
     agent = Log()
-    await texts(enter(compiled(Mixed()), "on_reasoning", agent))
+    await read_texts(enter(compile_with(Mixed()), "on_reasoning", agent))
     assert agent[0] == "mixin"
 
 
@@ -138,8 +138,8 @@ async def test_overrides_are_determined_once_when_chains_are_built() -> None:
     class Late(MiddlewareBase):
         pass
 
-    chains = compiled(Late())
+    chains = compile_with(Late())
     Late.on_reply = Reply.on_reply
     agent = Log()
-    await texts(enter(chains, "on_reply", agent))
+    await read_texts(enter(chains, "on_reply", agent))
     assert "layer" not in agent

@@ -10,7 +10,7 @@ from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import AssistantMsg
 from agentrt.types import ToolChoice
-from tests.chain.helpers import STREAMS, Log, compiled, enter, texts
+from tests.chain.helpers import STREAMS, Log, compile_with, enter, read_texts
 
 
 class Base(MiddlewareBase):
@@ -71,7 +71,7 @@ def hook(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def reached(hook: str, *middlewares: Base, **values: Any) -> Any:
+async def values_at_core(hook: str, *middlewares: Base, **values: Any) -> Any:
     """Return the values that the core was entered with."""
     chains = compile_chains(Base, TABLE, {"on_items": items, "on_ask": ask}, middlewares)
     values = values or {"a": 1, "b": 2}
@@ -94,36 +94,36 @@ def test_shapes_under_test_are_those_that_pass_values_on() -> None:
 
 
 async def test_next_handler_without_arguments_keeps_every_value(hook: str) -> None:
-    assert await reached(hook, Layer(lambda values, go: go())) == {"a": 1, "b": 2}
+    assert await values_at_core(hook, Layer(lambda values, go: go())) == {"a": 1, "b": 2}
 
 
 async def test_passing_all_of_input_kwargs_keeps_every_value(hook: str) -> None:
-    assert await reached(hook, Layer(lambda values, go: go(**values))) == {"a": 1, "b": 2}
+    assert await values_at_core(hook, Layer(lambda values, go: go(**values))) == {"a": 1, "b": 2}
 
 
 async def test_one_override_leaves_the_other_values_alone(hook: str) -> None:
-    assert await reached(hook, Layer(lambda values, go: go(b=20))) == {"a": 1, "b": 20}
+    assert await values_at_core(hook, Layer(lambda values, go: go(b=20))) == {"a": 1, "b": 20}
 
 
 async def test_override_may_come_with_all_of_input_kwargs(hook: str) -> None:
-    assert await reached(hook, Layer(lambda values, go: go(**{**values, "a": 10}))) == {"a": 10, "b": 2}
+    assert await values_at_core(hook, Layer(lambda values, go: go(**{**values, "a": 10}))) == {"a": 10, "b": 2}
 
 
 async def test_none_is_a_value_like_any_other(hook: str) -> None:
-    assert await reached(hook, Layer(lambda values, go: go(a=None))) == {"a": None, "b": 2}
+    assert await values_at_core(hook, Layer(lambda values, go: go(a=None))) == {"a": None, "b": 2}
 
 
 async def test_an_inner_override_keeps_what_an_outer_layer_changed(hook: str) -> None:
     outer, inner = Layer(lambda values, go: go(a=10)), Layer(lambda values, go: go(b=20))
-    assert await reached(hook, outer, inner) == {"a": 10, "b": 20}
+    assert await values_at_core(hook, outer, inner) == {"a": 10, "b": 20}
 
 
 async def test_override_of_the_innermost_layer_wins(hook: str) -> None:
-    assert await reached(hook, Layer(lambda _, go: go(a=10)), Layer(lambda _, go: go(a=11))) == {"a": 11, "b": 2}
+    assert await values_at_core(hook, Layer(lambda _, go: go(a=10)), Layer(lambda _, go: go(a=11))) == {"a": 11, "b": 2}
 
 
 async def test_in_place_change_is_passed_on_without_arguments(hook: str) -> None:
-    assert await reached(hook, set_in_place("a", 10)) == {"a": 10, "b": 2}
+    assert await values_at_core(hook, set_in_place("a", 10)) == {"a": 10, "b": 2}
 
 
 async def test_an_in_place_change_and_an_override_come_together(hook: str) -> None:
@@ -131,20 +131,20 @@ async def test_an_in_place_change_and_an_override_come_together(hook: str) -> No
         input_kwargs["a"] = 10
         return next_handler(b=20)
 
-    assert await reached(hook, Layer(pass_on)) == {"a": 10, "b": 20}
+    assert await values_at_core(hook, Layer(pass_on)) == {"a": 10, "b": 20}
 
 
 async def test_in_place_change_is_seen_by_inner_layers_only(hook: str) -> None:
     outer, inner = Spy(), Spy()
     given = {"a": 1, "b": 2}
-    await reached(hook, outer, set_in_place("a", 10), inner, **given)
+    await values_at_core(hook, outer, set_in_place("a", 10), inner, **given)
     assert (outer.seen, inner.seen) == ([{"a": 1, "b": 2}], [{"a": 10, "b": 2}])
     assert given == {"a": 1, "b": 2}
 
 
 async def test_every_layer_has_a_dict_of_its_own(hook: str) -> None:
     spies = [Spy(), Spy(), Spy()]
-    await reached(hook, *spies)
+    await values_at_core(hook, *spies)
     assert len({id(spy.seen[0]) for spy in spies}) == 3
 
 
@@ -164,19 +164,19 @@ class Twice(Base):
 
 async def test_an_override_holds_for_that_one_call(hook: str) -> None:
     inner = Spy()
-    assert await reached(hook, Twice(), inner) == {"a": 1, "b": 2}
+    assert await values_at_core(hook, Twice(), inner) == {"a": 1, "b": 2}
     assert inner.seen == [{"a": 10, "b": 2}, {"a": 1, "b": 2}]
 
 
 async def test_in_place_change_of_an_inner_layer_ends_with_its_call(hook: str) -> None:
-    assert await reached(hook, Twice(), set_in_place("b", 20), last := Spy()) == {"a": 1, "b": 20}
+    assert await values_at_core(hook, Twice(), set_in_place("b", 20), last := Spy()) == {"a": 1, "b": 20}
     assert last.seen == [{"a": 10, "b": 20}, {"a": 1, "b": 20}]
     assert last.seen[0] is not last.seen[1]
 
 
 async def test_the_values_are_shared_not_copied(hook: str) -> None:
     value = ["a list"]
-    assert (await reached(hook, Layer(lambda _, go: go()), a=value, b=2))["a"] is value
+    assert (await values_at_core(hook, Layer(lambda _, go: go()), a=value, b=2))["a"] is value
 
 
 async def test_an_in_place_change_between_two_calls_reaches_the_second(hook: str) -> None:
@@ -192,7 +192,7 @@ async def test_an_in_place_change_between_two_calls_reaches_the_second(hook: str
             input_kwargs["a"] = 10
             return await next_handler()
 
-    assert await reached(hook, Change()) == {"a": 10, "b": 2}
+    assert await values_at_core(hook, Change()) == {"a": 10, "b": 2}
 
 
 # Wrong keys
@@ -209,13 +209,13 @@ class Misspelt(MiddlewareBase):
 
 async def test_unknown_key_error_names_layer_hook_and_allowed_keys() -> None:
     with pytest.raises(ChainError) as stream:
-        await texts(enter(compiled(Misspelt()), "on_reasoning", Log()))
+        await read_texts(enter(compile_with(Misspelt()), "on_reasoning", Log()))
     assert str(stream.value) == (
         "Misspelt.on_reasoning passed the unknown key 'tool_choise' to next_handler() (did you mean 'tool_choice'?): "
         "on_reasoning passes on tool_choice"
     )
     with pytest.raises(ChainError) as call:
-        await enter(compiled(Misspelt()), "on_model_call", Log())
+        await enter(compile_with(Misspelt()), "on_model_call", Log())
     assert str(call.value) == (
         "Misspelt.on_model_call passed the unknown key 'message' to next_handler() (did you mean 'messages'?): "
         "on_model_call passes on messages, tools, tool_choice, current_model"
@@ -224,7 +224,7 @@ async def test_unknown_key_error_names_layer_hook_and_allowed_keys() -> None:
 
 async def test_key_unlike_any_other_gets_no_suggestion(hook: str) -> None:
     with pytest.raises(ChainError, match=rf"^Layer.{hook} passed the unknown key 'zzz' to next_handler\(\): "):
-        await reached(hook, Layer(lambda _, go: go(zzz=1)))
+        await values_at_core(hook, Layer(lambda _, go: go(zzz=1)))
 
 
 async def test_a_key_that_was_removed_is_named(hook: str) -> None:
@@ -233,7 +233,7 @@ async def test_a_key_that_was_removed_is_named(hook: str) -> None:
         return next_handler()
 
     with pytest.raises(ChainError) as caught:
-        await reached(hook, Layer(pass_on))
+        await values_at_core(hook, Layer(pass_on))
     assert str(caught.value) == f"Layer.{hook} removed the key 'a' from its input_kwargs: {hook} passes on a, b"
 
 
@@ -241,12 +241,12 @@ async def test_a_key_that_was_removed_may_be_given_as_an_override(hook: str) -> 
     def pass_on(input_kwargs, next_handler):
         return next_handler(a=input_kwargs.pop("a") + 1)
 
-    assert await reached(hook, Layer(pass_on)) == {"a": 2, "b": 2}
+    assert await values_at_core(hook, Layer(pass_on)) == {"a": 2, "b": 2}
 
 
 async def test_unknown_key_put_into_input_kwargs_is_refused(hook: str) -> None:
     with pytest.raises(ChainError, match="unknown key 'zzz'"):
-        await reached(hook, set_in_place("zzz", 1))
+        await values_at_core(hook, set_in_place("zzz", 1))
 
 
 async def test_error_names_the_right_one_of_two_of_the_same_class() -> None:
@@ -258,13 +258,13 @@ async def test_error_names_the_right_one_of_two_of_the_same_class() -> None:
             return await next_handler(**({"zzz": 1} if self.wrong else {}))
 
     with pytest.raises(ChainError, match=r"^Keyed \('second'\)\.on_model_call passed"):
-        await enter(compiled(Keyed("first", False), Keyed("second", True)), "on_model_call", Log())
+        await enter(compile_with(Keyed("first", False), Keyed("second", True)), "on_model_call", Log())
 
 
 async def test_wrong_key_opens_no_stream() -> None:
     agent = Log()
     with pytest.raises(ChainError):
-        await texts(enter(compiled(Misspelt()), "on_reasoning", agent))
+        await read_texts(enter(compile_with(Misspelt()), "on_reasoning", agent))
     assert agent == []
 
 
@@ -273,7 +273,7 @@ async def test_wrong_key_opens_no_stream() -> None:
 
 async def test_positional_dict_error_names_layer_hook_and_remedy(hook: str) -> None:
     with pytest.raises(ChainError) as caught:
-        await reached(hook, Layer(lambda values, go: go(values)))
+        await values_at_core(hook, Layer(lambda values, go: go(values)))
     text = str(caught.value)
     assert text.startswith(f"Layer.{hook} called next_handler() with the positional value {{'a': 1, 'b': 2}}: ")
     assert "next_handler(**input_kwargs)" in text
@@ -290,24 +290,24 @@ class Misuse(MiddlewareBase):
             yield item
 
 
-async def iterated(next_handler: Any) -> Any:
+async def iterate(next_handler: Any) -> Any:
     async for item in next_handler:
         yield item
 
 
-async def awaited(next_handler: Any) -> Any:
+async def await_handler(next_handler: Any) -> Any:
     yield await next_handler
 
 
-async def looped_over(next_handler: Any) -> Any:
+async def loop_over(next_handler: Any) -> Any:
     for item in next_handler:
         yield item
 
 
-@pytest.mark.parametrize("use", [iterated, awaited, looped_over])
+@pytest.mark.parametrize("use", [iterate, await_handler, loop_over])
 async def test_uncalled_next_handler_error_names_layer_and_remedy(use: Any) -> None:
     with pytest.raises(ChainError) as caught:
-        await texts(enter(compiled(Misuse(use)), "on_reasoning", Log()))
+        await read_texts(enter(compile_with(Misuse(use)), "on_reasoning", Log()))
     assert str(caught.value) == (
         "Misuse.on_reasoning did not call next_handler: write "
         "`async for item in next_handler(**input_kwargs): yield item`"
@@ -344,17 +344,17 @@ class IteratesOverACall(MiddlewareBase):
             call.close()
 
 
-async def raised_by(layer: MiddlewareBase, hook: str) -> list[str]:
+async def notes_of_error(layer: MiddlewareBase, hook: str) -> list[str]:
     """Return the notes of the `TypeError` that Python has raised in the layer."""
     with pytest.raises(TypeError) as caught:
-        entered = enter(compiled(layer), hook, Log())
-        await (entered if hook == "on_model_call" else texts(entered))
+        entered = enter(compile_with(layer), hook, Log())
+        await (entered if hook == "on_model_call" else read_texts(entered))
     return list(caught.value.__notes__)
 
 
 @pytest.mark.parametrize("layer", [AwaitsAStream, LoopsOverAStream], ids=lambda layer: layer.__name__)
 async def test_awaited_stream_error_names_layer_hook_and_remedy(layer: Any) -> None:
-    [note] = await raised_by(layer(), "on_reasoning")
+    [note] = await notes_of_error(layer(), "on_reasoning")
     assert note.startswith(f"agentrt: raised by {layer.__name__} in on_reasoning (")
     assert note.endswith("write `async for item in next_handler(**input_kwargs): yield item`")
 
@@ -363,7 +363,7 @@ async def test_awaited_stream_error_names_layer_hook_and_remedy(layer: Any) -> N
     "layer", [AwaitsNoCall, IteratesOverNoCall, IteratesOverACall], ids=lambda layer: layer.__name__
 )
 async def test_iterated_call_error_names_layer_hook_and_remedy(layer: Any) -> None:
-    [note] = await raised_by(layer(), "on_model_call")
+    [note] = await notes_of_error(layer(), "on_model_call")
     assert note.startswith(f"agentrt: raised by {layer.__name__} in on_model_call (")
     assert note.endswith("write `return await next_handler(**input_kwargs)`")
 
@@ -373,7 +373,7 @@ async def test_other_type_error_gets_no_remedy() -> None:
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return "1" + 1
 
-    [note] = await raised_by(Adds(), "on_model_call")
+    [note] = await notes_of_error(Adds(), "on_model_call")
     assert note.endswith(")")
 
 
@@ -385,7 +385,7 @@ async def test_returned_next_handler_is_an_error_with_remedy() -> None:
     with pytest.raises(
         ChainContractError, match=r"^Returns\.on_model_call returned next_handler itself: write `return"
     ):
-        await enter(compiled(Returns()), "on_model_call", Log())
+        await enter(compile_with(Returns()), "on_model_call", Log())
 
 
 async def test_yielded_stream_error_says_how_to_pass_it_on() -> None:
@@ -394,7 +394,7 @@ async def test_yielded_stream_error_says_how_to_pass_it_on() -> None:
             yield next_handler(**input_kwargs)
 
     with pytest.raises(ChainContractError, match="its layers are Yields: a stream is passed on item by item, with"):
-        await texts(enter(compiled(Yields()), "on_reasoning", Log()))
+        await read_texts(enter(compile_with(Yields()), "on_reasoning", Log()))
 
 
 # Wrong values
@@ -424,9 +424,9 @@ class Passes(MiddlewareBase):
     on_model_call = on_check_permission = on_observe = on_print = on_compress_context = _call
 
 
-async def passed(layer: MiddlewareBase, hook: str, *inner: MiddlewareBase) -> Any:
-    entered = enter(compiled(layer, *inner), hook, Log())
-    return await (texts(entered) if hook in STREAMS else entered)
+async def pass_through(layer: MiddlewareBase, hook: str, *inner: MiddlewareBase) -> Any:
+    entered = enter(compile_with(layer, *inner), hook, Log())
+    return await (read_texts(entered) if hook in STREAMS else entered)
 
 
 @pytest.mark.parametrize("how", ["override", "all", "in place"])
@@ -451,7 +451,7 @@ async def test_wrong_type_error_names_layer_hook_key_and_type(
     how: str, hook: str, key: str, value: Any, wanted: str
 ) -> None:
     with pytest.raises(ChainError) as caught:
-        await passed(Passes(how, **{key: value}), hook)
+        await pass_through(Passes(how, **{key: value}), hook)
     text = str(caught.value)
     assert text.startswith(f"Passes.{hook} passed {key}={value!r} to next_handler(), of type {type(value).__name__}: ")
     assert f"{key} must be {wanted}" in text
@@ -459,7 +459,7 @@ async def test_wrong_type_error_names_layer_hook_key_and_type(
 
 async def test_tools_that_are_not_a_list_name_layer_hook_and_key() -> None:
     with pytest.raises(ChainError) as caught:
-        await passed(Passes("override", tools={"name": "add"}), "on_model_call")
+        await pass_through(Passes("override", tools={"name": "add"}), "on_model_call")
     assert str(caught.value) == (
         "Passes.on_model_call passed tools to next_handler() that cannot be used: "
         "tools must be a list of JSON schemas and ToolBase instances, not {'name': 'add'}"
@@ -475,13 +475,13 @@ async def test_wrong_type_is_refused_before_an_inner_layer_sees_it() -> None:
             return await next_handler()
 
     with pytest.raises(ChainError):
-        await passed(Passes("override", messages="hi"), "on_model_call", Sees())
+        await pass_through(Passes("override", messages="hi"), "on_model_call", Sees())
     assert seen == []
 
 
 async def test_wrong_type_is_refused_after_right_ones_have_passed() -> None:
     layer = Passes("override")
-    chains = compiled(layer)
+    chains = compile_with(layer)
     for values in ({}, {"messages": []}, {"tool_choice": ToolChoice("none")}):
         layer.values = values
         await enter(chains, "on_model_call", Log())
@@ -496,7 +496,7 @@ async def test_wrong_value_given_at_entry_is_not_blamed_on_a_layer() -> None:
     async def observe(agent: Log, msg: Any) -> None:
         seen.append(msg)
 
-    await enter(compiled(Passes("all"), on_observe=observe), "on_observe", Log(), msg=1)
+    await enter(compile_with(Passes("all"), on_observe=observe), "on_observe", Log(), msg=1)
     assert seen == [1]
 
 
@@ -515,7 +515,7 @@ async def test_str_mode_becomes_a_tool_choice_for_inner_layers(hook: str, how: s
             seen.append(input_kwargs["tool_choice"])
             return await next_handler()
 
-    await passed(Passes(how, tool_choice="none"), hook, Sees())
+    await pass_through(Passes(how, tool_choice="none"), hook, Sees())
     assert seen == [ToolChoice("none")]
 
 

@@ -8,7 +8,7 @@ import pytest
 from agentrt.chain import Chains
 from agentrt.errors import ChainError
 from agentrt.hooks import MiddlewareBase
-from tests.chain.helpers import Guard, Log, compiled, enter, noted, response, stream_model, text_of, texts
+from tests.chain.helpers import Guard, Log, compile_with, enter, log_scope, read_texts, response, stream_model, text_of
 
 
 class Refuse(Guard):
@@ -17,7 +17,7 @@ class Refuse(Guard):
     refused = False
 
     async def _relay(self, agent: Log, stream: Any) -> Any:
-        with noted(agent, self.name):
+        with log_scope(agent, self.name):
             async for item in stream:
                 if not self.refused:
                     self.refused = True
@@ -32,7 +32,7 @@ class Again(MiddlewareBase):
         return self._go_on(agent, await next_handler(), next_handler)
 
     async def _go_on(self, agent: Log, stream: Any, next_handler: Any) -> Any:
-        with noted(agent, "again"):
+        with log_scope(agent, "again"):
             try:
                 async for item in stream:
                     yield item
@@ -63,8 +63,8 @@ class One(MiddlewareBase):
 
 async def test_next_call_in_mid_stream_closes_streams_further_in() -> None:
     agent = Log()
-    chains = compiled(Guard("1"), Again(), Refuse("2"), Guard("3"), on_model_call=stream_model)
-    assert await texts(await enter(chains, "on_model_call", agent)) == ["a", "b", "c"]
+    chains = compile_with(Guard("1"), Again(), Refuse("2"), Guard("3"), on_model_call=stream_model)
+    assert await read_texts(await enter(chains, "on_model_call", agent)) == ["a", "b", "c"]
     assert agent == [
         *("1 opens", "again opens", "2 opens", "3 opens", "core opens"),
         *("2 closes", "further call", "core closes", "3 closes"),
@@ -75,7 +75,7 @@ async def test_next_call_in_mid_stream_closes_streams_further_in() -> None:
 
 async def test_streams_of_the_next_call_close_before_those_around_them() -> None:
     agent = Log()
-    chains = compiled(Guard("1"), Again(), Refuse("2"), Guard("3"), on_model_call=stream_model)
+    chains = compile_with(Guard("1"), Again(), Refuse("2"), Guard("3"), on_model_call=stream_model)
     stream = await enter(chains, "on_model_call", agent)
     await anext(stream)
     agent.clear()
@@ -84,9 +84,9 @@ async def test_streams_of_the_next_call_close_before_those_around_them() -> None
 
 
 async def test_resource_held_by_a_stream_is_free_for_the_next_call() -> None:
-    chains = compiled(Again(), Refuse("guard"), One(), on_model_call=stream_model)
+    chains = compile_with(Again(), Refuse("guard"), One(), on_model_call=stream_model)
     with anyio.fail_after(5):
-        assert await texts(await enter(chains, "on_model_call", Log())) == ["a", "b", "c"]
+        assert await read_texts(await enter(chains, "on_model_call", Log())) == ["a", "b", "c"]
 
 
 async def test_next_call_closes_the_stream_under_a_layer_that_raised() -> None:
@@ -109,9 +109,9 @@ async def test_next_call_closes_the_stream_under_a_layer_that_raised() -> None:
                 return await next_handler()
 
     agent = Log()
-    chains = compiled(Retry(), RefuseAtOnce(), One(), on_model_call=stream_model)
+    chains = compile_with(Retry(), RefuseAtOnce(), One(), on_model_call=stream_model)
     with anyio.fail_after(5):
-        assert await texts(await enter(chains, "on_model_call", agent)) == ["b", "c"]
+        assert await read_texts(await enter(chains, "on_model_call", agent)) == ["b", "c"]
     assert agent == ["core opens", "core closes"] * 2
 
 
@@ -139,9 +139,9 @@ async def test_next_call_closes_the_stream_in_its_own_task() -> None:
 
         return pieces()
 
-    stream = await enter(compiled(Twice(), on_model_call=core), "on_model_call", Log())
+    stream = await enter(compile_with(Twice(), on_model_call=core), "on_model_call", Log())
     assert tasks == [anyio.get_current_task().id]
-    await texts(stream)
+    await read_texts(stream)
 
 
 async def test_first_of_two_streams_is_closed_when_the_next_is_opened() -> None:
@@ -153,7 +153,10 @@ async def test_first_of_two_streams_is_closed_when_the_next_is_opened() -> None:
             return first
 
     agent = Log()
-    assert await texts(await enter(compiled(KeepFirst(), on_model_call=stream_model), "on_model_call", agent)) == []
+    assert (
+        await read_texts(await enter(compile_with(KeepFirst(), on_model_call=stream_model), "on_model_call", agent))
+        == []
+    )
     assert agent == ["core opens", "core closes"]
 
 
@@ -179,14 +182,14 @@ def reading_in_another_task(agent: Log) -> Chains:
 
     async def waiting(agent: Log, **values: Any) -> Any:
         async def pieces() -> Any:
-            with noted(agent, "core"):
+            with log_scope(agent, "core"):
                 reading.set()
                 await anyio.sleep_forever()
                 yield
 
         return pieces()
 
-    return compiled(Overlap(), Guard("1"), on_model_call=waiting)
+    return compile_with(Overlap(), Guard("1"), on_model_call=waiting)
 
 
 async def test_next_call_raises_while_the_last_stream_is_being_read() -> None:
@@ -219,8 +222,8 @@ async def test_failing_clean_up_raises_from_the_next_call_after_others() -> None
             return await next_handler()
 
     agent = Log()
-    chains = compiled(Twice(), Guard("1"), BadCleanUp("2"), on_model_call=stream_model)
+    chains = compile_with(Twice(), Guard("1"), BadCleanUp("2"), on_model_call=stream_model)
     stream = await enter(chains, "on_model_call", agent)
     assert agent == ["1 opens", "core opens", "core closes", "1 closes"]
     with pytest.raises(LookupError, match="clean-up"):
-        await texts(stream)
+        await read_texts(stream)

@@ -13,14 +13,14 @@ from tests.chain.helpers import (
     Guard,
     Log,
     call_model,
-    compiled,
+    compile_with,
     enter,
     event,
+    log_scope,
     message,
-    noted,
+    read_texts,
     response,
     text_of,
-    texts,
 )
 
 # Zero
@@ -32,7 +32,7 @@ async def test_stream_layer_may_answer_without_the_core() -> None:
             yield message("short")
 
     agent = Log()
-    assert await texts(enter(compiled(Short(), Guard("inner")), "on_reply", agent)) == ["short"]
+    assert await read_texts(enter(compile_with(Short(), Guard("inner")), "on_reply", agent)) == ["short"]
     assert agent == []
 
 
@@ -42,7 +42,7 @@ async def test_call_layer_may_answer_without_the_core() -> None:
             return response("short")
 
     agent = Log()
-    assert text_of(await enter(compiled(Short(), Guard("inner")), "on_model_call", agent)) == "short"
+    assert text_of(await enter(compile_with(Short(), Guard("inner")), "on_model_call", agent)) == "short"
     assert agent == []
 
 
@@ -53,7 +53,7 @@ async def test_stream_that_is_never_read_is_never_started() -> None:
             yield event("own")
 
     agent = Log()
-    assert await texts(enter(compiled(Unread(), Guard("inner")), "on_reasoning", agent)) == ["own"]
+    assert await read_texts(enter(compile_with(Unread(), Guard("inner")), "on_reasoning", agent)) == ["own"]
     assert agent == []
 
 
@@ -76,7 +76,7 @@ async def test_super_passes_a_stream_through(hook: str) -> None:
                 yield item
 
     agent = Log()
-    assert await texts(enter(compiled(Through(), Through()), hook, agent)) == ["a", "b", "c"]
+    assert await read_texts(enter(compile_with(Through(), Through()), hook, agent)) == ["a", "b", "c"]
     assert agent == ["core opens", "core closes"]
 
 
@@ -85,7 +85,7 @@ async def test_super_passes_a_call_through() -> None:
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return await super().on_model_call(agent, input_kwargs, next_handler)
 
-    assert text_of(await enter(compiled(Through(), Through()), "on_model_call", Log())) == "answer"
+    assert text_of(await enter(compile_with(Through(), Through()), "on_model_call", Log())) == "answer"
 
 
 async def test_super_passes_a_prompt_through() -> None:
@@ -93,7 +93,7 @@ async def test_super_passes_a_prompt_through() -> None:
         async def on_system_prompt(self, agent, current_prompt):
             return await super().on_system_prompt(agent, current_prompt) + "!"
 
-    assert await enter(compiled(Through(), Through()), "on_system_prompt", Log()) == "prompt!!"
+    assert await enter(compile_with(Through(), Through()), "on_system_prompt", Log()) == "prompt!!"
 
 
 async def test_super_passes_on_what_was_changed_in_place() -> None:
@@ -105,7 +105,7 @@ async def test_super_passes_on_what_was_changed_in_place() -> None:
     async def call_model(agent: Log, messages: Any, tools: Any, tool_choice: Any, current_model: Any) -> Any:
         return response(messages[0])
 
-    assert text_of(await enter(compiled(Change(), on_model_call=call_model), "on_model_call", Log())) == "another"
+    assert text_of(await enter(compile_with(Change(), on_model_call=call_model), "on_model_call", Log())) == "another"
 
 
 # Many
@@ -144,7 +144,7 @@ class Flaky:
 
     async def reason(self, agent: Log, tool_choice: Any) -> Any:
         self.calls += 1
-        with noted(agent, f"core {self.calls}"):
+        with log_scope(agent, f"core {self.calls}"):
             yield event("a")
             if self.calls <= self.failures:
                 raise ConnectionError
@@ -159,8 +159,8 @@ class Flaky:
 
 async def test_a_stream_may_be_tried_again() -> None:
     agent = Log()
-    chains = compiled(Retry(), Guard("inner"), on_reasoning=Flaky(1).reason)
-    assert await texts(enter(chains, "on_reasoning", agent)) == ["a", "a", "b"]
+    chains = compile_with(Retry(), Guard("inner"), on_reasoning=Flaky(1).reason)
+    assert await read_texts(enter(chains, "on_reasoning", agent)) == ["a", "a", "b"]
     assert agent == [
         *("inner opens", "core 1 opens", "core 1 closes", "inner closes"),
         *("inner opens", "core 2 opens", "core 2 closes", "inner closes"),
@@ -170,19 +170,19 @@ async def test_a_stream_may_be_tried_again() -> None:
 async def test_the_last_error_of_a_retried_stream_leaves() -> None:
     flaky = Flaky(9)
     with pytest.raises(ConnectionError):
-        await texts(enter(compiled(Retry(), on_reasoning=flaky.reason), "on_reasoning", Log()))
+        await read_texts(enter(compile_with(Retry(), on_reasoning=flaky.reason), "on_reasoning", Log()))
     assert flaky.calls == 3
 
 
 async def test_a_call_may_be_tried_again() -> None:
-    chains = compiled(Retry(), Guard("inner"), on_model_call=Flaky(2).call_model)
+    chains = compile_with(Retry(), Guard("inner"), on_model_call=Flaky(2).call_model)
     assert text_of(await enter(chains, "on_model_call", Log())) == "answer 3"
 
 
 async def test_retries_multiply() -> None:
     flaky = Flaky(99)
     with pytest.raises(ConnectionError):
-        await enter(compiled(Retry(), Retry(), on_model_call=flaky.call_model), "on_model_call", Log())
+        await enter(compile_with(Retry(), Retry(), on_model_call=flaky.call_model), "on_model_call", Log())
     assert flaky.calls == 9
 
 
@@ -199,7 +199,7 @@ async def test_a_call_may_be_made_again_with_another_value() -> None:
             raise ConnectionError
         return response("from the fallback")
 
-    chains = compiled(Fallback(), on_model_call=call_model)
+    chains = compile_with(Fallback(), on_model_call=call_model)
     assert text_of(await enter(chains, "on_model_call", Log())) == "from the fallback"
 
 
@@ -210,7 +210,7 @@ async def test_a_stream_may_be_read_again_after_its_end() -> None:
                 async for item in next_handler():
                     yield item
 
-    assert await texts(enter(compiled(Twice(), Twice()), "on_reasoning", Log())) == ["a", "b", "c"] * 4
+    assert await read_texts(enter(compile_with(Twice(), Twice()), "on_reasoning", Log())) == ["a", "b", "c"] * 4
 
 
 class Restart(MiddlewareBase):
@@ -228,8 +228,8 @@ class Restart(MiddlewareBase):
 
 async def test_next_call_closes_the_suspended_stream_innermost_first() -> None:
     agent = Log()
-    chains = compiled(Guard("1"), Restart(), Guard("2"), Guard("3"))
-    assert await texts(enter(chains, "on_reasoning", agent)) == ["a", "a", "a", "b", "c"]
+    chains = compile_with(Guard("1"), Restart(), Guard("2"), Guard("3"))
+    assert await read_texts(enter(chains, "on_reasoning", agent)) == ["a", "a", "a", "b", "c"]
     opening, closing = ["2 opens", "3 opens", "core opens"], ["core closes", "3 closes", "2 closes"]
     assert agent == [
         "1 opens",
@@ -246,7 +246,7 @@ async def test_next_call_closes_the_suspended_stream_innermost_first() -> None:
 
 async def test_restarts_may_be_nested() -> None:
     agent = Log()
-    assert await texts(enter(compiled(Restart(), Restart()), "on_reasoning", agent)) == ["a", "a", *"aaabc"]
+    assert await read_texts(enter(compile_with(Restart(), Restart()), "on_reasoning", agent)) == ["a", "a", *"aaabc"]
     opened = [line for line in agent if line != "last"]
     assert opened == ["core opens", "core closes"] * 5
 
@@ -276,7 +276,7 @@ async def test_next_call_raises_while_the_earlier_stream_runs() -> None:
         yield
 
     agent = Log()
-    assert await texts(enter(compiled(Overlap(), on_reasoning=waiting), "on_reasoning", agent)) == ["done"]
+    assert await read_texts(enter(compile_with(Overlap(), on_reasoning=waiting), "on_reasoning", agent)) == ["done"]
     assert agent == [
         "Overlap.on_reasoning called next_handler() while the stream of its last call is running: "
         "finish or close that stream first"
@@ -302,13 +302,13 @@ async def test_reading_two_streams_of_one_layer_side_by_side_raises() -> None:
             yield event("done")
 
     async def waiting(agent: Log, tool_choice: Any) -> Any:
-        with noted(agent, "core"):
+        with log_scope(agent, "core"):
             reading.set()
             await anyio.sleep_forever()
             yield
 
     agent = Log()
-    assert await texts(enter(compiled(SideBySide(), on_reasoning=waiting), "on_reasoning", agent)) == ["done"]
+    assert await read_texts(enter(compile_with(SideBySide(), on_reasoning=waiting), "on_reasoning", agent)) == ["done"]
     assert agent == ["core opens", "core closes"]
 
 
@@ -321,7 +321,7 @@ async def test_only_the_last_of_several_streams_need_be_read() -> None:
                 yield item
 
     agent = Log()
-    assert await texts(enter(compiled(Wasteful()), "on_reasoning", agent)) == ["a", "b", "c"]
+    assert await read_texts(enter(compile_with(Wasteful()), "on_reasoning", agent)) == ["a", "b", "c"]
     assert agent == ["core opens", "core closes"]
 
 
@@ -333,7 +333,7 @@ async def test_streams_may_be_opened_first_and_read_in_turn() -> None:
                     yield item
 
     agent = Log()
-    assert await texts(enter(compiled(Ahead()), "on_reasoning", agent)) == ["a", "b", "c"] * 3
+    assert await read_texts(enter(compile_with(Ahead()), "on_reasoning", agent)) == ["a", "b", "c"] * 3
     assert agent == ["core opens", "core closes"] * 3
 
 
@@ -359,7 +359,7 @@ async def test_two_calls_at_once_raise() -> None:
         return response("slow")
 
     agent = Log()
-    await enter(compiled(Both(), on_model_call=slow), "on_model_call", agent)
+    await enter(compile_with(Both(), on_model_call=slow), "on_model_call", agent)
     assert agent == [
         "Both.on_model_call called next_handler() while its last call is running: await that one first",
         "slow",
@@ -378,4 +378,4 @@ async def test_a_call_may_be_made_again_after_one_that_was_cancelled() -> None:
         await anyio.lowlevel.checkpoint()
         return await call_model(agent, **values)
 
-    assert text_of(await enter(compiled(Impatient(), on_model_call=slow), "on_model_call", Log())) == "answer"
+    assert text_of(await enter(compile_with(Impatient(), on_model_call=slow), "on_model_call", Log())) == "answer"

@@ -12,7 +12,7 @@ import pytest
 from agentrt.chain import Chains
 from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
-from tests.chain.helpers import STREAMS, Guard, Log, compiled, enter, event, noted, text_of, texts
+from tests.chain.helpers import STREAMS, Guard, Log, compile_with, enter, event, log_scope, read_texts, text_of
 
 OPENED = ["1 opens", "2 opens", "3 opens", "core opens"]
 CLOSED = ["core closes", "3 closes", "2 closes", "1 closes"]
@@ -20,7 +20,7 @@ on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 def three(**cores: Any) -> Chains:
-    return compiled(Guard("1"), Guard("2"), Guard("3"), **cores)
+    return compile_with(Guard("1"), Guard("2"), Guard("3"), **cores)
 
 
 # The consumer leaves
@@ -38,7 +38,7 @@ async def test_closing_the_chain_closes_streams_innermost_first(hook: str) -> No
 
 async def test_reading_to_the_end_closes_everything() -> None:
     agent = Log()
-    await texts(enter(three(), "on_reasoning", agent))
+    await read_texts(enter(three(), "on_reasoning", agent))
     assert agent == OPENED + CLOSED
 
 
@@ -68,7 +68,7 @@ async def test_everything_is_closed_in_the_task_that_closes() -> None:
             finally:
                 tasks.append(anyio.get_current_task().id)
 
-    stream = enter(compiled(Where(), Where()), "on_reasoning", Log())
+    stream = enter(compile_with(Where(), Where()), "on_reasoning", Log())
 
     async def read_one() -> None:
         await anext(stream)
@@ -122,7 +122,7 @@ class Waiting:
         self.waits = anyio.Event()
 
     async def reason(self, agent: Log, tool_choice: Any) -> Any:
-        with noted(agent, "core"):
+        with log_scope(agent, "core"):
             yield event("a")
             self.waits.set()
             await anyio.sleep_forever()
@@ -134,7 +134,7 @@ async def test_cancelled_scope_closes_everything_and_is_not_swallowed() -> None:
     async def consume() -> None:
         with anyio.CancelScope() as scope:
             scopes.append(scope)
-            await texts(enter(three(on_reasoning=core.reason), "on_reasoning", agent))
+            await read_texts(enter(three(on_reasoning=core.reason), "on_reasoning", agent))
         assert scope.cancelled_caught
         assert agent == OPENED + CLOSED
 
@@ -148,7 +148,7 @@ async def test_cancelled_scope_closes_everything_and_is_not_swallowed() -> None:
 @on_asyncio
 async def test_native_cancellation_closes_everything_and_goes_through(anyio_backend: str) -> None:
     agent, core = Log(), Waiting()
-    task = asyncio.create_task(texts(enter(three(on_reasoning=core.reason), "on_reasoning", agent)))
+    task = asyncio.create_task(read_texts(enter(three(on_reasoning=core.reason), "on_reasoning", agent)))
     await core.waits.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -159,7 +159,7 @@ async def test_native_cancellation_closes_everything_and_goes_through(anyio_back
 async def test_stream_abandoned_before_a_cancellation_is_closed() -> None:
     class LeaveAndWait(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
-            with noted(agent, "leaver"):
+            with log_scope(agent, "leaver"):
                 async for _ in next_handler():
                     break
                 agent.scope.cancel()
@@ -168,7 +168,7 @@ async def test_stream_abandoned_before_a_cancellation_is_closed() -> None:
 
     agent = Log()
     with anyio.CancelScope() as agent.scope:
-        await texts(enter(compiled(Guard("1"), LeaveAndWait(), Guard("2")), "on_reasoning", agent))
+        await read_texts(enter(compile_with(Guard("1"), LeaveAndWait(), Guard("2")), "on_reasoning", agent))
     assert sorted(agent[4:]) == ["1 closes", "2 closes", "core closes", "leaver closes"]
 
 
@@ -176,19 +176,19 @@ async def test_stream_abandoned_before_a_cancellation_is_closed() -> None:
 
 
 async def before(agent: Log, tool_choice: Any) -> Any:
-    with noted(agent, "core"):
+    with log_scope(agent, "core"):
         raise LookupError
     yield
 
 
 async def mid(agent: Log, tool_choice: Any) -> Any:
-    with noted(agent, "core"):
+    with log_scope(agent, "core"):
         yield event("a")
         raise LookupError
 
 
 async def after(agent: Log, tool_choice: Any) -> Any:
-    with noted(agent, "core"):
+    with log_scope(agent, "core"):
         yield event("a")
     raise LookupError
 
@@ -197,20 +197,20 @@ async def after(agent: Log, tool_choice: Any) -> Any:
 async def test_an_error_in_the_core_closes_everything(core: Any) -> None:
     agent = Log()
     with pytest.raises(LookupError):
-        await texts(enter(three(on_reasoning=core), "on_reasoning", agent))
+        await read_texts(enter(three(on_reasoning=core), "on_reasoning", agent))
     assert agent == OPENED + CLOSED
 
 
 class RaiseBefore(MiddlewareBase):
     async def on_reasoning(self, agent, input_kwargs, next_handler):
-        with noted(agent, "2"):
+        with log_scope(agent, "2"):
             raise LookupError
         yield
 
 
 class RaiseMid(MiddlewareBase):
     async def on_reasoning(self, agent, input_kwargs, next_handler):
-        with noted(agent, "2"):
+        with log_scope(agent, "2"):
             async for item in next_handler():
                 yield item
                 raise LookupError
@@ -218,7 +218,7 @@ class RaiseMid(MiddlewareBase):
 
 class RaiseAfter(MiddlewareBase):
     async def on_reasoning(self, agent, input_kwargs, next_handler):
-        with noted(agent, "2"):
+        with log_scope(agent, "2"):
             async for item in next_handler():
                 yield item
             raise LookupError
@@ -227,14 +227,14 @@ class RaiseAfter(MiddlewareBase):
 async def test_an_error_in_a_layer_before_its_call_closes_everything() -> None:
     agent = Log()
     with pytest.raises(LookupError):
-        await texts(enter(compiled(Guard("1"), RaiseBefore(), Guard("3")), "on_reasoning", agent))
+        await read_texts(enter(compile_with(Guard("1"), RaiseBefore(), Guard("3")), "on_reasoning", agent))
     assert agent == ["1 opens", "2 opens", "2 closes", "1 closes"]
 
 
 async def test_an_error_in_a_layer_between_two_items_closes_everything() -> None:
     agent = Log()
     with pytest.raises(LookupError):
-        await texts(enter(compiled(Guard("1"), RaiseMid(), Guard("3")), "on_reasoning", agent))
+        await read_texts(enter(compile_with(Guard("1"), RaiseMid(), Guard("3")), "on_reasoning", agent))
     assert sorted(agent[4:]) == sorted(CLOSED)
     assert agent.index("core closes") < agent.index("3 closes")
 
@@ -242,19 +242,19 @@ async def test_an_error_in_a_layer_between_two_items_closes_everything() -> None
 async def test_error_in_a_layer_after_the_last_item_closes_everything() -> None:
     agent = Log()
     with pytest.raises(LookupError):
-        await texts(enter(compiled(Guard("1"), RaiseAfter(), Guard("3")), "on_reasoning", agent))
+        await read_texts(enter(compile_with(Guard("1"), RaiseAfter(), Guard("3")), "on_reasoning", agent))
     assert agent[4:] == ["core closes", "3 closes", "2 closes", "1 closes"]
 
 
 async def test_wrong_item_closes_everything() -> None:
     async def wrong(agent: Log, tool_choice: Any) -> Any:
-        with noted(agent, "core"):
+        with log_scope(agent, "core"):
             yield 1
             yield 2
 
     agent = Log()
     with pytest.raises(ChainContractError):
-        await texts(enter(three(on_reasoning=wrong), "on_reasoning", agent))
+        await read_texts(enter(three(on_reasoning=wrong), "on_reasoning", agent))
     assert agent == OPENED + CLOSED
 
 
@@ -265,7 +265,7 @@ class Leave(MiddlewareBase):
     """Passes on one item and stops, without closing what it was reading."""
 
     async def on_reasoning(self, agent, input_kwargs, next_handler):
-        with noted(agent, "leaver"):
+        with log_scope(agent, "leaver"):
             async for item in next_handler():
                 yield item
                 return
@@ -281,14 +281,14 @@ class More(MiddlewareBase):
         yield event("y")
 
 
-async def consumed(agent: Log, *middlewares: MiddlewareBase) -> Log:
-    async for item in enter(compiled(*middlewares), "on_reasoning", agent):
+async def consume(agent: Log, *middlewares: MiddlewareBase) -> Log:
+    async for item in enter(compile_with(*middlewares), "on_reasoning", agent):
         agent.append(f"consumer gets {text_of(item)}")
     return agent
 
 
 async def test_abandoned_stream_closes_before_the_next_item_leaves() -> None:
-    agent = await consumed(Log(), More(), Leave(), Guard("1"), Guard("2"))
+    agent = await consume(Log(), More(), Leave(), Guard("1"), Guard("2"))
     assert agent == [
         *("leaver opens", "1 opens", "2 opens", "core opens", "consumer gets a", "leaver closes"),
         *("core closes", "2 closes", "1 closes", "consumer gets x", "consumer gets y"),
@@ -296,7 +296,7 @@ async def test_abandoned_stream_closes_before_the_next_item_leaves() -> None:
 
 
 async def test_stream_abandoned_by_outermost_closes_before_the_end() -> None:
-    agent = await consumed(Log(), Leave(), Guard("1"))
+    agent = await consume(Log(), Leave(), Guard("1"))
     assert agent[-3:] == ["leaver closes", "core closes", "1 closes"]
 
 
@@ -307,13 +307,13 @@ async def test_abandoned_stream_closes_before_an_outer_layer_reopens() -> None:
                 async for item in next_handler():
                     yield item
 
-    agent = await consumed(Log(), Again(), Leave(), Guard("1"))
+    agent = await consume(Log(), Again(), Leave(), Guard("1"))
     one = ["leaver opens", "1 opens", "core opens", "consumer gets a", "leaver closes", "core closes", "1 closes"]
     assert agent == one * 2
 
 
 async def test_streams_abandoned_by_several_layers_close_together() -> None:
-    agent = await consumed(Log(), More(), Leave(), Guard("1"), Leave(), Guard("2"))
+    agent = await consume(Log(), More(), Leave(), Guard("1"), Leave(), Guard("2"))
     gone = agent.index("consumer gets x")
     assert sorted(agent[agent.index("consumer gets a") + 1 : gone]) == sorted(
         ["leaver closes", "leaver closes", "1 closes", "2 closes", "core closes"]
@@ -328,7 +328,7 @@ async def test_stream_abandoned_after_a_retry_is_closed() -> None:
                     yield item
                     break
 
-    agent = await consumed(Log(), More(), LeaveTheSecond(), Guard("1"))
+    agent = await consume(Log(), More(), LeaveTheSecond(), Guard("1"))
     one = ["1 opens", "core opens", "consumer gets a", "core closes", "1 closes"]
     assert agent == [*one, *one, "consumer gets x", "consumer gets y"]
 
@@ -341,7 +341,7 @@ async def test_layer_that_still_yields_keeps_its_inner_stream_open() -> None:
                 break
             yield event("own")
 
-    agent = await consumed(Log(), More(), Linger())
+    agent = await consume(Log(), More(), Linger())
     assert agent.index("consumer gets own") < agent.index("core closes") < agent.index("consumer gets x")
 
 
@@ -364,7 +364,7 @@ async def test_stream_of_a_failed_layer_closes_before_a_substitute() -> None:
             if failed:
                 yield event("instead")
 
-    agent = await consumed(Log(), Substitute(), Failing(), Guard("1"))
+    agent = await consume(Log(), Substitute(), Failing(), Guard("1"))
     assert agent[-3:] == ["core closes", "1 closes", "consumer gets instead"]
 
 
@@ -380,7 +380,7 @@ async def test_stream_of_a_failed_layer_closes_once_error_is_handled() -> None:
                 yield event("instead")
             yield event("more")
 
-    agent = await consumed(Log(), Substitute(), Failing(), Guard("1"))
+    agent = await consume(Log(), Substitute(), Failing(), Guard("1"))
     assert agent[-4:] == ["consumer gets instead", "core closes", "1 closes", "consumer gets more"]
 
 
@@ -392,7 +392,7 @@ async def test_stream_closes_at_the_end_if_next_handler_is_still_held() -> None:
                 yield item
                 return
 
-    agent = await consumed(Log(), More(), Keep(), Guard("1"))
+    agent = await consume(Log(), More(), Keep(), Guard("1"))
     assert agent[-2:] == ["core closes", "1 closes"]
 
 
@@ -424,7 +424,7 @@ class CleanUpFails(MiddlewareBase):
 
 async def test_failing_clean_up_is_raised_after_the_others_are_closed() -> None:
     agent = Log()
-    stream = enter(compiled(Guard("1"), BadCleanUp(), Guard("2")), "on_reasoning", agent)
+    stream = enter(compile_with(Guard("1"), BadCleanUp(), Guard("2")), "on_reasoning", agent)
     await anext(stream)
     with pytest.raises(ValueError, match="clean-up"):
         await stream.aclose()
@@ -440,7 +440,7 @@ async def test_innermost_of_several_failing_clean_ups_is_raised() -> None:
             finally:
                 raise LookupError("outer clean-up")
 
-    stream = enter(compiled(Worse(), BadCleanUp()), "on_reasoning", Log())
+    stream = enter(compile_with(Worse(), BadCleanUp()), "on_reasoning", Log())
     await anext(stream)
     with pytest.raises(ValueError, match="clean-up"):
         await stream.aclose()
@@ -460,7 +460,7 @@ async def test_failing_clean_up_does_not_hide_an_earlier_error(
 ) -> None:
     agent = Log()
     with caplog.at_level(logging.ERROR, "agentrt"), pytest.raises(LookupError, match="original"):
-        await texts(enter(compiled(Guard("1"), FailFirst(), BadCleanUp(), Guard("2")), "on_reasoning", agent))
+        await read_texts(enter(compile_with(Guard("1"), FailFirst(), BadCleanUp(), Guard("2")), "on_reasoning", agent))
     assert agent[-4:] == ["1 closes", "core closes", "2 closes", "bad closes"]
     [record] = caplog.records
     first, *_, last = record.getMessage().splitlines()
@@ -478,7 +478,7 @@ async def test_failing_clean_up_does_not_hide_a_cancellation() -> None:
 
     agent = Log()
     with anyio.CancelScope() as agent.scope:
-        await texts(enter(compiled(Stop(), CleanUpFails()), "on_reasoning", agent))
+        await read_texts(enter(compile_with(Stop(), CleanUpFails()), "on_reasoning", agent))
     assert agent.scope.cancelled_caught
 
 
@@ -496,7 +496,7 @@ async def test_failed_clean_up_does_not_hide_a_later_cancellation(anyio_backend:
                 await anyio.sleep_forever()
 
     async def open_and_close() -> None:
-        stream = enter(compiled(SlowCleanUp(), CleanUpFails()), "on_reasoning", Log())
+        stream = enter(compile_with(SlowCleanUp(), CleanUpFails()), "on_reasoning", Log())
         await anext(stream)
         await stream.aclose()
 
@@ -519,7 +519,9 @@ async def test_cancelled_clean_up_does_not_prevent_the_others() -> None:
 
     agent = Log()
     with anyio.CancelScope() as scope:
-        async with aclosing(enter(compiled(Guard("1"), SlowCleanUp(), Guard("2")), "on_reasoning", agent)) as stream:
+        async with aclosing(
+            enter(compile_with(Guard("1"), SlowCleanUp(), Guard("2")), "on_reasoning", agent)
+        ) as stream:
             await anext(stream)
             scope.cancel()
     assert agent[-3:] == ["core closes", "2 closes", "1 closes"]
@@ -541,7 +543,7 @@ async def test_core_that_is_not_a_generator_needs_no_aclose() -> None:
             return event(self.left.pop())
 
     agent = Log()
-    assert await texts(enter(compiled(Guard("1"), on_reasoning=Plain), "on_reasoning", agent)) == ["a", "b"]
+    assert await read_texts(enter(compile_with(Guard("1"), on_reasoning=Plain), "on_reasoning", agent)) == ["a", "b"]
     assert agent == ["1 opens", "1 closes"]
 
 
@@ -560,7 +562,7 @@ async def test_core_that_is_not_a_generator_is_closed_by_its_aclose() -> None:
             self.agent.append("source closes")
 
     agent = Log()
-    stream = enter(compiled(Guard("1"), on_reasoning=Source), "on_reasoning", agent)
+    stream = enter(compile_with(Guard("1"), on_reasoning=Source), "on_reasoning", agent)
     await anext(stream)
     await stream.aclose()
     assert agent == ["1 opens", "source closes", "1 closes"]
@@ -586,7 +588,7 @@ class OpensAgain(MiddlewareBase):
 
 async def test_stream_opened_in_a_clean_up_closes_before_outer_ones() -> None:
     agent = Log()
-    stream = enter(compiled(Guard("1"), OpensAgain("2"), Guard("3")), "on_reasoning", agent)
+    stream = enter(compile_with(Guard("1"), OpensAgain("2"), Guard("3")), "on_reasoning", agent)
     await anext(stream)
     del agent[:]
     await stream.aclose()
@@ -605,7 +607,7 @@ async def test_stream_opened_in_clean_up_of_a_first_call_is_closed() -> None:
                 await anext(next_handler())
 
     agent = Log()
-    stream = enter(compiled(AsksAtTheEnd(), Guard("1")), "on_reasoning", agent)
+    stream = enter(compile_with(AsksAtTheEnd(), Guard("1")), "on_reasoning", agent)
     await anext(stream)
     await stream.aclose()
     assert agent == ["1 opens", "core opens", "core closes", "1 closes"]
@@ -613,7 +615,7 @@ async def test_stream_opened_in_clean_up_of_a_first_call_is_closed() -> None:
 
 async def test_streams_opened_in_nested_clean_ups_are_closed() -> None:
     agent = Log()
-    stream = enter(compiled(OpensAgain("1"), OpensAgain("2")), "on_reasoning", agent)
+    stream = enter(compile_with(OpensAgain("1"), OpensAgain("2")), "on_reasoning", agent)
     await anext(stream)
     await stream.aclose()
     assert agent.count("core opens") == agent.count("core closes") == 4
@@ -622,13 +624,13 @@ async def test_streams_opened_in_nested_clean_ups_are_closed() -> None:
 @pytest.mark.parametrize("leave", ["error", "end"])
 async def test_stream_opened_in_a_clean_up_closes_however_chain_ends(leave: str) -> None:
     async def core(agent: Log, tool_choice: Any) -> Any:
-        with noted(agent, "core"):
+        with log_scope(agent, "core"):
             yield event("a")
             if leave == "error" and agent.count("core opens") == 1:
                 raise LookupError
 
     agent = Log()
-    stream = texts(enter(compiled(OpensAgain("1"), on_reasoning=core), "on_reasoning", agent))
+    stream = read_texts(enter(compile_with(OpensAgain("1"), on_reasoning=core), "on_reasoning", agent))
     if leave == "error":
         with pytest.raises(LookupError):
             await stream
@@ -638,7 +640,7 @@ async def test_stream_opened_in_a_clean_up_closes_however_chain_ends(leave: str)
 
 
 async def test_stream_opened_in_a_clean_up_closes_before_the_next_item() -> None:
-    agent = await consumed(Log(), More(), Leave(), OpensAgain("1"), Guard("2"))
+    agent = await consume(Log(), More(), Leave(), OpensAgain("1"), Guard("2"))
     assert agent.count("core opens") == agent.count("core closes") == 2
     assert agent.index("consumer gets x") == len(agent) - 2
 
@@ -653,7 +655,7 @@ async def test_stream_opened_in_a_clean_up_closes_before_the_next_call() -> None
             async for item in next_handler():
                 yield item
 
-    agent = await consumed(Log(), Twice(), OpensAgain("1"))
+    agent = await consume(Log(), Twice(), OpensAgain("1"))
     first = [
         "core opens",
         "consumer gets a",
@@ -675,7 +677,7 @@ async def test_ended_chain_refuses_to_open_anything() -> None:
             kept.append(next_handler)
             yield event("own")
 
-    agent = await consumed(Log(), Keep(), Guard("1"))
+    agent = await consume(Log(), Keep(), Guard("1"))
     with pytest.raises(ChainError, match=r"^Keep\.on_reasoning called next_handler\(\) after its chain had ended"):
         kept.pop()()
     assert agent == ["consumer gets own"]

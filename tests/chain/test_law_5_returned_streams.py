@@ -11,7 +11,7 @@ from agentrt.chain import Chains
 from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
 from agentrt.types import ChatResponse
-from tests.chain.helpers import Guard, Log, compiled, enter, noted, response, stream_model, text_of, texts
+from tests.chain.helpers import Guard, Log, compile_with, enter, log_scope, read_texts, response, stream_model, text_of
 
 OPENED = ["1 opens", "2 opens", "core opens"]
 CLOSED = ["core closes", "2 closes", "1 closes"]
@@ -63,7 +63,7 @@ async def source(agent: Log, **values: Any) -> Any:
 
 
 def two(core: Any = stream_model) -> Chains:
-    return compiled(Guard("1"), Guard("2"), on_model_call=core)
+    return compile_with(Guard("1"), Guard("2"), on_model_call=core)
 
 
 # The consumer leaves
@@ -72,7 +72,7 @@ def two(core: Any = stream_model) -> Chains:
 async def test_reading_a_returned_stream_to_the_end_closes_everything() -> None:
     agent = Log()
     stream = await enter(two(), "on_model_call", agent)
-    assert await texts(stream) == ["a", "b", "c"]
+    assert await read_texts(stream) == ["a", "b", "c"]
     assert agent == OPENED + CLOSED
 
 
@@ -96,14 +96,14 @@ async def test_closing_after_leaving_a_loop_closes_every_wrapper() -> None:
 
 async def test_closing_a_stream_that_never_started_closes_wrappers() -> None:
     agent = Log()
-    stream = await enter(compiled(Wrap("1"), Wrap("2"), on_model_call=source), "on_model_call", agent)
+    stream = await enter(compile_with(Wrap("1"), Wrap("2"), on_model_call=source), "on_model_call", agent)
     await stream.aclose()
     assert agent == CLOSED
 
 
 async def test_closing_a_returned_stream_twice_closes_once() -> None:
     agent = Log()
-    stream = await enter(compiled(Wrap("1"), on_model_call=source), "on_model_call", agent)
+    stream = await enter(compile_with(Wrap("1"), on_model_call=source), "on_model_call", agent)
     await anext(stream)
     await stream.aclose()
     await stream.aclose()
@@ -116,7 +116,7 @@ async def test_stream_that_layers_only_pass_on_is_closed_once() -> None:
             return await next_handler()
 
     agent = Log()
-    stream = await enter(compiled(Through(), Through(), on_model_call=source), "on_model_call", agent)
+    stream = await enter(compile_with(Through(), Through(), on_model_call=source), "on_model_call", agent)
     await stream.aclose()
     assert agent == ["core closes"]
 
@@ -135,7 +135,7 @@ async def test_returned_stream_is_closed_in_the_task_that_closes() -> None:
             finally:
                 tasks.append(anyio.get_current_task().id)
 
-    stream = await enter(compiled(Where(), on_model_call=stream_model), "on_model_call", Log())
+    stream = await enter(compile_with(Where(), on_model_call=stream_model), "on_model_call", Log())
 
     async def read_one() -> None:
         await anext(stream)
@@ -160,7 +160,7 @@ async def test_a_cancelled_body_of_the_consumer_closes_everything() -> None:
 async def test_scope_cancelled_while_a_piece_is_awaited_closes_all() -> None:
     async def core(agent: Log, **values: Any) -> Any:
         async def pieces() -> Any:
-            with noted(agent, "core"):
+            with log_scope(agent, "core"):
                 yield response("a", is_last=False)
                 agent.scope.cancel()
                 await anyio.sleep_forever()
@@ -169,7 +169,7 @@ async def test_scope_cancelled_while_a_piece_is_awaited_closes_all() -> None:
 
     agent = Log()
     with anyio.CancelScope() as agent.scope:
-        await texts(await enter(two(core), "on_model_call", agent))
+        await read_texts(await enter(two(core), "on_model_call", agent))
     assert agent.scope.cancelled_caught
     assert agent == OPENED + CLOSED
 
@@ -180,7 +180,7 @@ async def test_native_cancellation_while_a_piece_is_awaited_closes_all(anyio_bac
 
     async def core(agent: Log, **values: Any) -> Any:
         async def pieces() -> Any:
-            with noted(agent, "core"):
+            with log_scope(agent, "core"):
                 yield response("a", is_last=False)
                 waits.set()
                 await anyio.sleep_forever()
@@ -188,7 +188,7 @@ async def test_native_cancellation_while_a_piece_is_awaited_closes_all(anyio_bac
         return pieces()
 
     async def consume() -> None:
-        await texts(await enter(two(core), "on_model_call", agent))
+        await read_texts(await enter(two(core), "on_model_call", agent))
 
     agent = Log()
     task = asyncio.create_task(consume())
@@ -207,16 +207,16 @@ async def test_error_in_mid_stream_closes_everything() -> None:
         return Source(agent, "core", ConnectionError("cut"))
 
     agent = Log()
-    stream = await enter(compiled(Wrap("1"), Wrap("2"), on_model_call=broken), "on_model_call", agent)
+    stream = await enter(compile_with(Wrap("1"), Wrap("2"), on_model_call=broken), "on_model_call", agent)
     with pytest.raises(ConnectionError, match="cut"):
-        await texts(stream)
+        await read_texts(stream)
     assert agent == CLOSED
 
 
 async def test_a_piece_of_the_wrong_type_closes_everything() -> None:
     async def wrong(agent: Log, **values: Any) -> Any:
         async def pieces() -> Any:
-            with noted(agent, "core"):
+            with log_scope(agent, "core"):
                 yield "text"
                 yield "text"
 
@@ -224,7 +224,7 @@ async def test_a_piece_of_the_wrong_type_closes_everything() -> None:
 
     agent = Log()
     with pytest.raises(ChainContractError, match="on_model_call passes on ChatResponse, but 'text' came out of it"):
-        await texts(await enter(two(wrong), "on_model_call", agent))
+        await read_texts(await enter(two(wrong), "on_model_call", agent))
     assert agent == OPENED + CLOSED
 
 
@@ -236,7 +236,7 @@ async def test_layer_that_raises_after_getting_a_stream_closes_it() -> None:
 
     agent = Log()
     with pytest.raises(LookupError):
-        await enter(compiled(Wrap("1"), Raise(), Wrap("2"), on_model_call=source), "on_model_call", agent)
+        await enter(compile_with(Wrap("1"), Raise(), Wrap("2"), on_model_call=source), "on_model_call", agent)
     assert agent == ["core closes", "2 closes"]
 
 
@@ -249,7 +249,7 @@ async def test_layer_cancelled_after_getting_a_stream_leaves_none_open() -> None
 
     agent = Log()
     with anyio.CancelScope() as agent.scope:
-        await enter(compiled(Wait(), Wrap("2"), on_model_call=source), "on_model_call", agent)
+        await enter(compile_with(Wait(), Wrap("2"), on_model_call=source), "on_model_call", agent)
     assert agent.scope.cancelled_caught
     assert agent == ["core closes", "2 closes"]
 
@@ -267,7 +267,7 @@ class WrapBadly(MiddlewareBase):
 
 async def test_failing_clean_up_is_raised_after_the_others_are_closed() -> None:
     agent = Log()
-    stream = await enter(compiled(Wrap("1"), WrapBadly(), on_model_call=source), "on_model_call", agent)
+    stream = await enter(compile_with(Wrap("1"), WrapBadly(), on_model_call=source), "on_model_call", agent)
     await anext(stream)
     with pytest.raises(ValueError, match="clean-up"):
         await stream.aclose()
@@ -281,9 +281,9 @@ async def test_failing_clean_up_does_not_hide_an_earlier_error(
         return Source(agent, "core", ConnectionError("cut"))
 
     agent = Log()
-    stream = await enter(compiled(Wrap("1"), WrapBadly(), on_model_call=broken), "on_model_call", agent)
+    stream = await enter(compile_with(Wrap("1"), WrapBadly(), on_model_call=broken), "on_model_call", agent)
     with pytest.raises(ConnectionError, match="cut"):
-        await texts(stream)
+        await read_texts(stream)
     assert agent == ["core closes", "bad closes", "1 closes"]
     [record] = caplog.records
     assert "clean-up failed while 'ConnectionError' was on its way" in record.getMessage()
@@ -298,7 +298,7 @@ async def test_failing_clean_up_does_not_hide_a_cancellation(caplog: pytest.LogC
 
     agent = Log()
     with anyio.CancelScope() as agent.scope:
-        await enter(compiled(Wait(), WrapBadly(), on_model_call=source), "on_model_call", agent)
+        await enter(compile_with(Wait(), WrapBadly(), on_model_call=source), "on_model_call", agent)
     assert agent.scope.cancelled_caught
     assert agent == ["core closes", "bad closes"]
     assert len(caplog.records) == 1
@@ -310,10 +310,10 @@ async def test_failing_clean_up_does_not_hide_a_cancellation(caplog: pytest.LogC
 async def test_layer_may_drain_a_stream_and_return_a_plain_response() -> None:
     class Join(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
-            return response("".join(await texts(await next_handler())))
+            return response("".join(await read_texts(await next_handler())))
 
     agent = Log()
-    result = await enter(compiled(Join(), Guard("2"), on_model_call=stream_model), "on_model_call", agent)
+    result = await enter(compile_with(Join(), Guard("2"), on_model_call=stream_model), "on_model_call", agent)
     assert text_of(result) == "abc"
     assert agent == ["2 opens", "core opens", "core closes", "2 closes"]
 
@@ -325,7 +325,7 @@ async def test_layer_that_reads_only_the_beginning_leaves_none_open() -> None:
             return response(text_of(await anext(stream)))
 
     agent = Log()
-    result = await enter(compiled(First(), Guard("2"), on_model_call=stream_model), "on_model_call", agent)
+    result = await enter(compile_with(First(), Guard("2"), on_model_call=stream_model), "on_model_call", agent)
     assert text_of(result) == "a"
     assert agent == ["2 opens", "core opens", "core closes", "2 closes"]
 
@@ -337,7 +337,7 @@ async def test_layer_that_answers_without_reading_leaves_none_open() -> None:
             return response("own")
 
     agent = Log()
-    chains = compiled(Ignore(), Wrap("2"), on_model_call=source)
+    chains = compile_with(Ignore(), Wrap("2"), on_model_call=source)
     assert text_of(await enter(chains, "on_model_call", agent)) == "own"
     assert agent == ["core closes", "2 closes"]
 
@@ -370,7 +370,7 @@ class Retry(MiddlewareBase):
 
 async def test_stream_of_an_earlier_attempt_closes_before_the_next() -> None:
     agent = Log()
-    chains = compiled(Wrap("1"), Retry(), Wrap("2"), on_model_call=Attempts().call)
+    chains = compile_with(Wrap("1"), Retry(), Wrap("2"), on_model_call=Attempts().call)
     stream = await enter(chains, "on_model_call", agent)
     assert agent == ["core 1 closes", "2 closes"]
     await stream.aclose()
@@ -381,12 +381,12 @@ async def test_stream_of_an_attempt_closes_when_a_response_replaces_it() -> None
     class FallBack(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             try:
-                return response("".join(await texts(await next_handler())))
+                return response("".join(await read_texts(await next_handler())))
             except ConnectionError:
-                return response("".join(await texts(await next_handler())))
+                return response("".join(await read_texts(await next_handler())))
 
     agent = Log()
-    chains = compiled(FallBack(), on_model_call=Attempts().call)
+    chains = compile_with(FallBack(), on_model_call=Attempts().call)
     assert text_of(await enter(chains, "on_model_call", agent)) == "abc"
     assert agent == ["core 1 closes", "core 2 closes"]
 
@@ -400,7 +400,7 @@ async def test_stream_of_an_attempt_closes_when_the_last_one_fails() -> None:
 
     agent = Log()
     with pytest.raises(LookupError):
-        await enter(compiled(FailTwice(), on_model_call=Attempts().call), "on_model_call", agent)
+        await enter(compile_with(FailTwice(), on_model_call=Attempts().call), "on_model_call", agent)
     assert agent == ["core 1 closes", "core 2 closes"]
 
 
@@ -425,7 +425,7 @@ class AsksAgain(MiddlewareBase):
 async def test_stream_opened_in_a_clean_up_closes_before_outer_ones() -> None:
     agent = Log()
     stream = await enter(
-        compiled(Guard("1"), AsksAgain(), Guard("2"), on_model_call=stream_model), "on_model_call", agent
+        compile_with(Guard("1"), AsksAgain(), Guard("2"), on_model_call=stream_model), "on_model_call", agent
     )
     await anext(stream)
     del agent[:]
@@ -442,7 +442,7 @@ async def test_ended_chain_refuses_calls() -> None:
             kept.append(next_handler)
             return await next_handler()
 
-    await texts(await enter(compiled(Keep(), on_model_call=stream_model), "on_model_call", agent := Log()))
+    await read_texts(await enter(compile_with(Keep(), on_model_call=stream_model), "on_model_call", agent := Log()))
     with pytest.raises(ChainError, match=r"^Keep\.on_model_call called next_handler\(\) after its chain had ended"):
         await kept.pop()()
     assert agent == ["core opens", "core closes"]

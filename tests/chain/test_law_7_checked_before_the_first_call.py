@@ -8,13 +8,13 @@ import pytest
 
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase
-from tests.chain.helpers import STREAMS, Guard, Log, compiled, enter, texts
+from tests.chain.helpers import STREAMS, Guard, Log, compile_with, enter, read_texts
 
 
 def refusal(*middlewares: Any) -> str:
     """Return the text of the error that refuses the middlewares."""
     with pytest.raises(MiddlewareConfigError) as caught:
-        compiled(*middlewares)
+        compile_with(*middlewares)
     return str(caught.value)
 
 
@@ -48,7 +48,7 @@ def test_the_same_instance_twice_is_refused() -> None:
 
 
 def test_two_instances_of_one_class_are_accepted() -> None:
-    assert len(compiled(Guard("1"), Guard("2")).middlewares) == 2
+    assert len(compile_with(Guard("1"), Guard("2")).middlewares) == 2
 
 
 def test_two_middlewares_with_one_explicit_key_are_refused() -> None:
@@ -103,7 +103,7 @@ def test_other_methods_and_plain_attributes_are_accepted() -> None:
         def only_here(self):
             pass
 
-    compiled(Free())
+    compile_with(Free())
 
 
 def test_a_hook_assigned_on_the_instance_is_refused() -> None:
@@ -252,15 +252,15 @@ async def test_parameters_may_be_renamed_defaulted_or_variadic() -> None:
         async def on_model_call(self, *arguments):
             return await arguments[-1]()
 
-    chains = compiled(Free())
-    assert await texts(enter(chains, "on_reasoning", Log())) == ["a", "b", "c"]
+    chains = compile_with(Free())
+    assert await read_texts(enter(chains, "on_reasoning", Log())) == ["a", "b", "c"]
     assert (await enter(chains, "on_model_call", Log())).is_last
 
 
 # Decorated hooks are judged by the function inside
 
 
-def logged(hook):
+def log_calls(hook):
     @functools.wraps(hook)
     def wrapper(self, agent, *rest):
         agent.append("decorated")
@@ -271,22 +271,22 @@ def logged(hook):
 
 async def test_a_hook_decorated_with_wraps_is_accepted_and_runs() -> None:
     class Decorated(MiddlewareBase):
-        @logged
+        @log_calls
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
                 yield item
 
-        @logged
+        @log_calls
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return await next_handler()
 
-        @logged
+        @log_calls
         async def on_system_prompt(self, agent, current_prompt):
             return current_prompt
 
     agent = Log()
-    chains = compiled(Decorated())
-    await texts(enter(chains, "on_reasoning", agent))
+    chains = compile_with(Decorated())
+    await read_texts(enter(chains, "on_reasoning", agent))
     await enter(chains, "on_model_call", agent)
     await enter(chains, "on_system_prompt", agent)
     assert agent.count("decorated") == 3
@@ -308,10 +308,10 @@ async def test_stream_passed_through_by_a_decorator_is_still_closed(place) -> No
 
     layers = [Guard("one"), Guard("two")]
     logs = []
-    for chains in (compiled(*layers), compiled(*layers[:place], Aside(), *layers[place:])):
+    for chains in (compile_with(*layers), compile_with(*layers[:place], Aside(), *layers[place:])):
         agent = Log()
         logs.append(agent)
-        assert await texts(enter(chains, "on_reasoning", agent)) == ["a", "b", "c"]
+        assert await read_texts(enter(chains, "on_reasoning", agent)) == ["a", "b", "c"]
         stream = enter(chains, "on_reasoning", agent)
         await anext(stream)
         await stream.aclose()
@@ -320,8 +320,8 @@ async def test_stream_passed_through_by_a_decorator_is_still_closed(place) -> No
 
 def test_decorated_hook_is_checked_by_the_function_inside() -> None:
     class Decorated(MiddlewareBase):
-        @logged
-        @logged
+        @log_calls
+        @log_calls
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             return next_handler()
 
@@ -354,7 +354,7 @@ async def test_a_hook_may_be_a_staticmethod() -> None:
                 yield item
 
     agent = Log()
-    assert await texts(enter(compiled(Static()), "on_reasoning", agent)) == ["a", "b", "c"]
+    assert await read_texts(enter(compile_with(Static()), "on_reasoning", agent)) == ["a", "b", "c"]
     assert agent[0] == "static"
 
 
@@ -366,7 +366,7 @@ async def test_a_hook_may_be_a_classmethod() -> None:
             return await next_handler()
 
     agent = Log()
-    await enter(compiled(OfClass()), "on_model_call", agent)
+    await enter(compile_with(OfClass()), "on_model_call", agent)
     assert agent == ["OfClass", "core"]
 
 
@@ -379,7 +379,7 @@ async def test_a_hook_may_be_a_partialmethod() -> None:
         on_model_call = functools.partialmethod(_call, "partial")
 
     agent = Log()
-    await enter(compiled(Partial()), "on_model_call", agent)
+    await enter(compile_with(Partial()), "on_model_call", agent)
     assert agent == ["partial", "core"]
 
 
@@ -397,7 +397,7 @@ def test_a_staticmethod_with_self_takes_one_parameter_too_many() -> None:
 
 async def test_64_layers_run() -> None:
     agent = Log()
-    chains = compiled(*(Guard(str(number)) for number in range(64)))
+    chains = compile_with(*(Guard(str(number)) for number in range(64)))
     stream = enter(chains, "on_reasoning", agent)
     await anext(stream)
     await stream.aclose()
@@ -412,7 +412,7 @@ def test_65_layers_are_refused() -> None:
 
 
 def test_only_layers_count_not_middlewares() -> None:
-    compiled(*(Plain() for _ in range(100)), *(Guard(str(number)) for number in range(64)))
+    compile_with(*(Plain() for _ in range(100)), *(Guard(str(number)) for number in range(64)))
 
 
 # Order
@@ -435,8 +435,8 @@ class AlsoInnermost(MiddlewareBase):
 
 
 def test_outermost_form_a_prefix_and_innermost_a_suffix() -> None:
-    compiled(Outermost(), AlsoOutermost(), Plain(), Innermost(), AlsoInnermost())
-    compiled(AlsoOutermost(), Outermost(), AlsoInnermost(), Innermost())
+    compile_with(Outermost(), AlsoOutermost(), Plain(), Innermost(), AlsoInnermost())
+    compile_with(AlsoOutermost(), Outermost(), AlsoInnermost(), Innermost())
 
 
 def test_an_outermost_behind_another_is_refused() -> None:
@@ -473,14 +473,14 @@ class Child(Plain):
 @pytest.mark.parametrize("other", [Plain(), Guard("1"), Child()])
 def test_wraps_requires_the_others_later_in_the_list(other: MiddlewareBase) -> None:
     name = type(other).__name__
-    compiled(Wraps(), other)
+    compile_with(Wraps(), other)
     assert f"Wraps must wrap {name}, but stands inside it: put Wraps before {name}" in refusal(other, Wraps())
 
 
 @pytest.mark.parametrize("other", [Plain(), Guard("1"), Child()])
 def test_wrapped_by_requires_the_others_earlier_in_the_list(other: MiddlewareBase) -> None:
     name = type(other).__name__
-    compiled(other, WrappedBy())
+    compile_with(other, WrappedBy())
     text = refusal(WrappedBy(), other)
     assert f"WrappedBy must be wrapped by {name}, but stands outside it: put WrappedBy after {name}" in text
 
@@ -490,8 +490,8 @@ def test_requires_accepts_the_other_anywhere_in_the_list(wanted: Any) -> None:
     class Needy(MiddlewareBase):
         requires = (wanted,)
 
-    compiled(Needy(), Plain())
-    compiled(Child(), Needy())
+    compile_with(Needy(), Plain())
+    compile_with(Child(), Needy())
     assert "Needy requires Plain, which is not in middlewares: add it" in refusal(Guard("1"), Needy())
 
 
@@ -503,9 +503,9 @@ def test_a_middleware_does_not_meet_its_own_requirement() -> None:
 
 
 def test_wraps_and_wrapped_by_do_not_require_anything() -> None:
-    compiled(Wraps(), WrappedBy())
+    compile_with(Wraps(), WrappedBy())
 
 
 def test_constraints_are_checked_and_never_used_to_reorder() -> None:
     middlewares = (Outermost(), Wraps(), Plain(), WrappedBy(), Innermost())
-    assert compiled(*middlewares).middlewares == middlewares
+    assert compile_with(*middlewares).middlewares == middlewares

@@ -8,7 +8,7 @@ from agentrt.chain import HookSpec, compile_chains
 from agentrt.errors import ChainContractError, MissingTerminalError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.types import ToolChunk
-from tests.chain.helpers import CORES, STREAMS, Guard, Log, compiled, enter, event, message, texts
+from tests.chain.helpers import CORES, STREAMS, Guard, Log, compile_with, enter, event, message, read_texts
 
 
 class Yields(MiddlewareBase):
@@ -43,7 +43,7 @@ class Returns(MiddlewareBase):
 @pytest.mark.parametrize("hook", STREAMS)
 async def test_wrong_item_error_names_the_hook_and_its_layers(hook: str) -> None:
     with pytest.raises(ChainContractError) as caught:
-        await texts(enter(compiled(Guard("1"), Yields("a text")), hook, Log()))
+        await read_texts(enter(compile_with(Guard("1"), Yields("a text")), hook, Log()))
     text = str(caught.value)
     assert text.startswith(f"{hook} passes on ")
     assert text.endswith("but 'a text' came out of it; its layers are Guard > Yields")
@@ -51,13 +51,13 @@ async def test_wrong_item_error_names_the_hook_and_its_layers(hook: str) -> None
 
 async def test_wrong_item_error_names_the_types_that_may_flow() -> None:
     with pytest.raises(ChainContractError, match=r"^on_reply passes on AgentEvent or Msg, but None came"):
-        await texts(enter(compiled(Yields(None)), "on_reply", Log()))
+        await read_texts(enter(compile_with(Yields(None)), "on_reply", Log()))
     with pytest.raises(ChainContractError, match=r"^on_acting passes on ToolChunk or ToolResponse, but 1 came"):
-        await texts(enter(compiled(Yields(1)), "on_acting", Log()))
+        await read_texts(enter(compile_with(Yields(1)), "on_acting", Log()))
 
 
 async def test_a_wrong_item_does_not_reach_the_consumer() -> None:
-    stream = enter(compiled(Yields(event("a"), "text", event("b"))), "on_reasoning", Log())
+    stream = enter(compile_with(Yields(event("a"), "text", event("b"))), "on_reasoning", Log())
     assert (await anext(stream)).name == "a"
     with pytest.raises(ChainContractError):
         await anext(stream)
@@ -65,7 +65,7 @@ async def test_a_wrong_item_does_not_reach_the_consumer() -> None:
 
 async def test_long_item_is_cut_in_the_error() -> None:
     with pytest.raises(ChainContractError) as caught:
-        await texts(enter(compiled(Yields("x" * 100_000)), "on_reasoning", Log()))
+        await read_texts(enter(compile_with(Yields("x" * 100_000)), "on_reasoning", Log()))
     assert len(str(caught.value)) < 500
 
 
@@ -75,21 +75,21 @@ async def test_layers_may_exchange_other_items_among_themselves() -> None:
             async for item in next_handler():
                 yield event(item.upper())
 
-    assert await texts(enter(compiled(Translate(), Yields("a", "b")), "on_reasoning", Log())) == ["A", "B"]
+    assert await read_texts(enter(compile_with(Translate(), Yields("a", "b")), "on_reasoning", Log())) == ["A", "B"]
 
 
 async def test_subclass_of_an_item_type_may_flow() -> None:
     class Child(ToolChunk):
         pass
 
-    stream = enter(compiled(Yields(Child())), "on_acting", Log())
+    stream = enter(compile_with(Yields(Child())), "on_acting", Log())
     assert isinstance(await anext(stream), Child)
     await stream.aclose()
 
 
 async def test_keys_tell_middlewares_of_one_class_apart_in_errors() -> None:
     with pytest.raises(ChainContractError, match=r"its layers are Guard > Guard \('Guard#2'\) > Yields$"):
-        await texts(enter(compiled(Guard("1"), Guard("2"), Yields(0)), "on_reasoning", Log()))
+        await read_texts(enter(compile_with(Guard("1"), Guard("2"), Yields(0)), "on_reasoning", Log()))
 
 
 # The last item
@@ -97,7 +97,7 @@ async def test_keys_tell_middlewares_of_one_class_apart_in_errors() -> None:
 
 async def test_reply_without_its_message_is_an_error() -> None:
     with pytest.raises(MissingTerminalError) as caught:
-        await texts(enter(compiled(Guard("1"), Yields(event("a"))), "on_reply", Log()))
+        await read_texts(enter(compile_with(Guard("1"), Yields(event("a"))), "on_reply", Log()))
     text = str(caught.value)
     assert text.startswith("on_reply must end with one Msg, but its last item was CustomEvent(")
     assert "its layers are Guard > Yields: one of them did not pass on what next_handler() gave" in text
@@ -105,28 +105,28 @@ async def test_reply_without_its_message_is_an_error() -> None:
 
 async def test_empty_acting_stream_is_an_error() -> None:
     with pytest.raises(MissingTerminalError, match=r"^on_acting must end with one ToolResponse, but nothing came; "):
-        await texts(enter(compiled(Yields()), "on_acting", Log()))
+        await read_texts(enter(compile_with(Yields()), "on_acting", Log()))
 
 
 async def test_message_that_is_not_the_last_item_is_not_the_terminal() -> None:
     with pytest.raises(MissingTerminalError):
-        await texts(enter(compiled(Yields(message("a"), event("b"))), "on_reply", Log()))
+        await read_texts(enter(compile_with(Yields(message("a"), event("b"))), "on_reply", Log()))
 
 
 async def test_items_before_a_missing_terminal_are_delivered() -> None:
-    stream = enter(compiled(Yields(event("a"), event("b"))), "on_reply", Log())
+    stream = enter(compile_with(Yields(event("a"), event("b"))), "on_reply", Log())
     assert [(await anext(stream)).name, (await anext(stream)).name] == ["a", "b"]
     with pytest.raises(MissingTerminalError):
         await anext(stream)
 
 
 async def test_hook_without_a_terminal_may_end_with_anything() -> None:
-    assert await texts(enter(compiled(Yields()), "on_reasoning", Log())) == []
-    assert await texts(enter(compiled(Yields(message("a"))), "on_reasoning", Log())) == ["a"]
+    assert await read_texts(enter(compile_with(Yields()), "on_reasoning", Log())) == []
+    assert await read_texts(enter(compile_with(Yields(message("a"))), "on_reasoning", Log())) == ["a"]
 
 
 async def test_consumer_that_leaves_early_gets_no_missing_terminal() -> None:
-    stream = enter(compiled(Guard("1")), "on_reply", Log())
+    stream = enter(compile_with(Guard("1")), "on_reply", Log())
     await anext(stream)
     await stream.aclose()
 
@@ -137,7 +137,7 @@ async def test_consumer_that_leaves_early_gets_no_missing_terminal() -> None:
 @pytest.mark.parametrize("result", [None, "text", 1, ["list"], (each for each in "sync")])
 async def test_wrong_result_error_names_the_layer_that_returned_it(result: Any) -> None:
     with pytest.raises(ChainContractError) as caught:
-        await enter(compiled(Guard("1"), Returns(result)), "on_model_call", Log())
+        await enter(compile_with(Guard("1"), Returns(result)), "on_model_call", Log())
     assert str(caught.value) == (
         f"on_model_call must return ChatResponse or an async iterator of ChatResponse, but Returns returned {result!r}"
     )
@@ -148,7 +148,7 @@ async def test_wrong_result_of_the_core_is_blamed_on_the_core() -> None:
         return "text"
 
     with pytest.raises(ChainContractError) as caught:
-        await enter(compiled(Guard("1"), on_model_call=call_model), "on_model_call", Log())
+        await enter(compile_with(Guard("1"), on_model_call=call_model), "on_model_call", Log())
     assert str(caught.value).endswith(", but its core returned 'text'")
 
 
@@ -163,7 +163,7 @@ async def test_a_wrong_result_can_be_caught_by_the_layer_that_gets_it() -> None:
 
     agent = Log()
     with pytest.raises(ChainContractError):
-        await enter(compiled(Catch(), Returns(1)), "on_model_call", agent)
+        await enter(compile_with(Catch(), Returns(1)), "on_model_call", agent)
     assert agent == ["caught"]
 
 
@@ -176,13 +176,13 @@ async def test_wrong_result_error_names_the_right_one_of_one_class() -> None:
             return "text" if self.key == "second" else await next_handler()
 
     with pytest.raises(ChainContractError) as caught:
-        await enter(compiled(Maybe("first"), Maybe("second")), "on_model_call", Log())
+        await enter(compile_with(Maybe("first"), Maybe("second")), "on_model_call", Log())
     assert str(caught.value).endswith(", but Maybe ('second') returned 'text'")
 
 
 async def test_wrong_result_is_not_blamed_on_the_layer_that_gets_it() -> None:
     with pytest.raises(ChainContractError) as caught:
-        await enter(compiled(Guard("1"), Returns("text")), "on_model_call", Log())
+        await enter(compile_with(Guard("1"), Returns("text")), "on_model_call", Log())
     assert not any("Guard" in note for note in getattr(caught.value, "__notes__", []))
 
 
@@ -214,7 +214,7 @@ async def test_a_hook_that_returns_nothing_must_return_none() -> None:
 @pytest.mark.parametrize("value", [None, 1, b"bytes"])
 async def test_prompt_that_is_not_a_str_names_its_layer(value: Any) -> None:
     with pytest.raises(ChainContractError) as caught:
-        await enter(compiled(Returns(value)), "on_system_prompt", Log())
+        await enter(compile_with(Returns(value)), "on_system_prompt", Log())
     assert str(caught.value) == (
         f"on_system_prompt must return str, but Returns returned {value!r}: end it with `return current_prompt`"
     )
@@ -228,7 +228,7 @@ async def test_layer_never_sees_a_prompt_that_is_not_a_str() -> None:
 
     agent = Log()
     with pytest.raises(ChainContractError):
-        await enter(compiled(Returns(None), Never()), "on_system_prompt", agent)
+        await enter(compile_with(Returns(None), Never()), "on_system_prompt", agent)
     assert agent == ["core"]
 
 

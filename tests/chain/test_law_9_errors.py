@@ -10,7 +10,7 @@ import pytest
 from agentrt.chain import Chains
 from agentrt.errors import ChainContractError
 from agentrt.hooks import MiddlewareBase
-from tests.chain.helpers import STREAMS, Guard, Log, compiled, enter, event, response, texts
+from tests.chain.helpers import STREAMS, Guard, Log, compile_with, enter, event, read_texts, response
 
 Notes = list[str]
 
@@ -20,7 +20,7 @@ async def run(chains: Chains, hook: str) -> None:
     if hook not in STREAMS:
         result = await result
     if hasattr(result, "__aiter__"):
-        await texts(result)
+        await read_texts(result)
 
 
 async def failure(chains: Chains, hook: str, kind: type[BaseException] = LookupError) -> tuple[BaseException, Notes]:
@@ -70,7 +70,7 @@ MOMENTS += [("on_model_call", "before"), ("on_model_call", "after"), ("on_system
 @pytest.mark.parametrize(("hook", "moment"), MOMENTS)
 async def test_error_of_a_layer_is_unchanged_with_one_note_naming_it(hook: str, moment: str) -> None:
     error = LookupError("original")
-    caught, notes = await failure(compiled(Guard("1"), Raise(error, moment), Guard("2")), hook)
+    caught, notes = await failure(compile_with(Guard("1"), Raise(error, moment), Guard("2")), hook)
     assert caught is error
     assert caught.args == ("original",)
     assert caught.__cause__ is None
@@ -94,7 +94,7 @@ def raising_core(hook: str, error: BaseException) -> Any:
 async def test_an_error_of_the_core_has_no_note(hook: str) -> None:
     error = LookupError("core")
     layers = [Raise(ValueError(), "never", "1"), Raise(ValueError(), "never", "2")]
-    caught, notes = await failure(compiled(*layers, **{hook: raising_core(hook, error)}), hook)
+    caught, notes = await failure(compile_with(*layers, **{hook: raising_core(hook, error)}), hook)
     assert caught is error
     assert notes == []
 
@@ -102,7 +102,7 @@ async def test_an_error_of_the_core_has_no_note(hook: str) -> None:
 @pytest.mark.parametrize("hook", HOOK_NAMES)
 async def test_an_error_raised_three_times_has_one_note(hook: str) -> None:
     error = LookupError("the same object")
-    chains = compiled(Guard("1"), Raise(error))
+    chains = compile_with(Guard("1"), Raise(error))
     for _ in range(3):
         _, notes = await failure(chains, hook)
     assert len(notes) == 1
@@ -119,7 +119,7 @@ async def test_error_seen_three_times_by_a_retry_has_one_note() -> None:
                     if attempt == 2:
                         raise
 
-    _, notes = await failure(compiled(Retry(), Raise(LookupError())), "on_reasoning")
+    _, notes = await failure(compile_with(Retry(), Raise(LookupError())), "on_reasoning")
     assert len(notes) == 1
     assert "raised by Raise in" in notes[0]
 
@@ -127,7 +127,7 @@ async def test_error_seen_three_times_by_a_retry_has_one_note() -> None:
 async def test_notes_added_by_others_are_kept() -> None:
     error = LookupError()
     error.add_note("mine")
-    _, notes = await failure(compiled(Raise(error)), "on_reasoning")
+    _, notes = await failure(compile_with(Raise(error)), "on_reasoning")
     assert notes[0] == "mine"
     assert len(notes) == 2
 
@@ -137,7 +137,7 @@ async def test_notes_added_by_others_are_kept() -> None:
 async def test_guilty_one_of_two_middlewares_of_one_class_is_named(hook: str, guilty: str) -> None:
     error = LookupError()
     layers = [Raise(error, "before" if name == guilty else "never", name) for name in ("first", "second")]
-    _, [note] = await failure(compiled(*layers), hook)
+    _, [note] = await failure(compile_with(*layers), hook)
     assert f"raised by Raise ('{guilty}') in {hook}" in note
 
 
@@ -154,7 +154,7 @@ async def test_layer_that_refers_to_another_is_not_mistaken_for_it() -> None:
 
     first, second = Peer(), Peer()
     first.key, second.key, second.peer = "first", "second", first
-    _, [note] = await failure(compiled(first, second), "on_reasoning")
+    _, [note] = await failure(compile_with(first, second), "on_reasoning")
     assert "('second')" in note
 
 
@@ -169,7 +169,7 @@ async def test_error_in_a_helper_of_a_layer_names_the_layer() -> None:
                 raise LookupError
                 yield item
 
-    _, [note] = await failure(compiled(Guard("1"), Helped(), Guard("2")), "on_reasoning")
+    _, [note] = await failure(compile_with(Guard("1"), Helped(), Guard("2")), "on_reasoning")
     assert "raised by Helped in on_reasoning" in note
 
 
@@ -182,7 +182,7 @@ async def test_layer_that_translates_an_error_is_named() -> None:
             except LookupError as error:
                 raise ValueError("translated") from error
 
-    caught, [note] = await failure(compiled(Translate(), Raise(LookupError())), "on_reasoning", ValueError)
+    caught, [note] = await failure(compile_with(Translate(), Raise(LookupError())), "on_reasoning", ValueError)
     assert "raised by Translate in" in note
     assert isinstance(caught.__cause__, LookupError)
 
@@ -196,7 +196,7 @@ async def test_layer_that_reraises_an_error_is_not_named() -> None:
             except LookupError:
                 raise
 
-    _, [note] = await failure(compiled(Again(), Raise(LookupError()), Again()), "on_reasoning")
+    _, [note] = await failure(compile_with(Again(), Raise(LookupError()), Again()), "on_reasoning")
     assert "raised by Raise in" in note
 
 
@@ -206,9 +206,9 @@ async def test_inherited_hook_and_its_override_are_told_apart() -> None:
             return await super().on_model_call(agent, input_kwargs, next_handler)
 
     error = LookupError()
-    _, [note] = await failure(compiled(Raise(error, "never"), Child(error)), "on_model_call")
+    _, [note] = await failure(compile_with(Raise(error, "never"), Child(error)), "on_model_call")
     assert "raised by Child in" in note
-    _, [note] = await failure(compiled(Child(LookupError(), "never"), Raise(LookupError())), "on_model_call")
+    _, [note] = await failure(compile_with(Child(LookupError(), "never"), Raise(LookupError())), "on_model_call")
     assert "raised by Raise in" in note
 
 
@@ -217,7 +217,7 @@ async def test_contract_error_at_the_end_of_the_chain_gets_no_note() -> None:
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             yield "text"
 
-    _, notes = await failure(compiled(Wrong()), "on_reasoning", ChainContractError)
+    _, notes = await failure(compile_with(Wrong()), "on_reasoning", ChainContractError)
     assert notes == []
 
 
@@ -239,7 +239,7 @@ def streaming_core(error: Exception | None) -> Any:
 
 async def test_an_error_in_the_stream_of_the_core_has_no_note() -> None:
     error = LookupError("cut")
-    caught, notes = await failure(compiled(Guard("1"), on_model_call=streaming_core(error)), "on_model_call")
+    caught, notes = await failure(compile_with(Guard("1"), on_model_call=streaming_core(error)), "on_model_call")
     assert caught is error
     assert notes == []
 
@@ -272,7 +272,7 @@ async def test_error_in_a_stream_object_of_the_core_has_no_note() -> None:
     async def call_model(agent: Log, **values: Any) -> Any:
         return Pieces()
 
-    chains = compiled(Relay(), on_model_call=call_model, on_reasoning=lambda agent, **values: Pieces())
+    chains = compile_with(Relay(), on_model_call=call_model, on_reasoning=lambda agent, **values: Pieces())
     for hook in ("on_model_call", "on_reasoning"):
         _, notes = await failure(chains, hook)
         assert notes == []
@@ -289,13 +289,13 @@ class ReturnPieces(MiddlewareBase):
 
 
 async def test_error_in_a_stream_object_names_the_layer_returning_it() -> None:
-    _, [note] = await failure(compiled(Relay(), ReturnPieces("1")), "on_model_call")
+    _, [note] = await failure(compile_with(Relay(), ReturnPieces("1")), "on_model_call")
     assert "raised by ReturnPieces ('1') in on_model_call" in note
 
 
 async def test_error_in_stream_objects_of_one_class_names_no_layer() -> None:
     layers = [ReturnPieces("outer", stops=False), ReturnPieces("inner")]
-    _, notes = await failure(compiled(Relay(), *layers), "on_model_call")
+    _, notes = await failure(compile_with(Relay(), *layers), "on_model_call")
     assert notes == []
 
 
@@ -306,7 +306,7 @@ async def test_error_in_the_stream_of_the_core_is_not_the_readers() -> None:
                 last = item
             return last
 
-    _, notes = await failure(compiled(Drain(), on_model_call=streaming_core(LookupError())), "on_model_call")
+    _, notes = await failure(compile_with(Drain(), on_model_call=streaming_core(LookupError())), "on_model_call")
     assert notes == []
 
 
@@ -320,7 +320,7 @@ async def test_error_in_a_wrapper_stream_names_the_layer() -> None:
                 raise LookupError
                 yield item
 
-    _, notes = await failure(compiled(Wrap(), on_model_call=streaming_core(None)), "on_model_call")
+    _, notes = await failure(compile_with(Wrap(), on_model_call=streaming_core(None)), "on_model_call")
     assert len(notes) == 1
     assert "raised by Wrap in on_model_call" in notes[0]
 
@@ -342,7 +342,7 @@ async def test_error_in_a_wrapper_names_the_right_one_of_one_class() -> None:
             return relay()
 
     _, [note] = await failure(
-        compiled(Wrap("first"), Wrap("second"), on_model_call=streaming_core(None)), "on_model_call"
+        compile_with(Wrap("first"), Wrap("second"), on_model_call=streaming_core(None)), "on_model_call"
     )
     assert "('second')" in note
 
@@ -355,7 +355,7 @@ async def test_error_of_a_core_stream_made_elsewhere_has_no_note() -> None:
     def core(agent: Log, tool_choice: Any) -> Any:
         return elsewhere()
 
-    _, notes = await failure(compiled(Guard("1"), on_reasoning=core), "on_reasoning")
+    _, notes = await failure(compile_with(Guard("1"), on_reasoning=core), "on_reasoning")
     assert notes == []
 
 
@@ -369,7 +369,7 @@ class Stop(BaseException):
 @pytest.mark.parametrize("hook", HOOK_NAMES)
 async def test_control_flow_has_no_note(hook: str) -> None:
     error = Stop()
-    caught, notes = await failure(compiled(Guard("1"), Raise(error)), hook, Stop)
+    caught, notes = await failure(compile_with(Guard("1"), Raise(error)), hook, Stop)
     assert caught is error
     assert notes == []
 
@@ -384,7 +384,7 @@ async def test_a_cancellation_has_no_note() -> None:
     agent = Log()
     with anyio.CancelScope() as agent.scope:
         with pytest.raises(anyio.get_cancelled_exc_class()) as caught:
-            await texts(enter(compiled(Guard("1"), Cancel()), "on_reasoning", agent))
+            await read_texts(enter(compile_with(Guard("1"), Cancel()), "on_reasoning", agent))
         assert not hasattr(caught.value, "__notes__")
         raise caught.value
     assert agent.scope.cancelled_caught
@@ -397,7 +397,7 @@ async def test_a_native_cancellation_has_no_note(anyio_backend: str) -> None:
             asyncio.current_task().cancel()
             await asyncio.sleep(0)
 
-    task = asyncio.create_task(enter(compiled(Cancel()), "on_model_call", Log()))
+    task = asyncio.create_task(enter(compile_with(Cancel()), "on_model_call", Log()))
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
     assert not hasattr(caught.value, "__notes__")
@@ -412,37 +412,37 @@ class Through(MiddlewareBase):
             yield item
 
 
-def nested(outer: list[Any], inner: list[Any], **cores: Any) -> Chains:
+def nest_chains(outer: list[Any], inner: list[Any], **cores: Any) -> Chains:
     """Return the chains of a reply whose core enters another chain."""
-    inside = compiled(*inner, **cores)
+    inside = compile_with(*inner, **cores)
 
     async def reply(agent: Log, inputs: Any, structured_schema: Any) -> Any:
         async with aclosing(enter(inside, "on_reasoning", agent)) as stream:
             async for item in stream:
                 yield item
 
-    return compiled(*outer, on_reply=reply)
+    return compile_with(*outer, on_reply=reply)
 
 
 async def test_error_of_an_inner_chain_is_noted_there_only() -> None:
-    _, [note] = await failure(nested([Guard("1")], [Through(), Raise(LookupError())]), "on_reply")
+    _, [note] = await failure(nest_chains([Guard("1")], [Through(), Raise(LookupError())]), "on_reply")
     assert "raised by Raise in on_reasoning" in note
 
 
 async def test_an_error_of_the_core_of_an_inner_chain_has_no_note() -> None:
     core = raising_core("on_reasoning", LookupError())
-    _, notes = await failure(nested([Guard("1")], [Through()], on_reasoning=core), "on_reply")
+    _, notes = await failure(nest_chains([Guard("1")], [Through()], on_reasoning=core), "on_reply")
     assert notes == []
 
 
 async def test_class_in_both_chains_is_not_blamed_for_the_core() -> None:
     core = raising_core("on_reasoning", LookupError())
-    _, notes = await failure(nested([Guard("1")], [Guard("2")], on_reasoning=core), "on_reply")
+    _, notes = await failure(nest_chains([Guard("1")], [Guard("2")], on_reasoning=core), "on_reply")
     assert notes == []
 
 
 async def test_error_of_an_outer_layer_names_it_not_the_inner_chain() -> None:
-    chains = nested([Guard("1"), Raise(LookupError(), "mid")], [Through()])
+    chains = nest_chains([Guard("1"), Raise(LookupError(), "mid")], [Through()])
     _, [note] = await failure(chains, "on_reply")
     assert "raised by Raise in on_reply" in note
 
@@ -465,14 +465,14 @@ class BothHooks(MiddlewareBase):
 async def test_function_of_two_hooks_is_not_blamed_for_the_core() -> None:
     layers = [BothHooks()]
     _, notes = await failure(
-        nested(layers, layers, on_reasoning=raising_core("on_reasoning", LookupError())), "on_reply"
+        nest_chains(layers, layers, on_reasoning=raising_core("on_reasoning", LookupError())), "on_reply"
     )
     assert notes == []
 
 
 async def test_function_of_two_hooks_is_named_with_the_right_hook() -> None:
     layers = [BothHooks(LookupError())]
-    _, [note] = await failure(nested(layers, layers), "on_reply")
+    _, [note] = await failure(nest_chains(layers, layers), "on_reply")
     assert "raised by BothHooks in on_reasoning" in note
 
 
@@ -489,6 +489,6 @@ async def test_a_chain_inside_itself_names_the_deepest_layer() -> None:
     async def call_model(agent: Log, messages: Any, **values: Any) -> Any:
         return await chains.on_model_call(agent, messages=["inner"], **values)
 
-    chains = compiled(Recursive("outer"), Recursive("inner"), on_model_call=call_model)
+    chains = compile_with(Recursive("outer"), Recursive("inner"), on_model_call=call_model)
     _, [note] = await failure(chains, "on_model_call")
     assert "raised by Recursive ('inner') in" in note

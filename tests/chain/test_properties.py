@@ -388,7 +388,7 @@ class Consumer:
         return self.how != "drain" and taken == self.count
 
 
-def predicted(model: Model, consumer: Consumer) -> Any:
+def outcome_of_model(model: Model, consumer: Consumer) -> Any:
     """Return the outcome that the model sees."""
     taken = 0
 
@@ -410,7 +410,7 @@ def predicted(model: Model, consumer: Consumer) -> Any:
     return "end"
 
 
-async def observed(layers: list[Base], core: Core, consumer: Consumer) -> tuple[Any, Trace]:
+async def outcome_of_chain(layers: list[Base], core: Core, consumer: Consumer) -> tuple[Any, Trace]:
     """Return the outcome that the chain has, and what was on the trace when control came back."""
     trace = Trace()
     chains = compile_chains(Base, [ITEMS], {"on_items": stream_core(core, len(layers))}, layers)
@@ -471,8 +471,8 @@ def test_stream_chain_behaves_as_the_model_does(
     backend: str, layers: list[Base], core: Core, consumer: Consumer
 ) -> None:
     model = Model(layers, core)
-    expected = predicted(model, consumer)
-    outcome, trace = anyio.run(observed, layers, core, consumer, backend=backend)
+    expected = outcome_of_model(model, consumer)
+    outcome, trace = anyio.run(outcome_of_chain, layers, core, consumer, backend=backend)
     assert [event for event in trace if event[0] != "exit"] == model.trace
     assert outcome == expected
     check_closing(trace, model)
@@ -732,7 +732,7 @@ ASK_BEHAVIOUR: dict[type[Base], Callable[[AskModel, Base, int, Go], str | Pieces
 }
 
 
-def predicted_answer(model: AskModel, consumer: Consumer) -> tuple[Any, list[str]]:
+def answer_of_model(model: AskModel, consumer: Consumer) -> tuple[Any, list[str]]:
     """Return the outcome, and the pieces that the consumer gets."""
     try:
         result = model.ask(0, 0)
@@ -747,7 +747,7 @@ def predicted_answer(model: AskModel, consumer: Consumer) -> tuple[Any, list[str
     return "end" if result.error is None else result.error, result.pieces
 
 
-async def observed_answer(layers: list[Base], core: AskCore, consumer: Consumer) -> tuple[Any, list[str], Trace]:
+async def answer_of_chain(layers: list[Base], core: AskCore, consumer: Consumer) -> tuple[Any, list[str], Trace]:
     trace = Trace()
     entry = compile_chains(Base, [ASK], {"on_ask": ask_core(core)}, layers).on_ask
     outcome: Any = "cancelled"
@@ -801,8 +801,8 @@ def test_call_chain_behaves_as_the_model_does(
     backend: str, layers: list[Base], core: AskCore, consumer: Consumer
 ) -> None:
     model = AskModel(layers, core)
-    expected = predicted_answer(model, consumer)
-    outcome, got, trace = anyio.run(observed_answer, layers, core, consumer, backend=backend)
+    expected = answer_of_model(model, consumer)
+    outcome, got, trace = anyio.run(answer_of_chain, layers, core, consumer, backend=backend)
     assert (outcome, got) == expected
     assert [event[2] for event in trace if event[0] == "open"] == model.opened
     closed = [event[1] for event in trace if event[0] == "close"]
@@ -834,7 +834,7 @@ class NoText(Base):
         return None
 
 
-def predicted_text(layers: list[Base], text: str) -> Any:
+def text_of_model(layers: list[Base], text: str) -> Any:
     for layer in layers:
         if isinstance(layer, RaiseText):
             return layer.place
@@ -844,7 +844,7 @@ def predicted_text(layers: list[Base], text: str) -> Any:
     return text
 
 
-async def observed_text(layers: list[Base], text: str) -> Any:
+async def text_of_chain(layers: list[Base], text: str) -> Any:
     async def core(agent: None, text: str) -> str:
         return text
 
@@ -860,4 +860,4 @@ async def observed_text(layers: list[Base], text: str) -> Any:
 @settings(max_examples=100, deadline=None, database=None)
 @given(layers_of([Append, Append, Append, Reverse, Reverse, RaiseText, NoText]), st.text(max_size=5))
 def test_a_transformer_is_a_fold_from_left_to_right(backend: str, layers: list[Base], text: str) -> None:
-    assert anyio.run(observed_text, layers, text, backend=backend) == predicted_text(layers, text)
+    assert anyio.run(text_of_chain, layers, text, backend=backend) == text_of_model(layers, text)

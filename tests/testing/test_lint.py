@@ -15,7 +15,7 @@ from agentrt.tool import ToolResponse
 from tests.loop.helpers import add, call, order_of
 
 
-class Innocent(MiddlewareBase):
+class PassesOn(MiddlewareBase):
     """Passes everything on."""
 
     async def on_reply(self, agent, input_kwargs, next_handler):
@@ -37,47 +37,47 @@ class Innocent(MiddlewareBase):
         return await next_handler()
 
 
-class Outside(Innocent):
+class Outside(PassesOn):
     pass
 
 
-class Inside(Innocent):
+class Inside(PassesOn):
     pass
 
 
-class WrongType(Innocent):
+class WrongType(PassesOn):
     async def on_reasoning(self, agent, input_kwargs, next_handler):
         yield "text"
 
 
-class NoEnd(Innocent):
+class NoEnd(PassesOn):
     async def on_reply(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             if not isinstance(item, Msg):
                 yield item
 
 
-class LosesTheResponse(Innocent):
+class LosesTheResponse(PassesOn):
     async def on_acting(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             if not isinstance(item, ToolResponse):
                 yield item
 
 
-class GoesOn(Innocent):
+class YieldsAfterTheEnd(PassesOn):
     async def on_reply(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             yield item
         yield CustomEvent("too late", None)
 
 
-class ChangesMessages(Innocent):
+class ChangesMessages(PassesOn):
     async def on_model_call(self, agent, input_kwargs, next_handler):
         input_kwargs["messages"].pop(0)
         return await next_handler()
 
 
-class ChangesTools(Innocent):
+class ChangesTools(PassesOn):
     async def on_model_call(self, agent, input_kwargs, next_handler):
         result = await next_handler()
         for tool in input_kwargs["tools"]:
@@ -85,14 +85,14 @@ class ChangesTools(Innocent):
         return result
 
 
-class ChangesTheCall(Innocent):
+class ChangesTheCall(PassesOn):
     async def on_acting(self, agent, input_kwargs, next_handler):
         input_kwargs["tool_call"].input = '{"a": 1, "b": 1}'
         async for item in next_handler():
             yield item
 
 
-class CutsTheStream(Innocent):
+class CutsTheStream(PassesOn):
     async def on_model_call(self, agent, input_kwargs, next_handler):
         result = await next_handler()
         return result if isinstance(result, ChatResponse) else self.pieces(result)
@@ -103,7 +103,7 @@ class CutsTheStream(Innocent):
                 yield piece
 
 
-class InAScope(Innocent):
+class InAScope(PassesOn):
     async def on_reasoning(self, agent, input_kwargs, next_handler):
         with anyio.CancelScope():
             async for item in next_handler():
@@ -123,7 +123,7 @@ def agent(*layers: MiddlewareBase, script: Any = None) -> Agent:
         (WrongType, r"WrongType\.on_reasoning yielded 'text', but what passes there is AgentEvent or Msg"),
         (NoEnd, r"NoEnd\.on_reply ended with ReplyEndEvent\(.*, but its last item must be a Msg: pass on what"),
         (LosesTheResponse, r"LosesTheResponse\.on_acting ended with .*, but its last item must be a ToolResponse"),
-        (GoesOn, r"GoesOn\.on_reply yielded CustomEvent\(.* after its Msg, which must come last"),
+        (YieldsAfterTheEnd, r"YieldsAfterTheEnd\.on_reply yielded CustomEvent\(.* after its Msg, which must come last"),
         (
             ChangesMessages,
             r"ChangesMessages\.on_model_call changed the messages that it was given, .*\(messages=\.\.\.\)",
@@ -142,7 +142,7 @@ async def test_layer_that_breaks_the_contract_is_named(middleware, words):
     assert [name for name, problems in problems_by_lint.items() if problems] == [f"Lint({middleware.__name__})"]
 
 
-class ChangesWhatIsPrinted(Innocent):
+class ChangesWhatIsPrinted(PassesOn):
     async def on_print(self, agent, input_kwargs, next_handler):
         input_kwargs["msg"].content.append(TextBlock("..."))
         await next_handler()
@@ -154,12 +154,12 @@ async def test_layer_that_changes_a_printed_message_is_named():
         await agent(*layers).reply("go")
 
 
-class Hears(Innocent):
+class Hears(PassesOn):
     async def on_observe(self, agent, input_kwargs, next_handler):
         await next_handler()
 
 
-class ChangesWhatIsObserved(Innocent):
+class ChangesWhatIsObserved(PassesOn):
     async def on_observe(self, agent, input_kwargs, next_handler):
         await next_handler()
         input_kwargs["msg"].content = "Hurry."
@@ -178,13 +178,13 @@ def test_an_agent_does_not_print_for_lints_alone():
     assert not agent(*lint([Outside(), Inside()])).chains.layers["on_print"]
 
 
-class ScopeOfACall(Innocent):
+class ScopeOfACall(PassesOn):
     async def on_model_call(self, agent, input_kwargs, next_handler):
         anyio.CancelScope().__enter__()
         return await next_handler()
 
 
-class ScopeOfAnIterator(Innocent):
+class ScopeOfAnIterator(PassesOn):
     async def on_model_call(self, agent, input_kwargs, next_handler):
         self.pieces = await next_handler()
         return self
@@ -234,10 +234,10 @@ async def test_model_that_breaks_the_contract_is_not_a_layers_fault():
 
 
 async def test_lint_takes_the_position_of_the_layer_it_watches():
-    class First(Innocent):
+    class First(PassesOn):
         position = "outermost"
 
-    class Last(Innocent):
+    class Last(PassesOn):
         position = "innermost"
 
     linted = agent(*lint([First(), Outside(), Last()]))
