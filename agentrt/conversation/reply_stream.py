@@ -37,7 +37,7 @@ class ReplyStream:
 
     async def drain(self) -> AgentEvent | Msg | None:
         """Read the reply to its end and return its last item."""
-        self._claim.drained = True
+        self._claim.drained = not self._claim.printed
         item: AgentEvent | Msg | None = None
         try:
             async for item in self._items:  # noqa: B007  # the last one is returned

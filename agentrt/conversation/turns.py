@@ -34,9 +34,9 @@ _awaited_by: dict[int | None, "ConversationLock"] = {}
 class Claim:
     """One reply's claim on its conversation.
 
-    `drained` says that one task reads it from start to end, `printed` that what is read is printed, `dropped` that
-    nobody holds its stream any more. `is_named` says that the caller gave the reply its id; the numbers of its events
-    are above `after`. `awaits` holds the locks that its tools and layers wait for.
+    `printed` says that what is read is printed, `drained` that one task reads it from start to end and shows it to
+    nobody, `dropped` that nobody holds its stream any more. `is_named` says that the caller gave the reply its id; the
+    numbers of its events are above `after`. `awaits` holds the locks that its tools and layers wait for.
     """
 
     __slots__ = ("after", "awaits", "drained", "dropped", "is_named", "lock", "printed", "reaper", "reply_id", "task")

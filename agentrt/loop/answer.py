@@ -82,16 +82,10 @@ def announce_answer(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: M
         context = begin(agent, run)
         state.context += [message.copy() for message in as_messages(inputs)]
         state.reply_context = context
-    message, recorder = progress.message, progress.recorder
+    message = progress.message
     assert message is not None
-    assert recorder is not None
-    blocks = message.get_content_blocks()
     replaced = _replaced_ids(progress, state.reply_context)
-    kept_ids = {block.id for block in blocks} - replaced
-    sent = [block for block in recorder.blocks if block.id not in kept_ids]
-    answer = _blocks_to_say(progress, final)
-    hidden = _hidden_ids(blocks, replaced - {block.id for block in sent}, answer)
-    events, sent = _changes(run, sent, [block for block in answer if block.id not in hidden], final.name)
+    events, sent, hidden = _announce_blocks(run, message.get_content_blocks(), replaced, final)
     # An event that a layer added after the end has the number that was saved for the end, which needs another one.
     is_taken = end is not None and progress.sequence >= progress.highest_seq
     progress.expect(len(events) + is_taken)
@@ -104,6 +98,22 @@ def announce_answer(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: M
         _update_history(state, message, start)
         progress.mark_changed()
     return events
+
+
+def _announce_blocks(
+    run: Run, blocks: list[ContentBlock], replaced: frozenset[str], final: Msg
+) -> tuple[list[AgentEvent], list[ContentBlock], frozenset[str]]:
+    """Return the events that announce the answer, its blocks as they are sent then, and the ids of what stays unsent.
+
+    `blocks` are those of the reply's message, and the answer stands for those with the ids in `replaced`.
+    """
+    progress = run.progress
+    assert progress.recorder is not None
+    kept_ids = {block.id for block in blocks} - replaced
+    sent = [block for block in progress.recorder.blocks if block.id not in kept_ids]
+    answer = _blocks_to_say(progress, final)
+    hidden = _hidden_ids(blocks, replaced - {block.id for block in sent}, answer)
+    return *_changes(run, sent, [block for block in answer if block.id not in hidden], final.name), hidden
 
 
 def _is_unchanged(progress: ReplyProgress, final: Msg) -> bool:

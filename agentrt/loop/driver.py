@@ -52,14 +52,15 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
                         recorder.record(item)
                     item.seq = progress.sequence = progress.sequence + 1  # all that is left of `assign_seq`
                     yield item
-                elif progress.is_flowing and not isinstance(item, (Msg, ReplyEndEvent)):
+                    continue
+                if progress.is_flowing and not isinstance(item, (Msg, ReplyEndEvent)):
                     yield progress.assign_seq(item)
-                else:
-                    events = delivery.take_item(item)
-                    if delivery.must_reserve:
-                        await delivery.reserve_numbers()
-                    for event in events:
-                        yield progress.assign_seq(event)
+                    continue
+                events = delivery.take_item(item)
+                if delivery.must_reserve:
+                    await delivery.reserve_numbers()
+                for event in events:
+                    yield progress.assign_seq(event)
             if run.interruption.has_pending_cancellation():  # a layer of on_reply has swallowed it
                 await run.interruption.raise_pending_cancellation()
         except Exception as error:  # noqa: BLE001  # raised again below, once the listener has seen the end
