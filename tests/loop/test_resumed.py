@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
+from agentrt.conversation.progress import Phase
 from agentrt.errors import InvalidInputError, ResumeError
 from agentrt.event import (
     AgentEvent,
@@ -21,6 +22,7 @@ from agentrt.event import (
     ReplyStartEvent,
     RequireUserConfirmEvent,
     UserConfirmResultEvent,
+    UserInterruptEvent,
 )
 from agentrt.message import (
     AssistantMsg,
@@ -150,6 +152,39 @@ async def events_of_a_life(layers: Sequence[type[MiddlewareBase]]) -> int:
     assert state is not None
     listener.check(state)
     return len(listener.numbers)
+
+
+async def test_an_interrupt_of_what_a_dead_process_left_announces_all():
+    listener = Listener()
+    left = await listener.hear(life(AgentState(), 0), 14)  # its first call is running
+    assert left is not None
+    assert left.reply_context is not None
+    agent = life(left, 1)
+    async for event in agent.reply_stream(UserInterruptEvent(left.reply_context.reply_id)):
+        listener.take(event)
+    assert listener.message.get_content_blocks("tool_result")[0].state == "unknown"
+    assert listener.message.finished_reason == "interrupted"
+    listener.check(agent.state)
+
+
+async def test_a_parked_reply_that_a_layer_starts_again_is_in_progress():
+    class Again(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            async for _ in next_handler():
+                pass
+            phases.append((agent.run.progress.phase, agent.state.reply_context.parked))
+            async for item in next_handler():
+                phases.append(
+                    (agent.run.progress.phase, agent.state.reply_context and agent.state.reply_context.parked)
+                )
+                yield item
+
+    phases: list[Any] = []
+    agent = agent_of([[call("1", "careful", a=1)], "done"], FunctionTool(careful, ask=True), middlewares=[Again()])
+    await agent.reply("go")
+    assert phases[0] == (Phase.WAITING, True)
+    assert phases[1] == (Phase.OPEN, False)
+    assert agent.state.reply_context is None
 
 
 @LAYERS
