@@ -35,7 +35,8 @@ def warn_of_late_event(emitter: FrameType) -> bool:
         return False
     cls: type = type(middleware)
     functions = _overridden_hooks(cls)
-    says_nothing = not any("emits" in vars(parent) for parent in cls.__mro__ if parent is not MiddlewareBase)
+    parents = [parent for parent in cls.__mro__ if parent is not MiddlewareBase]
+    says_nothing = all(vars(parent).get("emits") is None for parent in parents)
     # Where no frame of a hook is left, any hook of the class may have called the helper that emits.
     if functions and says_nothing and _NEVER_LATE.isdisjoint(hooks or functions):
         _warn(cls, next(iter(functions.values())))
@@ -65,7 +66,7 @@ def _calling_layer(emitter: FrameType) -> tuple[MiddlewareBase | None, set[str]]
     hooks: set[str] = set()
     codes = []
     frame: FrameType | None = emitter
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] != "agentrt":
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] != "agentrt":
         code = frame.f_code
         codes.append(code)
         first_argument = frame.f_locals.get(code.co_varnames[0]) if code.co_varnames else None
@@ -75,7 +76,7 @@ def _calling_layer(emitter: FrameType) -> tuple[MiddlewareBase | None, set[str]]
             if hooks_here or first_argument is not middleware:
                 middleware, hooks = first_argument, hooks_here
         frame = frame.f_back
-    if middleware is None and frame is not None:
+    if not hooks and frame is not None:  # perhaps a stream that a hook returned, whose own frame is gone by now
         layer = returning_layer(frame, codes)
         if layer is not None and isinstance(layer.middleware, MiddlewareBase):
             return layer.middleware, {"on_model_call"}

@@ -56,6 +56,12 @@ class InStreamOfMethod(MiddlewareBase):
             yield response
 
 
+class InStreamBesideReply(InStreamOfMethod):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+
 class InPrompt(MiddlewareBase):
     async def on_system_prompt(self, agent, current_prompt):
         agent.run.emit(CustomEvent("emitted"))
@@ -78,7 +84,9 @@ async def reply_and_warnings(*middlewares):
     return [short(item) for item in items], [str(warning.message) for warning in caught]
 
 
-@pytest.mark.parametrize("cls", [Direct, ThroughHelper, InStream, InStreamOfMethod, InPrompt, Around])
+@pytest.mark.parametrize(
+    "cls", [Direct, ThroughHelper, InStream, InStreamOfMethod, InStreamBesideReply, InPrompt, Around]
+)
 async def test_class_that_emits_without_saying_so_is_warned_of_once(cls):
     names, messages = await reply_and_warnings(cls())
     assert "emitted" in names
