@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from agentrt.agent.base import ReActAgentBase, interrupted_msg
 from agentrt.agent.initialization import refuse_before_init
-from agentrt.agent.overrides import OverriddenCall, hook_method
-from agentrt.agent.reply_override import OverriddenLoopReply, reply_by_loop
+from agentrt.agent.overrides.overridden_method import OverriddenCall, hook_method
+from agentrt.agent.overrides.reply_override import OverriddenLoopReply, reply_by_loop
 from agentrt.agent.validation import check_options, check_parts, check_state
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult

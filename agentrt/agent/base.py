@@ -12,7 +12,6 @@ import anyio
 import shortuuid
 
 from agentrt.agent.audience import AgentConversation, Audience, AudienceMethods, Speech, console_is_disabled
-from agentrt.agent.custom_reply import OverriddenReply, current_run
 from agentrt.agent.hook_middleware import layers_for
 from agentrt.agent.hook_registry import (
     REACT_HOOK_TYPES,
@@ -23,7 +22,14 @@ from agentrt.agent.hook_registry import (
     registered_hooks,
 )
 from agentrt.agent.initialization import refuse_before_init
-from agentrt.agent.overrides import ChainedMethods, OverriddenCall, OverriddenMethod, OverriddenStep, hook_method
+from agentrt.agent.overrides.custom_reply import OverriddenReply, current_run
+from agentrt.agent.overrides.overridden_method import (
+    ChainedMethods,
+    OverriddenCall,
+    OverriddenMethod,
+    OverriddenStep,
+    hook_method,
+)
 from agentrt.agent.validation import check_middlewares, check_name, check_use
 from agentrt.chain import HookSpec, compile_chains, explain
 from agentrt.chain.explain import ExplainFormat

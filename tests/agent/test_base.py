@@ -12,7 +12,8 @@ import anyio.to_thread
 import pytest
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, UserMsg
-from agentrt.agent import ReActAgentBase, custom_reply
+from agentrt.agent import ReActAgentBase
+from agentrt.agent.overrides import custom_reply
 from agentrt.errors import ChainContractError, ChainError, ConfigError, MiddlewareConfigError, UsageError
 from agentrt.event import CustomEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.module import StateModule

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
 
-from agentrt.agent.overrides import HookMethod, OverriddenMethod
+from agentrt.agent.overrides.overridden_method import HookMethod, OverriddenMethod
 from agentrt.chain import HookSpec
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.interrupt import Interrupted

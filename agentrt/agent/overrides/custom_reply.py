@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import NoReturn, cast
 
-from agentrt.agent.overrides import ChainedAgent, OverriddenMethod, last_item
+from agentrt.agent.overrides.overridden_method import ChainedAgent, OverriddenMethod, last_item
 from agentrt.chain import HookSpec
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.concurrency.reaper import Reaper

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from agentrt.agent.overrides import HookMethod, OverriddenMethod
+from agentrt.agent.overrides.overridden_method import HookMethod, OverriddenMethod
 from agentrt.chain import HookSpec
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.mailbox import Mailbox
