@@ -235,6 +235,7 @@ HOOKS: tuple[HookSpec, ...] = (
         (ToolChunk, ToolResponse),
         ToolResponse,
         "running one permitted tool call",
+        # These get their results without the chain, so that a layer need not tell them from calls that ran.
         "a call that is not run here: an unknown tool, invalid arguments, one that is denied, an external one",
         types={"tool_call": (ToolCallBlock,)},
     ),
@@ -245,7 +246,7 @@ HOOKS: tuple[HookSpec, ...] = (
         (),
         None,
         "shrinking a conversation that fills its model's context",
-        types={"instructions": (str, _NONE)},
+        types={"instructions": (str, _NONE)},  # that of `context_config` is the agent's, which adds it to its own table
     ),
     HookSpec(
         "on_observe",
@@ -298,6 +299,8 @@ class MiddlewareBase:
     conversations at once, so data of one reply belongs in `agent.run.scratch(self)` and data of one conversation in
     `agent.state_of(self)`.
     """
+
+    # Class attributes, so that a middleware need not call `super().__init__()`.
 
     key: str | None = None
     """Names this middleware's data in a saved state; the class name when not set."""

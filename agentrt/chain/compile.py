@@ -176,6 +176,17 @@ class _StreamNextHandler:
         self.owner = owner
         self.inner_stream: AsyncIterator[object] | None = None
 
+    def replace_stream(self, spec: HookSpec, layer: Layer, inner: StreamStep, values: Values) -> AsyncIterator[object]:
+        """Return a stream that takes the place of that of the layer's last call."""
+        refusal = running_stream(layer, spec)
+        if getattr(self.inner_stream, "ag_running", False):
+            raise refusal
+        weak_stream: list[weakref.ref[AsyncIterator[object]]] = []
+        stream = _replace_stream(inner, refusal, self.agent, values, self.owner, self.place, weak_stream)
+        self.inner_stream = stream
+        weak_stream.append(weakref.ref(stream))
+        return stream
+
     def __del__(self) -> None:
         # Only noted here, where nothing can be awaited: the owner closes it as soon as it has control, in its task.
         opened = self.owner.opened
@@ -204,7 +215,7 @@ def _stream_step(spec: HookSpec, layer: Layer, inner: StreamStep, checks: Checke
             except KeyError:
                 raise wrong_keys(spec, layer, {**self.values, **values}) from None
             if self.inner_stream is not None:
-                return _call_again(spec, layer, inner, self, values)
+                return self.replace_stream(spec, layer, inner, values)
             self.place = len(owner.opened)
             self.inner_stream = stream = inner(self.agent, values, owner)
             owner.opened.append(stream)
@@ -255,20 +266,6 @@ def _wrong_call(spec: HookSpec, layer: Layer, args: tuple[object, ...]) -> Chain
     return positional_value(layer, spec, args) if args else ended_chain(layer, spec)
 
 
-def _call_again(
-    spec: HookSpec, layer: Layer, inner: StreamStep, handler: _StreamNextHandler, values: Values
-) -> AsyncIterator[object]:
-    """Return a stream that takes the place of that of the layer's last call."""
-    refusal = running_stream(layer, spec)
-    if getattr(handler.inner_stream, "ag_running", False):
-        raise refusal
-    weak_self: list[weakref.ref[AsyncIterator[object]]] = []
-    stream = _replace_stream(inner, refusal, handler.agent, values, handler.owner, handler.place, weak_self)
-    handler.inner_stream = stream
-    weak_self.append(weakref.ref(stream))
-    return stream
-
-
 async def _replace_stream(
     inner: StreamStep,
     refusal: ChainError,
@@ -276,16 +273,16 @@ async def _replace_stream(
     values: Values,
     owner: Owner,
     place: int,
-    weak_self: list[weakref.ref[AsyncIterator[object]]],
+    weak_stream: list[weakref.ref[AsyncIterator[object]]],
 ) -> AsyncIterator[object]:
     """Close the stream of an earlier call with everything under it, then take its place.
 
-    `weak_self` holds this generator, weakly: a plain reference would keep it, and with it the layer's frame, alive.
+    `weak_stream` holds this generator, weakly: a plain reference would keep it, and with it the layer's frame, alive.
     """
     if owner.is_running_from(place):
         raise refusal
     await owner.close_from(place)
-    owner.opened.append(weak_self[0]())
+    owner.opened.append(weak_stream[0]())  # this generator, which the layer may leave like any other stream
     stream = inner(agent, values, owner)
     owner.opened.append(stream)
     async for item in stream:
