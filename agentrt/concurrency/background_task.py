@@ -21,12 +21,12 @@ __all__ = ["BackgroundTask", "enclosing_replies"]
 enclosing_replies: ContextVar[frozenset[Hashable]] = ContextVar("agentrt_enclosing_replies", default=frozenset())
 """The replies that the current task is working for; not their ids, which two conversations may share."""
 
-_Result = TypeVar("_Result")
+_TaskResult = TypeVar("_TaskResult")
 _logger = logging.getLogger("agentrt")
-_STOP_SECONDS = 10.0
+_MAX_STOP_SECONDS = 10.0
 
 
-class BackgroundTask(Generic[_Result]):
+class BackgroundTask(Generic[_TaskResult]):
     """Runs one coroutine function in a task of its own; iterating gives the items of its mailbox until it has ended.
 
         async with BackgroundTask(reply, mailbox, main) as task:
@@ -51,7 +51,12 @@ class BackgroundTask(Generic[_Result]):
     )
 
     def __init__(
-        self, reply: Hashable, mailbox: Mailbox, main: Callable[[], Awaitable[_Result]], *, has_deadline: bool = True
+        self,
+        reply: Hashable,
+        mailbox: Mailbox,
+        main: Callable[[], Awaitable[_TaskResult]],
+        *,
+        has_deadline: bool = True,
     ) -> None:
         self._reply = reply
         self._mailbox = mailbox
@@ -59,11 +64,12 @@ class BackgroundTask(Generic[_Result]):
         self._has_deadline = has_deadline
         self._is_over = False
         self._stopped: anyio.Event | None = None
-        self._result: tuple[_Result] | None = None
+        self._result: tuple[_TaskResult] | None = None
         self._error: BaseException | None = None
 
-    async def __aenter__(self) -> "BackgroundTask[_Result]":
-        self._mailbox.is_read = True
+    async def __aenter__(self) -> "BackgroundTask[_TaskResult]":
+        self._mailbox.is_read = True  # before the task begins, which may emit at once
+        # A task of its own does not inherit the deadline of the scopes that its reader is in.
         deadline = anyio.current_effective_deadline() if self._has_deadline else math.inf
         self._scope = anyio.CancelScope(deadline=deadline)
         spawn(self._run, self._end)
@@ -76,10 +82,10 @@ class BackgroundTask(Generic[_Result]):
         # Before the cancellation, which may end the task at once; shielded, since the reader may be cancelled as well.
         self._stopped = anyio.Event()
         self._scope.cancel()
-        if not await run_shielded(_STOP_SECONDS, self._stopped.wait):
-            _logger.error("a tool or middleware did not stop within %s s of being cancelled", _STOP_SECONDS)
+        if not await run_shielded(_MAX_STOP_SECONDS, self._stopped.wait):
+            _logger.error("a tool or middleware did not stop within %s s of being cancelled", _MAX_STOP_SECONDS)
 
-    def __aiter__(self) -> "BackgroundTask[_Result]":
+    def __aiter__(self) -> "BackgroundTask[_TaskResult]":
         return self
 
     # Not an async generator: a reader that stops early would leave one for the event loop to close.
@@ -87,13 +93,13 @@ class BackgroundTask(Generic[_Result]):
         mailbox = self._mailbox
         items = mailbox.items
         while not items:
-            mailbox.admit_waiting()
-            if self._is_over:
+            mailbox.admit_waiting()  # only now that all was taken, so that they are not woken for one place each
+            if self._is_over:  # not before the mailbox is empty: what was put last is taken, too
                 raise StopAsyncIteration
             await mailbox.wait()
         return items.popleft()
 
-    async def outcome(self) -> _Result:
+    async def outcome(self) -> _TaskResult:
         """Return what the coroutine returned, or raise what it raised."""
         if self._error is not None:
             raise self._error
@@ -104,6 +110,7 @@ class BackgroundTask(Generic[_Result]):
         return self._result[0]
 
     async def _run(self) -> None:
+        # The task has a copy of its reader's context, so this is not seen outside of it.
         enclosing_replies.set(enclosing_replies.get() | {self._reply})
         try:
             with self._scope:

@@ -104,7 +104,7 @@ async def run_shielded(seconds: float, work: Callable[[], Awaitable[object]]) ->
         return await _run_in_time(seconds, work)
     task = asyncio.get_running_loop().create_task(_run_in_time(seconds, work))
     cancellation: BaseException | None = None
-    with anyio.CancelScope(shield=True):
+    with anyio.CancelScope(shield=True):  # against the scopes of anyio, which would cancel each wait anew
         while not task.done():
             try:
                 await asyncio.wait([task])

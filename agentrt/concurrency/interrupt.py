@@ -21,7 +21,7 @@ from agentrt.types import FinishedReason
 
 __all__ = ["InterruptResult", "Interrupted", "Interruption"]
 
-_T = TypeVar("_T")
+_Value = TypeVar("_Value")
 _TICK_SECONDS = 1.0
 _STUBBORN_SECONDS = 10.0
 
@@ -88,6 +88,8 @@ class Interruption:
     def _cancel(self) -> None:
         if self.print_scope is not None:
             self.print_scope.cancel()
+        # The reader holds an event, or another task than the one that was cancelled works for the reply by now: both
+        # find the request when the next step begins.
         if self.task is None or self._cancelled not in (None, self.task):
             return
         self._cancelled = self.task
@@ -118,7 +120,7 @@ class Interruption:
         if self._cancelled is not None:
             self._uncancel()
 
-    async def run_interruptible(self, work: Callable[[], Awaitable[_T]]) -> _T:
+    async def run_interruptible(self, work: Callable[[], Awaitable[_Value]]) -> _Value:
         """Await `work()`, which can be interrupted until it reads a stream of its own; raises `Interrupted`."""
         if self.reason is not None:
             raise Interrupted
@@ -137,7 +139,7 @@ class Interruption:
         """Make the work that `run_interruptible` awaits interruptible again, after it has read a stream of its own."""
         self.task = self.current_task()
 
-    def guard_steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
+    def guard_steps(self, stream: AsyncGenerator[_Value, None]) -> AsyncGenerator[_Value, None]:
         """Return the stream to read in place of this one, each step of which can be interrupted."""
         if not self.single_task or self._reader is None:
             self.bind_reader()
@@ -175,7 +177,7 @@ class Interruption:
         task, self._cancelled = self._cancelled, None
         if task is None or self._retry_timer is None:
             return False
-        self._retry_timer.cancel()
+        self._retry_timer.cancel()  # first, or it could cancel a task that has nothing to do with this reply any more
         for _ in range(self._cancel_count):
             task.uncancel()
         # A task that came to read later was made for that, and began with no cancellation.
@@ -199,7 +201,7 @@ class _TimeWatch:
         reply.started_at = now = self.loop.time()
         reply.deadline = now + seconds
         self.running.add(reply)
-        if seconds < _TICK_SECONDS:
+        if seconds < _TICK_SECONDS:  # a look once a second would come too late
             self.loop.call_later(seconds, self._stop_late_replies)
         elif self._timer is None:
             self._timer = self.loop.call_later(_TICK_SECONDS, self._tick)
@@ -210,6 +212,7 @@ class _TimeWatch:
 
     def _stop_late_replies(self) -> None:
         now = self.loop.time()
+        # A list of its own: a reply that is asked to stop may leave the set at once.
         for reply in [reply for reply in self.running if now >= reply.deadline]:
             reply.request("exceed_max_seconds")
 

@@ -12,7 +12,7 @@ from agentrt.types import FinishedReason
 
 __all__ = ["create_interruption"]
 
-_T = TypeVar("_T")
+_TrioValue = TypeVar("_TrioValue")
 
 
 def create_interruption(loop: asyncio.AbstractEventLoop | None) -> Interruption:
@@ -31,7 +31,7 @@ class _TrioInterruption(Interruption):
         self._new_scope = trio.CancelScope  # anyio's costs twice as much, and there is one for each event
         self._now = trio.lowlevel.current_clock().current_time
         self._token = trio.lowlevel.current_trio_token()
-        self.current_task = _no_task
+        self.current_task = lambda: None
         self._scope: Any = None
         self._work_scope: Any = None
 
@@ -63,7 +63,7 @@ class _TrioInterruption(Interruption):
     async def raise_pending_cancellation(self) -> None:
         await checkpoint_if_cancelled()
 
-    async def run_interruptible(self, work: Callable[[], Awaitable[_T]]) -> _T:
+    async def run_interruptible(self, work: Callable[[], Awaitable[_TrioValue]]) -> _TrioValue:
         if self.reason is None:
             with self._new_scope() as scope:
                 self._scope = self._work_scope = scope
@@ -76,7 +76,7 @@ class _TrioInterruption(Interruption):
     def rearm(self) -> None:
         self._scope = self._work_scope
 
-    async def guard_steps(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
+    async def guard_steps(self, stream: AsyncGenerator[_TrioValue, None]) -> AsyncGenerator[_TrioValue, None]:
         new_scope, now, deadline, take_step = self._new_scope, self._now, self.deadline, stream.__anext__
         while now() < deadline:  # looked at here, since a step that never waits does not notice its scope's deadline
             # Set before it is entered: a request that comes in between cancels the step as it begins.
@@ -93,7 +93,3 @@ class _TrioInterruption(Interruption):
             yield item
         self.reason = self.reason or "exceed_max_seconds"
         raise Interrupted
-
-
-def _no_task() -> None:
-    return None

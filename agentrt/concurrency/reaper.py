@@ -24,6 +24,7 @@ class Reaper:
 
     def __init__(self) -> None:
         trio = running_trio()
+        # Found now, since a generator may be dropped in any thread, and while its loop ends.
         self.loop = loop = asyncio.get_running_loop() if trio is None else None
         self._call_soon = loop.call_soon_threadsafe if loop else trio.lowlevel.current_trio_token().run_sync_soon
 
@@ -38,6 +39,7 @@ class Reaper:
                 raise
             except BaseException as error:  # noqa: BLE001  # nobody is left to raise it to; it would end trio's run
                 _logger.error("closing an abandoned reply failed: %s", type(error).__name__)
+                # What ends a program, or cancels this task, still does.
                 rest = error.subgroup(leaving) if isinstance(error, BaseExceptionGroup) else None
                 if rest is not None:
                     raise rest from None
@@ -49,5 +51,5 @@ class Reaper:
                 _orphans[:] = [orphan for orphan in _orphans if orphan.ag_frame is not None]
                 _orphans.append(generator)
 
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # the loop is closed
             self._call_soon(start)

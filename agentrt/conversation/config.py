@@ -33,7 +33,7 @@ class ReActConfig:
                 raise ConfigError(f"{type(self).__name__}({name}=...) must be a whole number from 1 up, not {count!r}")
         for name in ("max_seconds", "answer_within"):
             seconds: object = getattr(self, name)
-            if not _is_number(seconds) or not seconds > 0:
+            if not _is_real_number(seconds) or not seconds > 0:
                 raise ConfigError(
                     f"{type(self).__name__}({name}=...) must be a number of seconds above 0, not {seconds!r}"
                 )
@@ -53,7 +53,7 @@ class ContextConfig:
     instructions: str | None = None
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.trigger_ratio) and _is_number(self.reserve_ratio)):
+        if not (_is_real_number(self.trigger_ratio) and _is_real_number(self.reserve_ratio)):
             raise ConfigError(f"the ratios of a ContextConfig must be numbers, not {self!r}")
         if not (self.instructions is None or isinstance(self.instructions, str)):
             raise ConfigError(f"ContextConfig(instructions=...) must be a str, not {self.instructions!r:.200}")
@@ -64,5 +64,5 @@ class ContextConfig:
             )
 
 
-def _is_number(value: object) -> TypeGuard[float]:
+def _is_real_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

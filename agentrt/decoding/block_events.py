@@ -157,7 +157,7 @@ class BlockEvents:
         self.written += size
         if self.written <= self.limit:
             return True
-        if before <= self.limit:
+        if before <= self.limit:  # the first thing that does not fit, so there is one note
             self._begin(TextBlock, events)
             note = f"[left out: {what}, {size:,} characters, more than max_output allows]"
             events.append(TextBlockStartEvent(self._reply_id, self._block_id))
@@ -206,6 +206,7 @@ class BlockEvents:
         self.written += size
         if self._open_kind is not None:
             self._close(events)
+        # An id that the reply has used before would mix two calls up: results are found by it.
         call_id = block.id if block.id and block.id not in self._taken_call_ids else self._new_id()
         self._taken_call_ids.add(call_id)
         self._call_ids[block.id] = call_id
@@ -229,7 +230,7 @@ class BlockEvents:
             events.append(DataBlockDeltaEvent(self._reply_id, block_id, media_type, None, url))
             return
         if self._pieces_of_data is None:
-            self._pieces_of_data = DataPieces()
+            self._pieces_of_data = DataPieces()  # only now: hardly any answer holds data
             self._media_types: dict[str, str] = {}
         self._media_types[block_id] = media_type
         piece = self._pieces_of_data.take(block_id, data)

@@ -58,7 +58,7 @@ class Decoder(BlockEvents):
     def discard(self) -> list[str]:
         """Forget everything so far; return the ids of the blocks that were begun."""
         block_ids = self._block_ids
-        self._taken_call_ids.difference_update(self._call_names)
+        self._taken_call_ids.difference_update(self._call_names)  # the next attempt may use the same ids
         self._reset()
         return block_ids
 
@@ -90,7 +90,7 @@ class Decoder(BlockEvents):
             raise self._refusal(
                 f"streamed {repr_of(response)} after the response with is_last=True: end the stream there"
             )
-        self._note(self._latest)
+        self._note(self._latest)  # the last one that `feed` let pass without a look at these
         self._note(response)
         self._latest = response
         content = checked_blocks(response.content, self._refusal)
@@ -182,7 +182,7 @@ class Decoder(BlockEvents):
                 known += len(block.input)
                 self._add_rest_of_call(block, streamed.get(self._call_ids[block.id], ""), events)
             elif isinstance(block, (TextBlock, ThinkingBlock)) and kind in kinds:
-                known += len(_text_of(block))
+                known += len(_text_or_thinking(block))
                 if kind in left:
                     left[kind] = self._add_rest_of_text(block, left[kind], events)
             elif isinstance(block, DataBlock) and data_count > 0:
@@ -201,7 +201,7 @@ class Decoder(BlockEvents):
 
     def _add_rest_of_text(self, block: TextBlock | ThinkingBlock, known: int, events: Events) -> int:
         """Announce what of the block comes after the characters that are known; returns how many of these are left."""
-        text = _text_of(block)
+        text = _text_or_thinking(block)
         if known >= len(text):
             return known - len(text)
         if not known:
@@ -219,11 +219,11 @@ class Decoder(BlockEvents):
 
 def _continues(kind: type, text: str, content: list[ContentBlock]) -> bool:
     """Say whether the whole content begins with the text that was streamed of that kind, and has more of it."""
-    whole = "".join(_text_of(block) for block in content if isinstance(block, kind))
+    whole = "".join(_text_or_thinking(block) for block in content if isinstance(block, kind))
     return len(whole) > len(text) and whole.startswith(whole_characters(text))
 
 
-def _text_of(block: ContentBlock) -> str:
+def _text_or_thinking(block: ContentBlock) -> str:
     return block.text if isinstance(block, TextBlock) else block.thinking if isinstance(block, ThinkingBlock) else ""
 
 

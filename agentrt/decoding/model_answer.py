@@ -12,14 +12,14 @@ from agentrt.types import ChatUsage
 
 __all__ = ["checked_blocks", "is_plain", "model_call_end", "plain_thinking"]
 
-_MAX_TOKENS = 1 << 53  # nobody has so many, and readers of JSON keep no larger number exactly
+_MAX_TOKEN_COUNT = 1 << 53  # nobody has so many, and readers of JSON keep no larger number exactly
 _WRITTEN_BY_MODELS = (TextBlock, ThinkingBlock, DataBlock, ToolCallBlock, ProviderBlock)
 
-Refusal = Callable[[str], ChainContractError]
+AnswerRefusal = Callable[[str], ChainContractError]
 """Makes the error that names the hook and the model, from what is wrong."""
 
 
-def checked_blocks(content: object, refusal: Refusal) -> list[ContentBlock]:
+def checked_blocks(content: object, refusal: AnswerRefusal) -> list[ContentBlock]:
     """Return the content, each block of it mended so that it can be kept; raises where that cannot be done."""
     if not isinstance(content, (list, tuple)):
         raise refusal(
@@ -29,7 +29,7 @@ def checked_blocks(content: object, refusal: Refusal) -> list[ContentBlock]:
     return [block if is_plain(block) else _checked_block(block, refusal) for block in content]
 
 
-def _checked_block(block: ContentBlock, refusal: Refusal) -> ContentBlock:
+def _checked_block(block: ContentBlock, refusal: AnswerRefusal) -> ContentBlock:
     if block.__class__ not in _WRITTEN_BY_MODELS:
         raise refusal(f"answered with {repr_of(block)}: an answer holds text, thinking, data and tool calls")
     try:
@@ -58,7 +58,9 @@ def plain_thinking(block: ThinkingBlock) -> str | None:
     return block.thinking if block.signature is None else None
 
 
-def model_call_end(reply_id: str, usage: ChatUsage | None, reason: str | None, refusal: Refusal) -> ModelCallEndEvent:
+def model_call_end(
+    reply_id: str, usage: ChatUsage | None, reason: str | None, refusal: AnswerRefusal
+) -> ModelCallEndEvent:
     """Return the event that ends a model call; raises for a usage that is not one."""
     if reason.__class__ is not str and reason is not None:
         reason = str(reason)  # an enumeration's member
@@ -85,12 +87,12 @@ def model_call_end(reply_id: str, usage: ChatUsage | None, reason: str | None, r
     )
 
 
-def _count(usage: ChatUsage, tokens: Any, refusal: Refusal) -> int | None:
+def _count(usage: ChatUsage, tokens: Any, refusal: AnswerRefusal) -> int | None:
     """Return a count as a number that can be kept, `None` for one that is not finite."""
-    if tokens.__class__ is int and -_MAX_TOKENS <= tokens <= _MAX_TOKENS:
+    if tokens.__class__ is int and -_MAX_TOKEN_COUNT <= tokens <= _MAX_TOKEN_COUNT:
         return tokens
     try:
-        return max(min(int(tokens or 0), _MAX_TOKENS), -_MAX_TOKENS)
+        return max(min(int(tokens or 0), _MAX_TOKEN_COUNT), -_MAX_TOKEN_COUNT)
     except (TypeError, ValueError, OverflowError):
         if isinstance(tokens, float):
             return None

@@ -60,7 +60,7 @@ async def _prepare_inner_call(agent: ReplyingAgent, call: ToolCallBlock) -> Prep
     if known is not None and known.is_for(call):
         return known
     prepared = agent.run.toolkit.prepare(call, agent.state.active_groups)
-    if isinstance(prepared, ToolResponse):
+    if isinstance(prepared, ToolResponse):  # no such tool, or arguments that do not fit
         return prepared
     decision = await decide_call(agent, prepared, None)
     if decision.waits_for:
@@ -85,6 +85,7 @@ async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolRespons
         )
     if prepared.is_streaming:
         return _mark_each_step(run, run_call(prepared, context))
+    # So that an agent which the tool asks knows that it is inside of this reply, and does not wait for its end.
     token = enclosing_replies.set(run.progress.enclosing_replies)
     try:
         result = await respond(prepared, context)
@@ -141,6 +142,7 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
             async with aclosing(result):
                 async for event in result:
                     yield event
+        # One of the batch waits for an answer, and the calls after it may depend on what it does.
         if len(prepared) < len(batch):
             return
     # Last, so that a reply which waits above has denied none of them yet.
@@ -152,6 +154,7 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
         )
         for event in result_events(context, run, call, denied, []):
             yield event
+    # After all results: each call has one before the reply ends.
     if context.response is not None:
         context.tool_calls += len(calls_of_round(context))
         context.round_start = len(context.blocks)

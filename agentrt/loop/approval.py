@@ -48,11 +48,12 @@ def prepare_without_asking(
         prepared = _check_call(agent, run, call)
         if isinstance(prepared, PreparedCall):
             tool = prepared.tool
+            # A call with a decision on record waited, and was answered.
             if tool.is_external_tool or call.id in context.decisions or not needs_no_decision(tool, permissions):
                 return None
             allowed[call.id] = _ALLOWED
         prepared_calls.append((call, prepared))
-    context.decisions.update(allowed)
+    context.decisions.update(allowed)  # all or none: `prepare_call` is to find what it would have found
     return prepared_calls
 
 
@@ -77,6 +78,7 @@ async def prepare_call(agent: ReplyingAgent, context: ReplyContext, call: ToolCa
     context.decisions[call.id] = decision
     if decision.behavior is _DENY:
         return denial(decision)
+    # Allowed, it may still wait for a program outside that runs it.
     return None if decision.waits_for else prepared
 
 
@@ -102,11 +104,12 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
     call_digest = digest(prepared.name, prepared.input)
     if verdict.behavior is _DENY:
         why = verdict.message or verdict.decision_reason
+        # The user's yes overrules no rule that denies, but what the model had asked for stays on record.
         if earlier is None or earlier.by != "user":
             return CallDecision(_DENY, message=why)
         return CallDecision(_DENY, message=why, digest=earlier.digest, original_input=earlier.original_input)
     if earlier is not None and earlier.by == "user" and earlier.digest == call_digest:
-        decision = earlier
+        decision = earlier  # for exactly this call: the digest is of its name and input
     elif verdict.behavior is _ASK:
         return CallDecision(
             _ASK,

@@ -37,7 +37,7 @@ from agentrt.types import ToolChoice
 
 __all__ = ["compress", "compress_now", "compress_then_reason", "near_context_limit", "update_from_usage"]
 
-_Item = TypeVar("_Item")
+_HistoryItem = TypeVar("_HistoryItem")
 
 _HOOKS_OF_A_COMPRESSION = ("on_compress_context", "on_model_call", "on_system_prompt")
 _SHARE_BEFORE_LAYERS = 0.9  # of the limit: what layers make of the prompt may be longer than the last time
@@ -49,7 +49,7 @@ def near_context_limit(agent: ReplyingAgent) -> bool:
     usage = agent.conversation.context_usage
     if usage.must_shorten:
         return True
-    usage.was_shortened = False
+    usage.was_shortened = False  # in this round: an overflow may be answered by shortening once in each
     tokens = usage.tokens(agent.state, agent.run.toolkit, _last_prompt(agent))
     limit = agent.context_config.trigger_ratio * agent.model.context_size
     if tokens <= limit / 2:
@@ -180,7 +180,7 @@ def _part_at_reserve(state: AgentState, room: int) -> tuple[list[Msg], int]:
         summarised, room = _newest_part(blocks, _starts_of_rounds(blocks, start), characters_of, room, True)
         if summarised > start:
             older = [Msg(reply.message.name, blocks[start:summarised], "assistant")]
-            room = -1
+            room = -1  # a part of the reply itself had no room, so no message before it has
     question = next(
         (
             message
@@ -200,7 +200,7 @@ def _part_at_reserve(state: AgentState, room: int) -> tuple[list[Msg], int]:
 
 
 def _newest_part(
-    items: Sequence[_Item], starts: list[int], size: Callable[[_Item], int], room: int, keeps_last: bool
+    items: Sequence[_HistoryItem], starts: list[int], size: Callable[[_HistoryItem], int], room: int, keeps_last: bool
 ) -> tuple[int, int]:
     """Return where the newest part begins that fits into the room, and how much room it leaves.
 

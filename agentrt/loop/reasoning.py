@@ -25,7 +25,7 @@ from agentrt.tool import Toolkit
 from agentrt.tool.offer import OfferedTools
 from agentrt.types import JSONSchema, ToolChoice
 
-__all__ = ["call_model", "forget_attempt", "known_tools", "reason", "system_prompt"]
+__all__ = ["RESPONSES_PER_CHECKPOINT", "call_model", "forget_attempt", "known_tools", "reason", "system_prompt"]
 
 _HOOKS_OF_A_REQUEST = ("on_system_prompt", "on_model_call")
 
@@ -37,7 +37,8 @@ _ABOUT_SUMMARY = (
 # A model that never waits must not keep the event loop from its other work, nor a cancellation from the reply; a
 # checkpoint costs as much as everything else in a call.
 _CALLS_PER_CHECKPOINT = 8
-_RESPONSES_PER_CHECKPOINT = 256
+RESPONSES_PER_CHECKPOINT = 256
+"""After so many responses of a stream its reader lets the event loop do its other work."""
 
 _decoded_already: Callable[[Any], Iterable[AgentEvent]] = iter
 
@@ -100,7 +101,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
         for message in _messages_of_round(decoder, recorder):
             yield message
         return
-    left = _RESPONSES_PER_CHECKPOINT
+    left = RESPONSES_PER_CHECKPOINT
     try:
         async for piece in answer:
             for event in decode(piece):
@@ -118,8 +119,9 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
                 run.stop("exceed_max_output")
             left -= 1
             if not left:
-                left = _RESPONSES_PER_CHECKPOINT
+                left = RESPONSES_PER_CHECKPOINT
                 await checkpoint()
+        # Inside of `try`, since for an empty stream this is an error, and that stream must be closed as well.
         for event in _record_all(recorder, decoder.end()):
             yield event
     finally:

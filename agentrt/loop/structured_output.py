@@ -61,8 +61,8 @@ def _json_schema(structured_schema: object) -> JSONSchema:
     """Return the JSON schema, as a copy of which every keyword can be checked; raises for one that cannot be used."""
     is_model_class = _is_model_class(structured_schema)
     try:
-        given = structured_schema.model_json_schema() if _is_model_class(structured_schema) else structured_schema
-        schema: JSONSchema | None = from_json(to_json(given)) if isinstance(given, dict) else None
+        value = structured_schema.model_json_schema() if _is_model_class(structured_schema) else structured_schema
+        schema: JSONSchema | None = from_json(to_json(value)) if isinstance(value, dict) else None
     except (PydanticUserError, ValueError) as error:  # a field or value that JSON cannot hold
         why = str(error).partition("\n")[0]
         raise InvalidInputError(f"structured_schema {structured_schema!r:.200} has no JSON schema: {why}") from error
@@ -73,7 +73,7 @@ def _json_schema(structured_schema: object) -> JSONSchema:
             f"a list or a number goes into a property"
         )
     if is_model_class:
-        with suppress(SchemaError):
+        with suppress(SchemaError):  # nearly always it compiles as it is
             CompiledSchema(schema)
             return schema
         schema = _drop_patterns(schema)  # they may be written for Python's engine, and the class checks them itself
@@ -109,12 +109,15 @@ class _StructuredOutput(ToolBase):
         self._model_class = model_class
 
     async def call(self, /, **answer: Any) -> str:  # the structure may have a property `self`
+        # What comes in fits the schema: that is checked for every tool.
         if self._model_class is None:
             self._task.output = _add_defaults(answer, self._task.schema, self._task.schema)
             return _TAKEN
         try:
+            # As JSON: a strict class takes a date from JSON text, but not from a Python str.
             output = self._model_class.model_validate_json(to_json(answer))
         except ValidationError as error:
+            # Without the input, which may be long, and which the model has just written.
             problems = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]
             text = "; ".join(
                 f"{'.'.join(map(str, problem['loc'])) or 'the answer'}: {problem['msg']}" for problem in problems

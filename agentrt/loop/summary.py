@@ -9,6 +9,7 @@ from agentrt.concurrency.event_loop import checkpoint
 from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.errors import ContextOverflow, Malformed
+from agentrt.loop.reasoning import RESPONSES_PER_CHECKPOINT
 from agentrt.message import (
     ContentBlock,
     DataBlock,
@@ -29,7 +30,6 @@ __all__ = ["summarise"]
 
 _logger = logging.getLogger("agentrt")
 
-_RESPONSES_PER_CHECKPOINT = 256
 _SHARE = 0.75  # of the context, for what is to be summarised; the rest is for the summary itself
 _MAX_TRIES = 3
 _SHORTENED = 1_000  # characters that stay of a tool's output where there is too much to summarise
@@ -48,27 +48,23 @@ _INSTRUCTIONS = (
 async def summarise(agent: ReplyingAgent, older: list[Msg], instructions: str | None) -> str:
     """Return the new summary; where none can be had, the one before, saying that something is missing."""
     previous, run = agent.state.summary, agent.run
-    run.is_internal = True
+    run.is_internal = True  # layers that add tools to a request must not change those of the round
+    size = int(agent.model.context_size * CHARACTERS_PER_TOKEN * _SHARE)
+    instructions = instructions or _INSTRUCTIONS
+    room = max(size - len(instructions), size // 2)
     try:
-        return await _ask_for_summary(agent, previous, older, instructions or _INSTRUCTIONS)
+        for _ in range(_MAX_TRIES - 1):
+            material = _material(previous, older, room)
+            with suppress(ContextOverflow):
+                return await _call_model(agent, instructions, material)
+            room = len(material) // 2  # half of what was too much, whatever there was room for
+        return await _call_model(agent, instructions, _material(previous, older, room))
     except Exception as error:  # noqa: BLE001  # whatever it is, the conversation continues
         # By its type alone: what a provider or a layer puts into an error may hold a secret.
         _logger.warning("a conversation could not be summarised, so a part is left out: %s", type(error).__name__)
         return previous if previous.endswith(_LOST) else f"{previous}\n\n{_LOST}".lstrip()
     finally:
         run.is_internal = False
-
-
-async def _ask_for_summary(agent: ReplyingAgent, previous: str, older: list[Msg], instructions: str) -> str:
-    """Ask the model, with half as much to summarise each time that it was too much."""
-    size = int(agent.model.context_size * CHARACTERS_PER_TOKEN * _SHARE)
-    room = max(size - len(instructions), size // 2)
-    for _ in range(_MAX_TRIES - 1):
-        material = _material(previous, older, room)
-        with suppress(ContextOverflow):
-            return await _call_model(agent, instructions, material)
-        room = len(material) // 2
-    return await _call_model(agent, instructions, _material(previous, older, room))
 
 
 async def _call_model(agent: ReplyingAgent, instructions: str, material: str) -> str:
@@ -81,7 +77,7 @@ async def _call_model(agent: ReplyingAgent, instructions: str, material: str) ->
         current_model=agent.model,
     )
     if isinstance(result, ChatResponse):
-        text = _text_of(result)
+        text = _response_text(result)
     else:
         text = await _text_of_stream(result, agent.react_config.max_output)
     if not text.strip():
@@ -95,7 +91,7 @@ async def _text_of_stream(stream: AsyncGenerator[ChatResponse, None], limit: int
     written = responses = 0
     async with aclosing(stream):
         async for response in stream:
-            text = _text_of(response)
+            text = _response_text(response)
             if response.is_last:
                 return text or "".join(pieces)
             pieces.append(text)
@@ -103,12 +99,12 @@ async def _text_of_stream(stream: AsyncGenerator[ChatResponse, None], limit: int
             if written > limit:
                 break
             responses += 1
-            if not responses % _RESPONSES_PER_CHECKPOINT:
+            if not responses % RESPONSES_PER_CHECKPOINT:
                 await checkpoint()
     return "".join(pieces)
 
 
-def _text_of(response: ChatResponse) -> str:
+def _response_text(response: ChatResponse) -> str:
     return "".join(block.text for block in response.content if isinstance(block, TextBlock))
 
 

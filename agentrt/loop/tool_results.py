@@ -29,6 +29,7 @@ def result_events(
             state = ToolResultState(state)
     except ValueError as error:  # of a layer's making, since the tool's own is sound
         content, state = [TextBlock(f"Failed: the result holds {error}.")], ToolResultState.ERROR
+    # By such totals it is judged, without reading the conversation, whether the next request may be too long.
     for block in content:
         if isinstance(block, TextBlock):
             context.received += len(block.text)
@@ -38,8 +39,9 @@ def result_events(
         events = delta_events(run, call, [*content, *note] if note else content)
     elif (text := _text_alone(streamed)) is not None and text == _text_alone(content):
         events = delta_events(run, call, note)
-    else:
+    else:  # what was streamed is replaced by what the end says
         events, output = [], [*content, *note]
+    # A result is the end of its call, also where its tool forgot to say so.
     state = ToolResultState.SUCCESS if state is ToolResultState.RUNNING else state
     events.append(ToolResultEndEvent(run.id, call.id, state, output, metadata=response.metadata or None))
     return events
@@ -97,10 +99,10 @@ def mended_content(content: str | ToolOutput) -> ToolOutput:
         content = [TextBlock(content)]
     if not isinstance(content, (list, tuple)):
         raise ValueError(f"the content {content!r:.200}, which is not a list of blocks")
-    return [block if is_plain_text(block) else _mended(block) for block in content]
+    return [block if is_plain_text(block) else _mend_or_refuse(block) for block in content]
 
 
-def _mended(block: object) -> TextBlock | DataBlock:
+def _mend_or_refuse(block: object) -> TextBlock | DataBlock:
     if not isinstance(block, (TextBlock, DataBlock)):
         raise ValueError(f"{block!r:.200}, which is neither a TextBlock nor a DataBlock")
     return mend_block(block)

@@ -249,7 +249,7 @@ async def test_generator_that_reads_a_task_may_be_closed_at_a_yield():
 
 
 async def test_a_task_that_does_not_stop_is_abandoned_and_logged(monkeypatch, caplog):
-    monkeypatch.setattr(background_task, "_STOP_SECONDS", 0)
+    monkeypatch.setattr(background_task, "_MAX_STOP_SECONDS", 0)
     began, release, over = anyio.Event(), anyio.Event(), anyio.Event()
 
     async def main() -> None:
@@ -330,7 +330,7 @@ async def test_task_cancelled_from_outside_is_an_error_of_the_runtime(anyio_back
 
 @only_asyncio
 async def test_task_cancelled_before_it_began_does_not_hang_its_reader(anyio_backend, monkeypatch):
-    monkeypatch.setattr(background_task, "_STOP_SECONDS", 0.1)
+    monkeypatch.setattr(background_task, "_MAX_STOP_SECONDS", 0.1)
     before = asyncio.all_tasks()
     with anyio.fail_after(0.2):
         async with BackgroundTask("r", Mailbox(), Waiting()) as task:

@@ -35,7 +35,7 @@ def test_listener_lacks_two_bytes_at_most_and_none_in_the_end(parts):
         message.append_event(DataBlockDeltaEvent("r", "b", "audio/wav", told))
         assert so_far.startswith(shown(message))
         assert len(so_far) - len(shown(message)) <= (2 if number else 0)
-        padded += message.content[0].source.data.endswith("=")
+        padded += bool(told) and message.content[0].source.data.endswith("=")  # else it ends as it did before
     message.append_event(DataBlockDeltaEvent("r", "b", "audio/wav", pieces.rest("b")))
     assert shown(message) == so_far
     assert padded <= 2 * len(so_far).bit_length() + 2, "each of these is copied whole with the next piece"
