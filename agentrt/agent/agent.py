@@ -48,6 +48,7 @@ _SAVE_SECONDS = 15.0  # the file store gives up by itself before that
 async def _keep_observed(agent: ReplyingAgent, msg: str | Msg | list[Msg] | None) -> None:
     """The core of on_observe: the messages join the conversation, or wait for the end of its reply in progress."""
     context = agent.state.reply_context
+    # During a reply they come after it, as a model expects the results of its calls right after these.
     messages = agent.state.context if context is None else context.observed
     observed = [message.copy() for message in as_messages(_as_observed(msg)) if has_content(message)]
     messages.extend(observed)
@@ -135,7 +136,7 @@ class Agent(ReActAgentBase):
         self.system_prompt = system_prompt
         self.model = cast(ChatModelBase, model)
         contributed = tuple(_list_tools(middleware) for middleware in middlewares)
-        self._compiled = replace(self._compiled, tools=contributed)
+        self._compiled = replace(self._compiled, tools=contributed)  # `explain` says whose they are
         self.toolkit = (Toolkit() if toolkit is None else toolkit).with_tools(
             [tool for tools in contributed for tool in tools]
         )
@@ -145,6 +146,7 @@ class Agent(ReActAgentBase):
         self.state_store = state_store
         if state is not None:
             self.state = state
+        # By named functions, since agents can be pickled, with what they have registered.
         self.register_state("state", _state_to_json, _state_from_json)
 
     @property
@@ -191,6 +193,7 @@ class Agent(ReActAgentBase):
         the last reply gives its message again, without events; that of the one in progress resumes it, or repeats its
         question; the input is not read then. Events are numbered above `after`, the last number that a listener has.
         """
+        # All that can be checked without the state is checked here: an error where the call is, not at the first event.
         if reply_id is not None:
             check_reply_id(reply_id)
         if after != 0:
@@ -199,6 +202,7 @@ class Agent(ReActAgentBase):
         inputs = as_input(inputs)
         validate_schema(structured_schema)
         items = run_reply(self, claim, inputs, structured_schema, yield_final_msg)
+        # Printing is a generator more for each event, so it is there only where something is to be printed.
         audience, chains = self.conversation.audience, self.current_chains()
         if audience.shows or audience.queue is not None or chains.on_print is not self._cores["on_print"]:
             claim.printed = True
@@ -224,7 +228,7 @@ class Agent(ReActAgentBase):
 
         The message of a reply that waits for an answer is for the one who answers: subscribers do not observe it.
         """
-        answer = await self.reply(*args, **kwargs)
+        answer = await self.reply(*args, **kwargs)  # no scope around it: the loop sees interrupts by itself
         if self.conversation.audience.subscribers and self.state.reply_context is None:
             await self._broadcast(answer)
         return answer
@@ -236,6 +240,7 @@ class Agent(ReActAgentBase):
         `handle_interrupt` gives. One that waits for an answer is closed at once, which the next save records
         (`UserInterruptEvent` does the same, with events, and saves it). Returns whether there was a reply to end.
         """
+        # Of the state, not of this agent: another agent over the same state may be the one that replies.
         current = lock_of(self.state).run
         if current is not None:
             text = reason.get_text_content() if isinstance(reason, Msg) else reason
@@ -299,8 +304,9 @@ class Agent(ReActAgentBase):
         Agents over one state object share its conversation, and reply one at a time.
         """
         check_state(state)
+        # Not by `__init__`, which would check and compile what all conversations of an agent have in common.
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        vars(other).update(vars(self))
         other.state = state
         other.conversation = self.conversation.another()
         other._install()
@@ -316,14 +322,16 @@ class Agent(ReActAgentBase):
         if store is None or (run is not None and run.progress.is_out_of_date):
             return
         if run is not None:
+            # Another process that loads this state must not give numbers and ids again that are in use.
             self.state.sequence = run.progress.highest_seq
             if self.state.reply_context is not None:
                 self.state.reply_context.ids = run.progress.ids
+        # A store that hangs must not keep the conversation for ever, also where a shield keeps cancellations away.
         with anyio.move_on_after(_SAVE_SECONDS) as scope:
             try:
                 await store.save(self.state)
             except SessionConflict:
-                if run is not None:
+                if run is not None:  # further saves of this reply would overwrite what the other process has saved
                     run.progress.is_out_of_date = True
                 raise
         if scope.cancelled_caught:
@@ -368,6 +376,7 @@ def _list_tools(middleware: MiddlewareBase) -> tuple[Any, ...]:
 def _refuse_steps(cls: type[Agent]) -> None:
     """Raise `ConfigError` for a `_reasoning` or `_acting` that the loop of an `Agent` does not call."""
     for step in ("_reasoning", "_acting"):
+        # A `ReActAgent` has steps of its own that can be overridden.
         overridden = cls._hook_methods[step].function
         if overridden is getattr(ReActAgentBase, step) and getattr(cls, step) is not overridden:
             raise ConfigError(

@@ -29,6 +29,8 @@ class Audience:
 
     __slots__ = ("printer", "queue", "shows", "subscribers")
 
+    # The queue may be any object with an async `put`, and programs for 1.x read it as what they gave.
+
     def __init__(self, shows: bool, queue: Any = None, printer: Printer | None = None) -> None:
         self.shows = shows
         self.queue = queue
@@ -60,6 +62,7 @@ class AgentConversation(Conversation):
 
     def another(self) -> "AgentConversation":
         """Return a new conversation over the same chains; what it says goes where this one's goes, but to no hub."""
+        # The same printer, which has the player, and knows what of a message it has shown.
         audience = Audience(self.audience.shows, self.audience.queue, self.audience.printer)
         return AgentConversation(audience, emitting_hooks=self.emitting_hooks, prompt_message=self.prompt_message)
 
@@ -80,7 +83,7 @@ class AudienceMethods:
         for agent in subscribers:
             if not isinstance(agent, AudienceMethods):
                 raise UsageError(f"the subscribers of {self.name!r} must be agents, not {agent!r:.200}")
-        me: object = self
+        me: object = self  # which is an observer only together with the other bases of an agent
         self.conversation.audience.subscribers[msghub_name] = [agent for agent in subscribers if agent is not me]
 
     def remove_subscribers(self, msghub_name: str) -> None:
@@ -127,7 +130,7 @@ class AudienceMethods:
             # The message that the runtime prints is nobody else's, and not copied for each piece that it grows by.
             queued = msg if msg is conversation.printed_message else msg.copy()
             await audience.queue.put((queued, last, speech))
-            await checkpoint()
+            await checkpoint()  # a queue with room may not wait, and the reader is to have a turn
         if audience.shows:
             audience.printer.show(msg, last, speech)
 

@@ -47,7 +47,7 @@ __all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg"]
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """What an agent's chains were compiled from.
+    """What an agent's chains were compiled from; shared by its conversations, and therefore replaced, not changed.
 
     `tools` are those that each of the middlewares contributes, `overrides` the methods that the class overrides.
     `version` is that of the class hooks; chains of another version may lack hooks, and are compiled anew.
@@ -78,6 +78,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     _shows_by_itself: ClassVar[bool] = True
     runs_reply_loop: ClassVar[bool] = False
     """Whether replies are those of the runtime's loop, as an `Agent`'s are."""
+    # An `Agent` overrides it with what the hook table, which is below the agents, cannot know.
     _table: ClassVar[tuple[HookSpec, ...]] = HOOKS
 
     id: str
@@ -93,7 +94,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         check_middlewares(type(self), middlewares)
         self.id = shortuuid.uuid()
         self.name = name or type(self).__name__
-        self.state = AgentState()
+        self.state = AgentState()  # holds what middlewares keep, also of agents that have no messages in it
         self.conversation = AgentConversation(Audience(self._shows_by_itself and not console_is_disabled()))
         self._compile_first(tuple(middlewares), ())
 
@@ -133,6 +134,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
         A reply that `interrupt()` has stopped is answered by `handle_interrupt`.
         """
+        # A scope rather than the cancellation of a task: the caller's own cancellation stays what it is.
         with anyio.CancelScope() as scope:
             stop = partial(call_soon_function(), scope.cancel)
             self.conversation.stops.add(stop)
@@ -150,7 +152,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
         `await agent.reply(...)` is stopped by your own cancellation only.
         """
-        stops = list(self.conversation.stops)
+        stops = list(self.conversation.stops)  # a copy, as replies may end in other threads meanwhile
         for stop in stops:
             with suppress(RuntimeError):  # the event loop of that reply has ended meanwhile
                 stop()
@@ -180,14 +182,15 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
     def explain(self, format: ExplainFormat = "text") -> str:
         """Return the compiled chains, outermost layer first, as "text", "json" or "mermaid"."""
-        self.current_chains()
+        self.current_chains()  # with the hooks that were registered since the last reply
+        # Overridden methods are shown as they are written, not as the cores that call them.
         functions = self._cores | {method.hook: method.function for method in self._compiled.overrides}
         return explain(self.chains, self.name, functions, self._names_of_tools(), format)
 
     def current_chains(self) -> AgentChains:
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
         run = current_run(self)
-        if run is not None:
+        if run is not None:  # hooks that are registered during a reply run from the next one on
             return run.chains
         self._compile_if_stale()
         return self.chains
@@ -209,15 +212,18 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         compiled = self._compiled
         version = class_hooks.version  # read before the hooks, which may be changed in another thread
         hooks = registered_hooks(self)
-        self._compiled = replace(compiled, hooks=hooks, instance_hooks=self._instance_hooks, version=version)
+        self._compiled = replace(compiled, instance_hooks=self._instance_hooks, version=version)
+        # Every change of a class hook changes the version, and most are of other classes.
         if compiled.hooks is not None and are_same_hooks(hooks, compiled.hooks):
             return
         overridden = {method.hook: method for method in compiled.overrides}
+        # A class with parameters of its own has them as the keys of its hook.
         table = [overridden[spec.name].adapt(spec) if spec.name in overridden else spec for spec in self._table]
         cores = self._cores | {hook: method.core for hook, method in overridden.items()}
         check_use(type(self), compiled.middlewares, cores)
-        layers = [*compiled.middlewares, *layers_for(hooks)]
+        layers = [*compiled.middlewares, *layers_for(hooks)]  # hooks see the arguments that reach the core
         self.chains = compile_chains(MiddlewareBase, table, cores, layers, AgentChains)
+        self._compiled = replace(self._compiled, hooks=hooks)
 
     def _install(self) -> None:
         """Put the entries of overridden methods on this agent, where they hide the methods themselves."""
@@ -234,6 +240,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         left_out = {"chains", "conversation", "_compiled", *(method.name for method in compiled.overrides)}
         attributes = {name: value for name, value in vars(self).items() if name not in left_out}
         shows, last_reply_id = conversation.audience.shows, conversation.last_reply_id
+        # Everything else of these objects belongs to this process: locks, threads, functions.
         return {**attributes, "_made_of": (compiled.middlewares, compiled.tools, shows, last_reply_id)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

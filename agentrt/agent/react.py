@@ -68,12 +68,13 @@ class ReActAgent(Agent):
             raise ConfigError(
                 f"{type(self).__name__}(memory=...) must be a MemoryBase, such as InMemoryMemory(), not {memory!r:.200}"
             )
+        # Fewer rounds than an `Agent` has: the number of 1.x.
         options.setdefault("react_config", ReActConfig(max_iters=_MAX_ITERS if max_iters is None else max_iters))
         super().__init__(name, sys_prompt, model or _NoModel(name), toolkit, middlewares, **options)
         self.memory = memory if memory is not None else InMemoryMemory()
         self._remembered: set[str] = set()  # the ids of the conversation's messages that the memory was given
         self._memory_revision: int | None = None  # when the conversation last held what the memory holds
-        self.register_state("_remembered", sorted, set)
+        self.register_state("_remembered", sorted, set)  # JSON has no sets
         self.register_state("name", custom_from_json=_require_str)
         self.register_state("system_prompt", custom_from_json=_require_str)
 
@@ -87,7 +88,7 @@ class ReActAgent(Agent):
         await self._load_memory()
         try:
             answer = await super().reply(msg, structured_model)
-        finally:
+        finally:  # a reply that failed may have taken in its input all the same
             await self._update_memory()
         if answer.structured_output is not None:
             answer.metadata = {**answer.structured_output, **answer.metadata}
@@ -128,7 +129,7 @@ class ReActAgent(Agent):
         removed = self._remembered - {msg.id for msg in remembered}
         if removed:
             self.state.context = [msg for msg in self.state.context if msg.id not in removed]
-            if not remembered:
+            if not remembered:  # it was cleared, and the summary is of what was in it
                 self.state.summary = ""
             self.conversation.context_usage.reset()
         known = {msg.id for msg in self.state.context}

@@ -32,7 +32,7 @@ async def broadcast(msg: Msg, observers: Iterable[Observer]) -> None:
         msg = replace(msg, content=[block for block in msg.content if block.type not in _UNOBSERVED_BLOCKS])
     for observer in {id(observer): observer for observer in observers}.values():
         try:
-            await observer.observe(msg.copy())
+            await observer.observe(msg.copy())  # its own, since an observer may keep and change it
         except Exception as error:  # noqa: BLE001  # neither the speaker nor the others are to blame
             _logger.error("agent %r failed to observe a message: %s", observer.name, _describe(error))
 

@@ -38,7 +38,7 @@ class UserAgent(AgentBase):
 
     async def reply(self, msg: Msg | list[Msg] | None = None, structured_model: type[BaseModel] | None = None) -> Msg:
         """Ask the user, and return the answer; the values of `structured_model` are in its `metadata`."""
-        await self.memory.add(msg)
+        await self.memory.add(msg)  # before the user is asked, who may never answer
         ask = self._own_input_method or self._input_method
         question = ask(self.id, self.name, structured_model=structured_model)
         if not isawaitable(question):
@@ -59,6 +59,7 @@ class UserAgent(AgentBase):
     async def handle_interrupt(self, *args: Any, **kwargs: Any) -> Msg:
         """Return a message that says that there was no answer; it is printed and kept as an answer is."""
         text, metadata = "I was interrupted before I answered.", {"_is_interrupted": True}
+        # From "user", unlike the message of an interrupted `Agent`: it stands where the user's answer would.
         answer = Msg(self.name, text, "user", metadata=metadata, finished_reason="interrupted")
         await self.print(answer, True)
         await self.memory.add(answer)

@@ -18,6 +18,7 @@ def check_name(cls: type, name: object) -> None:
     """Raise `ConfigError` for what cannot be the name of an agent; `None` is fine."""
     if name is not None and (not isinstance(name, str) or not name):
         raise ConfigError(f"{cls.__name__}(name=...) must be a str that is not empty, not {repr_of(name)}")
+    # Half of a surrogate pair has no UTF-8 form.
     if name is not None and whole_characters(name) is not name:
         raise ConfigError(
             f"{cls.__name__}(name=...) holds half a character, which no file and no request can: {name!r:.200}"

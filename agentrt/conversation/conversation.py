@@ -30,7 +30,7 @@ class SystemPromptMessage:
 
     def message(self, prompt: str) -> Msg:
         """Return the message with this prompt."""
-        if self._message.content != prompt:
+        if self._message.content != prompt:  # a message costs more to make than its prompt to compare
             self._message = SystemMsg("system", prompt)
         return self._message
 
@@ -43,6 +43,7 @@ class Conversation:
     system prompt, and `printed_message` the message that grows while a reply is printed.
     """
 
+    # Slots, so that a misspelt name is an error: nothing else would notice it.
     __slots__ = (
         "context_usage",
         "emitting_hooks",
@@ -76,7 +77,7 @@ class Conversation:
 
 
 class ReplyingAgent(Protocol):
-    """What the loop of a reply needs of an agent."""
+    """What the loop of a reply needs of an agent; settings are read anew in each reply, since they may be assigned."""
 
     name: str
     system_prompt: str

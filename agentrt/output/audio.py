@@ -82,7 +82,7 @@ class SpeechPlayback:
             sound = self._sounds.setdefault(position, _Sound())
             self._play(sound.grow(source), source.media_type)
         elif source.url not in self._urls:
-            self._urls.add(source.url)
+            self._urls.add(source.url)  # an address does not grow, and is not played twice
             self._open_player().play_url(source.url, source.media_type)
 
     def _play(self, data: bytes, media_type: str) -> None:
@@ -95,7 +95,7 @@ class SpeechPlayback:
         return self._player
 
     def _close(self) -> None:
-        self._is_over = True
+        self._is_over = True  # first of all: a player whose `close` raises is not called again
         player, self._player = self._player, None
         if player is not None:
             player.close()

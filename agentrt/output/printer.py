@@ -56,6 +56,7 @@ class Printer:
         Never raises an error of the output or of the player, and waits for neither.
         """
         with self._screen.lock:
+            # Looked up at each call: tests and notebooks replace `sys.stdout`.
             self._screen.use(sys.stdout if self._stream is None else self._stream)
             progress = self._recall(msg.id)
             self._show_content(msg, progress, last)
@@ -74,7 +75,7 @@ class Printer:
         progress = self._messages.get(message_id)
         if progress is None:
             progress = self._messages[message_id] = _MessageProgress()
-            if len(self._messages) > _MAX_MESSAGES:
+            if len(self._messages) > _MAX_MESSAGES:  # the oldest will most likely never end: its reply was left
                 self._forget(next(iter(self._messages)))
         self._messages.move_to_end(message_id)
         return progress
@@ -113,7 +114,7 @@ class _Screen:
     __slots__ = ("_broken", "_in_line", "_owner", "_pieces", "_stream", "lock")
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = threading.RLock()  # held over a whole message's news, so that threads do not mix their lines
         self._stream: TextIO | None = None
         self._broken = False
         self._owner: tuple[str, object] | None = None
@@ -264,7 +265,7 @@ def _shorten_name(name: str) -> str:
 
 def _line_of(block: ContentBlock) -> str:
     """Return a block other than text as one line."""
-    fields: dict[str, object] = {}
+    fields: dict[str, object] = {}  # data itself is left out: its size and type are what a reader can use
     if isinstance(block, ToolCallBlock):
         fields = {"id": block.id, "name": block.name}
     elif isinstance(block, ToolResultBlock):

@@ -79,7 +79,7 @@ async def print_reply(
             if isinstance(item, AgentEvent):
                 if printed is None:
                     printed = _PrintedMessage(agent.name, item, waiting)
-                    conversation.printed_message = printed.message
+                    conversation.printed_message = printed.message  # which the queue then holds without a copy
                 is_last = printed.add(item)
                 if is_last is not None:
                     await _print(agent, printed.message, is_last)
@@ -113,7 +113,7 @@ class _PrintedMessage:
         with suppress(ValueError):  # a layer has made up events that do not fit together
             self.message.append_event(event)
         kind = event.__class__
-        if kind is ReplyResumedEvent:
+        if kind is ReplyResumedEvent:  # its blocks are those of before, with the calls that are not to be seen
             self._remove_hidden_calls()
         elif kind is ModelCallStartEvent:
             self._round_start = len(self.message.content)

@@ -24,6 +24,7 @@ async def fanout_pipeline(
     """
     stages = stages_in(agents, "fanout_pipeline()")
     calls = [partial(stage, _copy(msg), **kwargs) for stage in stages]
+    # Each has a copy of its own, so that no agent sees what another does to the message.
     return await gather(calls) if enable_gather else [await call() for call in calls]
 
 

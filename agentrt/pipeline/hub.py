@@ -59,6 +59,7 @@ class MsgHub:
         if self._is_open:
             raise UsageError(f"hub {self.name!r} is entered already: make another MsgHub over the same agents")
         try:
+            # First of all: answers that come while the announcement is on its way are observed as well.
             self._change(self._participants, True, self._automatic)
             await self.broadcast(self.announcement)
         except BaseException:  # raised again: a block that was never entered is never left
@@ -129,5 +130,5 @@ def _as_messages(value: object) -> list[Msg]:
 
 
 def _without(agents: list[AgentBase], others: list[AgentBase]) -> list[AgentBase]:
-    ids = {id(other) for other in others}
+    ids = {id(other) for other in others}  # agents may define equality as they like
     return [agent for agent in agents if id(agent) not in ids]

@@ -18,19 +18,20 @@ def agents_in(participants: object, place: str) -> list[AgentBase]:
     for agent in agents:
         if not isinstance(agent, AgentBase):
             raise ConfigError(f"{place} takes agents, not {agent!r:.200}: give instances of Agent or AgentBase")
-    return list({id(agent): agent for agent in agents}.values())
+    return list({id(agent): agent for agent in agents}.values())  # by identity, as agents may define equality
 
 
 def stages_in(participants: object, place: str) -> list[Stage]:
     """Return the stages of a pipeline; raises `ConfigError` for what cannot be called like an agent."""
     stages = _as_list(participants, place)
     for stage in stages:
-        if isinstance(stage, type) or not callable(stage):
+        if isinstance(stage, type) or not callable(stage):  # a class is callable, but is not an agent
             raise ConfigError(f"{place} takes agents and other pipelines, not {stage!r:.200}")
     return stages
 
 
 def _as_list(participants: object, place: str) -> list[Any]:
+    # A str is iterable too, and its characters are not agents.
     if isinstance(participants, str) or not isinstance(participants, Iterable):
         raise ConfigError(f"{place} takes a list of agents, not {participants!r:.200}")
     return list(participants)

@@ -132,12 +132,13 @@ class _Printing:
         self._end_signal = end_signal
         self._size = 3 if yield_speech else 2
         self._mailbox = Mailbox()
+        # One object for all agents, by which a later stream knows that this one has them.
         self._inlet = _Inlet(agents, self._mailbox if queue is None else queue)
         self._reaper: Reaper | None = None
         self._is_abandoned = False
 
     async def items(self) -> AsyncGenerator[tuple[Any, ...], None]:
-        self._reaper = Reaper()
+        self._reaper = Reaper()  # here, where there is an event loop
         before: list[tuple[AgentBase, object]] = []
         try:
             await self._claim_agents()

@@ -25,6 +25,7 @@ async def sequential_pipeline(agents: Sequence[Stage], msg: Any = None) -> Any:
     stages = stages_in(agents, "sequential_pipeline()")
     for position, stage in enumerate(stages):
         msg = await stage(msg if position == 0 else _without_private_blocks(msg))
+        # Its message carries the calls that wait, which the next agent could do nothing with.
         if isinstance(stage, Agent) and stage.state.reply_context is not None:
             break
     return msg

@@ -58,6 +58,7 @@ class Form:
             for name in names:
                 await self._ask_for(name)
             try:
+                # The whole once more: validators of the model see all fields only now.
                 return self._dump(self._validate(self._answers))
             except ValidationError as error:
                 problems = _problems_of(error)
@@ -71,7 +72,7 @@ class Form:
         secret = name in self._secret
         while True:
             text = await self._ask(self._prompts[name], secret)
-            text = text if secret else text.strip()
+            text = text if secret else text.strip()  # a secret may begin or end with a space
             if not text and not self._fields[name].is_required():
                 return
             value, problems = self._read(name, text) if text else (None, self._problems(name, None))

@@ -20,7 +20,7 @@ class _Stdin:
     """Reads standard input so that neither a line nor the interpreter's exit is lost to it."""
 
     def __init__(self) -> None:
-        self._ahead = ""
+        self._ahead = ""  # decoded and not given out yet, after bytes that could not be decoded
 
     def read(self) -> str:
         stream = sys.stdin  # holding it here keeps an exit from closing it while it is read

@@ -56,7 +56,7 @@ class TerminalUserInput(UserInputBase):
     other values are as in JSON. Bytes that the input's encoding does not have become U+FFFD. The end of the input
     raises `InputEnded`.
 
-    `read_line` works as `readline` of a text stream does and is called in a thread; `write` is given the prompts.
+    `read_line` works as `readline` of a `TextIO` does and is called in a thread; `write` is given the prompts.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class TerminalUserInput(UserInputBase):
         **kwargs: Any,
     ) -> UserInputData:
         """Ask for one line of text, and for the fields of `structured_model` where it is given."""
-        check_form_model(structured_model)
-        async with self._reader.lock:
+        check_form_model(structured_model)  # before anything is asked
+        async with self._reader.lock:  # over all questions of a form, between which no other may come
             text = await self._ask(self.input_hint, False)
             if structured_model is None:
                 return UserInputData([TextBlock(text)])

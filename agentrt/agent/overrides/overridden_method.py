@@ -77,7 +77,7 @@ class OverriddenMethod:
         self._keys = {name: name for name in names} | renamed
         self.keys = tuple(self._keys.values())
         self.core = self._core  # one object, by which an entry is known to be the core
-        self.entry = self._make_entry()
+        self.entry = self._make_entry()  # it takes any agent of the class, and is bound when one is built
 
     def values(self, agent: object, args: tuple[object, ...], kwargs: _Values) -> _Values:
         """Return the values of all parameters; raises `TypeError` for arguments that do not fit."""
@@ -87,7 +87,7 @@ class OverriddenMethod:
             takes = ", ".join(map(str, self._parameters))
             passed = ", ".join([f"{len(args)} positional"] * bool(args) + [f"{name}=..." for name in kwargs]) or "none"
             raise TypeError(f"{self.title} takes ({takes}); arguments given: {passed} ({error})") from None
-        bound.apply_defaults()
+        bound.apply_defaults()  # layers see all parameters, given or not
         return {key: bound.arguments[name] for name, key in self._keys.items()}
 
     def key_of(self, parameter: str) -> str:
@@ -188,11 +188,12 @@ class ChainedMethods:
                 # A decorator that uses `functools.wraps` copies the mark to a function that is not the runtime's.
                 if method is not None and method.function is member:
                     methods[name] = method
-        if methods != cls._hook_methods:
+        if methods != cls._hook_methods:  # most classes need none of their own
             cls._hook_methods = methods
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         agent = super().__new__(cls)
+        # Until `__init__` puts the entries in their place, a call would reach the plain method, outside of its chain.
         for name in cls._overridden_names():
             vars(agent)[name] = MethodType(refuse_call, agent)
         return agent
@@ -208,7 +209,7 @@ class ChainedMethods:
         if known is None:
             known = cls._known_overrides = {}  # type: ignore[attr-defined]
         for name in cls._overridden_names():
-            function = inspect.getattr_static(cls, name)
+            function = inspect.getattr_static(cls, name)  # as it is written: a staticmethod is refused as one
             if name not in known or known[name].function is not function:
                 overridden = cls._hook_methods[name]
                 known[name] = overridden.override(cls, name, function, overridden)

@@ -49,6 +49,7 @@ class OverriddenLoopReply(OverriddenMethod):
     def _make_entry(self) -> Callable[..., object]:
         @wraps(self.function)
         async def entry(agent: Any, /, *args: object, **kwargs: object) -> object:
+            # By the names of `reply_stream`; those that it does not have are its own errors.
             values = {self.key_of(name): value for name, value in kwargs.items()}
             return await agent.reply_stream(*args, **values, yield_final_msg=True).drain()
 
@@ -59,6 +60,7 @@ class OverriddenLoopReply(OverriddenMethod):
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         run = agent.run
         run.progress.passthrough = mailbox = Mailbox()
+        # A method without a parameter for the schema is fine as long as there is none.
         arguments = (inputs,) if structured_schema is None else (inputs, structured_schema)
         values = self.values(agent, arguments, {})
         final: object = None
@@ -67,7 +69,7 @@ class OverriddenLoopReply(OverriddenMethod):
         ) as task:
             async for item in task:
                 yield item
-            with suppress(Interrupted):
+            with suppress(Interrupted):  # what an interrupted reply answers is found below
                 final = await task.outcome()
         if final is None and run.interruption.reason is not None:
             if not run.ended:  # the loop may have ended by itself before
@@ -102,6 +104,6 @@ async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_sch
         try:
             await stream.aclose()
         finally:
-            run.interruption.rearm()
+            run.interruption.rearm()  # the rest of the method runs outside of the loop, and can be interrupted too
     assert final is not None  # the loop ends with the message, or raises
     return final

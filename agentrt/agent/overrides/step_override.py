@@ -67,7 +67,7 @@ class OverriddenLoopStep(OverriddenMethod):
         return spec
 
     async def _core(self, agent: ReplyingAgent, **values: object) -> AsyncGenerator[object, None]:
-        (value,) = values.values()
+        (value,) = values.values()  # the tool choice, or the call
         step = _Step(agent, self.name, value, Mailbox())
         arguments = self.values(agent, (value,) if self._accepts_value else (), {})
         async with BackgroundTask(agent.run.claim, step.mailbox, partial(self._run, step, arguments)) as task:
@@ -141,9 +141,9 @@ def _end_round(step: _Step, title: str, result: object) -> Sequence[AgentEvent |
     answer = step.result if result is None else result
     if not isinstance(answer, Msg):
         raise ChainContractError(f"{title} must return a Msg, as super()._reasoning() does, not {answer!r:.200}")
-    if step.result is None:
+    if step.result is None:  # the model was not asked, so nothing has been sent
         return [answer]
-    if answer == step.result_copy:
+    if answer == step.result_copy:  # its events have been sent, and say the same
         return [] if step.message is None else [step.message]
     run = step.agent.run
     return [*forget_attempt(run), answer]
