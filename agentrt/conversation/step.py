@@ -81,6 +81,8 @@ _EXCEEDED = Finish("exceed_max_iters")
 
 def next_step(reply: ReplyContext) -> Step:
     """Return the next step of the reply; changes nothing."""
+    if not reply.blocks:
+        return step_between_rounds(reply)
     return step_of_calls(reply) or step_between_rounds(reply)
 
 

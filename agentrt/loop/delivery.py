@@ -14,7 +14,7 @@ from itertools import chain
 from agentrt.concurrency.event_loop import run_shielded
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.open_calls import close_open_calls, drain_and_close
-from agentrt.conversation.progress import Origin, Phase
+from agentrt.conversation.progress import Origin
 from agentrt.conversation.run import Run
 from agentrt.decoding.recorder import Recorder
 from agentrt.errors import ChainContractError, ChainError, SessionUnserializable, UsageError
@@ -49,7 +49,6 @@ class Delivery:
     __slots__ = (
         "_agent",
         "_final",
-        "_has_begun",
         "_has_ended",
         "_held_end",
         "_inputs",
@@ -68,7 +67,7 @@ class Delivery:
             run.progress.recorder = Recorder(run.id, agent.name)
         self._final: Msg | None = None
         self._held_end: ReplyEndEvent | None = None  # until on_reply has ended, since its last message may say more
-        self._has_begun = self._has_ended = self.must_reserve = False
+        self._has_ended = self.must_reserve = False
         self.failure: Exception | None = None
 
     def take_item(self, item: AgentEvent | Msg) -> Iterable[AgentEvent]:
@@ -77,7 +76,7 @@ class Delivery:
         Sets `must_reserve` where numbers are to be reserved before these leave.
         """
         progress = self._progress
-        if not self._has_begun:
+        if not progress.has_begun:
             return self._begin(item)
         if isinstance(item, Msg):
             self._final = item
@@ -95,8 +94,10 @@ class Delivery:
     def _begin(self, item: AgentEvent | Msg) -> Iterable[AgentEvent]:
         """Note the first item, and supply the start if it is something else."""
         progress = self._progress
-        self._has_begun = progress.is_flowing = True
-        is_saved_yet = progress.phase is not Phase.NEW  # else a layer speaks before the core
+        must_reserve = (
+            progress.is_new or progress.is_saved
+        )  # a layer speaks before the core, or lets nothing out earlier
+        progress.begin()
         if isinstance(item, ReplyStartEvent) and item.reply_id == progress.reply_id:
             progress.start_event = item  # a layer may have made it up
             events: Iterable[AgentEvent] = (item,)
@@ -104,7 +105,7 @@ class Delivery:
             events = self.take_item(item)
         else:
             events = chain((start(self._agent, self._run),), self.take_item(item))
-        self.must_reserve = self.must_reserve or not is_saved_yet
+        self.must_reserve = self.must_reserve or must_reserve
         return events
 
     def _close_for_layer(self) -> Iterator[AgentEvent]:
@@ -129,7 +130,7 @@ class Delivery:
         if not self._is_still_waiting():
             return () if self._has_ended else (self._close_open_parts, self._announce_changes, self._supply_end)
         if self.failure is None and progress.recorder is not None:
-            if progress.phase is Phase.NEW and self._final is not None:
+            if progress.is_new and self._final is not None:
                 return (self._announce_notice,)
             if progress.is_parked:
                 return (self._withdraw,)
@@ -149,7 +150,7 @@ class Delivery:
     async def _close_open_parts(self) -> Iterator[AgentEvent]:
         """Supply the start, if nothing was sent yet, and what was emitted and not sent; give open calls a result."""
         events: list[AgentEvent] = []
-        if not self._has_begun and self._progress.origin is not Origin.PARKED:
+        if not self._progress.has_begun and self._progress.origin is not Origin.PARKED:
             with suppress(Exception):  # the caller is to know of what failed before
                 await self.reserve_numbers()
             events.append(start(self._agent, self._run))
@@ -237,7 +238,7 @@ class Delivery:
                 run.interruption.end()
                 if progress.recorder is not None and progress.end_event is None and keep_as_sent(progress):
                     progress.mark_changed()  # it waits, or was left
-                if progress.phase is not Phase.SAVED or progress.highest_seq != agent.state.sequence:
+                if not progress.has_saved_end or progress.highest_seq != agent.state.sequence:
                     await self._put_on_record()
             finally:  # in this order, so that the next reply finds none in progress
                 agent.conversation.end()

@@ -7,7 +7,7 @@ from typing import Any
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS, as_messages, check_content
 from agentrt.conversation.open_calls import close_calls_in_doubt
-from agentrt.conversation.progress import Origin, Phase
+from agentrt.conversation.progress import Origin
 from agentrt.conversation.run import Run
 from agentrt.errors import ChainError, InvalidInputError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, UserInterruptEvent
@@ -42,7 +42,7 @@ async def open_reply(
         if agent.state_store is not None:
             await _save_input(agent, run, len(as_messages(inputs)))
         return context, opening
-    if progress.phase is Phase.NEW:
+    if progress.is_new:
         if structured_schema is not None:
             _logger.warning("structured_schema is ignored: the reply %r resumes, with the form it began with", run.id)
         return context, await _resume_reply(agent, run, context, inputs)
@@ -66,7 +66,8 @@ def _begin_reply(
             f"send a message, or have it observe one first"
         )
     context = begin(agent, run)
-    require_structured_output(agent, context, structured_schema)
+    if structured_schema is not None:
+        require_structured_output(agent, context, structured_schema)
     state.context += [message.copy() for message in messages]
     state.reply_context = context
     return context
@@ -86,7 +87,7 @@ async def _resume_reply(agent: ReplyingAgent, run: Run, context: ReplyContext, i
     reply_to_resume(agent, inputs)  # a layer may have put something else in the place of the answer
     progress, permissions = run.progress, agent.state.permission_context
     before = deepcopy((context, permissions.rules)) if agent.state_store is not None else None
-    is_first = progress.origin is Origin.LEFT and progress.start_event is None
+    is_first = progress.was_left and progress.start_event is None
     opening: list[AgentEvent] = [start(agent, run)] if is_first else []
     opening += [progress.record_event(event) for event in close_calls_in_doubt(run, context)]
     if isinstance(inputs, ANSWERS):

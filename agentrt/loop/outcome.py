@@ -6,7 +6,6 @@ from inspect import isawaitable
 
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.open_calls import close_abandoned_calls, open_calls
-from agentrt.conversation.progress import Origin, Phase
 from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError
 from agentrt.event import (
@@ -51,8 +50,8 @@ UNSAVED = 1_000_000_000
 def begin(agent: ReplyingAgent, run: Run) -> ReplyContext:
     """Begin the message of a reply, which is in progress once the state holds what is returned."""
     progress = run.progress
-    progress.phase = Phase.OPEN
-    progress.message = message = Msg(agent.name, [], "assistant", id=run.id)
+    message = Msg(agent.name, [], "assistant", id=run.id)
+    progress.open(message)
     if progress.start_event is not None:  # it is out already, since a layer spoke before us
         message.append_event(progress.start_event)
     return ReplyContext(run.id, message, agent.react_config.max_iters)
@@ -63,7 +62,7 @@ def start(agent: ReplyingAgent, run: Run) -> ReplyStartEvent | ReplyResumedEvent
     progress = run.progress
     if progress.start_event is None:
         message, session_id = progress.message, agent.state.session_id
-        if progress.origin is Origin.LEFT and message is not None:
+        if progress.was_left and message is not None:
             blocks = [copy_block(block) for block in message.get_content_blocks()]
             progress.start_event = ReplyResumedEvent(
                 run.id, blocks, session_id, message.name, message.role, message.usage, message.created_at
