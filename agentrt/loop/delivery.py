@@ -94,9 +94,7 @@ class Delivery:
     def _begin(self, item: AgentEvent | Msg) -> Iterable[AgentEvent]:
         """Note the first item, and supply the start if it is something else."""
         progress = self._progress
-        must_reserve = (
-            progress.is_new or progress.is_saved
-        )  # a layer speaks before the core, or lets nothing out earlier
+        must_reserve = progress.is_new  # a layer speaks before the core
         progress.begin()
         if isinstance(item, ReplyStartEvent) and item.reply_id == progress.reply_id:
             progress.start_event = item  # a layer may have made it up
@@ -105,6 +103,7 @@ class Delivery:
             events = self.take_item(item)
         else:
             events = chain((start(self._agent, self._run),), self.take_item(item))
+            must_reserve = must_reserve or progress.is_saved  # both are added to what was saved
         self.must_reserve = self.must_reserve or must_reserve
         return events
 
