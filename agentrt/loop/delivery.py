@@ -127,7 +127,12 @@ class Delivery:
             except Exception as error:  # noqa: BLE001  # raised once the listener has seen the end
                 self.failure = error
         if not self._is_still_waiting():
-            return () if self._has_ended else (self._close_open_parts, self._announce_changes, self._supply_end)
+            if self._has_ended:
+                return ()
+            # A reply that the core has ended left nothing open: most of those that have layers.
+            is_closed = progress.has_begun and progress.end_event is not None and not self._run.mailbox.items
+            closing = (self._announce_changes, self._supply_end)
+            return closing if is_closed else (self._close_open_parts, *closing)
         if self.failure is None and progress.recorder is not None:
             if progress.is_new and self._final is not None:
                 return (self._announce_notice,)
