@@ -334,7 +334,7 @@ async def test_a_reply_that_returns_no_message_is_named(returned):
         await Wrong()(said("a"))
 
 
-async def test_a_reply_that_is_no_coroutine_function_is_told_so():
+async def test_a_reply_must_be_a_coroutine_function():
     class Plain(AgentBase):
         def reply(self, msg):
             return msg
@@ -814,7 +814,7 @@ async def test_a_method_set_on_a_class_later_is_the_core_of_new_agents(monkeypat
     assert (await before(said("hi"))).content == "old"
 
 
-async def test_events_that_no_layer_reads_are_no_burden():
+async def test_events_that_no_layer_reads_are_dropped():
     class Busy(AgentBase):
         async def reply(self, msg):
             for n in range(10_001):
@@ -841,7 +841,7 @@ def test_classes_of_agents_are_collected_with_their_hooks():
     assert held() is None
 
 
-async def test_a_method_of_ones_own_says_that_it_was_not_set_up():
+async def test_an_overridden_method_says_that_init_was_forgotten():
     class Unready(Echo):
         def __init__(self):
             self.colour = "red"

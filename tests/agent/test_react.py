@@ -32,7 +32,7 @@ async def remembered(agent: ReActAgent) -> list[str | None]:
     return [msg.get_text_content() for msg in await agent.memory.get_memory()]
 
 
-async def test_what_was_said_is_in_the_memory():
+async def test_the_memory_holds_the_conversation():
     agent = agent_of("one")
     await agent(said("a"))
     await agent.observe(Msg("bob", "b", "user"))
@@ -123,12 +123,12 @@ def test_rounds_are_limited_in_one_way_only():
         agent_of(max_iters=3, react_config=ReActConfig())
 
 
-def test_what_is_no_memory_is_refused_by_its_value():
+def test_a_memory_of_another_type_is_refused_with_its_value():
     with pytest.raises(ConfigError, match=r"must be a MemoryBase, such as InMemoryMemory\(\), not <class"):
         agent_of(memory=Toolkit)
 
 
-async def test_a_subclass_that_was_not_set_up_is_told_so():
+async def test_a_missing_super_init_of_a_react_agent_is_an_error():
     class Forgetful(ReActAgent):
         def __init__(self) -> None:
             pass
@@ -187,7 +187,7 @@ def test_a_session_that_was_saved_without_a_name_still_loads():
     assert (other.name, other.system_prompt) == ("nobody", "Be long.")
 
 
-def test_a_name_that_is_no_text_is_refused_and_loads_nothing():
+def test_a_name_that_is_not_a_str_is_refused_and_loads_nothing():
     agent, state = agent_of(), agent_of().state_dict()
     with pytest.raises(TypeError, match="must be str, not 5"):
         agent.load_state_dict({**state, "system_prompt": 5, "name": "other"})

@@ -61,7 +61,7 @@ async def test_a_direct_reply_is_not_broadcast():
     assert listener.heard == []
 
 
-async def test_a_reply_that_says_nothing_is_not_broadcast():
+async def test_a_reply_without_a_message_is_not_broadcast():
     speaker, listener = Listener(None), Listener()
     speaker.reset_subscribers("hub", [listener])
     assert await speaker() is None

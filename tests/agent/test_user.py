@@ -69,7 +69,7 @@ async def test_a_line_is_a_message_from_the_user():
     assert (msg.name, msg.content, msg.role, msg.metadata) == ("friday", "hello", "user", {})
 
 
-async def test_the_one_who_asks_is_told_for_whom():
+async def test_an_input_method_gets_the_agents_id_and_name():
     class Form(BaseModel):
         n: int
 
@@ -110,7 +110,7 @@ async def test_an_answer_is_shown_on_the_terminal(capsys):
     assert "hello" in capsys.readouterr().out
 
 
-async def test_what_was_told_observed_and_answered_is_kept():
+async def test_the_memory_keeps_inputs_observations_and_answers():
     user = user_who(Says(TextBlock("mine")))
     told = AssistantMsg("bot", "told")
     await user.observe([AssistantMsg("bot", "observed"), AssistantMsg("bot", "too")])
@@ -156,7 +156,7 @@ async def test_a_deep_copy_remembers_by_itself():
     assert (await kept(user), await kept(other)) == ([], ["mine"])
 
 
-async def test_a_state_is_loaded_into_another_user_and_goes_on_there():
+async def test_a_state_is_loaded_into_another_user_agent():
     user, other = user_who(Says(TextBlock("one"))), user_who(Says(TextBlock("two")))
     await user(AssistantMsg("bot", "told"))
     other.load_state_dict(json.loads(json.dumps(user.state_dict())))
@@ -178,7 +178,7 @@ def test_a_user_hides_nothing_of_an_agent_but_what_it_means_to():
     assert not {"_own_input_method", "memory"} & set(dir(AgentBase))
 
 
-async def test_a_class_that_forgets_to_set_up_its_parent_is_told_so():
+async def test_a_missing_super_init_of_a_user_agent_is_an_error():
     class Forgetful(UserAgent):
         def __init__(self) -> None: ...
 
@@ -214,7 +214,7 @@ async def test_layers_see_the_question_the_answer_and_the_printing():
 # Ways of asking
 
 
-async def test_an_agents_own_way_of_asking_is_nobody_elses():
+async def test_an_input_method_of_an_instance_is_its_own():
     UserAgent.override_class_input_method(Says(TextBlock("of the class")))
     mine = user_who(Says(TextBlock("of mine")))
     assert (await mine()).content == "of mine"
@@ -244,7 +244,7 @@ async def test_agents_that_were_there_before_follow_their_class():
 
 
 @pytest.mark.parametrize("wrong", [None, "terminal", TerminalUserInput, 7], ids=repr)
-def test_what_is_no_way_of_asking_is_named(wrong):
+def test_what_is_not_an_input_method_is_refused_with_its_value(wrong):
     user = UserAgent("friday")
     for override in (user.override_instance_input_method, UserAgent.override_class_input_method):
         with pytest.raises(ValueError, match="subclass of UserInputBase") as caught:
@@ -330,7 +330,7 @@ async def test_the_line_after_an_interrupted_question_answers_the_next():
     assert answers == ["I was interrupted before I answered.", "for the second"]
 
 
-async def test_the_callers_own_timeout_is_no_interruption():
+async def test_the_callers_timeout_is_not_an_interruption():
     never = Never()
     user = user_who(never)
     with pytest.raises(TimeoutError):

@@ -101,7 +101,7 @@ def test_content_that_is_a_text_grows_like_a_block(printer, stream):
     assert taken(stream) == "bot: Hello!\n"
 
 
-def test_blocks_made_anew_for_each_piece_grow_all_the_same(printer, stream):
+def test_blocks_made_anew_for_each_piece_grow(printer, stream):
     msg = message()
     for text in ("a", "ab", "abc"):
         msg.content = [ThinkingBlock("hm"), TextBlock(text)]
@@ -447,7 +447,7 @@ def test_nothing_more_is_written_to_a_broken_stream(error):
     assert (stream.getvalue(), stream.writes) == ("bot: ab", 2)
 
 
-def test_a_pipe_whose_reader_has_left_harms_nobody():
+def test_a_pipe_without_a_reader_raises_nothing():
     reader, writer = os.pipe()
     os.close(reader)
     stream = os.fdopen(writer, "w")
@@ -459,7 +459,7 @@ def test_a_pipe_whose_reader_has_left_harms_nobody():
         stream.close()
 
 
-def test_a_closed_stream_harms_nobody():
+def test_a_closed_stream_raises_nothing():
     stream = io.StringIO()
     stream.close()
     Printer(stream).show(message(TextBlock("a")), True)
@@ -606,7 +606,7 @@ def test_a_failing_player_is_dropped_and_logged_by_its_type(fails, stream, caplo
 
 
 @pytest.mark.parametrize("data", ["A*AA", "AAA-", "é" * 8])
-def test_sound_that_is_no_base64_is_dropped_and_said_so(data, stream, caplog):
+def test_sound_that_is_not_base64_is_dropped_and_logged(data, stream, caplog):
     studio = Studio()
     Printer(stream, studio).show(message(TextBlock("la")), True, sound(data))
     assert [player.sound() for player in studio.players] in ([], [b""])

@@ -84,7 +84,7 @@ async def test_readers_are_served_first_come_first_served():
     assert waiters.log == [("a", 0), ("b", 1), ("c", 2)]
 
 
-async def test_a_reader_who_comes_later_is_served_later():
+async def test_get_serves_readers_first_come_first_served():
     queue: MessageQueue[int] = MessageQueue()
     async with anyio.create_task_group() as group:
         waiters = Waiters(group)
@@ -97,7 +97,7 @@ async def test_a_reader_who_comes_later_is_served_later():
     assert waiters.log == [*((n, n) for n in range(6)), ("later", 6)]
 
 
-async def test_a_writer_who_comes_later_is_served_later():
+async def test_put_serves_writers_first_come_first_served():
     queue: MessageQueue[int] = MessageQueue(6)
     for n in range(6):
         queue.put_nowait(n)
@@ -111,7 +111,7 @@ async def test_a_writer_who_comes_later_is_served_later():
     assert drained(queue) == [6]
 
 
-async def test_what_does_not_wait_overtakes_nobody():
+async def test_nowait_calls_overtake_no_waiting_task():
     queue: MessageQueue[int] = MessageQueue(1)
     async with anyio.create_task_group() as group:
         waiters = Waiters(group)
@@ -194,7 +194,7 @@ async def test_a_closed_queue_is_read_to_its_end():
         queue.get_nowait()
 
 
-async def test_closing_lets_everybody_go_who_waits():
+async def test_closing_releases_all_waiting_tasks():
     empty: MessageQueue[int] = MessageQueue()
     full: MessageQueue[int] = MessageQueue(1)
     full.put_nowait(0)

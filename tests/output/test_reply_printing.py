@@ -123,7 +123,7 @@ async def test_the_queue_holds_the_growing_message_itself():
     assert shown[0].get_text_content() == "one two three"
 
 
-async def test_what_is_printed_is_no_part_of_the_conversation():
+async def test_printed_messages_are_not_part_of_the_conversation():
     agent = agent_of(["one two three"])
     agent.set_msg_queue_enabled(True)
     answer = await agent.reply("go")
@@ -186,7 +186,7 @@ async def test_the_last_is_the_message_that_the_conversation_keeps():
     assert [last for _, last in layer.shown].count(True) == 1
 
 
-async def test_after_a_question_and_its_answer_the_message_goes_on():
+async def test_after_an_answer_the_message_continues():
     layer = Watching()
     agent = agent_of([TOOL_ROUND, "it is three"], FunctionTool(add, ask=True), middlewares=[layer])
     waiting = await agent.reply("go")
@@ -201,7 +201,7 @@ async def test_after_a_question_and_its_answer_the_message_goes_on():
     assert [last for _, last in layer.shown[before:]].count(True) == 1
 
 
-async def test_what_a_discarded_attempt_said_is_not_in_the_message():
+async def test_a_discarded_attempt_is_not_in_the_message():
     layer = Watching()
     script = [["one ", Transient("cut off")], "two three"]
     agent = agent_of(script, middlewares=[layer, RetryMiddleware(initial_delay=0.001)])
@@ -284,7 +284,7 @@ async def test_the_override_of_a_reply_prints_what_it_returns_last():
     assert layer.shown == [("one", False), ("thank you", False), ("thank you", True)]
 
 
-async def test_printing_by_hand_goes_the_same_way(capsys):
+async def test_print_called_by_hand_shows_in_the_same_places(capsys):
     layer = Watching()
     agent = agent_of([], middlewares=[layer])
     agent.set_msg_queue_enabled(True)
@@ -389,7 +389,7 @@ async def test_what_agents_show_at_the_same_time_has_lines_of_its_own(capsys):
 
 
 @pytest.mark.parametrize("text", ["one two three four five", "one"], ids=["in the middle", "at the end"])
-async def test_who_reads_again_after_an_interrupt_sees_the_end(text):
+async def test_a_reader_that_resumes_after_an_interrupt_sees_the_end(text):
     agent = agent_of([text])
     queue = Stuck()
     agent.set_msg_queue_enabled(True, queue)

@@ -28,7 +28,7 @@ def subscriptions(agents: list[Speaker]) -> list[dict[str, list[str]]]:
     ]
 
 
-async def test_participants_hear_each_other_and_never_themselves(three):
+async def test_participants_observe_each_other_and_never_themselves(three):
     a, b, c = three
     async with MsgHub(three):
         await a()
@@ -57,12 +57,12 @@ async def test_a_message_alone_can_be_announced(three):
 
 
 @pytest.mark.parametrize("announcement", ["welcome", ["welcome"], [said("x"), None], {"text": "x"}])
-def test_an_announcement_that_is_no_message_is_refused(announcement):
+def test_an_announcement_that_is_not_a_message_is_refused(announcement):
     with pytest.raises(InvalidInputError, match="a hub announces and broadcasts a Msg or a list of Msg, not"):
         MsgHub([], announcement)
 
 
-async def test_nothing_is_left_after_the_block(three):
+async def test_no_subscription_is_left_after_the_block(three):
     async with MsgHub(three, name="talk") as hub:
         assert subscriptions(three) == [{"talk": ["b", "c"]}, {"talk": ["a", "c"]}, {"talk": ["a", "b"]}]
         assert hub.name == "talk"
@@ -71,14 +71,14 @@ async def test_nothing_is_left_after_the_block(three):
     assert three[1].heard == []
 
 
-async def test_nothing_is_left_after_a_block_that_failed(three):
+async def test_no_subscription_is_left_after_a_failed_block(three):
     with pytest.raises(ZeroDivisionError):
         async with MsgHub(three):
             raise ZeroDivisionError
     assert subscriptions(three) == [{}, {}, {}]
 
 
-async def test_nothing_is_left_after_a_block_that_was_cancelled(three):
+async def test_no_subscription_is_left_after_a_cancelled_block(three):
     with anyio.CancelScope() as scope:
         async with MsgHub(three):
             scope.cancel()
@@ -100,7 +100,7 @@ async def test_a_cancelled_announcement_leaves_no_subscriptions(three):
     assert subscriptions(three) == [{}, {}, {}]
 
 
-async def test_a_deleted_participant_neither_hears_nor_is_heard(three):
+async def test_a_deleted_participant_neither_observes_nor_is_observed(three):
     a, b, c = three
     async with MsgHub(three) as hub:
         hub.delete(b)
@@ -131,7 +131,7 @@ async def test_an_agent_takes_part_once_however_often_it_is_given(three):
     assert (a.texts, b.texts) == (["welcome"], ["welcome", "a"])
 
 
-async def test_deleting_who_is_not_in_it_is_a_warning(three, caplog):
+async def test_deleting_an_agent_that_is_not_in_the_hub_is_a_warning(three, caplog):
     a, b, c = three
     async with MsgHub([a, b], name="talk") as hub:
         hub.delete([c, b])
@@ -189,7 +189,7 @@ async def test_a_broadcast_gives_each_a_copy_without_thinking(three):
         assert one.content[-1] is not other.content[-1]
 
 
-async def test_a_failing_observer_harms_nobody_and_is_named_in_the_log(three, caplog):
+async def test_a_failing_observer_is_logged_and_affects_no_other(three, caplog):
     a, b, _ = three
     async with MsgHub([a, Deaf("deaf"), b], said("welcome")):
         await a()
@@ -197,7 +197,7 @@ async def test_a_failing_observer_harms_nobody_and_is_named_in_the_log(three, ca
     assert [each.message for each in caplog.records] == ["agent 'deaf' failed to observe a message: RuntimeError"] * 2
 
 
-async def test_who_is_in_two_hubs_at_once_hears_an_answer_once(three):
+async def test_an_agent_in_two_hubs_observes_an_answer_once(three):
     a, b, c = three
     async with MsgHub([a, b]), MsgHub([a, b, c]):
         await a()
@@ -286,7 +286,7 @@ async def test_a_hub_may_be_entered_in_one_task_and_left_in_another(three):
     assert subscriptions(three) == [{}, {}, {}]
 
 
-async def test_who_is_deleted_while_it_answers_is_not_heard(three):
+async def test_an_agent_deleted_while_it_answers_is_not_observed(three):
     a, b, _ = three
     waiting = Waiting("w")
     async with MsgHub([a, b, waiting]) as hub, anyio.create_task_group() as group:
@@ -397,5 +397,5 @@ async def carry_out(deeds: list[tuple[str, object, object]]) -> None:
 
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
 @given(deeds=st.lists(DEEDS, max_size=30))
-def test_whatever_changes_exactly_the_right_agents_hear(loop, deeds):
+def test_after_any_change_exactly_the_participants_observe(loop, deeds):
     anyio.run(carry_out, deeds, backend=loop)

@@ -187,7 +187,7 @@ async def test_an_error_before_anything_was_printed_is_raised():
         await read(stream_printing_messages([failing], failing()))
 
 
-async def test_an_awaitable_that_is_no_coroutine_runs_as_well(printer):
+async def test_an_awaitable_that_is_not_a_coroutine_runs_too(printer):
     assert await read(stream_printing_messages([printer], Boxed(printer))) == PRINTED
 
 
@@ -212,7 +212,7 @@ async def test_a_time_limit_on_the_first_step_is_none_on_the_work(printer):
     assert limits == [math.inf]
 
 
-async def test_a_stream_is_no_reply_inside_of_which_an_agent_runs():
+async def test_a_stream_does_not_count_as_an_enclosing_reply():
     agent = Agent("a", model=ScriptedChatModel(["one"]), react_config=ReActConfig(max_depth=1))
     assert await read_text(stream_printing_messages([agent], agent("go"))) == "one"
 
@@ -541,7 +541,7 @@ async def test_another_conversation_has_its_own_stream_within_the_work():
 
 
 @pytest.mark.parametrize("size", [1, 100])
-async def test_the_agents_print_through_a_queue_of_ones_own(size, printer):
+async def test_the_agents_print_through_a_given_queue(size, printer):
     queue: MessageQueue[Any] = MessageQueue(size)
     assert await read(stream_printing_messages([printer], printer(), queue)) == PRINTED
     assert queue.empty()
@@ -564,14 +564,14 @@ async def test_an_error_comes_after_all_items_of_a_given_queue(printer):
     assert len(items) == 3
 
 
-async def test_what_others_put_into_ones_own_queue_ends_nothing(printer):
+async def test_other_items_in_a_given_queue_end_nothing(printer):
     queue: MessageQueue[Any] = MessageQueue(2)
     await queue.put("[END]")
     await queue.put("something else")
     assert await read(stream_printing_messages([printer], printer(), queue)) == PRINTED
 
 
-async def test_leaving_early_stops_the_work_behind_ones_own_queue():
+async def test_leaving_early_stops_the_work_behind_a_given_queue():
     agent = Stuck("s", "w " * 1000)
     async with stream_printing_messages([agent], agent(), MessageQueue(1)) as stream:
         await stream.__anext__()

@@ -40,7 +40,7 @@ async def test_nothing_passes_through_like_any_answer(two):
     assert [msg and msg.content for msg in silent.heard] == ["a", "x"]
 
 
-async def test_an_answer_goes_on_as_the_object_that_it_is(two):
+async def test_an_answer_is_passed_as_the_same_object(two):
     given = []
 
     class Keeping(Speaker):
@@ -62,7 +62,7 @@ async def test_the_first_failure_ends_it_and_is_raised_as_it_is(two):
     assert after.log == []
 
 
-async def test_the_answers_are_heard_like_those_of_any_call(two):
+async def test_answers_in_a_pipeline_reach_subscribers(two):
     two[0].reset_subscribers("hub", two)
     await sequential_pipeline(two, said("x"))
     assert two[1].texts == ["xa"]
@@ -106,7 +106,7 @@ async def test_pipelines_and_functions_may_stand_among_the_agents(two):
     assert answer.content == "xaa+xabab"
 
 
-async def test_thoughts_do_not_go_on_from_agents_side_by_side_either():
+async def test_fanout_answers_are_passed_without_thinking():
     def thinking(name: str) -> Agent:
         return Agent(name, model=ScriptedChatModel([[ThinkingBlock("hm"), TextBlock(name)]]))
 

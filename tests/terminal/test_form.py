@@ -269,7 +269,7 @@ class Anything(RootModel[int]):
     [({"type": "object"}, "not {'type': 'object'}"), (int, "not <class 'int'>"), (Anything, "Anything has no fields")],
     ids=["schema", "type", "root"],
 )
-async def test_what_is_no_form_is_refused_before_anything_is_asked(model, told):
+async def test_a_model_that_is_not_a_form_is_refused_before_asking(model, told):
     keyboard = Keyboard()
     with pytest.raises(InvalidInputError, match=told):
         await asked(keyboard.input(), model)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0  # seconds; only a failure waits that long
 
 
-async def test_the_event_loop_goes_on_while_a_line_is_awaited():
+async def test_the_event_loop_runs_while_a_line_is_awaited():
     keyboard = Keyboard()
     answers = []
 
@@ -207,7 +207,7 @@ async def test_an_error_of_the_input_affects_no_later_question():
     assert await text_of(terminal) == "alive"
 
 
-async def test_what_is_no_line_is_named_by_its_type_alone():
+async def test_a_line_that_is_not_a_str_is_named_by_its_type_alone():
     terminal = TerminalUserInput(read_line=lambda: b"hunter2\n", write=lambda _: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(InvalidInputError, match=r"read_line must return a str .* not one of type bytes") as caught:
         await asked(terminal)

@@ -107,7 +107,7 @@ await ask(Login)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_person_at_a_terminal(backend, tmp_path):
+def test_a_user_at_a_terminal(backend, tmp_path):
     with in_a_terminal(AT_A_TERMINAL, backend, tmp_path) as terminal:
         terminal.read("LEFT\r\n> ")
         terminal.type("late\n")  # the first question, which was left, still reads: the second has the line

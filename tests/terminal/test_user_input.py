@@ -19,7 +19,7 @@ async def test_the_answer_is_the_line_without_its_newline():
     assert keyboard.shown == ["You: "]
 
 
-async def test_bytes_that_are_no_text_do_no_harm_later():
+async def test_bytes_that_cannot_be_decoded_affect_no_later_line():
     keyboard = Keyboard("caf\udce9")
     assert await text_of(keyboard.input()) == "caf\ufffd"
 

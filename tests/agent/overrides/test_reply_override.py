@@ -127,7 +127,7 @@ async def test_an_override_may_rename_parameters_and_add_its_own():
     assert (await agent.reply(inputs="go")).content == "three (calm)"
 
 
-async def test_a_form_for_the_answer_goes_through_the_override():
+async def test_a_structured_schema_reaches_the_override():
     form = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     given = []
 
@@ -374,7 +374,7 @@ async def test_an_override_may_limit_the_time_of_the_loop():
     assert (await agent.reply("go")).get_text_content() == "in time"
 
 
-async def test_a_reply_parks_and_goes_on_through_the_override():
+async def test_a_reply_parks_and_resumes_through_the_override():
     inputs = []
 
     class Noting(Agent):

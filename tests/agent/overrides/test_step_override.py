@@ -52,7 +52,7 @@ def rebuilt(items: list[Any]) -> Msg:
     return message
 
 
-async def test_steps_of_ones_own_run_around_those_of_the_runtime():
+async def test_step_overrides_run_around_those_of_the_runtime():
     agent = Ported(CALLS[:1], "three")
     answer = await agent(Msg("user", "1 + 2?", "user"))
     assert answer.get_text_content() == "three"
@@ -64,7 +64,7 @@ async def test_plain_step_overrides_do_not_change_the_stream():
     assert await order_of(Ported(*responses)) == await order_of(Quiet(*responses))
 
 
-async def test_pieces_are_seen_before_a_step_of_ones_own_ends():
+async def test_pieces_are_seen_before_a_step_override_ends():
     end = anyio.Event()
 
     class Waits(Ported):
@@ -186,7 +186,7 @@ async def test_a_message_from_an_acting_override_ends_the_reply():
     assert (await Ends(CALLS[:1], "never").reply("go")).get_text_content() == "that is all"
 
 
-async def test_a_streaming_tool_streams_through_an_acting_of_ones_own():
+async def test_a_streaming_tool_streams_through_an_acting_override():
     async def count():
         """Count."""
         for number in "12":
@@ -199,7 +199,7 @@ async def test_a_streaming_tool_streams_through_an_acting_of_ones_own():
     assert "".join(block.text for block in result.output) == "12"
 
 
-async def test_an_error_of_a_step_of_ones_own_leaves_the_reply():
+async def test_an_error_of_a_step_override_leaves_the_reply():
     class Fails(Ported):
         async def _reasoning(self, tool_choice=None):
             await super()._reasoning(tool_choice)
@@ -209,7 +209,7 @@ async def test_an_error_of_a_step_of_ones_own_leaves_the_reply():
         await Fails("one").reply("go")
 
 
-async def test_an_interrupt_stops_a_step_of_ones_own():
+async def test_an_interrupt_stops_a_step_override():
     waits = anyio.Event()
 
     class Waits(Ported):
@@ -242,7 +242,7 @@ async def test_a_result_of_a_wrong_type_names_the_method(step):
         await agent.reply("go")
 
 
-async def test_a_step_that_is_called_outside_of_a_reply_is_told_so():
+async def test_a_step_called_outside_of_a_reply_is_an_error():
     agent = Ported("never")
     with pytest.raises(UsageError, match=r"super\(\)._reasoning\(\) of 'friday' was called outside of its own"):
         await agent._reasoning()
@@ -284,7 +284,7 @@ async def test_a_reasoning_override_sees_a_retried_stream_once():
     assert rebuilt(items).get_text_content() == items[-1].get_text_content() == "whole"
 
 
-async def test_a_reader_who_leaves_stops_a_step_of_ones_own():
+async def test_a_reader_that_leaves_stops_a_step_override():
     class Waits(Ported):
         async def _reasoning(self, tool_choice=None):
             try:
@@ -313,7 +313,7 @@ async def test_another_conversation_has_the_steps_of_its_class(another):
     assert agent.log[:3] == ["reasons", "said ['add']", "acts add"]
 
 
-async def test_an_answer_with_a_form_goes_through_steps_of_ones_own():
+async def test_a_structured_answer_passes_through_step_overrides():
     agent = Ported([call("1", "GenerateStructuredOutput", sum=3)])
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}}
     assert (await agent.reply("go", schema)).structured_output == {"sum": 3}
