@@ -392,7 +392,7 @@ def _start_reply(msg: Msg, event: ReplyStartEvent) -> None:
     msg.id, msg.name, msg.role, msg.created_at = event.reply_id, event.name, event.role, event.created_at
 
 
-def _resume_reply(msg: Msg, event: ReplyResumedEvent) -> None:
+def _restore_reply(msg: Msg, event: ReplyResumedEvent) -> None:
     msg.id, msg.name, msg.role = event.reply_id, event.name or msg.name, event.role
     msg.created_at = event.begun_at or msg.created_at
     msg.content = [copy_block(block) for block in event.blocks]
@@ -576,7 +576,7 @@ def _apply_answers(msg: Msg, event: UserConfirmResultEvent) -> None:
 
 APPLY: dict[type[AgentEvent], Callable[[Msg, Any], None]] = {
     ReplyStartEvent: _start_reply,
-    ReplyResumedEvent: _resume_reply,
+    ReplyResumedEvent: _restore_reply,
     ReplyEndEvent: _end_reply,
     ModelCallEndEvent: _add_usage,
     ModelCallRetryEvent: _withdraw_blocks,

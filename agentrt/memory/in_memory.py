@@ -156,7 +156,7 @@ def _message_from_json(number: int, saved: object) -> _MarkedMessage:
 
 
 def _list_of_messages(memories: Msg | list[Msg] | None) -> list[Msg]:
-    messages = [] if memories is None else [memories] if isinstance(memories, Msg) else _as_list(memories)
+    messages = [] if memories is None else [memories] if isinstance(memories, Msg) else _list_of_items(memories)
     for message in messages:
         if not isinstance(message, Msg):
             raise TypeError(f"a memory takes a Msg, a list of them or None, not {type_with_article(message)}")
@@ -164,14 +164,14 @@ def _list_of_messages(memories: Msg | list[Msg] | None) -> list[Msg]:
 
 
 def _list_of_str(name: str, value: str | Iterable[str] | None) -> list[str]:
-    items = [] if value is None else [value] if isinstance(value, str) else _as_list(value)
+    items = [] if value is None else [value] if isinstance(value, str) else _list_of_items(value)
     for item in items:
         if not isinstance(item, str):
             raise TypeError(f"{name} must be a str or a list of them, not {type_with_article(item)}")
     return items
 
 
-def _as_list(value: Any) -> list[Any]:
+def _list_of_items(value: Any) -> list[Any]:
     # What is not a collection is refused by the caller as the item that it may have been meant as.
     return list(value) if isinstance(value, Iterable) else [value]
 

@@ -19,7 +19,7 @@ __all__ = ["JSONSession"]
 
 # What may stand in a file's name as it is. A hash may not, so that no id can be chosen that is another one's file name.
 _SAFE_FILE_NAME = re.compile(r"(?![0-9a-fA-F]{64}\Z)[\w@+=,~-][\w@+=,~. -]*")
-_MAX_NAME = 200  # bytes: file systems take 255
+_MAX_FILE_NAME = 200  # bytes: file systems take 255
 
 
 class JSONSession(FileKeeper, SessionBase):
@@ -82,7 +82,7 @@ class JSONSession(FileKeeper, SessionBase):
                 f"a user id must be a str, not {user_id!r:.100}; modules are given by their names, as in agent=agent"
             )
         name = f"{user_id}_{session_id}" if user_id else session_id
-        if not (_SAFE_FILE_NAME.fullmatch(name) and len(name.encode()) <= _MAX_NAME):
+        if not (_SAFE_FILE_NAME.fullmatch(name) and len(name.encode()) <= _MAX_FILE_NAME):
             name = hash_name(name)
         # Always a hash: what dead processes left is known by such names.
         temporary = f"{hash_name(f'{name}.json')}.tmp"

@@ -44,8 +44,8 @@ _EXTRA_WAIT = 1.0
 _NEVER_A_FOLDER = {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _TEMPORARY = re.compile(r"[0-9a-f]{64}\.tmp")
-_Returned = TypeVar("_Returned")
-_FileWork = Callable[[float], _Returned]
+_FileResult = TypeVar("_FileResult")
+_FileWork = Callable[[float], _FileResult]
 
 
 def _resolve_folder(directory: object, cls: str) -> Path:
@@ -77,7 +77,7 @@ class FileKeeper:
     async def _change(self, file: "AtomicFile", action: str, work: _FileWork[None]) -> None:
         await self._run_in_order(file, action, partial(self._prepare_and_run, work), shield=True)
 
-    async def _read(self, file: "AtomicFile", work: _FileWork[_Returned]) -> _Returned:
+    async def _read(self, file: "AtomicFile", work: _FileWork[_FileResult]) -> _FileResult:
         return await self._run_in_order(file, "load", work, shield=False)
 
     def _prepare_and_run(self, work: _FileWork[None], deadline: float) -> None:
@@ -88,8 +88,8 @@ class FileKeeper:
         work(deadline)
 
     async def _run_in_order(
-        self, file: "AtomicFile", action: str, work: _FileWork[_Returned], *, shield: bool
-    ) -> _Returned:
+        self, file: "AtomicFile", action: str, work: _FileWork[_FileResult], *, shield: bool
+    ) -> _FileResult:
         operation = self._last[file.path] = _QueuedOperation(self._last.get(file.path))
         run = partial(file.convert_errors, action, partial(operation.run, work, time.monotonic() + _MAX_WAIT))
         try:
@@ -160,7 +160,7 @@ class _QueuedOperation:
         self._ended = Event()
         self.never_ran: bool = False
 
-    def run(self, work: _FileWork[_Returned], deadline: float) -> _Returned:
+    def run(self, work: _FileWork[_FileResult], deadline: float) -> _FileResult:
         if self.before is not None and not self.before.wait(deadline):
             raise TimeoutError(errno.ETIMEDOUT, f"an earlier operation on it has not ended for {_MAX_WAIT:g} seconds")
         self.before = None  # it has ended: what it holds can be freed
@@ -217,7 +217,7 @@ class AtomicFile:
         """Wait until the disk knows the names in the directory as they are now."""
         _sync_directory(self.path.parent)
 
-    def convert_errors(self, action: str, work: Callable[[], _Returned]) -> _Returned:
+    def convert_errors(self, action: str, work: Callable[[], _FileResult]) -> _FileResult:
         """Return what `work` returns, and raise `SessionIOError` where it raises `OSError`."""
         try:
             return work()
