@@ -102,7 +102,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
             yield message
         return
     left = RESPONSES_PER_CHECKPOINT
-    try:
+    async with aclosing(answer):
         async for piece in answer:
             for event in decode(piece):
                 if recorder is not None:
@@ -121,11 +121,9 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
             if not left:
                 left = RESPONSES_PER_CHECKPOINT
                 await checkpoint()
-        # Inside of `try`, since for an empty stream this is an error, and that stream must be closed as well.
+        # Inside of the block, since for an empty stream this is an error, and that stream must be closed as well.
         for event in _record_all(recorder, decoder.end()):
             yield event
-    finally:
-        await answer.aclose()
     for message in _messages_of_round(decoder, recorder):
         yield message
 

@@ -1,80 +1,36 @@
 """A model's answer as events: however it was cut into pieces, it says the same."""
 
-import base64
-import re
-from collections.abc import Iterable
-from dataclasses import replace
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrt.decoding.decoder import Decoder
 from agentrt.errors import ChainContractError
-from agentrt.event import AgentEvent, ModelCallEndEvent, ToolCallStartEvent, ToolResultStartEvent
+from agentrt.event import ModelCallEndEvent
 from agentrt.message import (
-    AssistantMsg,
-    Base64Source,
     ContentBlock,
     DataBlock,
-    HintBlock,
     Msg,
-    ProviderBlock,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
-    ToolResultBlock,
     URLSource,
 )
-from agentrt.model.scripted import stream_response
 from agentrt.types import ChatResponse, ChatUsage
-from tests.loop.helpers import short
-
-USAGE = ChatUsage(5, 3, 2, 1)
-
-
-def decoder(taken: Iterable[str] = ()) -> Decoder:
-    numbers = count(1)
-    return Decoder("r", lambda: f"r-{next(numbers)}", set(taken), "tester")
-
-
-def piece(*content: ContentBlock) -> ChatResponse:
-    return ChatResponse(list(content), is_last=False)
-
-
-def last(*content: ContentBlock) -> ChatResponse:
-    return ChatResponse(list(content), is_last=True, usage=USAGE, finished_reason="stop")
-
-
-def streamed(*responses: ChatResponse, by: Decoder | None = None) -> list[AgentEvent]:
-    by = by or decoder()
-    return timeless([*(event for response in responses for event in by.feed(response)), *by.end()])
-
-
-def at_once(response: ChatResponse, by: Decoder | None = None) -> list[AgentEvent]:
-    return timeless((by or decoder()).decode_answer(response))
-
-
-def timeless(events: list[AgentEvent]) -> list[AgentEvent]:
-    return [replace(event, created_at=0) for event in events]
-
-
-def message_of(events: Iterable[AgentEvent]) -> Msg:
-    message = AssistantMsg("tester", [], id="r", created_at=0)
-    for event in events:
-        message.append_event(event)
-    return message
-
-
-def order(events: Iterable[AgentEvent]) -> str:
-    return " ".join(map(short, events))
-
-
-def blocks_of(*responses: ChatResponse) -> list[ContentBlock]:
-    return message_of(streamed(*responses)).get_content_blocks()
-
+from tests.decoding.helpers import (
+    USAGE,
+    at_once,
+    blocks_of,
+    decoder,
+    last,
+    message_of,
+    order,
+    piece,
+    streamed,
+    timeless,
+)
 
 # Cutting a whole answer into pieces
 
@@ -187,15 +143,6 @@ def without_ids(message: Msg) -> list[tuple[Any, ...]]:
     ]
 
 
-@given(st.binary(max_size=20), st.lists(st.integers(0, 20), max_size=3))
-def test_data_in_pieces_is_the_data(data, cuts):
-    places = [0, *sorted(each % (len(data) + 1) for each in cuts), len(data)]
-    encoded = [base64.b64encode(data[start:end]).decode() for start, end in pairwise(places)]
-    blocks = [DataBlock(Base64Source(each, "image/png"), "a.png", "provider's") for each in encoded]
-    found = blocks_of(*map(piece, blocks), last(DataBlock(Base64Source("", "image/png"), "a.png", "provider's")))
-    assert found == [DataBlock(Base64Source(base64.b64encode(data).decode(), "image/png"), "a.png", "r-1")]
-
-
 # What was streamed, and what the last response adds
 
 
@@ -207,135 +154,6 @@ def test_what_no_piece_delivered_comes_from_the_last_response():
 
 def test_what_was_streamed_is_what_was_said():
     assert blocks_of(piece(TextBlock("streamed")), last(TextBlock("whole"))) == [TextBlock("streamed", "r-1")]
-
-
-def test_a_picture_behind_a_url_arrives_whole():
-    picture = DataBlock(URLSource("https://example.org/a.png", "image/png"), "a.png")
-    source = URLSource("https://example.org/a.png", "image/png")
-    assert blocks_of(piece(picture), last(picture)) == [DataBlock(source, "a.png", "r-1")]
-    assert blocks_of(last(picture)) == [DataBlock(source, "a.png", "r-1")]
-
-
-def test_the_signature_may_come_by_itself_after_the_thinking():
-    pieces = [ThinkingBlock("hm"), ThinkingBlock("", signature="sig"), TextBlock("so")]
-    found = blocks_of(*map(piece, pieces), last(ThinkingBlock("hm", signature="sig"), TextBlock("so")))
-    assert found[0] == ThinkingBlock("hm", "r-1", "sig")
-
-
-def test_thinking_that_is_only_a_signature_is_kept():
-    assert blocks_of(last(ThinkingBlock("", signature="sig"), TextBlock("so")))[0] == ThinkingBlock("", "r-1", "sig")
-
-
-def test_a_call_ends_the_text_before_it_and_calls_end_together():
-    events = streamed(piece(TextBlock("a")), piece(ToolCallBlock("1", "f")), piece(ToolCallBlock("2", "g")), last())
-    assert order(events) == "TX_START TX_DELTA TX_END CALL_START:1 CALL_START:2 CALL_END:1 CALL_END:2 ME"
-
-
-def test_pieces_that_say_nothing_make_no_event():
-    assert order(streamed(piece(), piece(TextBlock("")), piece(ThinkingBlock("")), last())) == "ME"
-
-
-@pytest.mark.parametrize("empty", [TextBlock(""), ThinkingBlock("")], ids=["text", "thinking"])
-def test_a_piece_that_says_nothing_delivers_nothing(empty):
-    kind = type(empty)
-    assert len(blocks_of(piece(empty), last(kind("hello")))) == 1
-
-
-async def test_scripted_model_streams_the_signature_with_its_thinking():
-    whole = last(ThinkingBlock("let me see", signature="sig"), TextBlock("so"))
-    responses = [response async for response in stream_response(whole)]
-    assert len(responses) > 2
-    assert message_of(streamed(*responses)).content[0] == ThinkingBlock("let me see", "r-1", "sig")
-
-
-def test_every_block_of_thinking_keeps_its_own_signature():
-    """A provider that signs its thinking takes a block back only as it gave it."""
-    thinking = [ThinkingBlock("a", signature="s1"), ThinkingBlock("b", signature="s2")]
-    found = blocks_of(last(*thinking, TextBlock("so")))
-    assert [(block.thinking, block.signature) for block in found[:2]] == [("a", "s1"), ("b", "s2")]
-
-
-def test_usage_and_reason_come_at_the_end():
-    assert streamed(last())[-1] == ModelCallEndEvent("r", 5, 3, 2, 1, "stop", created_at=0)
-
-
-def test_unknown_usage_is_none_or_marked_as_an_estimate():
-    unknown = ChatResponse([], usage=ChatUsage(5, 3, None, None, estimated=True))
-    assert streamed(unknown)[-1] == ModelCallEndEvent("r", 5, 3, 0, 0, None, estimated=True, created_at=0)
-    half = ChatResponse([], usage=ChatUsage(None, 3))
-    assert streamed(half)[-1] == ModelCallEndEvent("r", 0, 3, 0, 0, None, estimated=True, created_at=0)
-    for nothing in (None, ChatUsage(None, None)):
-        assert streamed(ChatResponse([], usage=nothing))[-1] == ModelCallEndEvent("r", None, None, created_at=0)
-
-
-def test_usage_of_partly_counted_calls_is_marked_as_an_estimate():
-    unknown, known = ModelCallEndEvent("r"), ModelCallEndEvent("r", 5, 3)
-    result = [ToolCallStartEvent("r", "1", "f"), ToolResultStartEvent("r", "1", "f")]
-    assert message_of([unknown]).usage is None
-    assert message_of([known]).usage == ChatUsage(5, 3)
-    assert message_of([known, unknown]).usage == ChatUsage(5, 3, estimated=True)
-    assert message_of([unknown, *result, known]).usage == ChatUsage(5, 3, estimated=True)
-
-
-# Ids of tool calls
-
-
-def test_a_call_keeps_the_id_that_its_provider_gave_it():
-    assert [block.id for block in blocks_of(last(ToolCallBlock("call_7", "f")))] == ["call_7"]
-
-
-@pytest.mark.parametrize("taken", ["7", ""])
-def test_an_id_that_is_taken_or_empty_is_replaced(taken):
-    by = decoder(["7"])
-    events = streamed(piece(ToolCallBlock(taken, "f", "{")), piece(ToolCallBlock(taken, "f", "}")), last(), by=by)
-    assert message_of(events).content == [ToolCallBlock("r-1", "f", "{}")]
-
-
-def test_two_whole_calls_with_one_id_are_two_calls():
-    twice = [ToolCallBlock("1", "f", "{}"), ToolCallBlock("1", "g", "[]"), ToolCallBlock("1", "h", "")]
-    events = at_once(last(*twice))
-    assert [(block.id, block.name, block.input) for block in message_of(events).content] == [
-        ("1", "f", "{}"),
-        ("r-1", "g", "[]"),
-        ("r-2", "h", ""),
-    ]
-    assert order(events).endswith("CALL_END:1 CALL_END:r-1 CALL_END:r-2 ME")
-
-
-def test_a_call_that_the_last_response_repeats_is_one_call():
-    call = ToolCallBlock("1", "f", "{}")
-    assert blocks_of(piece(call), last(call)) == [call]
-
-
-def test_streamed_calls_of_two_tools_with_one_id_are_two_calls():
-    calls = [ToolCallBlock("", "f", "{}"), ToolCallBlock("", "g", "[]")]
-    found = blocks_of(*map(piece, calls), last(*calls))
-    assert [(block.name, block.input) for block in found] == [("f", "{}"), ("g", "[]")]
-
-
-def test_the_ids_of_a_discarded_attempt_are_free_again():
-    by = decoder()
-    by.feed(piece(ToolCallBlock("1", "f")))
-    assert by.discard() == ["1"]
-    assert [block.id for block in message_of(at_once(last(ToolCallBlock("1", "f")), by)).content] == ["1"]
-    assert by.discard() == ["1"]
-    assert by.discard() == []
-
-
-# What no model may send
-
-
-@pytest.mark.parametrize(
-    "block", [HintBlock("x"), ToolResultBlock("1", "f", "x"), "text"], ids=["hint", "result", "str"]
-)
-@pytest.mark.parametrize("make", [piece, last])
-def test_a_block_that_no_model_writes_is_refused(block, make):
-    with pytest.raises(ChainContractError) as caught:
-        decoder().feed(make(block))
-    assert str(caught.value) == (
-        f"on_model_call: model 'tester' answered with {block!r:.200}: "
-        f"an answer holds text, thinking, data and tool calls"
-    )
 
 
 @pytest.mark.parametrize("item", ["text", None, TextBlock("a")])
@@ -370,11 +188,6 @@ def test_usage_and_reason_are_those_of_the_last_piece_with_them():
     late = ChatResponse([], is_last=False, usage=USAGE)
     assert streamed(early, reason, late)[-1] == ModelCallEndEvent("r", 5, 3, 2, 1, "stop", created_at=0)
     assert streamed(early, reason)[-1] == ModelCallEndEvent("r", 1, 1, 0, 0, "stop", created_at=0)
-
-
-def test_call_input_that_is_not_a_str_is_refused():
-    with pytest.raises(ChainContractError, match="tester"):
-        message_of(at_once(last(ToolCallBlock("1", "f", {"a": 1}))))
 
 
 @pytest.mark.parametrize("more", [last(TextBlock("so")), piece(TextBlock("more"))], ids=["last", "piece"])
@@ -436,106 +249,6 @@ def test_pictures_of_which_no_piece_came_are_announced():
     assert [block.source.url[-1] for block in blocks_of(piece(one), last(one, two))] == ["1", "2"]
 
 
-# Odd values: mended where it is plain what they mean, and refused by name where it is not
-
-
-HALF = "\ud800"
-MENDED: dict[str, tuple[list[ContentBlock], list[ContentBlock]]] = {
-    "half a character": ([TextBlock(f"a{HALF}")], [TextBlock("a\ufffd", "r-1")]),
-    "no text": ([TextBlock(None), TextBlock("a")], [TextBlock("a", "r-1")]),
-    "half a signature": ([ThinkingBlock("a", signature=HALF)], [ThinkingBlock("a", "r-1", "\ufffd")]),
-    "no thinking": ([ThinkingBlock(None, signature="s")], [ThinkingBlock("", "r-1", "s")]),
-    "half a name and id": (
-        [ToolCallBlock(f"1{HALF}", f"f{HALF}", f"{{{HALF}}}")],
-        [ToolCallBlock("1\ufffd", "f\ufffd", "{\ufffd}")],
-    ),
-    "an id that is a number": ([ToolCallBlock(7, "f", "{}")], [ToolCallBlock("7", "f", "{}")]),
-    "no id": ([ToolCallBlock(None, "f", "{}")], [ToolCallBlock("r-1", "f", "{}")]),
-    "no name": ([ToolCallBlock("1", None, "{}")], [ToolCallBlock("1", "tool_without_a_name", "{}")]),
-    "empty name": ([ToolCallBlock("1", "", "{}")], [ToolCallBlock("1", "tool_without_a_name", "{}")]),
-    "no input": ([ToolCallBlock("1", "f", None)], [ToolCallBlock("1", "f", "")]),
-    "a picture's name": (
-        [DataBlock(URLSource(f"u{HALF}", "image/png"), HALF, 3)],
-        [DataBlock(URLSource("u\ufffd", "image/png"), "\ufffd", "r-1")],
-    ),
-}
-REFUSED: dict[str, tuple[Any, str]] = {
-    "content": (ChatResponse(None), "answered with the content None: it must be a list of blocks"),
-    "content text": (ChatResponse("hi"), "answered with the content 'hi': it must be a list of blocks"),
-    "text": (last(TextBlock(5)), "answered with a TextBlock whose text is 5: it must be a str"),
-    "thinking": (last(ThinkingBlock(["a"])), r"answered with a ThinkingBlock whose thinking is \['a'\]: it must be"),
-    "signature": (
-        last(ThinkingBlock("a", signature=b"s")),
-        "a ThinkingBlock whose signature is b's': it must be a str",
-    ),
-    "name": (last(ToolCallBlock("1", 5)), "answered with a ToolCallBlock whose name is 5: it must be a str"),
-    "id": (last(ToolCallBlock(["1"], "f")), r"answered with a ToolCallBlock whose id is \['1'\]: it must be a str"),
-    "input": (last(ToolCallBlock("1", "f", {"a": 1})), r"a ToolCallBlock whose input is \{'a': 1\}: it must be a str"),
-    "source": (last(DataBlock(None)), "answered with a DataBlock whose source is None"),
-    "media type": (last(DataBlock(URLSource("u", None, "url"))), "answered with a URLSource whose media_type is"),
-    "base64": (last(DataBlock(Base64Source("no!", "image/png"))), "answered with data that is not base64"),
-    "usage": (ChatResponse([], usage={"input_tokens": 3}), "reported the usage {'input_tokens': 3}: it must be a Chat"),
-    "tokens": (ChatResponse([], usage=ChatUsage("many", 3)), r"reported the usage .*: it must be in whole numbers"),
-}
-
-
-@pytest.mark.parametrize("case", MENDED)
-def test_an_odd_value_of_plain_meaning_is_mended(case):
-    odd, mended = MENDED[case]
-    assert message_of(at_once(last(*odd))).content == mended
-    assert blocks_of(*map(piece, odd), last(*odd)) == mended
-
-
-@pytest.mark.parametrize("case", [case for case in REFUSED if case != "media type"])
-def test_an_odd_value_is_refused_by_hook_model_and_value(case):
-    odd, problem = REFUSED[case]
-    with pytest.raises(ChainContractError, match=f"^on_model_call: model 'tester' .*{problem}"):
-        streamed(odd)
-    with pytest.raises(ChainContractError, match=f"^on_model_call: model 'tester' .*{problem}"):
-        at_once(odd)
-
-
-def test_a_piece_without_a_name_continues_its_call():
-    pieces = [ToolCallBlock("1", "f", "{"), ToolCallBlock("1", None, "}"), ToolCallBlock("1", "", None)]
-    assert blocks_of(*map(piece, pieces)) == [ToolCallBlock("1", "f", "{}")]
-
-
-# A limit
-
-
-def test_text_is_cut_where_the_limit_is():
-    by = Decoder("r", lambda: "b", set(), "tester", limit=5)
-    assert message_of(at_once(last(TextBlock("x" * 9_000)), by)).get_text_content() == "xxxxx"
-    by = Decoder("r", lambda: "b", set(), "tester", limit=5)
-    assert message_of(by.feed(piece(TextBlock("x" * 9_000)))).get_text_content() == "xxxxx"
-    assert by.written == 9_000
-
-
-BIG = "x" * 10_000
-OVER: dict[str, ContentBlock] = {
-    "data": DataBlock(Base64Source("AAAA" * 2_500, "image/png")),
-    "url": DataBlock(URLSource(BIG, "image/png")),
-    "name": DataBlock(URLSource("u", "image/png"), BIG),
-    "call": ToolCallBlock("1", "f", BIG),
-    "call name": ToolCallBlock("1", BIG),
-    "call id": ToolCallBlock(BIG, "f"),
-    "signature": ThinkingBlock("", signature=BIG),
-    "provider": ProviderBlock("anthropic", BIG),
-}
-
-
-@pytest.mark.parametrize("kind", OVER)
-@pytest.mark.parametrize("make", [piece, last])
-def test_note_replaces_a_block_that_is_too_large(kind, make):
-    numbers = count(1)
-    by = Decoder("r", lambda: f"r-{next(numbers)}", set(), "tester", limit=5_000)
-    message = message_of(by.feed(make(TextBlock("so"), OVER[kind], OVER[kind])))
-    assert by.written > 5_000
-    [note] = {block.text for block in message.get_content_blocks("text")} - {"so"}
-    assert re.fullmatch(r"\[left out: .*, 10,\d\d\d characters, more than max_output allows\]", note)
-    assert len(message.to_json()) < 1_000
-
-
 @pytest.mark.parametrize("nothing", [[], [TextBlock("")], [ThinkingBlock("")]], ids=["none", "text", "thinking"])
 def test_a_response_that_says_nothing_counts_as_well(nothing):
     by = decoder()
@@ -550,21 +263,3 @@ def test_model_whose_pieces_are_new_draws_no_warning(
 ) -> None:
     streamed(piece(TextBlock("a")), piece(TextBlock("bc")), last(*whole))
     assert not caplog.records
-
-
-SEARCH = ProviderBlock("anthropic", '{"type": "server_tool_use", "id": "s1"}')
-
-
-@pytest.mark.parametrize("decode", [lambda *content: blocks_of(piece(*content), last(*content)), None])
-def test_provider_blocks_keep_their_places_among_the_thinking(decode):
-    content = [ThinkingBlock("first", signature="1"), SEARCH, ThinkingBlock("then", signature="2"), TextBlock("so")]
-    built = decode(*content) if decode else message_of(at_once(last(*content))).content
-    assert [block.type for block in built] == ["thinking", "provider", "thinking", "text"]
-    assert [built[0].signature, built[1].content, built[2].signature] == ["1", SEARCH.content, "2"]
-
-
-def test_provider_blocks_count_as_written_and_can_be_discarded():
-    by = decoder()
-    event = by.feed(piece(SEARCH))[0]
-    assert by.written == len(SEARCH.content)
-    assert by.discard() == [event.block_id]
