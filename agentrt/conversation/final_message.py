@@ -2,7 +2,7 @@
 
 from pydantic_core import to_json
 
-from agentrt.message import ContentBlock, DataBlock, Msg, TextBlock, ToolCallBlock, copy_block, new_message_like
+from agentrt.message import DataBlock, Msg, TextBlock, ToolCallBlock, copy_block, new_message_like
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
 
@@ -20,8 +20,10 @@ def final_message(context: ReplyContext, reason: FinishedReason) -> Msg:
     """Return the message that answers the input; the blocks are copies of those of the reply's own message."""
     message = context.message
     answer = [copy_block(block) for block in context.blocks[context.round_start :]]
-    if reason in _LAST_WORDS and not _is_answer(answer):
-        answer = [TextBlock(_LAST_WORDS[reason])]
+    if reason in _LAST_WORDS:
+        has_calls = any(isinstance(block, ToolCallBlock) for block in answer)
+        if has_calls or not any(isinstance(block, (TextBlock, DataBlock)) for block in answer):
+            answer = [TextBlock(_LAST_WORDS[reason])]  # what was said before a call is not an answer
     output = context.structured.output if context.structured is not None else None
     if output is not None:
         answer = [block for block in answer if isinstance(block, TextBlock)] or [TextBlock(to_json(output).decode())]
@@ -31,8 +33,3 @@ def final_message(context: ReplyContext, reason: FinishedReason) -> Msg:
     if context.response is not None:
         final.metadata = dict(context.response.metadata)
     return final
-
-
-def _is_answer(blocks: list[ContentBlock]) -> bool:
-    has_calls = any(isinstance(block, ToolCallBlock) for block in blocks)
-    return not has_calls and any(isinstance(block, (TextBlock, DataBlock)) for block in blocks)

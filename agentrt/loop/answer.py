@@ -90,7 +90,9 @@ def announce_answer(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: M
     is_taken = end is not None and progress.sequence >= progress.highest_seq
     progress.expect(len(events) + is_taken)
     has_changed = _update(message, replaced - hidden, sent) | keep_as_sent(progress)
-    start = _start_of_answer(message, {block.id for block in sent} | hidden)
+    answer_ids = {block.id for block in sent} | hidden
+    blocks = message.get_content_blocks()
+    start = next((index for index, block in enumerate(blocks) if block.id in answer_ids), len(blocks))
     if end is None:
         if state.reply_context is not None and not state.reply_context.parked:
             state.reply_context.round_start = start
@@ -247,12 +249,6 @@ def _take_output(progress: ReplyProgress, message: Msg, final: Msg) -> bool:
     message.structured_output = deepcopy(output)
     end.structured_output = deepcopy(output)
     return True
-
-
-def _start_of_answer(message: Msg, ids: set[str]) -> int:
-    """Return the index of the first block of the answer in the message."""
-    blocks = message.get_content_blocks()
-    return next((index for index, block in enumerate(blocks) if block.id in ids), len(blocks))
 
 
 def _update_history(state: AgentState, message: Msg, start: int) -> None:

@@ -30,12 +30,12 @@ async def open_reply(
 
     Returns the events to begin with, recorded: what they say is saved with the input.
     """
+    context, progress = agent.state.reply_context, run.progress
     if run.ended:
         raise ChainError(
             "on_reply called next_handler() again after the reply had ended: to have another round, call "
             "agent.run.continue_with(hint) before that"
         )
-    context, progress = agent.state.reply_context, run.progress
     if context is None:
         context = _begin_reply(agent, run, inputs, structured_schema, has_layers)
         opening: list[AgentEvent] = [start(agent, run)] if progress.start_event is None else []

@@ -40,12 +40,10 @@ async def reply(  # noqa: C901  # the way of every event, where a call more woul
     # What is looked at for each event. It stays in this generator: another one, or a call, would cost every event more.
     message, progress, mailbox, interruption = context.message, run.progress, run.mailbox, run.interruption
     reply_id, emitted, current_task = run.id, mailbox.items, interruption.current_task
-    if not has_layers:
-        progress.begin()  # what `Delivery` does with the first item, where that may be a layer's
+    rounds = Rounds(agent, run, inputs, context, single_task)
     for event in opening:
         yield event
     interruption.begin(agent.react_config.max_seconds - context.worked, single_task=single_task)
-    rounds = Rounds(agent, run, inputs, context, single_task)
     while not rounds.is_over:
         try:
             if interruption.has_pending_cancellation():  # a layer or a tool has swallowed it

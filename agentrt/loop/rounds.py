@@ -77,6 +77,8 @@ class Rounds:
         self._stream: _Items | None = None
         self._guarded: _Items | None = None
         self._reason: FinishedReason = "completed"
+        if run.progress.recorder is None:
+            run.progress.begin()  # no layer is in between that may keep the first event, or put another before it
         self._has_begun = self.must_save = self.is_over = self.has_failed = False
 
     def begin_step(self) -> Sequence[AgentEvent]:
@@ -188,8 +190,10 @@ class Rounds:
         if isinstance(event, ModelCallEndEvent):
             update_from_usage(agent, event)
             context.paused = event.finished_reason == "pause"
-            if event.finished_reason == "length":
-                progress.cut_call = _cut_call(context)
+            if event.finished_reason == "length" and context.blocks:
+                # A call that has no input yet was cut there, and would else run with nothing but defaults.
+                last = context.blocks[-1]
+                progress.cut_call = last.id if isinstance(last, ToolCallBlock) and not last.input.strip() else None
         if progress.attempt is not None:
             context.written += progress.attempt.written
             progress.attempt = None
@@ -302,9 +306,3 @@ class Rounds:
         if self._reason != "interrupted":
             return ()
         return (await message_when_interrupted(self._agent, self._inputs, self._run.interruption.message),)
-
-
-def _cut_call(context: ReplyContext) -> str | None:
-    """Return the id of the call that the model was writing when it came to its limit, if that is where it stopped."""
-    last = context.blocks[-1] if context.blocks else None
-    return last.id if isinstance(last, ToolCallBlock) and not last.input.strip() else None
