@@ -11,6 +11,7 @@ from agentrt.message import Msg, TextBlock, UserMsg
 
 __all__ = ["ANSWERS", "Answer", "as_input", "as_messages", "check_content", "has_content"]
 
+# Which only a reply can make: a call in an input would run without a decision about it.
 _REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking", "hint", "provider")
 
 Answer = UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent
@@ -39,13 +40,13 @@ def as_messages(inputs: Any) -> list[Msg]:
         return []
     if inputs.__class__ is str:  # from a layer, since what comes from outside is a message by now
         return [UserMsg("user", whole_characters(inputs))]
-    return [_checked_message(message) for message in inputs] if isinstance(inputs, list) else [_checked_message(inputs)]
+    return [_mended_message(message) for message in inputs] if isinstance(inputs, list) else [_mended_message(inputs)]
 
 
-def _checked_message(message: Any) -> Msg:
+def _mended_message(message: Any) -> Msg:
     if message.__class__ is Msg and message.role == "user" and is_plain_message(message):
-        return message
-    _check(message)
+        return message  # nearly every one, for which a closer look would change nothing
+    _check_message(message)
     try:
         return mend_message(message)
     except ValueError as error:
@@ -71,7 +72,7 @@ def check_content(messages: list[Msg]) -> None:
             )
 
 
-def _check(message: Any) -> None:
+def _check_message(message: Any) -> None:
     if not isinstance(message, Msg):
         value = "an event" if isinstance(message, AgentEvent) else f"{message!r:.200}"
         raise InvalidInputError(f"an agent takes a str, a Msg or a list of Msg, not {value}")

@@ -42,7 +42,7 @@ _IN_DOUBT: _Result = (
 
 def drain_and_close(agent: ReplyingAgent, run: Run) -> Iterator[AgentEvent]:
     """Yield what was emitted and not seen yet, and the events that give each open call its result."""
-    for event in run.mailbox.take():
+    for event in run.mailbox.take():  # before the results: what tools said comes before their end
         yield run.progress.record_event(event)
     yield from close_open_calls(agent, run)
 

@@ -39,6 +39,7 @@ STRUCTURED_OUTPUT = "GenerateStructuredOutput"
 """The name of the tool through which the model gives an answer that must have a form."""
 
 _FINISHED = ToolCallState.FINISHED
+# A model may answer in words several times before it calls the tool, and its rounds may be used up by then.
 _GRACE_ROUNDS = 5
 
 
@@ -81,7 +82,7 @@ _EXCEEDED = Finish("exceed_max_iters")
 
 def next_step(reply: ReplyContext) -> Step:
     """Return the next step of the reply; changes nothing."""
-    if not reply.blocks:
+    if not reply.blocks:  # a reply that begins has neither calls nor an answer
         return step_between_rounds(reply)
     return step_of_calls(reply) or step_between_rounds(reply)
 
@@ -97,7 +98,7 @@ def step_of_calls(reply: ReplyContext) -> Act | Wait | None:
 
 def step_between_rounds(reply: ReplyContext) -> Reason | Finish:
     """Return what comes after a round whose calls, if it has any, all have results."""
-    if reply.response is not None:
+    if reply.response is not None:  # a tool of this program has answered in the model's place
         return _COMPLETED
     if reply.structured is not None:
         return _step_to_structured_output(reply)

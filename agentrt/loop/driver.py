@@ -89,6 +89,7 @@ async def _begin_run(agent: ReplyingAgent, claim: Claim, inputs: ReplyInput) -> 
         _check_depth(agent)
     if not lock.take_free(claim, agent.when_busy):
         await lock.take(claim, agent.when_busy)
+    # What the state holds is read with the conversation in hand, since another reply may have changed it until now.
     try:
         unfinished = message = None
         if agent.state.reply_context is not None or claim.is_named or isinstance(inputs, ANSWERS):

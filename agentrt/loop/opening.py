@@ -31,7 +31,7 @@ async def open_reply(
     Returns the events to begin with, recorded: what they say is saved with the input.
     """
     context, progress = agent.state.reply_context, run.progress
-    if run.ended:
+    if run.ended:  # what is on record cannot be taken back
         raise ChainError(
             "on_reply called next_handler() again after the reply had ended: to have another round, call "
             "agent.run.continue_with(hint) before that"
@@ -65,6 +65,7 @@ def _begin_reply(
             f"agent {agent.name!r} was asked to reply to nothing: the conversation is empty and no input was given; "
             f"send a message, or have it observe one first"
         )
+    # Nothing has changed up to here, so that an input that is refused can be given again.
     context = begin(agent, run)
     if structured_schema is not None:
         require_structured_output(agent, context, structured_schema)

@@ -72,6 +72,7 @@ def reply_to_resume(agent: ReplyingAgent, inputs: ReplyInput) -> ReplyContext | 
         check_answer(agent, context, inputs)
         return context
     waiting = waiting_calls(context)
+    # One that was left before it had asked is not parked: it resumes without an input, and asks then.
     if waiting and (inputs is not None or context.parked):
         raise ResumeError(
             f"the reply {context.reply_id!r} waits for an answer about {describe_calls(waiting)}: send a "
@@ -103,7 +104,7 @@ def already_answered(agent: ReplyingAgent, inputs: ReplyInput) -> bool:
 
 def check_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) -> Answer:
     """Return a copy of the answer; raises `ResumeError` unless every part of it fits what the reply asked."""
-    answer = _as_sent(answer)
+    answer = _parse_again(answer)
     if answer.reply_id != context.reply_id:
         raise ResumeError(
             f"the answer is for the reply {answer.reply_id!r}, but {context.reply_id!r} is the one that waits",
@@ -126,32 +127,33 @@ def check_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
 
 def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) -> Iterator[AgentEvent]:
     """Take the answer in; yields the events of the results that came with it."""
-    answer = check_answer(agent, context, answer)
+    answer = check_answer(agent, context, answer)  # whole, before any of it is applied, and once more for layers
     if isinstance(answer, UserConfirmResultEvent):
         for result in answer.confirm_results:
-            _confirm(agent, context, result)
+            _apply_confirmation(agent, context, result)
+        # After all of them, since what the user said of a call counts for more than a rule that came with another.
         _reconsider(agent, context, [rule for result in answer.confirm_results for rule in result.rules])
         context.message.append_event(answer)
     elif isinstance(answer, ExternalExecutionResultEvent):
         begun = begun_calls(context)
         for execution in answer.execution_results:
-            call = _call(context, execution.id)
+            call = _find_call(context, execution.id)
             if context.decisions[call.id].waits_for:
                 context.decisions[call.id].waits_for = None
                 if call.id not in begun:  # the process ended before this call was given out
                     yield ToolResultStartEvent(context.reply_id, call.id, call.name)
                 # Only a tool of this program may end the reply with an answer of its own.
                 metadata = {key: value for key, value in execution.metadata.items() if key != "response_msg"}
-                response = ToolResponse(_output(execution), execution.state, metadata)
+                response = ToolResponse(_blocks_of(execution), execution.state, metadata)
                 yield from result_events(context, agent.run, call, response, [])
 
 
-def _as_sent(answer: Answer) -> Answer:
+def _parse_again(answer: Answer) -> Answer:
     """Return the answer as it comes out of its JSON: what is in memory may be of any type, or hold a live message."""
     problem = "it holds something that has no JSON form"
-    adapter = _adapter(type(answer))  # type: ignore[arg-type]  # a class is hashable
+    adapter = _answer_adapter(type(answer))  # type: ignore[arg-type]  # a class is hashable
     try:
-        text = _serializer(type(answer)).to_json(answer, warnings="none")  # type: ignore[arg-type]  # a class is hashable
+        text = _answer_serializer(type(answer)).to_json(answer, warnings="none")  # type: ignore[arg-type]  # a class is hashable
         if b"NaN" in text or b"Infinity" in text:  # in a str, these are words like any other
             from_json(text, allow_inf_nan=False, cache_strings="none")
         return adapter.validate_json(text, strict=True)
@@ -165,13 +167,13 @@ def _as_sent(answer: Answer) -> Answer:
 
 
 @cache
-def _serializer(kind: type[Answer]) -> SchemaSerializer:
+def _answer_serializer(kind: type[Answer]) -> SchemaSerializer:
     # A number that is not finite is written as what it is, not as `null`: then it is noticed.
     return SchemaSerializer(TypeAdapter(kind).core_schema, CoreConfig(ser_json_inf_nan="constants"))
 
 
 @cache
-def _adapter(kind: type[Answer]) -> TypeAdapter[Answer]:
+def _answer_adapter(kind: type[Answer]) -> TypeAdapter[Answer]:
     return TypeAdapter(kind)
 
 
@@ -188,7 +190,7 @@ def _check_each_once(ids: list[str]) -> None:
         raise ResumeError(f"the answer holds two results for the call {twice!r:.{_SHOWN}}", code="conflict")
 
 
-def _call(context: ReplyContext, call_id: str) -> ToolCallBlock:
+def _find_call(context: ReplyContext, call_id: str) -> ToolCallBlock:
     with suppress(ValueError):
         call: ToolCallBlock = find_block(context.message, call_id, ToolCallBlock)
         return call
@@ -197,14 +199,14 @@ def _call(context: ReplyContext, call_id: str) -> ToolCallBlock:
 
 def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
     repeated = result.tool_call
-    call = _call(context, repeated.id)
+    call = _find_call(context, repeated.id)
     decision = context.decisions.get(call.id)
     waits = decision is not None and decision.waits_for == "user" and call.state is not ToolCallState.FINISHED
     if decision is None or not (waits or _answer_of_user(decision) is not None):
         raise ResumeError(
             f"the call {call.id!r} of {call.name!r} does not ask for the user's approval", code="not_waiting"
         )
-    if not waits:
+    if not waits:  # a listener may send its answer again, where it does not know whether the first one came through
         if (_answer_of_user(decision), decision.digest) != (
             result.confirmed,
             digest(repeated.name, repeated.input),
@@ -221,7 +223,7 @@ def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: Con
     _check_size(f"the feedback about {call.name!r}", len(result.feedback or ""), _MAX_FEEDBACK)
     if len(result.rules) > _MAX_RULES:
         raise ResumeError(f"the answer brings {len(result.rules):,} rules, {_MAX_RULES} is the most", code="invalid")
-    if repeated.input != call.input:
+    if repeated.input != call.input:  # to the byte: the user has seen the one, and would allow the other
         _check_edited(agent, call, repeated)
     accept_rules(agent.state.permission_context, result.rules, call.name)
     if not result.confirmed and any(rule.behavior is PermissionBehavior.ALLOW for rule in result.rules):
@@ -259,9 +261,9 @@ def _check_edited(agent: ReplyingAgent, call: ToolCallBlock, edited: ToolCallBlo
         raise ResumeError(f"the edited input cannot be used: {problem:.{_SHOWN}}", code="invalid")
 
 
-def _confirm(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
+def _apply_confirmation(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
     repeated = result.tool_call
-    call = _call(context, repeated.id)
+    call = _find_call(context, repeated.id)
     if context.decisions[call.id].waits_for != "user":
         return
     context.decisions[call.id] = CallDecision(
@@ -288,7 +290,7 @@ def _reconsider(agent: ReplyingAgent, context: ReplyContext, rules: list[Permiss
 
 
 def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: ToolResultBlock) -> None:
-    call = _call(context, execution.id)
+    call = _find_call(context, execution.id)
     decision = context.decisions.get(call.id)
     if call.state is ToolCallState.FINISHED:
         _check_repeated(context, execution, call)
@@ -305,7 +307,7 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
     if execution.state is ToolResultState.RUNNING:
         raise ResumeError(f"the result of {call.name!r} is not final: its state is RUNNING", code="invalid")
     tool = known_tools(agent).get(call.name)
-    output = _output(execution)
+    output = _blocks_of(execution)
     data = [block for block in output if isinstance(block, DataBlock) and isinstance(block.source, Base64Source)]
     total = sum(len(block.text) if isinstance(block, TextBlock) else data_size(block) for block in output)
     size = sum(map(data_size, data))
@@ -328,15 +330,15 @@ def _check_size(part: str, size: int, limit: int) -> None:
 
 def _check_repeated(context: ReplyContext, execution: ToolResultBlock, call: ToolCallBlock) -> None:
     known: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
-    output = [*_output(execution), *note_of(context, call)]
-    if known.state is not execution.state or _content(_output(known)) != _content(output):
+    output = [*_blocks_of(execution), *note_of(context, call)]
+    if known.state is not execution.state or _comparable(_blocks_of(known)) != _comparable(output):
         raise ResumeError(f"the call {execution.id!r} has another result already", code="conflict")
 
 
-def _content(output: ToolOutput) -> tuple[str, list[object]]:
+def _comparable(output: ToolOutput) -> tuple[str, list[object]]:
     text = "".join(block.text for block in output if isinstance(block, TextBlock))
     return text, [block.source for block in output if not isinstance(block, TextBlock)]
 
 
-def _output(result: ToolResultBlock) -> ToolOutput:
+def _blocks_of(result: ToolResultBlock) -> ToolOutput:
     return [TextBlock(result.output)] if isinstance(result.output, str) else list(result.output)
