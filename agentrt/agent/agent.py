@@ -136,7 +136,7 @@ class Agent(ReActAgentBase):
         self.system_prompt = system_prompt
         self.model = cast(ChatModelBase, model)
         contributed = tuple(_list_tools(middleware) for middleware in middlewares)
-        self._compiled = replace(self._compiled, tools=contributed)  # `explain` says whose they are
+        self._compiled = self._compiled._replace(tools=contributed)  # `explain` says whose they are
         self.toolkit = (Toolkit() if toolkit is None else toolkit).with_tools(
             [tool for tools in contributed for tool in tools]
         )

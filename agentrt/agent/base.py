@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
 from types import MethodType
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import anyio
 import shortuuid
@@ -45,8 +44,7 @@ from agentrt.state import AgentState
 __all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Compiled:
+class _Compiled(NamedTuple):
     """What an agent's chains were compiled from; shared by its conversations, and therefore replaced, not changed.
 
     `tools` are those that each of the middlewares contributes, `overrides` the methods that the class overrides.
@@ -210,20 +208,21 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     def _compile_chains(self) -> None:
         """Compile the chains, if they are not compiled for the hooks that there are now."""
         compiled = self._compiled
-        version = class_hooks.version  # read before the hooks, which may be changed in another thread
+        # Read before the hooks, which may be changed in another thread.
+        version, instance_hooks = class_hooks.version, self._instance_hooks
         hooks = registered_hooks(self)
-        self._compiled = replace(compiled, instance_hooks=self._instance_hooks, version=version)
         # Every change of a class hook changes the version, and most are of other classes.
-        if compiled.hooks is not None and are_same_hooks(hooks, compiled.hooks):
-            return
-        overridden = {method.hook: method for method in compiled.overrides}
-        # A class with parameters of its own has them as the keys of its hook.
-        table = [overridden[spec.name].adapt(spec) if spec.name in overridden else spec for spec in self._table]
-        cores = self._cores | {hook: method.core for hook, method in overridden.items()}
-        check_use(type(self), compiled.middlewares, cores)
-        layers = [*compiled.middlewares, *layers_for(hooks)]  # hooks see the arguments that reach the core
-        self.chains = compile_chains(MiddlewareBase, table, cores, layers, AgentChains)
-        self._compiled = replace(self._compiled, hooks=hooks)
+        if compiled.hooks is None or not are_same_hooks(hooks, compiled.hooks):
+            overridden = {method.hook: method for method in compiled.overrides}
+            # A class with parameters of its own has them as the keys of its hook.
+            table = [overridden[spec.name].adapt(spec) if spec.name in overridden else spec for spec in self._table]
+            cores = self._cores | {hook: method.core for hook, method in overridden.items()}
+            check_use(type(self), compiled.middlewares, cores)
+            layers = [*compiled.middlewares, *layers_for(hooks)]  # hooks see the arguments that reach the core
+            self.chains = compile_chains(MiddlewareBase, table, cores, layers, AgentChains)
+        self._compiled = _Compiled(
+            compiled.middlewares, compiled.tools, compiled.overrides, hooks, instance_hooks, version
+        )
 
     def _install(self) -> None:
         """Put the entries of overridden methods on this agent, where they hide the methods themselves."""

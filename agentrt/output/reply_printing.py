@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import anyio
 from pydantic_core import to_json
@@ -48,6 +48,11 @@ _PRINTED_EVENTS |= {ReplyResumedEvent, TextBlockDeltaEvent, ThinkingBlockDeltaEv
 _PRINTED_EVENTS |= {ToolResultEndEvent}
 _LAST_EVENTS = {ReplyEndEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent}
 _LAST_SECONDS = 5.0  # for the end of a reply that was interrupted
+
+
+@runtime_checkable
+class _SizedQueue(Protocol):
+    def full(self) -> bool: ...
 
 
 class PrintingAgent(Protocol):
@@ -140,9 +145,9 @@ async def _print(agent: PrintingAgent, message: Msg, is_last: bool) -> None:
 
     The reader of the queue may have stopped reading, and a reply that waits for room there can be interrupted too.
     """
-    run, queue = agent.conversation.run, agent.msg_queue
+    run = agent.conversation.run
     # Of a reply that has ended, nothing can be stopped but the wait for room.
-    if run is None or (run.interruption.reason is None and run.ended and not (hasattr(queue, "full") and queue.full())):
+    if run is None or (run.ended and run.interruption.reason is None and not _is_full(agent.msg_queue)):
         await agent.print(message, is_last)
         return
     if run.interruption.reason is None:
@@ -157,6 +162,10 @@ async def _print(agent: PrintingAgent, message: Msg, is_last: bool) -> None:
     if is_last:  # asked to stop, perhaps while it was printed just now
         with anyio.move_on_after(_LAST_SECONDS):
             await agent.print(message, True)
+
+
+def _is_full(queue: object) -> bool:
+    return isinstance(queue, _SizedQueue) and queue.full()
 
 
 def _waiting_message(agent: PrintingAgent) -> Msg | None:

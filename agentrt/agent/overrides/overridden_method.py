@@ -204,16 +204,19 @@ class ChainedMethods:
 
     @classmethod
     def _overridden_methods(cls) -> tuple[OverriddenMethod, ...]:
+        names = cls._overridden_names()
+        if not names:
+            return ()
         # Kept on the class, with which they go; a class may get another function later.
         known: dict[str, OverriddenMethod] | None = vars(cls).get("_known_overrides")
         if known is None:
             known = cls._known_overrides = {}  # type: ignore[attr-defined]
-        for name in cls._overridden_names():
+        for name in names:
             function = inspect.getattr_static(cls, name)  # as it is written: a staticmethod is refused as one
             if name not in known or known[name].function is not function:
                 overridden = cls._hook_methods[name]
                 known[name] = overridden.override(cls, name, function, overridden)
-        return tuple(known[name] for name in cls._overridden_names())
+        return tuple(known[name] for name in names)
 
 
 async def last_item(stream: AsyncGenerator[object, None]) -> object:
