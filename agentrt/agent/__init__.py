@@ -1,4 +1,4 @@
-"""Agents, and the loop of a reply."""
+"""Agents: those of the runtime's loop, those that write their own reply, and the user."""
 
 from agentrt.agent.agent import Agent
 from agentrt.agent.base import AgentBase, ReActAgentBase
