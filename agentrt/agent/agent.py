@@ -131,7 +131,7 @@ class Agent(ReActAgentBase):
     ) -> None:
         check_parts(name, system_prompt, model, toolkit, when_busy)
         check_options(state, state_store, react_config, context_config)
-        _refuse_steps(type(self))
+        self._refuse_steps()
         super().__init__(name=name, middlewares=middlewares)
         self.system_prompt = system_prompt
         self.model = cast(ChatModelBase, model)
@@ -347,6 +347,19 @@ class Agent(ReActAgentBase):
         super()._compile_chains()
         self.conversation.emitting_hooks = emitting_hooks(self.chains)
 
+    @classmethod
+    def _refuse_steps(cls) -> None:
+        """Raise `ConfigError` for a `_reasoning` or `_acting` that the loop of an `Agent` does not call."""
+        for step in ("_reasoning", "_acting"):
+            # A `ReActAgent` has steps of its own that can be overridden.
+            overridden = cls._hook_methods[step].function
+            if overridden is getattr(ReActAgentBase, step) and getattr(cls, step) is not overridden:
+                raise ConfigError(
+                    f"{cls.__name__}.{step}() would never be called: an Agent's rounds and tool calls are the "
+                    f"runtime's; write a middleware with on{step}, derive from ReActAgent, or derive from "
+                    f"ReActAgentBase and write `reply` as well"
+                )
+
     def _names_of_tools(self) -> dict[int, list[str]]:
         contributed = zip(self._compiled.middlewares, self._compiled.tools, strict=True)
         return {
@@ -371,16 +384,3 @@ def _list_tools(middleware: MiddlewareBase) -> tuple[Any, ...]:
     if not isinstance(tools, (list, tuple)):
         raise MiddlewareConfigError(f"{type(middleware).__name__}.list_tools() must return a list, not {tools!r:.200}")
     return tuple(tools)
-
-
-def _refuse_steps(cls: type[Agent]) -> None:
-    """Raise `ConfigError` for a `_reasoning` or `_acting` that the loop of an `Agent` does not call."""
-    for step in ("_reasoning", "_acting"):
-        # A `ReActAgent` has steps of its own that can be overridden.
-        overridden = cls._hook_methods[step].function
-        if overridden is getattr(ReActAgentBase, step) and getattr(cls, step) is not overridden:
-            raise ConfigError(
-                f"{cls.__name__}.{step}() would never be called: an Agent's rounds and tool calls are the runtime's; "
-                f"write a middleware with on{step}, derive from ReActAgent, or derive from ReActAgentBase and write "
-                f"`reply` as well"
-            )

@@ -8,19 +8,19 @@ import anyio.lowlevel
 
 __all__ = ["gather"]
 
-_Result = TypeVar("_Result")
+_CallResult = TypeVar("_CallResult")
 
 
-async def gather(calls: Sequence[Callable[[], Awaitable[_Result]]]) -> list[_Result]:
+async def gather(calls: Sequence[Callable[[], Awaitable[_CallResult]]]) -> list[_CallResult]:
     """Await all calls at once and return their results in order.
 
     The first failure stops the others and is raised as itself once they have stopped; those that fail while they stop
     are named in a note. A cancellation from outside stops all of them and leaves as such.
     """
-    results: list[_Result | None] = [None] * len(calls)
+    results: list[_CallResult | None] = [None] * len(calls)
     failures: list[BaseException] = []
 
-    async def run(position: int, call: Callable[[], Awaitable[_Result]]) -> None:
+    async def run(position: int, call: Callable[[], Awaitable[_CallResult]]) -> None:
         try:
             results[position] = await call()
         except anyio.get_cancelled_exc_class() as error:
@@ -36,7 +36,7 @@ async def gather(calls: Sequence[Callable[[], Awaitable[_Result]]]) -> list[_Res
         for position, call in enumerate(calls):
             group.start_soon(run, position, call)
     if not failures:
-        return cast("list[_Result]", results)
+        return cast("list[_CallResult]", results)
     first, *others = failures
     if isinstance(first, anyio.get_cancelled_exc_class()):
         await anyio.lowlevel.checkpoint()  # it may be the caller's own, which shows here

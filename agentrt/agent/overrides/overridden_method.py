@@ -65,7 +65,7 @@ class OverriddenMethod:
         self.name = name
         self.function = function
         self.title = f"{cls.__name__}.{name}()"
-        _check_kind(self.title, function)
+        self._check_kind()
         self.hook = overridden.hook
         self.signature = inspect.signature(function)
         # The first one is the agent.
@@ -120,6 +120,17 @@ class OverriddenMethod:
     async def run_chain(self, agent: ChainedAgent, values: _Values) -> object:
         """Enter the chain around the method, and return its result."""
         return await getattr(agent.current_chains(), self.hook)(agent, **values)
+
+    def _check_kind(self) -> None:
+        function: object = self.function
+        plain = inspect.unwrap(function) if callable(function) else function
+        problem = None
+        if not inspect.isroutine(plain) or isinstance(function, (staticmethod, classmethod)):
+            problem = "it is not a method"
+        elif inspect.isasyncgenfunction(plain) or inspect.isgeneratorfunction(plain):
+            problem = "it yields"
+        if problem is not None:
+            raise ConfigError(f"{self.title} must be a coroutine function (`async def` without `yield`), but {problem}")
 
     def _make_entry(self) -> _Method:
         @wraps(self.function)
@@ -229,14 +240,3 @@ async def last_item(stream: AsyncGenerator[object, None]) -> object:
     finally:
         await stream.aclose()
     return last
-
-
-def _check_kind(title: str, function: object) -> None:
-    plain = inspect.unwrap(function) if callable(function) else function
-    problem = None
-    if not inspect.isroutine(plain) or isinstance(function, (staticmethod, classmethod)):
-        problem = "it is not a method"
-    elif inspect.isasyncgenfunction(plain) or inspect.isgeneratorfunction(plain):
-        problem = "it yields"
-    if problem is not None:
-        raise ConfigError(f"{title} must be a coroutine function (`async def` without `yield`), but {problem}")

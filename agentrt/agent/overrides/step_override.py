@@ -74,9 +74,35 @@ class OverriddenLoopStep(OverriddenMethod):
             async for item in task:
                 yield item
             result = await task.outcome()
-        finish = _end_round if self.name == "_reasoning" else _end_call
-        for item in finish(step, self.title, result):
+        finish = self._end_round if self.name == "_reasoning" else self._end_call
+        for item in finish(step, result):
             yield item
+
+    def _end_round(self, step: _Step, result: object) -> Sequence[AgentEvent | Msg]:
+        """Return what ends the round: nothing, unless the method's answer differs from the model's."""
+        answer = step.result if result is None else result
+        if not isinstance(answer, Msg):
+            raise ChainContractError(
+                f"{self.title} must return a Msg, as super()._reasoning() does, not {answer!r:.200}"
+            )
+        if step.result is None:  # the model was not asked, so nothing has been sent
+            return [answer]
+        if answer == step.result_copy:  # its events have been sent, and say the same
+            return [] if step.message is None else [step.message]
+        run = step.agent.run
+        return [*forget_attempt(run), answer]
+
+    def _end_call(self, step: _Step, result: object) -> Sequence[ToolResponse]:
+        """Return the result of the call; a `Msg` in its place ends the reply with that message."""
+        response = step.result if result is None else result
+        if isinstance(response, Msg):
+            result = step.result or ToolResponse()
+            response = replace(result, metadata={**result.metadata, "response_msg": response})
+        if not isinstance(response, ToolResponse):
+            raise ChainContractError(
+                f"{self.title} must return a ToolResponse, as super()._acting() does, not {response!r:.200}"
+            )
+        return [response]
 
     async def _run(self, step: _Step, arguments: dict[str, object]) -> object:
         _step.set(step)  # for this task, and those that it starts
@@ -134,29 +160,3 @@ async def act_by_loop(agent: ReplyingAgent, tool_call: ToolCallBlock) -> ToolRes
         await stream.aclose()
     step.result = response
     return response
-
-
-def _end_round(step: _Step, title: str, result: object) -> Sequence[AgentEvent | Msg]:
-    """Return what ends the round: nothing, unless the method's answer differs from the model's."""
-    answer = step.result if result is None else result
-    if not isinstance(answer, Msg):
-        raise ChainContractError(f"{title} must return a Msg, as super()._reasoning() does, not {answer!r:.200}")
-    if step.result is None:  # the model was not asked, so nothing has been sent
-        return [answer]
-    if answer == step.result_copy:  # its events have been sent, and say the same
-        return [] if step.message is None else [step.message]
-    run = step.agent.run
-    return [*forget_attempt(run), answer]
-
-
-def _end_call(step: _Step, title: str, result: object) -> Sequence[ToolResponse]:
-    """Return the result of the call; a `Msg` in its place ends the reply with that message."""
-    response = step.result if result is None else result
-    if isinstance(response, Msg):
-        result = step.result or ToolResponse()
-        response = replace(result, metadata={**result.metadata, "response_msg": response})
-    if not isinstance(response, ToolResponse):
-        raise ChainContractError(
-            f"{title} must return a ToolResponse, as super()._acting() does, not {response!r:.200}"
-        )
-    return [response]
