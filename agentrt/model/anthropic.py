@@ -25,7 +25,7 @@ _DEFAULT_MAX_TOKENS = 8192
 _ROOM_TO_THINK = 16_384  # adaptive thinking has no budget, and takes what it needs from `max_tokens`
 _THOUGHTS = ("thinking", "redacted_thinking")
 _BINDING_CONTROLS = "thinking-binding-controls-2026-08-01"  # the beta that `block_binding` needs
-_OVERRIDE = "if the API accepts it by now, give rules=ClaudeRules(...)"
+_OVERRIDE = "if the API accepts it now, give rules=ClaudeRules(...)"
 _FINISHED_REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -42,7 +42,7 @@ _COUNTED_TOGETHER = (("output_tokens",), ("input_tokens", "cache_read_input_toke
 
 
 class AnthropicChatModel(RemoteChatModel):
-    """Claude, or a model of any server that speaks Anthropic's messages API, whose place is given as `base_url`.
+    """Claude, or a model of any server that speaks Anthropic's messages API, whose URL is given as `base_url`.
 
     The key comes from ANTHROPIC_API_KEY unless `api_key` or another `key_variable` is given, the URL from
     ANTHROPIC_BASE_URL unless it is given; `connection` takes these and the other `ConnectionOptions`.
@@ -91,7 +91,7 @@ class AnthropicChatModel(RemoteChatModel):
         if not rules.samples:
             for name, value in (("temperature", temperature), ("top_p", top_p)):
                 if value is not None and value != 1:
-                    reason = f"{model!r} takes no {name} but its default, not {value!r}"
+                    reason = f"{model!r} accepts only its default {name}, not {value!r}"
                     raise ConfigError(f"{reason}: leave it out; {_OVERRIDE}")
             temperature = top_p = None  # at most their default, which need not be sent
         self._thinking = _thinking_to_send(model, thinking, rules)
@@ -177,13 +177,13 @@ def _thinking_to_send(model: str, thinking: Mapping[str, object] | None, rules: 
     is_typed = isinstance(setting.get("type"), str) and isinstance(setting.get("budget_tokens", 0), int)
     if thinking is not None and not is_typed:
         raise ConfigError(
-            f"AnthropicChatModel(thinking=...) is what the API takes, as in "
+            f"AnthropicChatModel(thinking=...) must be what the API takes, such as "
             f'{{"type": "enabled", "budget_tokens": 4000}} or {{"type": "adaptive"}}, not {thinking!r:.100}'
         )
     if setting and setting["type"] not in rules.thinking:
         remedy = "" if "enabled" in rules.thinking else ", and effort=... for how much"
         raise ConfigError(
-            f"{model!r} does not take thinking of the type {setting['type']!r:.100}: give one of "
+            f"{model!r} does not accept thinking of the type {setting['type']!r:.100}: give one of "
             f"{', '.join(sorted(rules.thinking))}{remedy}; {_OVERRIDE}"
         )
     if not rules.binds_thinking:
@@ -198,7 +198,7 @@ def _thinking_to_send(model: str, thinking: Mapping[str, object] | None, rules: 
 def _check_server_tools(tools: object) -> list[JSONObject]:
     example = '{"type": "web_search_20250305", "name": "web_search"}'
     if not isinstance(tools, (list, tuple)):
-        raise ConfigError(f"AnthropicChatModel(server_tools=...) is a list, as in [{example}], not {tools!r:.100}")
+        raise ConfigError(f"AnthropicChatModel(server_tools=...) must be a list, as in [{example}], not {tools!r:.100}")
     for tool in tools:
         if not (isinstance(tool, Mapping) and isinstance(tool.get("type"), str)):
             raise ConfigError(
@@ -285,9 +285,9 @@ class _AnthropicReader:
         self.has_progressed = False
         self._messages = messages
         self._accumulator = StreamAccumulator()
-        self._thoughts: dict[int, _Thought] = {}  # those since the last text or call, which are signed together
-        self._inputs: dict[int, dict[str, object]] = {}  # those that came whole, until a delta says otherwise
-        self._parts: dict[int, _ProviderPart] = {}  # those that are not over
+        self._thoughts: dict[int, _Thought] = {}  # since the last text or call; they are signed together
+        self._inputs: dict[int, dict[str, object]] = {}  # inputs that came whole, until a delta says otherwise
+        self._parts: dict[int, _ProviderPart] = {}  # parts that are still being written
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._reason = ""
         self._id: str | None = None

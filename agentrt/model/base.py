@@ -65,7 +65,7 @@ class ChatModelBase:
         tools: list[JSONSchema] | None,
         tool_choice: ToolChoice | None,
     ) -> ModelResult:
-        raise UsageError(f"{type(self).__name__} does not say how it calls its model: define `async def _call`")
+        raise UsageError(f"{type(self).__name__} does not implement `_call`: define `async def _call`")
 
     async def aclose(self) -> None:
         """Close what the model holds open: nothing, unless a subclass overrides this."""

@@ -33,9 +33,9 @@ _AUDIO_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Quirks:
-    """In what a server differs from the others that speak OpenAI's API.
+    """How a server differs from the others that speak OpenAI's API.
 
-    `max_tokens_name` is how it calls the limit on an answer. `stream_usage`: it knows `stream_options`, with which a
+    `max_tokens_name` is its name for the limit on an answer. `stream_usage`: it knows `stream_options`, with which a
     stream says how many tokens it took. `reasoning_back`: it wants the thinking of the rounds since the user's last
     message back, even where it is empty. `must_call`: it can be made to call a tool; if not, "required" and the name of
     a tool become "auto". `named_choice`: it can be made to call one tool by its name; if not, as with llama.cpp and LM
@@ -55,7 +55,7 @@ _OPENAI = Quirks("max_completion_tokens", says_reason=True)
 
 
 class OpenAIChatModel(RemoteChatModel):
-    """A model of OpenAI, or of any server that speaks its chat completions API, whose place is given as `base_url`.
+    """A model of OpenAI, or of any server that speaks its chat completions API, whose URL is given as `base_url`.
 
     The key comes from OPENAI_API_KEY unless `api_key` or another `key_variable` is given, the URL from OPENAI_BASE_URL
     unless it is given; `connection` takes these and the other `ConnectionOptions`. A setting that is not given is not

@@ -16,7 +16,7 @@ from agentrt.model.rules import RulesChatModel
 
 __all__ = ["PRESETS", "Preset", "chat_model", "default_model"]
 
-_NO_KEY = "none"  # the SDKs want some word
+_NO_KEY = "none"  # the SDKs refuse to start without a key
 
 
 def _ollama_url(host: str) -> str:
@@ -34,7 +34,7 @@ def _ollama_url(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A provider: the adapter that speaks its API, and in what it differs from the adapter's own provider.
+    """A provider: the adapter that speaks its API, and how it differs from the adapter's own provider.
 
     `url_variable` is the environment variable with which the provider's users name another URL; `url_of` makes the URL
     of the variable's value. A provider without a `key_variable` asks for no key.
@@ -50,7 +50,7 @@ class Preset:
     quirks: Quirks | None = None
 
     def build(self, model: str, settings: dict[str, Any]) -> ChatModelBase:
-        """Return the model; what the settings say wins."""
+        """Return the model; the settings win over the preset."""
         own_url = settings.get("base_url") or self._url_of_environment()
         defaults = {"base_url": own_url or self.base_url, "api_key": self._key(own_url)}
         if self.adapter is OpenAIChatModel:  # many providers speak its API; only they differ from the adapter's own
@@ -63,8 +63,10 @@ class Preset:
         try:
             return self.url_of(value) if value else None
         except ValueError as error:
-            place = value.rpartition("@")[2]  # without a password
-            raise ConfigError(f"{self.url_variable} is {place!r}, which leads nowhere: {error}") from error
+            address = value.rpartition("@")[2]  # without a password
+            raise ConfigError(
+                f"{self.url_variable} is {address!r}, which is not the address of a server ({error}): correct it"
+            ) from error
 
     def _key(self, own_url: str | None) -> str | None:
         # A server of the user's own may well ask for no key; one that does will say so.
@@ -110,22 +112,25 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
     """
     if isinstance(spec, ChatModelBase):
         if settings:
-            raise ConfigError(f"chat_model() was given a model and {sorted(settings)}: give them to its constructor")
+            raise ConfigError(
+                f"chat_model() was given a finished model and the settings {sorted(settings)}: give them to its "
+                f"constructor"
+            )
         return spec
     if not isinstance(spec, str):
         raise ConfigError(f"chat_model() takes a str such as 'openai:gpt-5-mini', or a model, not {spec!r:.100}")
     provider, _, model = (part.strip() for part in spec.partition(":"))
     if provider == "rules":
         if model:
-            raise ConfigError(f"{spec!r:.100}: the rules are one model and have no other names: write 'rules'")
+            raise ConfigError(f"{spec!r:.100} names no model: there is only one that follows rules, so write 'rules'")
         _check_settings(settings, RulesChatModel)
         return RulesChatModel(**settings)
     preset = PRESETS.get(provider)
     if preset is None:
-        near = get_close_matches(provider.lower(), [*PRESETS, "rules"], 1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
+        matches = get_close_matches(provider.lower(), [*PRESETS, "rules"], 1)
+        guess = f"did you mean {matches[0]!r}? " if matches else ""
         raise ConfigError(
-            f"{spec!r:.100} names no provider that is known: {guess}write 'provider:model', as in 'openai:gpt-5-mini', "
+            f"{spec!r:.100} names an unknown provider: {guess}write 'provider:model', as in 'openai:gpt-5-mini', "
             f"with one of {', '.join(PRESETS)}, or write 'rules'; for another server that speaks OpenAI's API, write "
             f"'openai:MODEL' and give base_url=..."
         )

@@ -89,8 +89,8 @@ class ScriptedChatModel(ChatModelBase):
         text = (messages[-1].get_text_content() if messages else None) or ""
         excerpt = text if len(text) <= 200 else text[:200] + "..."
         raise UsageError(
-            f"{type(self).__name__} {self.model!r} has no response left: {len(self.calls) - 1} were scripted, and call "
-            f"{len(self.calls)} says {excerpt!r}: script one more, or end with itertools.repeat(...)"
+            f"{type(self).__name__} {self.model!r} has no response left: {len(self.calls) - 1} were scripted, and the "
+            f"last message of call {len(self.calls)} is {excerpt!r}: script one more, or end with itertools.repeat(...)"
         )
 
     async def _play(self, response: object, messages: list[Msg]) -> ModelResult:
@@ -138,8 +138,8 @@ def _without_traceback(error: Raised) -> Raised:
 
 def _wrong_response(item: object) -> UsageError:
     return UsageError(
-        f"a scripted response is a str, a ChatResponse, an exception, a list of blocks or of pieces, or a function "
-        f"that returns one of these, not {item!r}"
+        f"a scripted response must be a str, a ChatResponse, an exception, a list of blocks or of pieces, or a "
+        f"function that returns one of these, not {item!r}"
     )
 
 

@@ -29,7 +29,7 @@ _MAY_BE_INFINITE = re.compile(r"[0-9][eE]\+?[0-9]{2}|(?<![0-9])[0-9]{290}")
 
 
 class Validator(Protocol):
-    """The part of pydantic's validator that is needed: it returns a dict."""
+    """The one method of pydantic's validator that is used here; it returns a dict."""
 
     def validate_json(self, data: str, *, strict: bool) -> JSONObject: ...
 
@@ -46,10 +46,10 @@ def parser_by_types(validator: Validator) -> Parse:
     validate = validator.validate_json
 
     def parse(text: str) -> JSONObject:
-        written = parse_arguments(text)
+        arguments = parse_arguments(text)
         try:
-            # From the text, not from what was read: strict validation takes a date from a JSON string only there.
-            return validate(text if written else "{}", strict=True)
+            # Validates the text and not the parsed value: only in JSON does strict validation accept a str as a date.
+            return validate(text if arguments else "{}", strict=True)
         except ValidationError as error:
             raise ArgumentsError(_describe_errors(error.errors(include_url=False, include_context=False))) from None
         except Exception as error:  # from a validator that the user wrote
@@ -69,14 +69,14 @@ def parser_by_schema(schema: JSONSchema, hidden: frozenset[str], convert: Parse 
 
     def parse(text: str) -> JSONObject:
         arguments = parse_arguments(text)
-        smuggled = sorted(hidden & arguments.keys())
-        if smuggled:
-            raise ArgumentsError(f"argument {smuggled[0]!r} is unknown")
+        forbidden = sorted(hidden & arguments.keys())
+        if forbidden:
+            raise ArgumentsError(f"argument {forbidden[0]!r} is unknown")
         try:
             problem = compiled.problem(arguments)
         except RecursionError:
             problem = "its input is nested too deep to be checked"
-        except Exception as error:  # noqa: BLE001  # whatever the schema makes of it, the tool must not run
+        except Exception as error:  # noqa: BLE001  # the tool must not run with arguments that could not be checked
             problem = f"its input cannot be checked: {short_repr(str(error))}"
         if problem is not None:
             raise ArgumentsError(problem)
@@ -88,10 +88,10 @@ def parser_by_schema(schema: JSONSchema, hidden: frozenset[str], convert: Parse 
 def parse_arguments(text: str) -> JSONObject:
     """Return the object that the text holds, `{}` for blank text; raises `ArgumentsError` for anything doubtful.
 
-    Refused are: duplicate keys at any depth, `NaN`, `Infinity` and numbers as large (`1e400`), text after the object,
-    an object cut short, anything but an object, nesting deeper than 200 and text longer than `MAX_INPUT`.
+    It refuses duplicate keys at any depth, `NaN`, `Infinity` and numbers as large (`1e400`), text after the object, an
+    object cut short, anything but an object, nesting deeper than 200 and text longer than `MAX_INPUT`.
     """
-    # In this order: what is cheap to find stands before the parser, and what needs the parsed value after it.
+    # The cheap checks come before the parser, those that need the parsed value after it.
     if not isinstance(text, str):
         raise ArgumentsError(f"its input must be JSON text, not {type(text).__name__}: write it with json.dumps")
     if len(text) > MAX_INPUT:
@@ -155,8 +155,8 @@ def _describe_errors(errors: list[ErrorDetails]) -> str:
         elif error["type"] == "extra_forbidden":
             problems.append(f"argument {short_repr(where)} is unknown")  # cut, since the model chose the name
         elif error["msg"].startswith("Input should "):
-            wish = error["msg"].removeprefix("Input ")
-            problems.append(f"argument {where!r} {wish}, not {short_repr(error['input'])}")
+            expectation = error["msg"].removeprefix("Input ")
+            problems.append(f"argument {where!r} {expectation}, not {short_repr(error['input'])}")
         else:
             problems.append(f"argument {where!r} is refused: {error['msg']}")
     if len(errors) > _MAX_PROBLEMS:

@@ -75,7 +75,7 @@ class ToolBase:
     def call(self, *args: Any, **arguments: Any) -> Any:
         """Do the work; the arguments have been checked against `input_schema`."""
         remedy = "it runs outside this program" if self.is_external_tool else "define `async def call`"
-        raise UsageError(f"{type(self).__name__} does not say what it does: {remedy}")
+        raise UsageError(f"{type(self).__name__} does not implement `call`: {remedy}")
 
     def check_permissions(
         self, tool_input: JSONObject, context: PermissionContext
@@ -124,7 +124,7 @@ class ToolBase:
         """Whether it allows each of its calls, whatever the arguments: it does not `ask`, and overrides no check."""
         if self.ask or type(self).check_permissions is not ToolBase.check_permissions:
             return False
-        # One may also be set on the instance alone.
+        # A check may also be set on the instance alone.
         return "check_permissions" not in self.__dict__
 
     @property
@@ -136,12 +136,12 @@ class ToolBase:
         """Return a copy under another name."""
         new = copy.copy(self)
         new.name = name
-        new._plan = None  # which would call this object
+        new._plan = None  # the plan of this object calls this object
         check_tool(new)
         return new
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only for what neither the class nor the instance sets.
+        # Called only for attributes that neither the class nor the instance sets.
         if name == "input_schema":
             return call_plan_of(self).schema
         if name == "description":

@@ -40,7 +40,7 @@ _SUCCESSFUL_ENDING: _StreamEnding = ("", ToolResultState.SUCCESS)
 class PreparedCall:
     """A tool call that may be run: the tool is there, and its arguments fit.
 
-    `name` and `input` are what was checked, whatever becomes of `tool_call`.
+    `name` and `input` are what was checked, even if `tool_call` is changed later.
     """
 
     tool: ToolBase
@@ -163,8 +163,8 @@ async def respond(
 class _ToolStream:
     """A tool's generator while it runs; `ending` is set once there is no more to come.
 
-    The generator is what the function `returned`, if that has no `yield` of its own; a plain one works in a thread.
-    The deadline stands from the start, but its scope is entered for one step at a time: none is open across a `yield`.
+    A function without a `yield` of its own has `returned` the generator; a plain generator works in a thread. There is
+    one deadline for all steps, but its scope is entered for one step at a time: none is open across a `yield`.
     """
 
     __slots__ = (
@@ -244,7 +244,7 @@ class _ToolStream:
         except RuntimeError as error:
             if item is _TIMED_OUT:
                 raise
-            # The item came, but the scope could not be left: the tool's own one is still open inside of it.
+            # The item came, but our scope could not be left: a scope of the tool is still open inside it.
             self._crossed = scope
             raise ToolError(_CROSSED_SCOPES) from error
         return item
@@ -277,7 +277,7 @@ class _ToolStream:
         try:
             await aclose()
         finally:
-            with suppress(RuntimeError):  # trio has given ours up already
+            with suppress(RuntimeError):  # trio has already discarded ours
                 scope.__exit__(None, None, None)
 
     def _warn(self, what: str) -> None:
@@ -297,7 +297,7 @@ def _is_real_cancellation() -> bool:
     """Say whether the call itself is being cancelled: on asyncio a tool may only have awaited a cancelled task."""
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # trio, where a tool cannot
+    except RuntimeError:  # on trio, where a tool cannot await a task
         return True
     return task is None or task.cancelling() > 0
 
@@ -309,7 +309,7 @@ def _inner_cancellation(prepared: PreparedCall) -> str:
 def _timeout(prepared: PreparedCall, in_thread: bool) -> _StreamEnding:
     reason = f"it took longer than {prepared.tool.timeout:g} seconds"
     if in_thread:
-        text = f"{prepared.name} was given up: {reason}; its thread cannot be stopped, so it may still take effect"
+        text = f"{prepared.name} was abandoned: {reason}; its thread cannot be stopped, so it may still take effect"
         return text, ToolResultState.UNKNOWN
     return f"{prepared.name} was stopped: {reason}", ToolResultState.TIMEOUT
 

@@ -104,5 +104,5 @@ class ToolContext:
         self.active_groups = names
 
     def _on_loop(self, function: Callable[..., _LoopResult], *arguments: object) -> _LoopResult:
-        # What belongs to the reply is touched by the event loop's thread only.
+        # Only the thread of the event loop may touch what belongs to the reply.
         return from_thread.run_sync(function, *arguments) if get_ident() != self._thread else function(*arguments)

@@ -1,6 +1,6 @@
 """Reading a function's docstring: what it does, and what its parameters mean.
 
-Understood are the styles of Google (`Args:`), NumPy (`Parameters` underlined) and Sphinx (`:param name:`).
+It understands the styles of Google (`Args:`), NumPy (`Parameters` underlined) and Sphinx (`:param name:`).
 """
 
 import inspect
@@ -22,7 +22,7 @@ _NUMPY_SECTIONS = (
     *("returns", "yields", "receives", "raises", "warns", "warnings", "attributes", "methods"),
     *("examples", "references", "see also", "notes"),
 )
-# Docstrings are the programmer's own text, never the model's.
+# These patterns may take long for some texts, which does no harm: docstrings are the programmer's, never the model's.
 _GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 _NUMPY_ENTRY = re.compile(r"([\w*,\s]+?)\s*(?::.*)?")
 _SPHINX_FIELD = re.compile(
@@ -82,21 +82,21 @@ def _sphinx_entries(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 def _split_entries(lines: list[str], pattern: re.Pattern[str]) -> Iterator[tuple[str, list[str]]]:
     """Split a section into entries: one begins at each line that is indented least."""
-    # Blank lines may stand within the meaning of a parameter.
-    filled = [line for line in lines if line.strip()]
-    least = min(map(_indent_width, filled), default=0)
-    starts = [number for number, line in enumerate(filled) if _indent_width(line) == least]
+    # Blank lines are left out: the meaning of a parameter may have some.
+    lines = [line for line in lines if line.strip()]
+    least_indent = min(map(_indent_width, lines), default=0)
+    starts = [number for number, line in enumerate(lines) if _indent_width(line) == least_indent]
     # What matches no entry is ignored: a broken docstring is no reason to refuse a tool.
-    for start, end in zip(starts, [*starts[1:], len(filled)], strict=False):
-        match = pattern.fullmatch(filled[start].strip())
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=False):
+        match = pattern.fullmatch(lines[start].strip())
         if match:
-            yield match[1], [*match.groups()[1:], *filled[start + 1 : end]]
+            yield match[1], [*match.groups()[1:], *lines[start + 1 : end]]
 
 
-def _indented_lines(lines: list[str], least: int) -> list[str]:
-    """Return the lines up to the first that is indented no further than `least`."""
+def _indented_lines(lines: list[str], indent: int) -> list[str]:
+    """Return the lines up to the first that is indented no further than `indent`."""
     for number, line in enumerate(lines):
-        if line.strip() and _indent_width(line) <= least:
+        if line.strip() and _indent_width(line) <= indent:
             return lines[:number]
     return lines
 

@@ -59,14 +59,14 @@ class FunctionTool(ToolBase):
         self.max_output = max_output
         self.raise_tool_errors = raise_tool_errors
         self.error_detail = error_detail
-        # A dict of its own: what the caller does with theirs later must not reach the calls.
+        # A copy: what the caller does to the original later must not reach the calls.
         self._preset: JSONObject = dict(preset_kwargs or {})
-        # What is bound or preset is most likely what an exception must not repeat: keys, passwords.
+        # Bound and preset arguments are most likely what an exception must not repeat: keys and passwords.
         hidden = {**bound_arguments(function), **self._preset}
         self.secrets = list(_strings_in(hidden))
         self._json_schema = json_schema
         check_tool(self)
-        # At once, and not on first use: a function that cannot be a tool is refused where it is registered.
+        # Made now and not on first use, so that a function that cannot be a tool is refused where it is registered.
         plan = self._plan = self._make_call_plan()
         self.input_schema = plan.schema
         self.is_concurrency_safe = not plan.in_thread if is_concurrency_safe is None else is_concurrency_safe

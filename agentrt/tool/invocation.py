@@ -1,4 +1,4 @@
-"""How to call a tool: worked out once, so that no call has to."""
+"""How to call a tool, worked out once for the tool and not at each call."""
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -88,12 +88,12 @@ def _signature_by_schema(name: str, function: _ToolFunction, preset: JSONObject,
     hidden = frozenset(preset) | ({context_name} if context_name else set())
     try:
         if hidden:
-            CompiledSchema(schema)  # before anything is taken out of it, so that an error names the user's own places
+            CompiledSchema(schema)  # the whole schema first, so that the pointers in an error are those of the user
         visible = _hide_properties(schema, hidden)
         parse = parser_by_schema(visible, hidden, convert)
     except SchemaError as error:
         raise ToolConfigError(f"the schema of {name} cannot be used: {error}") from error
-    # Where the function has no defaults, what does the work fills in those of the schema: a server, say.
+    # Where the function has no default, that of the schema counts: whatever does the work, say a server, fills it in.
     parts = visible.get("properties", {}).items()
     defaults = {name: part["default"] for name, part in parts if isinstance(part, dict) and "default" in part}
     return Signature(visible, parse, context_name, defaults | defaults_of(function, hidden), aliases)
@@ -116,7 +116,7 @@ def _choose_runner(function: _ToolFunction) -> tuple[_ToolFunction, bool, bool]:
         return function, False, False
     if inspect.isasyncgenfunction(direct):
         return function, True, False
-    # A decorator with `functools.wraps` is plain, whatever it wraps: what it returns says the rest.
+    # A decorator that is a plain function returns what the function that it wraps returns, so that one decides.
     plain = inspect.unwrap(direct)
     if inspect.isasyncgenfunction(plain):  # under a decorator that is a plain function
         return function, True, False
@@ -134,7 +134,7 @@ def _can_wait(function: _ToolFunction) -> bool:
     is_async = inspect.iscoroutinefunction(direct) or inspect.isasyncgenfunction(direct)
     if not (is_async and inspect.iscode(code)):
         return True
-    # Every `await` compiles to a SEND, and opcodes stand at even places. A Python without that opcode is taken to wait.
+    # Every `await` compiles to a SEND, and opcodes are at even offsets. Where Python has no such opcode, assume a wait.
     return "SEND" not in opmap or opmap["SEND"] in code.co_code[::2]
 
 
@@ -144,7 +144,7 @@ async def _run_in_task(function: _ToolFunction, /, **arguments: object) -> objec
 
 
 async def _run_in_thread(function: _ToolFunction, /, **arguments: object) -> object:
-    # In a box, since trio does not let a coroutine out of a thread.
+    # In a list, since trio refuses a coroutine as the result of a thread.
     value = (await _call_in_thread(lambda: [function(**arguments)]))[0]
     return await value if inspect.isawaitable(value) else value
 
@@ -155,7 +155,7 @@ async def step_in_thread(items: Generator[object]) -> AsyncGenerator[object, Non
         while (item := await _call_in_thread(next, items, _EXHAUSTED)) is not _EXHAUSTED:
             yield item
     finally:
-        # One that still runs does so in an abandoned thread, which drops it when it is done.
+        # A generator that is still running does so in an abandoned thread, which drops it when it is done.
         if inspect.getgeneratorstate(items) == inspect.GEN_SUSPENDED:
             # Closed where its steps ran, since its clean-up may block; a cancellation does not prevent it.
             with fail_after(CLEANUP_SECONDS, shield=True):

@@ -45,7 +45,7 @@ def as_offered_tools(value: object, offered_before: object) -> OfferedTools:
             raise ValueError(f"two tools are called {name!r}: leave one of them out, or rename it")
         if known is not None and name not in known and name not in added:
             raise ValueError(
-                f"the tool {name!r} is a schema whose tool this agent cannot run in this round: put a ToolBase in its "
+                f"the schema {name!r} is of a tool that this agent cannot run in this round: put a ToolBase in its "
                 f"place, such as FunctionTool(function), or register it with the toolkit and activate its group"
             )
         names.add(name)

@@ -1,4 +1,4 @@
-"""What a streaming tool puts out, piece by piece, and the result that the pieces make."""
+"""The output of a streaming tool, piece by piece, and the result that the pieces make."""
 
 import base64
 import binascii
@@ -34,7 +34,7 @@ _BY_GRAVITY = (
 
 
 class StreamOutput:
-    """What a streaming tool has put out so far.
+    """The output of a streaming tool so far.
 
     The chunks that `add` and `end` return, joined, are what `response` holds, unless the tool gave the whole itself.
     """
@@ -89,7 +89,7 @@ class StreamOutput:
         return self._add_chunk(ToolChunk(response_of(self._tool, item).content), is_open=False)
 
     def _add_chunk(self, chunk: ToolChunk, *, is_open: bool = True) -> ToolChunk | None:
-        # What is wrong with a chunk is found before any of its content is taken.
+        # A chunk is checked before any of its content is taken.
         self._metadata_size = check_metadata(self._tool, chunk.metadata, self._metadata_size)
         self._state = _worse(self._state, state_of(self._tool, chunk.state))
         content = self._add_blocks(blocks_of(self._tool, chunk.content), is_open)

@@ -1,8 +1,7 @@
-"""From what a tool returns to a `ToolResponse`.
+"""Turning what a tool returns into a `ToolResponse`.
 
-A `ToolResponse` is taken as it is, a `ToolChunk` as the only piece there is; a `str` becomes one block; blocks, alone
-or in a list, stay as they are; of a `Msg` its text and data are kept. Anything else is written as JSON: `None` is
-"null".
+A `ToolResponse` is taken as it is, a `ToolChunk` as the only piece; a `str` becomes one block; blocks, alone or in a
+list, stay as they are; a `Msg` gives its text and data. Anything else is written as JSON: `None` is "null".
 """
 
 import inspect
@@ -230,7 +229,7 @@ def blocks_of(tool: ToolBase, content: object) -> ToolOutput:
         return [mend_block(block) for block in blocks]
     except ValueError as error:
         problem = str(error)
-    # Raised here, so that the error above does not go along as the context.
+    # Raised here, so that the error above does not become the context of this one.
     raise ToolError(f"the result of {tool.name} holds {problem}")
 
 
@@ -242,19 +241,19 @@ def state_of(tool: ToolBase, state: Any) -> ToolResultState:
         raise ToolError(f"the result of {tool.name} has the state {state!r}: the states are {states}") from None
 
 
-def check_metadata(tool: ToolBase, metadata: object, before: int = 0) -> int:
-    """Return how many bytes of JSON metadata has, `before` those of the pieces before it included.
+def check_metadata(tool: ToolBase, metadata: object, earlier_size: int = 0) -> int:
+    """Return how many bytes of JSON the metadata has, added to the `earlier_size` of the pieces before it.
 
     Raises `ToolError` for what cannot be saved, or is more than `MAX_METADATA`.
     """
     if not metadata:
-        return before
+        return earlier_size
     if not isinstance(metadata, dict):
         raise ToolError(f"the metadata of {tool.name}'s result is {type_with_article(metadata)}: it must be a dict")
     if not isinstance(metadata.get("response_msg"), Msg | None):
         raise ToolError(f"the metadata of {tool.name}'s result has a response_msg that is not a Msg: pass a Msg")
     try:
-        size = before + json_size({key: value for key, value in metadata.items() if key != "response_msg"})
+        size = earlier_size + json_size({key: value for key, value in metadata.items() if key != "response_msg"})
     except ValueError as error:
         problem = str(error)
     else:

@@ -87,7 +87,7 @@ class Toolkit(StateModule):
         parameters, or the whole `{"type": "function", "function": {...}}`. `namesake` says what to do when the name is
         taken: "raise", "override" the old tool, "skip" the new one, or "rename" it by a number at its end.
         """
-        # By ==, since each access to a method makes another object.
+        # With ==, since each access to a method makes another object.
         if function == self.reset_equipped_tools:
             return  # 1.x asked for this; here it is offered as soon as there are groups
         if group_name != BASIC_GROUP and group_name not in self._groups:
@@ -107,7 +107,7 @@ class Toolkit(StateModule):
 
     def update_tool_groups(self, names: Iterable[str], active: bool) -> None:
         """Switch groups on or off in the toolkit's own setting, with which new conversations begin."""
-        # A `str` is a list of its characters, which is never meant.
+        # Iterating over a `str` would give its characters.
         names = [names] if isinstance(names, str) else list(names)
         self._check_groups(names)
         self._set_active({*self._active, *names} if active else {*self._active} - {*names})

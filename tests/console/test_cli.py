@@ -127,7 +127,7 @@ def test_a_new_conversation_that_cannot_be_saved_does_not_begin(monkeypatch, cap
     ("arguments", "complaint"),
     [
         (["--session", ""], "agentrt: the session file needs a name: write --session FILE"),
-        (["--model", "opnai:gpt-5"], "agentrt: 'opnai:gpt-5' names no provider that is known: did you mean 'openai'?"),
+        (["--model", "opnai:gpt-5"], "agentrt: 'opnai:gpt-5' names an unknown provider: did you mean 'openai'?"),
         (["--model", "things:Fast"], "agentrt: 'things' has no 'Fast'"),
         (["--tools", "nowhere:f"], "agentrt: 'nowhere:f' cannot be loaded: importing 'nowhere' failed"),
         (["--tools", "things:nothing"], "agentrt: 'things' has no 'nothing'; it has "),

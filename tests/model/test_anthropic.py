@@ -175,7 +175,7 @@ async def test_the_request_holds_the_settings_of_the_model():
 )
 def test_thinking_that_a_model_refuses_is_refused_at_once(model, kind):
     thinking = {"type": kind} | ({"budget_tokens": 2000} if kind == "enabled" else {})
-    with pytest.raises(ConfigError, match=re.escape(f"{model!r} does not take thinking of the type {kind!r}")):
+    with pytest.raises(ConfigError, match=re.escape(f"{model!r} does not accept thinking of the type {kind!r}")):
         AnthropicChatModel(model, api_key=KEY, thinking=thinking)
     AnthropicChatModel(model, api_key=KEY, thinking=thinking, rules=ClaudeRules())
     AnthropicChatModel("a-model-nobody-knows", api_key=KEY, thinking=thinking)
@@ -183,7 +183,7 @@ def test_thinking_that_a_model_refuses_is_refused_at_once(model, kind):
 
 @pytest.mark.parametrize("name", ["temperature", "top_p"])
 async def test_refused_sampling_raises_and_its_default_is_not_sent(name):
-    with pytest.raises(ConfigError, match=f"takes no {name} but its default, not 0.5: leave it out"):
+    with pytest.raises(ConfigError, match=f"accepts only its default {name}, not 0.5: leave it out"):
         AnthropicChatModel("claude-sonnet-5", api_key=KEY, **{name: 0.5})
     assert name not in await body_for(**{name: 1.0})
     assert (await body_for(rules=ClaudeRules(), **{name: 0.5}))[name] == 0.5
@@ -382,7 +382,7 @@ def test_a_model_that_is_not_in_the_table_has_no_rules(name):
 
 @pytest.mark.parametrize("wrong", ["thinks", {}, {"thinks": True}, ClaudeRules])
 def test_rules_of_another_type_are_refused_at_once(wrong):
-    with pytest.raises(ConfigError, match=r"AnthropicChatModel\(rules=...\) is a ClaudeRules, as in"):
+    with pytest.raises(ConfigError, match=r"AnthropicChatModel\(rules=...\) must be a ClaudeRules, as in"):
         AnthropicChatModel("claude", api_key=KEY, rules=wrong)
 
 

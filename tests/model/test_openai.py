@@ -99,7 +99,7 @@ async def test_openai_itself_gets_its_own_name_for_the_limit(monkeypatch: pytest
 
 @pytest.mark.parametrize("wrong", ["must_call", {}, {"must_call": False}, Quirks])
 def test_quirks_of_another_type_are_refused_at_once(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=r"OpenAIChatModel\(quirks=...\) is a Quirks, as in"):
+    with pytest.raises(ConfigError, match=r"OpenAIChatModel\(quirks=...\) must be a Quirks, as in"):
         OpenAIChatModel("gpt-test", api_key=KEY, quirks=wrong)
 
 

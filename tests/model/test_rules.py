@@ -358,7 +358,7 @@ async def test_the_tool_that_tool_choice_names_is_called() -> None:
 
 @pytest.mark.parametrize("choice", [ToolChoice("fly"), ToolChoice("required", tools=["fly"])])
 async def test_a_tool_that_is_not_there_cannot_be_required(choice: ToolChoice) -> None:
-    with pytest.raises(Rejected, match="there is no such tool"):
+    with pytest.raises(Rejected, match="but the tools offered are"):
         await decide("Hello!", TOOLS, choice)
 
 
@@ -508,5 +508,5 @@ def test_a_rule_that_cannot_work_is_refused_when_it_is_built(build: Callable[[],
 
 
 async def test_a_template_with_an_unknown_name_says_which_are_known() -> None:
-    with pytest.raises(ConfigError, match=r"'\{bird\}' of a rule names what is not known: it may name .*'question'"):
+    with pytest.raises(ConfigError, match=r"'\{bird\}' of a rule names 'bird', which is not known: it may name .*'question'"):
         await Conversation(RulesChatModel([Rule("owl", "{bird}")])).say("owl")

@@ -282,7 +282,7 @@ async def test_running_out_of_responses_quotes_the_call_that_has_none() -> None:
     model = ScriptedChatModel(["one"], model="actor", stream=False)
     await model(HELLO)
 
-    with pytest.raises(UsageError, match=r"'actor' has no response left: 1 were scripted, and call 2 says 'Hello'"):
+    with pytest.raises(UsageError, match=r"'actor' has no response left: 1 were scripted, and the last message of call 2 is 'Hello'"):
         await model(HELLO)
 
 
@@ -350,7 +350,7 @@ def test_a_script_that_is_not_a_list_of_responses_is_refused(responses: Any) -> 
 
 @pytest.mark.parametrize("response", [None, 42, {"text": "Hello"}, lambda messages, tools: None, HintBlock("x")])
 async def test_a_response_of_another_kind_is_refused_when_it_is_due(response: Any) -> None:
-    with pytest.raises(UsageError, match="a scripted response is a str, a ChatResponse"):
+    with pytest.raises(UsageError, match="a scripted response must be a str, a ChatResponse"):
         await ask(ScriptedChatModel([response]))
 
 

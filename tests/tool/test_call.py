@@ -303,7 +303,7 @@ async def test_thread_that_times_out_is_abandoned_with_state_unknown() -> None:
     try:
         assert await said(tool(wait, timeout=0.01)) == (
             "unknown",
-            "wait was given up: it took longer than 0.01 seconds; its thread cannot be stopped, so it may still take "
+            "wait was abandoned: it took longer than 0.01 seconds; its thread cannot be stopped, so it may still take "
             "effect",
         )
     finally:

@@ -47,7 +47,7 @@ class Timeouts:
         for name in ("connect", "idle", "total"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not value > 0:  # which NaN is not either
-                raise ConfigError(f"Timeouts({name}=...) is a number of seconds above 0, not {value!r}")
+                raise ConfigError(f"Timeouts({name}=...) must be a number of seconds above 0, not {value!r}")
 
 
 class ConnectionOptions(TypedDict, total=False):
@@ -115,7 +115,7 @@ def check_option_names(model: type, connection: Iterable[str]) -> None:
 def check_option(value: object, kind: type, place: str, example: str) -> None:
     """Raise `ConfigError` for an option that is neither left out nor of the type that it has to be."""
     if value is not None and not isinstance(value, kind):
-        raise ConfigError(f"{place} is a {kind.__name__}, as in {example}, not {value!r:.100}")
+        raise ConfigError(f"{place} must be a {kind.__name__}, as in {example}, not {value!r:.100}")
 
 
 def check_connection(model: object, connection: ConnectionOptions, cls: str) -> None:
@@ -124,7 +124,7 @@ def check_connection(model: object, connection: ConnectionOptions, cls: str) -> 
     `cls` is the class that the message names.
     """
     if not isinstance(model, str) or not model:
-        raise ConfigError(f"{cls}(model=...) is the name of a model, not {model!r:.100}")
+        raise ConfigError(f"{cls}(model=...) must be the name of a model, not {model!r:.100}")
     check_option(connection.get("timeouts"), Timeouts, f"{cls}(timeouts=...)", "timeouts=Timeouts(total=120)")
     for name, mapping, example in (
         ("extra_headers", connection.get("extra_headers"), '{"x-team": "blue"}'),
@@ -133,48 +133,49 @@ def check_connection(model: object, connection: ConnectionOptions, cls: str) -> 
         if mapping is not None and not isinstance(mapping, Mapping):
             # It may hold secrets, so it is not shown.
             raise ConfigError(
-                f"{cls}({name}=...) is a dict, as in {example}, and not of type {type(mapping).__name__!r}"
+                f"{cls}({name}=...) must be a dict, as in {example}, not of type {type(mapping).__name__!r}"
             )
     size: object = connection.get("max_bytes", MAX_BYTES)
     if not isinstance(size, (int, float)) or not size > 0:
-        raise ConfigError(f"{cls}(max_bytes=...) is a number of bytes above 0, or math.inf, not {size!r:.100}")
+        raise ConfigError(f"{cls}(max_bytes=...) must be a number of bytes above 0, or math.inf, not {size!r:.100}")
 
 
 def check_url(url: str, cls: str) -> None:
-    """Raise `ConfigError` for a base URL that leads nowhere, or that holds a password or a query."""
+    """Raise `ConfigError` for a base URL without a scheme or a host, and for one with a password or a query."""
     try:
         parts = urlsplit(url)
-        leads_somewhere = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        leads_somewhere = False
-    if not leads_somewhere:
+        is_whole = False
+    if not is_whole:
         raise ConfigError(
-            f"{cls}'s base_url is {_url_without_secrets(url)!r}: write it in full, as in 'http://localhost:8000/v1'"
+            f"{cls}'s base_url is {_url_without_secrets(url)!r}, which is not a whole URL: write it in full, as in "
+            f"'http://localhost:8000/v1'"
         )
     # Query and fragment would be lost when the path is joined to the URL, and a password would be shown in messages.
     if parts.username is not None or parts.query or parts.fragment:
         raise ConfigError(
-            f"{cls}'s base_url has more than a place, {_url_without_secrets(url)!r}, in it: give a key or a password "
-            f"as api_key=... or in extra_headers={{...}}, and parameters with "
+            f"{cls}'s base_url must have no user, password, query or fragment beside {_url_without_secrets(url)!r}: "
+            f"give a key or a password as api_key=... or in extra_headers={{...}}, and parameters with "
             f"http_client=lambda: httpx2.AsyncClient(params={{...}})"
         )
 
 
 def _url_without_secrets(url: str) -> str:
-    place, *more = re.split("[?#]", url)
-    if any("@" in part for part in more):  # a password with such a character in it
+    address, *parameters = re.split("[?#]", url)
+    if any("@" in part for part in parameters):  # a password with such a character in it
         return "..."
-    return re.sub(r"^([^/]*://)?.*@", r"\1", place, flags=re.DOTALL)
+    return re.sub(r"^([^/]*://)?.*@", r"\1", address, flags=re.DOTALL)
 
 
 def read_key(option: str | SecretStr | None, variable: str | None, cls: str) -> SecretStr:
-    """Return the key that was given, or else the environment's; raises `ConfigError` if there is none, or a wrong one.
+    """Return the key that was given, or else the environment's; raises `ConfigError` if it is missing or wrong.
 
-    No message shows the key, not even a wrong one, which may be the right one with a slip in it.
+    No message shows the key, not even a wrong one: it may be the right one with a typing error.
     """
     key = option if option is not None else os.environ.get(variable or "", "")
     if not isinstance(key, (str, SecretStr)):
-        raise ConfigError(f"{cls}(api_key=...) is a str or a SecretStr, not of type {type(key).__name__!r}")
+        raise ConfigError(f"{cls}(api_key=...) must be a str or a SecretStr, not of type {type(key).__name__!r}")
     text = (key.get_secret_value() if isinstance(key, SecretStr) else key).strip()
     remedy = f"set {variable} or give api_key=..." if variable else "give api_key=..."
     if not text:

@@ -61,7 +61,7 @@ def _allowed_tools(schemas: list[JSONSchema], choice: ToolChoice) -> list[Offere
     allowed = [tool for tool in tools if choice.mode in ("auto", "none", "required", tool.name)]
     if not allowed and choice.mode not in ("auto", "none"):
         names = [tool.name for tool in tools]
-        raise Rejected(f"tool_choice is {choice.mode!r}, but there is no such tool among {names}: offer one")
+        raise Rejected(f"tool_choice is {choice.mode!r}, but the tools offered are {names}: offer one that it allows")
     return allowed
 
 

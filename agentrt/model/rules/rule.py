@@ -123,6 +123,8 @@ def fill_template(template: Any, known: Known) -> Any:
     def value(match: re.Match[str]) -> str:
         if match[1] in known:
             return known[match[1]]
-        raise ConfigError(f"the template {template!r} of a rule names what is not known: it may name {sorted(known)}")
+        raise ConfigError(
+            f"the template {template!r} of a rule names {match[1]!r}, which is not known: it may name {sorted(known)}"
+        )
 
     return re.sub(r"\{(\w+)\}", value, template) if isinstance(template, str) else template

@@ -147,12 +147,12 @@ def test_a_wrong_time_limit_is_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("option", ["extra_headers", "extra_body"])
 @pytest.mark.parametrize("wrong", ["secret", [("authorization", "secret")], 5])
 def test_a_wrong_mapping_is_refused_without_being_shown(option: str, wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"OpenAIChatModel\({option}=...\) is a dict, as in") as caught:
+    with pytest.raises(ConfigError, match=rf"OpenAIChatModel\({option}=...\) must be a dict, as in") as caught:
         OpenAIChatModel("gpt-test", api_key=KEY, **{option: wrong})
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("wrong", [30, 0, False, {"total": 30}, httpx2.Timeout(5)])
 def test_limits_of_another_type_are_refused_at_once(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=r"OpenAIChatModel\(timeouts=...\) is a Timeouts, as in"):
+    with pytest.raises(ConfigError, match=r"OpenAIChatModel\(timeouts=...\) must be a Timeouts, as in"):
         OpenAIChatModel("gpt-test", api_key=KEY, timeouts=wrong)
