@@ -239,7 +239,7 @@ class _Thought:
 
 @dataclass(slots=True)
 class _ProviderPart:
-    """A part of the answer for which there is no class of blocks, mostly of a server tool; kept as the API gives it."""
+    """A part of the answer that no class of blocks fits, mostly of a server tool; kept as the API gives it."""
 
     fields: dict[str, object]
     input: list[str] = field(default_factory=list)

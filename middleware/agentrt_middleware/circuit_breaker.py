@@ -93,7 +93,7 @@ class _Circuit:
             if now - admitted_at >= self.breaker.recovery_seconds:
                 del self._probes[oldest]
         if len(self._probes) >= self.breaker.half_open_probes:
-            raise self._refusal("and a first call is finding out whether it is back", None)
+            raise self._refusal("and another call is finding out whether it answers again", None)
         self._probes[call] = now
         return call
 

@@ -80,7 +80,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
     def _check_models(self, needs: set[str]) -> None:
         if not self.models:
             raise MiddlewareConfigError(
-                "ModelFallbackMiddleware has no models: give those to ask when the agent's fails"
+                "ModelFallbackMiddleware has no models: give those to call when the agent's own model fails"
             )
         for place, model in enumerate(self.models):
             if not isinstance(model, ChatModelBase):
@@ -96,8 +96,8 @@ class ModelFallbackMiddleware(MiddlewareBase):
             missing = set() if model.capabilities is None else needs - model.capabilities
             if missing:
                 raise MiddlewareConfigError(
-                    f"ModelFallbackMiddleware needs models that take {', '.join(sorted(missing))}, which "
-                    f"{model.model!r} does not: leave it out, or the need"
+                    f"ModelFallbackMiddleware(needs=...) asks for {', '.join(sorted(missing))}, which the model "
+                    f"{model.model!r} cannot take: leave out the model or the need"
                 )
 
     async def on_model_call(

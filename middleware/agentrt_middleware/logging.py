@@ -63,7 +63,9 @@ class LoggingMiddleware(MiddlewareBase):
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         if redact is not None and not callable(redact):
-            raise MiddlewareConfigError(f"LoggingMiddleware(redact=...) is a function of a str, not {redact!r:.200}")
+            raise MiddlewareConfigError(
+                f"LoggingMiddleware(redact=...) must be a function of a str, not {redact!r:.200}"
+            )
         self.content = content
         self._logger = logger or _logger
         self._level = level

@@ -49,9 +49,7 @@ class TimeoutMiddleware(MiddlewareBase):
         limits = {"first_chunk": first_chunk, "between_chunks": between_chunks, "total": total}
         self.limits = {name: limit for name, limit in limits.items() if limit is not None}
         if not self.limits:
-            raise MiddlewareConfigError(
-                f"TimeoutMiddleware limits nothing: give it {', '.join(limits)}, or one of them"
-            )
+            raise MiddlewareConfigError(f"TimeoutMiddleware has no limit: give at least one of {', '.join(limits)}")
         for name, limit in self.limits.items():
             check_number(f"TimeoutMiddleware({name}=...)", limit)
 

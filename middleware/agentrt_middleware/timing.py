@@ -54,7 +54,7 @@ class TimingMiddleware(MiddlewareBase):
     ) -> None:
         if on_timing is not None and not callable(on_timing):
             raise MiddlewareConfigError(
-                f"TimingMiddleware(on_timing=...) is a function of a Timing, not {on_timing!r:.200}"
+                f"TimingMiddleware(on_timing=...) must be a function of a Timing, not {on_timing!r:.200}"
             )
         self._on_timing = on_timing or self._log
         self.clock = clock
@@ -98,7 +98,7 @@ class TimingMiddleware(MiddlewareBase):
             if not self._has_failed:
                 self._has_failed = True
                 with suppress(Exception):  # a handler of the log may fail as well
-                    _logger.warning("on_timing failed: %s; this is said once", type(error).__name__)
+                    _logger.warning("on_timing failed: %s; later failures are not logged", type(error).__name__)
 
 
 class _Stopwatch:

@@ -52,7 +52,7 @@ class ToolRetryMiddleware(MiddlewareBase):
         is_list = isinstance(tools, (list, tuple)) and all(isinstance(name, str) for name in tools)
         if tools is not None and not is_list and not callable(tools):
             raise MiddlewareConfigError(
-                f"ToolRetryMiddleware(tools=...) is a list of names, or a function of a call, not {tools!r:.200}"
+                f"ToolRetryMiddleware(tools=...) must be a list of names, or a function of a call, not {tools!r:.200}"
             )
         check_number("ToolRetryMiddleware(max_retries=...)", max_retries, least=0, whole=True)
         self.max_retries = max_retries

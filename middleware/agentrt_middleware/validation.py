@@ -16,12 +16,12 @@ _OUR_REFUSALS = (CircuitOpen, RateLimitTimeout)
 
 def check_number(option: str, value: object, *, least: float | None = None, whole: bool = False) -> None:
     """Raise `MiddlewareConfigError` unless `value` is a number of at least `least`, or above 0 if that is `None`."""
-    # `bool` is a subclass of `int`, but nobody means `True` as a number.
+    # `bool` is a subclass of `int`, but `True` is never meant as a number.
     is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     # Written so that nan, for which every comparison is false, is refused.
     if not is_number or not (value > 0 if least is None else value >= least):  # type: ignore[operator]  # a number
         bound = "above 0" if least is None else f"of at least {least:g}"
-        raise MiddlewareConfigError(f"{option} is a {'whole ' if whole else ''}number {bound}, not {value!r:.200}")
+        raise MiddlewareConfigError(f"{option} must be a {'whole ' if whole else ''}number {bound}, not {value!r:.200}")
 
 
 def choose_errors(option: str, chosen: ErrorChoice, *, our_refusals: bool) -> Callable[[Exception], bool]:
@@ -35,7 +35,7 @@ def choose_errors(option: str, chosen: ErrorChoice, *, our_refusals: bool) -> Ca
     classes = tuple(chosen) if isinstance(chosen, (list, tuple)) else (chosen,)
     if not classes or not all(isinstance(cls, type) and issubclass(cls, Exception) for cls in classes):
         raise MiddlewareConfigError(
-            f"{option} is an error class, several of them, or a function of an error, not {chosen!r:.200}"
+            f"{option} must be an error class, several of them, or a function of an error, not {chosen!r:.200}"
         )
     named_refusals = tuple(cls for cls in classes if issubclass(cls, _OUR_REFUSALS))
     only_by_name = () if our_refusals else _OUR_REFUSALS

@@ -508,5 +508,7 @@ def test_a_rule_that_cannot_work_is_refused_when_it_is_built(build: Callable[[],
 
 
 async def test_a_template_with_an_unknown_name_says_which_are_known() -> None:
-    with pytest.raises(ConfigError, match=r"'\{bird\}' of a rule names 'bird', which is not known: it may name .*'question'"):
+    with pytest.raises(
+        ConfigError, match=r"'\{bird\}' of a rule names 'bird', which is not known: it may name .*'question'"
+    ):
         await Conversation(RulesChatModel([Rule("owl", "{bird}")])).say("owl")

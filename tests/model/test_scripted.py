@@ -282,7 +282,9 @@ async def test_running_out_of_responses_quotes_the_call_that_has_none() -> None:
     model = ScriptedChatModel(["one"], model="actor", stream=False)
     await model(HELLO)
 
-    with pytest.raises(UsageError, match=r"'actor' has no response left: 1 were scripted, and the last message of call 2 is 'Hello'"):
+    with pytest.raises(
+        UsageError, match=r"'actor' has no response left: 1 were scripted, and the last message of call 2 is 'Hello'"
+    ):
         await model(HELLO)
 
 

@@ -96,7 +96,7 @@ class CallTokens:
 
     def _warn(self, counted: float) -> float:
         _logger.warning(
-            "model %r reports %s, which cannot be: the call counts as %.0f tokens in its rate limit",
+            "model %r reports %s, which is impossible: the call counts as %.0f tokens in its rate limit",
             self._model,
             repr_of(self._usage),
             counted,

@@ -18,7 +18,7 @@ StorePolicy = Literal["local", "open", "closed"]
 
 _Answer = TypeVar("_Answer")
 _logger = logging.getLogger("agentrt")
-_STORE_TIMEOUT = 0.2  # seconds; what to do without an answer is decided within a quarter of a second
+_STORE_TIMEOUT = 0.2  # seconds; a call must not wait long for a store that is down
 _MAX_UNREPORTED = 10_000
 _REPORTED_AT_ONCE = 8  # a call must not wait until all ends are reported
 _RENEWALS_PER_LEASE = 3  # so that one may fail
@@ -121,7 +121,7 @@ class SharedLimiter(Limiter):
                 del self._unreported[next(iter(self._unreported))]
 
     def warn_of_lost_place(self) -> None:
-        """Say in the log that there may have been more calls at a time than are allowed."""
+        """Log that there may have been more calls at a time than are allowed."""
         if self.limits.max_concurrency is not None:
             _logger.warning(
                 "a call under the rate limit %r was silent for longer than lease_seconds=%g and lost its place: "

@@ -79,12 +79,12 @@ class RateLimitMiddleware(MiddlewareBase):
         _check_limit("max_wait", max_wait, least=0)
         if on_store_error not in ("local", "open", "closed"):
             raise MiddlewareConfigError(
-                f'RateLimitMiddleware(on_store_error=...) is "local", "open" or "closed", not {on_store_error!r}'
+                f'RateLimitMiddleware(on_store_error=...) must be "local", "open" or "closed", not {on_store_error!r}'
             )
         if store is not None and not isinstance(store, LimitStore):
             raise MiddlewareConfigError(
-                f"RateLimitMiddleware(store=...) is a RedisStore, or has lease_seconds, take, renew, end and block as "
-                f"one does, not a {type(store).__name__}"  # not shown: a URL may hold a password
+                f"RateLimitMiddleware(store=...) must be a RedisStore, or have its lease_seconds, take, renew, end and "
+                f"block, not a {type(store).__name__}"  # the value is not shown: a URL may hold a password
             )
         self._limits = Limits(min_interval, requests_per_minute, tokens_per_minute, max_concurrency)
         self._max_wait = max_wait
@@ -150,7 +150,7 @@ class RateLimitMiddleware(MiddlewareBase):
     def _check_clock(self, limiter: Limiter, name: str) -> None:
         if limiter.clock != self._clock:  # not `is not`: each access to a method makes a new object
             raise MiddlewareConfigError(
-                f"RateLimitMiddleware(clock=...): the limit of {name!r} is shared, and has another clock already: "
+                f"RateLimitMiddleware(clock=...): the limit of {name!r} is shared, and already has another clock: "
                 f"give the same clock to all middlewares that share it, or another `key` to this one"
             )
 
@@ -273,5 +273,5 @@ def _check_limit(option: str, value: float | None, *, least: float | None = None
     check_number(option, value, least=least, whole=whole)
     if value > _MAX_LIMIT:
         raise MiddlewareConfigError(
-            f"{option} is at most {_MAX_LIMIT:g}, not {value!r:.200}: leave it out for no limit"
+            f"{option} must be at most {_MAX_LIMIT:g}, not {value!r:.200}: leave it out for no limit"
         )

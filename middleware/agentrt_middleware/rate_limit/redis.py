@@ -163,11 +163,12 @@ class RedisStore:
     def __post_init__(self) -> None:
         _import_coredis()  # so that a missing package is an error here, and not of the first call
         if not str(self.url).startswith(_SCHEMES):
-            raise ConfigError(f"RedisStore(url) begins with {', '.join(_SCHEMES)}: it was given another one")
+            # The URL is not shown: it may hold a password.
+            raise ConfigError(f"RedisStore(url) must begin with one of {', '.join(_SCHEMES)}: correct the URL")
         seconds: object = self.lease_seconds
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= _MAX_LEASE:
             raise ConfigError(
-                f"RedisStore(lease_seconds=...) is a number above 0 and up to {_MAX_LEASE:,}, not {seconds!r:.200}"
+                f"RedisStore(lease_seconds=...) must be a number above 0 and up to {_MAX_LEASE:,}, not {seconds!r:.200}"
             )
 
     async def take(self, key: str, limits: Limits, tokens: float, lease: str) -> Refusal | None:

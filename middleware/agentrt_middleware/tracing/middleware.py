@@ -133,7 +133,9 @@ class TracingMiddleware(MiddlewareBase):
         meter_provider: MeterProvider | None = None,
     ) -> None:
         if redact is not None and not callable(redact):
-            raise MiddlewareConfigError(f"TracingMiddleware(redact=...) is a function of a str, not {redact!r:.200}")
+            raise MiddlewareConfigError(
+                f"TracingMiddleware(redact=...) must be a function of a str, not {redact!r:.200}"
+            )
         if capture_content is None:
             value = os.environ.get(conventions.CAPTURE_VARIABLE, "").upper()
             capture_content = conventions.CAPTURE_VALUES.get(value)

@@ -108,7 +108,7 @@ def setup_tracing(
 def _provider_exists() -> UsageError:
     return UsageError(
         "setup_tracing() found a tracer provider, which cannot be replaced: leave the call out, since "
-        "TracingMiddleware() uses the one that is there, or call it once, before anything else sets a provider"
+        "TracingMiddleware() uses that provider, or make the call once, before anything else sets a provider"
     )
 
 

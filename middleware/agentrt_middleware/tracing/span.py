@@ -43,7 +43,8 @@ class Isolated:
                 self._has_warned = True
                 # Only the error's type: its text may hold what was to be redacted.
                 _logger.warning(
-                    "tracing failed, and the reply continues without it: %s; this is said once", type(error).__name__
+                    "tracing failed, and the reply continues without it: %s; later failures are not logged",
+                    type(error).__name__,
                 )
             return None
 
