@@ -46,29 +46,19 @@ class Delivery:
     Events are returned without numbers: each gets its own as it leaves, so that none is taken by what never left.
     """
 
-    __slots__ = (
-        "_agent",
-        "_final",
-        "_has_ended",
-        "_held_end",
-        "_inputs",
-        "_progress",
-        "_run",
-        "failure",
-        "must_reserve",
-    )
+    # Defaults of the class, since most of these are never set in a short reply.
+    must_reserve = _has_ended = False
+    failure: Exception | None = None
+    _final: Msg | None = None
+    _held_end: ReplyEndEvent | None = None  # until on_reply has ended, since its last message may say more
 
-    def __init__(self, agent: ReplyingAgent, run: Run, inputs: ReplyInput, *, has_layers: bool) -> None:
+    def __init__(self, agent: ReplyingAgent, run: Run, inputs: ReplyInput, has_layers: bool) -> None:
         self._agent = agent
         self._run = run
         self._inputs = inputs
         self._progress = run.progress
         if has_layers:
             run.progress.recorder = Recorder(run.id, agent.name)
-        self._final: Msg | None = None
-        self._held_end: ReplyEndEvent | None = None  # until on_reply has ended, since its last message may say more
-        self._has_ended = self.must_reserve = False
-        self.failure: Exception | None = None
 
     def take_item(self, item: AgentEvent | Msg) -> Iterable[AgentEvent]:
         """Note an item that on_reply yields; returns the events that leave in its place.

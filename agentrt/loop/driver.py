@@ -39,7 +39,7 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
         return
     on_reply = agent.chains.on_reply
     has_layers = on_reply is not reply
-    delivery = Delivery(agent, run, inputs, has_layers=has_layers)
+    delivery = Delivery(agent, run, inputs, has_layers)
     stream = on_reply(agent, inputs=inputs, structured_schema=structured_schema)
     # What is looked at for each event. It stays in this generator: another one, or a call, would cost every event more.
     progress, recorder = run.progress, run.progress.recorder

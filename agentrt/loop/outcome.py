@@ -62,7 +62,7 @@ def start(agent: ReplyingAgent, run: Run) -> ReplyStartEvent | ReplyResumedEvent
     progress = run.progress
     if progress.start_event is None:
         message, session_id = progress.message, agent.state.session_id
-        if progress.was_left and message is not None:
+        if message is not None and progress.was_left:
             blocks = [copy_block(block) for block in message.get_content_blocks()]
             progress.start_event = ReplyResumedEvent(
                 run.id, blocks, session_id, message.name, message.role, message.usage, message.created_at

@@ -44,42 +44,23 @@ class Rounds:
     reader has the word. `is_over` says that no further step comes, `has_failed` that an error is to leave.
     """
 
-    __slots__ = (
-        "_agent",
-        "_context",
-        "_guarded",
-        "_has_begun",
-        "_inputs",
-        "_reason",
-        "_run",
-        "_single_task",
-        "_step",
-        "_stream",
-        "has_failed",
-        "is_over",
-        "must_save",
-    )
+    # Defaults of the class, since most of these are never set in a short reply.
+    is_over = has_failed = must_save = _has_begun = False
+    _reason: FinishedReason = "completed"
+    _stream: _Items | None = None
+    _guarded: _Items | None = None
 
     def __init__(
-        self,
-        agent: ReplyingAgent,
-        run: Run,
-        inputs: ReplyInput,
-        context: ReplyContext,
-        single_task: bool,
+        self, agent: ReplyingAgent, run: Run, inputs: ReplyInput, context: ReplyContext, single_task: bool
     ) -> None:
         self._agent = agent
+        self._run = run
         self._inputs = inputs
         self._context = context
         self._single_task = single_task
-        self._run = run
         self._step: Step = next_step(context)
-        self._stream: _Items | None = None
-        self._guarded: _Items | None = None
-        self._reason: FinishedReason = "completed"
         if run.progress.recorder is None:
             run.progress.begin()  # no layer is in between that may keep the first event, or put another before it
-        self._has_begun = self.must_save = self.is_over = self.has_failed = False
 
     def begin_step(self) -> Sequence[AgentEvent]:
         """Begin the step that is due, or set `is_over`; returns the events that come before it."""
