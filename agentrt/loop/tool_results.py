@@ -9,6 +9,7 @@ from agentrt.decoding.base64_groups import DataPieces
 from agentrt.event import AgentEvent, ToolResultDataDeltaEvent, ToolResultEndEvent, ToolResultTextDeltaEvent
 from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultState
 from agentrt.state import ReplyContext
+from agentrt.tool.to_response import final_state
 from agentrt.types import PermissionBehavior, ToolOutput, ToolResponse
 
 __all__ = ["delta_events", "lost_response", "mended_content", "note_of", "result_events", "whole_base64_groups"]
@@ -42,7 +43,7 @@ def result_events(
     else:  # what was streamed is replaced by what the end says
         events, output = [], [*content, *note]
     # A result is the end of its call, also where its tool forgot to say so.
-    state = ToolResultState.SUCCESS if state is ToolResultState.RUNNING else state
+    state = final_state(state)
     events.append(ToolResultEndEvent(run.id, call.id, state, output, metadata=response.metadata or None))
     return events
 
