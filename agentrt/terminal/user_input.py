@@ -74,9 +74,9 @@ class TerminalUserInput(UserInputBase):
         self,
         agent_id: str,
         agent_name: str,
-        *args: Any,
+        *args: object,
         structured_model: type[BaseModel] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> UserInputData:
         """Ask for one line of text, and for the fields of `structured_model` where it is given."""
         check_form_model(structured_model)  # before anything is asked
