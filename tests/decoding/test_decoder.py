@@ -104,10 +104,12 @@ def test_fast_way_of_a_piece_gives_what_the_slow_way_gives(answer):
         assert timeless(fast.end()) == timeless(slow.end())
 
 
-@given(texts)
-def test_fast_way_of_a_whole_text_gives_what_the_slow_way_gives(text):
-    fast, slow = decoder(), decoder()
-    assert timeless(fast.decode_answer(last(TextBlock(text))))[:-1] == timeless(slow.decode_content([TextBlock(text)]))
+@given(st.builds(TextBlock, texts) | st.builds(ToolCallBlock, st.text(max_size=3), texts, texts), st.integers(0, 30))
+def test_fast_way_of_a_whole_block_gives_what_the_slow_way_gives(block, limit):
+    fast, slow = decoder(["1"]), decoder(["1"])
+    if isinstance(block, ToolCallBlock):  # text of this length is not cut here, but ends the reply
+        fast.limit = slow.limit = limit
+    assert timeless(fast.decode_answer(last(block)))[:-1] == timeless(slow.decode_content([block]))
     assert (fast.written, fast.block_ids) == (slow.written, slow.block_ids)
 
 
