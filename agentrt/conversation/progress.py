@@ -31,7 +31,7 @@ from agentrt.concurrency.background_task import enclosing_replies
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.conversation.turns import Claim
 from agentrt.decoding.decoder import Decoder
-from agentrt.decoding.recorder import RECORDED, Recorder
+from agentrt.decoding.recorder import DELTAS, RECORDED, Recorder
 from agentrt.event import (
     AgentEvent,
     AnyEvent,
@@ -58,8 +58,8 @@ PLAIN_INSIDE = _EVENTS - {ReplyEndEvent, ToolResultEndEvent}
 """The events of which nothing but their content has to be noted as they enter the stream of a reply: nearly all."""
 PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent, *_CALL_STARTS}
 """The events of which nothing has to be noted as they leave it."""
-PLAIN_BETWEEN_LAYERS = PLAIN_OUTSIDE - RECORDED
-"""The same where layers may change what is said."""
+PLAIN_BETWEEN_LAYERS = (PLAIN_OUTSIDE - RECORDED) | DELTAS
+"""The same where layers may change what is said; of these, the deltas are recorded on the way."""
 _START_OF: dict[type, type] = {ToolCallBlock: ToolCallStartEvent, ToolResultBlock: ToolResultStartEvent}
 _OF_A_RESULT = (ToolResultStartEvent, ToolResultTextDeltaEvent, ToolResultEndEvent)
 _Event = TypeVar("_Event", bound=AgentEvent)

@@ -43,7 +43,7 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
     stream = on_reply(agent, inputs=inputs, structured_schema=structured_schema)
     # What is looked at for each event. It stays in this generator: another one, or a call, would cost every event more.
     progress, recorder = run.progress, run.progress.recorder
-    plain = PLAIN_OUTSIDE if recorder is None else PLAIN_BETWEEN_LAYERS | DELTAS
+    plain = PLAIN_OUTSIDE if recorder is None else PLAIN_BETWEEN_LAYERS
     try:
         try:
             async for item in stream:
