@@ -31,7 +31,7 @@ class Decoder(BlockEvents):
     enters the layers.
     """
 
-    __slots__ = ("_finished_reason", "_hook", "_last", "_latest", "_model", "_usage", "message_blocks")
+    __slots__ = ("_finished_reason", "_has_ended", "_hook", "_last", "_latest", "_model", "_usage", "message_blocks")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Decoder(BlockEvents):
         self._model = model
         self._hook = hook
         self._last: ChatResponse | None = None
+        self._has_ended = False
         self.message_blocks: list[ContentBlock] | None = None
         self._latest: ChatResponse | None = None
         self._usage: ChatUsage | None = None
@@ -117,7 +118,7 @@ class Decoder(BlockEvents):
 
     def decode_answer(self, response: ChatResponse) -> Events:
         """Return the events of an answer that was not streamed, to the end of the model call."""
-        self._last = response
+        self._has_ended = True
         content = response.content
         first = content[0] if content.__class__ is list and len(content) == 1 else None
         events: Events
@@ -155,9 +156,9 @@ class Decoder(BlockEvents):
 
         There are none after `decode_answer`, which ends the model call by itself.
         """
+        if self._has_ended:
+            return []
         if self._latest is None:
-            if self._last is not None:
-                return []
             raise self._refusal(
                 "gave a stream that ended without any response: end it with the whole content and is_last=True"
             )

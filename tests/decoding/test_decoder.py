@@ -176,6 +176,14 @@ def test_a_stream_without_any_response_is_refused():
     )
 
 
+def test_stream_whose_whole_answer_was_discarded_is_refused():
+    by = decoder()
+    by.feed(last(TextBlock("a")))
+    by.discard()
+    with pytest.raises(ChainContractError, match="ended without any response"):
+        by.end()
+
+
 def test_stream_without_a_last_response_says_what_its_pieces_say():
     call = ToolCallBlock("1", "f", "{}")
     pieces = [piece(TextBlock("a")), piece(TextBlock("b")), piece(call)]
