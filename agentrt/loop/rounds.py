@@ -69,10 +69,8 @@ class Rounds:
         if self._has_begun:
             events = self._finish_step()
             step = self._step
-        if run.ended:
-            raise ChainContractError("a layer of on_reply ended the reply itself, but read on: stop there")
-        if run.interruption.reason is not None:
-            raise Interrupted
+        if not self.must_save:
+            self._check_is_open()
         if isinstance(step, Finish):
             self._reason = step.reason
             if run.progress.continuations and step.reason == "completed" and context.cur_iter <= context.max_iters:
@@ -87,9 +85,8 @@ class Rounds:
 
     def read_step(self) -> _Items:
         """Return the items of the step that was begun; from here on it can be interrupted."""
+        self._check_is_open()  # after what the model wrote was saved, and the reader had an event
         interruption, stream = self._run.interruption, self._stream
-        if interruption.reason is not None:  # asked to stop while it was saved, or while the reader had an event
-            raise Interrupted
         assert stream is not None
         self._guarded = guarded = interruption.guard_steps(stream)
         return guarded
@@ -148,6 +145,13 @@ class Rounds:
         if isinstance(self._step, Wait):
             return (self._close_open_parts, self._ask, self._end_if_stopped, self._message_when_interrupted)
         return (self._close_open_parts, self._end) if self._run.mailbox.items else (self._end,)
+
+    def _check_is_open(self) -> None:
+        run = self._run
+        if run.ended:
+            raise ChainContractError("a layer of on_reply ended the reply itself, but read on: stop there")
+        if run.interruption.reason is not None:
+            raise Interrupted
 
     async def _close_step(self) -> None:
         self._run.interruption.task = None

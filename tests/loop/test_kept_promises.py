@@ -10,10 +10,11 @@ import pytest
 
 from agentrt import AgentState, MiddlewareBase
 from agentrt.agent import ReActConfig
-from agentrt.errors import InvalidInputError, ResumeError, SessionIOError, SessionUnserializable
+from agentrt.errors import ChainContractError, InvalidInputError, ResumeError, SessionIOError, SessionUnserializable
 from agentrt.event import (
     ConfirmResult,
     ExternalExecutionResultEvent,
+    ModelCallStartEvent,
     ReplyEndEvent,
     RequireExternalExecutionEvent,
     RequireUserConfirmEvent,
@@ -120,6 +121,22 @@ class Snapshots(InMemoryStateStore):
     async def save(self, state):
         await super().save(state)
         self.taken.append(state.model_dump_json())
+
+
+async def test_calls_are_saved_after_an_end_that_a_layer_made_up():
+    class EndEarly(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            async for item in next_handler():
+                yield item
+                if isinstance(item, ModelCallStartEvent):
+                    yield ReplyEndEvent(agent.run.id, agent.state.session_id)
+
+    store = Snapshots()
+    agent = agent_of([[call("1", "add")]], add, middlewares=[EndEarly()], state_store=store)
+    with pytest.raises(ChainContractError, match="read on"):
+        await agent.reply("go")
+    assert '"tool_call"' in store.taken[1]
+    assert '"tool_result"' not in store.taken[1]
 
 
 async def test_a_question_lost_in_a_crash_is_asked_on_resuming():
