@@ -148,7 +148,7 @@ async def test_added_tool_that_waited_is_missing_in_another_process():
     [
         (
             SCHEMA,
-            "the tool 'unheard_of' is a schema whose tool this agent cannot run in this round: put a ToolBase in its",
+            "the schema 'unheard_of' is of a tool that this agent cannot run in this round: put a ToolBase in its",
         ),
         (add, "a tool must be a ToolBase, or a JSON schema"),
         ({"name": "add"}, "a tool must be a ToolBase, or a JSON schema"),
