@@ -176,7 +176,7 @@ class ToolCallBlock(Strict):
 
 @dataclass(slots=True)
 class ToolResultBlock(Strict):
-    """What came of the tool call with the same `id`."""
+    """The result of the tool call with the same `id`."""
 
     id: str
     name: str
@@ -218,7 +218,7 @@ def parse_json(adapter: TypeAdapter[_Parsed], text: str | bytes, noun: str) -> _
         # Of the branches of a union, the one that reads furthest is the one that was meant.
         errors = exc.errors(include_input=False, include_url=False)
         problem = _describe_error(max(errors, key=lambda error: len(error["loc"])))
-    # Raised here, since pydantic's error, which quotes what it refused, would be kept as the context.
+    # Raised here, since pydantic's error, which quotes what it refused, would become the context of this one.
     raise InvalidInputError(f"not {noun}: {problem}")
 
 

@@ -1,4 +1,4 @@
-"""What comes in from models, tools and callers: mended where its meaning is plain, and otherwise refused.
+"""Checks what comes in from models, tools and callers, mends it where its meaning is plain, and otherwise refuses it.
 
 What passes can be saved, loaded again and sent to every provider: texts are `str` without half surrogate pairs, every
 block has an id, data is base64, and the rest has a JSON form.
@@ -55,7 +55,7 @@ _TYPE_OF_CLASS: dict[type, object] = {
     cls: field.default for cls in _TEXT_FIELDS for field in fields(cls) if field.name == "type"
 }
 _ALLOWED_REASONS = (None, *get_args(FinishedReason))
-_STATE_DEPTH = 16  # how deep metadata lies in a state, and some more
+_STATE_DEPTH = 16  # more than the depth at which a state holds metadata
 
 
 def is_base64(data: str) -> bool:

@@ -66,7 +66,7 @@ class AgentEvent(Strict):
     @property
     def type(self) -> str:
         """The kind of event, in upper case; each child has its own literal."""
-        raise TypeError(f"{type(self).__name__} is the base of all events: make one of its children")
+        raise TypeError(f"{type(self).__name__} is the base class of all events: make an instance of a subclass")
 
     @property
     def id(self) -> str:

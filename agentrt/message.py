@@ -339,7 +339,7 @@ class _BlockIndex:
     def find(self, block_id: str, kind: type) -> ContentBlock | None:
         block = self._look_up(block_id, kind)
         if block is None:
-            # The list may have been changed otherwise, by a withdrawal say: look at all of it before giving up.
+            # The list may have been changed in another way, such as a withdrawal: search all of it before giving up.
             self._indexed = 0
             self._places.clear()
             block = self._look_up(block_id, kind)
@@ -376,7 +376,7 @@ def find_block(msg: Msg, block_id: str, kind: type) -> Any:
     """Return the last block with that id and class; raises `ValueError` when there is none."""
     content = msg.content
     if not isinstance(content, str):
-        # From the end: the block that an event speaks of is nearly always the last one.
+        # From the end: the block that an event names is nearly always the last one.
         left = _MAX_LOOK_BACK
         for block in reversed(content):
             if block.id == block_id and block.__class__ is kind:

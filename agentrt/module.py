@@ -59,7 +59,7 @@ class StateModule:
             raise ValueError(f"{place} is a StateModule, which is saved without being registered: leave this call out")
         for function in (custom_to_json, custom_from_json):
             if function is not None and not callable(function):
-                raise TypeError(f"{place} is to be converted by {function!r:.100}, which is not a function")
+                raise TypeError(f"the converters of {place} must be functions, not {function!r:.100}")
         if custom_to_json is None:
             _json_copy(value, place)
         # A dict of its own, so that registering on a shallow copy of an object leaves the object alone.
@@ -220,8 +220,8 @@ def _refuse_cycle(module: StateModule, place: str) -> None:
     if any(parent is module for parent in parents):
         cycle = " -> ".join(type(parent).__name__ for parent in (*parents, module))
         raise StateError(
-            f"the state would have no end, since a module leads back to itself at {place} ({cycle}): hold a parent "
-            f"by weakref.ref, or in a property"
+            f"the state cannot be made, since a module holds itself at {place} ({cycle}): hold a parent by "
+            f"weakref.ref, or in a property"
         )
 
 

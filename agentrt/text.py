@@ -121,9 +121,9 @@ _SECRETS = re.compile(
 
 
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return the text with the given secrets blotted out, and with what looks like a key or a password."""
+    """Return the text with the given secrets masked, and with everything masked that looks like a key or a password."""
     known = {form for secret in secrets if len(secret) >= _SHORTEST_SECRET for form in (secret, repr(secret)[1:-1])}
     for form in sorted(known, key=len, reverse=True):  # one may begin with another
         text = text.replace(form, _MASKED)
-    # What says that a secret follows stays: the scheme of a URL, the name of a header.
+    # The words that announce a secret stay: the scheme of a URL, the name of a header.
     return _SECRETS.sub(lambda match: f"{match['before'] or match['scheme'] or match['name'] or ''}{_MASKED}", text)

@@ -144,7 +144,7 @@ class ToolResponse:
 
 
 class PermissionBehavior(StrEnum):
-    """What is to become of a tool call; `PASSTHROUGH` is to have no opinion."""
+    """What happens to a tool call; `PASSTHROUGH` means no opinion."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -153,7 +153,7 @@ class PermissionBehavior(StrEnum):
 
 
 class PermissionMode(StrEnum):
-    """What becomes of a tool call that neither a rule nor the tool itself has settled.
+    """What happens to a tool call on which neither a rule nor the tool itself has decided.
 
     `DEFAULT` asks. `ACCEPT_EDITS` asks too: tools that edit see the mode and may allow themselves. `EXPLORE` denies
     whatever is not read-only, and consults neither the tool nor the allow rules. `BYPASS` allows, even where the tool
@@ -169,7 +169,7 @@ class PermissionMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PermissionRule(Strict):
-    """What is to become of some tool calls.
+    """What happens to the tool calls that the rule covers.
 
     `tool_name` is a name or a pattern, where `*` stands for any characters and `?` for any one. `rule_content` is a
     pattern for what the call is about (`ToolBase.permission_subject`), `None` for all calls; `[*]` and `[?]` stand for
@@ -195,7 +195,7 @@ class PermissionRule(Strict):
 
 @dataclass(frozen=True, slots=True)
 class PermissionDecision(Strict):
-    """What is to become of one tool call; to change one, make another with `dataclasses.replace`.
+    """What happens to one tool call; to change a decision, make another with `dataclasses.replace`.
 
     `message` is for the user who is asked, or for the model whose call is denied; `decision_reason` names the rule, the
     mode or the tool that decided. `suggested_rules` are what the user may agree to, to be asked less. An ASK that is

@@ -150,7 +150,7 @@ def test_two_events_share_no_list_by_default():
 def test_base_event_cannot_be_made():
     with pytest.raises(TypeError) as caught:
         _ = AgentEvent("r").type
-    assert str(caught.value) == "AgentEvent is the base of all events: make one of its children"
+    assert str(caught.value) == "AgentEvent is the base class of all events: make an instance of a subclass"
 
 
 def test_events_take_their_documented_arguments_in_order():

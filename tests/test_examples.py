@@ -300,7 +300,7 @@ def test_the_quickstart_says_in_one_line_why_there_is_no_model(
     ("typed", "expected"),
     [
         ("y", "Deleted draft.txt."),
-        ("n", "A person denied this call."),
+        ("n", "The user denied this call."),
         ("other.txt", "Deleted other.txt."),
     ],
 )

@@ -177,7 +177,7 @@ def test_what_is_not_there_cannot_be_registered() -> None:
 
 
 def test_what_is_no_function_cannot_convert() -> None:
-    with pytest.raises(TypeError, match=r"Calls\.calls is to be converted by 'list'"):
+    with pytest.raises(TypeError, match=r"the converters of Calls\.calls must be functions, not 'list'"):
         Calls().register_state("calls", custom_to_json="list")  # type: ignore[arg-type]
 
 

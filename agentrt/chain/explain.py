@@ -66,7 +66,7 @@ def explain(
         return _Page(json.dumps(description, indent=2))
     if format == "mermaid":
         return _Diagram(_write_mermaid(description))
-    raise ValueError(f"explain() writes 'text', 'json', 'mermaid', not {format!r}")
+    raise ValueError(f"explain(format=...) must be 'text', 'json' or 'mermaid', not {format!r}")
 
 
 class _Page(str):
@@ -90,7 +90,7 @@ class _Diagram(str):
 def _describe(
     chains: Chains, name: str, cores: Mapping[str, Function], tools: Mapping[int, Sequence[str]]
 ) -> _Description:
-    layers = {hook: [_describe_layer(layer, around) for layer in around] for hook, around in chains.layers.items()}
+    layers = {hook: [_describe_layer(layer, chain) for layer in chain] for hook, chain in chains.layers.items()}
     return {
         "agent": name,
         "hooks": [

@@ -51,13 +51,13 @@ class Owner:
         """
         if any(opened is stream for opened in self.opened):  # a layer passed on what came from further in
             return
-        # Not at the end: the stream of an outer layer is there already if its reader makes a further call.
+        # In order of depth: the stream of an outer layer is already there if its reader makes a further call.
         place = self.place_below(depth)
         self.depths.insert(place, depth)
         self.opened.insert(place, stream)
         code = code_that_reads(stream)
-        # Objects of one class that two layers return have the same code, and nothing tells whose one is. Of a generator
-        # the frame does.
+        # Objects of one class that two layers return have the same code, so it does not tell whose an object is. The
+        # frame of a generator does.
         is_shared = self.origin_by_code.get(code, layer) is not layer and not hasattr(stream, "ag_code")
         self.origin_by_code[code] = None if is_shared else layer
 
@@ -100,7 +100,7 @@ class Owner:
         except Exception as failure:
             if error is None:
                 raise
-            # Without its words, which may quote what belongs in no log.
+            # Only the error's type: its text may quote what does not belong in a log.
             frames = "".join(format_tb(failure.__traceback__)) + type(failure).__name__
             _logger.error("a layer's clean-up failed while %r was on its way:\n%s", type(error).__name__, frames)
         finally:

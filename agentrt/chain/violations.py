@@ -1,4 +1,4 @@
-"""What is said of a layer that breaks the contract of its hook: what happened, where, and what would be right."""
+"""The errors for a layer that breaks the contract of its hook: what happened, where, and what would be right."""
 
 import inspect
 from collections.abc import Mapping, Sequence

@@ -81,7 +81,9 @@ def _chat(options: argparse.Namespace) -> int:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # `input` wants one, until the program ends
     for name in ("stdin", "stdout"):
         if getattr(sys, name) is None:
-            raise UsageError(f"the standard {name.removeprefix('std')}put is closed: give it one, such as {os.devnull}")
+            raise UsageError(
+                f"the standard {name.removeprefix('std')}put is closed: redirect it, for example to {os.devnull}"
+            )
     session = SessionFile(options.session) if options.session is not None else None
     agent = Agent(
         "assistant",
@@ -92,7 +94,7 @@ def _chat(options: argparse.Namespace) -> int:
         state_store=session,
     )
     if hasattr(sys.stdin, "reconfigure"):
-        sys.stdin.reconfigure(errors="replace")  # input in another encoding is read all the same
+        sys.stdin.reconfigure(errors="replace")  # input in another encoding must not end the conversation
     logger = logging.getLogger("agentrt")
     if not logger.handlers:
         logger.addHandler(_StderrHandler())

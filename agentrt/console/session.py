@@ -37,7 +37,8 @@ class SessionFile:
         self._known: tuple[str, int] | None = None
         if not self._path.parent.is_dir():
             raise StateError(
-                f"the session file {path!r} cannot be kept: the folder {str(self._path.parent)!r} does not exist"
+                f"the session file {path!r} cannot be saved: the folder {str(self._path.parent)!r} does not exist; "
+                f"create it, or name another file"
             )
 
     def read(self) -> AgentState | None:
@@ -67,8 +68,8 @@ class SessionFile:
             raise self._io_error("read", error) from error
         except StateError as error:
             raise type(error)(
-                f"the session file {str(self._path)!r} holds no conversation that this version reads ({error}): it is "
-                f"left as it is; name another file, or move this one away"
+                f"the session file {str(self._path)!r} holds no conversation that this version can read ({error}): it "
+                f"is left as it is; name another file, or move this one away"
             ) from error
 
     def _save(self, state: AgentState, text: bytes) -> None:

@@ -28,7 +28,9 @@ def load_toolkit(specs: Sequence[str]) -> Toolkit:
         else:
             tools.append(loaded)
     if len(toolkits) > 1:
-        raise ConfigError(f"only one of {', '.join(specs)} can be a Toolkit: name lists of tools, or join them in one")
+        raise ConfigError(
+            f"only one of {', '.join(specs)} may be a Toolkit: name lists of tools, or one Toolkit with all of them"
+        )
     return (toolkits[0] if toolkits else Toolkit()).with_tools(tools)
 
 
@@ -43,7 +45,7 @@ def load_model(spec: str | None) -> ChatModelBase:
         return default_model()
     module_name, colon, _ = spec.partition(":")
     package = module_name.partition(".")[0]
-    # A preset wins over a module of that name, so that a file lying about cannot take its place.
+    # A preset wins over a module of that name, so that a stray file cannot take its place.
     if not colon or not package or package in {*PRESETS, "rules"}:
         return chat_model(spec)
     _add_current_folder()
@@ -55,14 +57,16 @@ def load_model(spec: str | None) -> ChatModelBase:
         try:
             model = make()
         except Exception as error:  # whatever the class does when it is called
-            raise ConfigError(f"{spec!r} cannot be made without arguments: {error!r:.500}") from error
+            raise ConfigError(
+                f"{spec!r} cannot be called without arguments ({error!r:.500}): name an instance instead"
+            ) from error
     if not isinstance(model, ChatModelBase):
         raise ConfigError(f"{spec!r} must name a ChatModelBase, class or instance, not {model!r:.200}")
     return model
 
 
 def _add_current_folder() -> None:
-    # Last, so that no file that lies there takes the place of a module which Python, agentrt or a provider imports.
+    # Last, so that no file in that folder hides a module which Python, agentrt or a provider's package imports.
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
@@ -70,7 +74,7 @@ def _add_current_folder() -> None:
 def _load_object(spec: str) -> Any:
     module_name, _, name = spec.partition(":")
     if not (module_name and name):
-        raise ConfigError(f"{spec!r} is not of the form module:name: write, say, my_tools:search")
+        raise ConfigError(f"{spec!r} does not have the form module:name: write, for example, my_tools:search")
     _add_current_folder()
     try:
         module = import_module(module_name)

@@ -1,3 +1,3 @@
-"""From the pieces that a model streams to events, and from events to the message."""
+"""Turning the pieces that a model streams into events, and events into a message."""
 
 __all__: list[str] = []

@@ -34,7 +34,7 @@ __all__ = ["BlockEvents", "Events"]
 
 Events = list[AgentEvent]
 
-# No provider takes an empty name; with this one the model learns that there is no such tool.
+# Providers refuse an empty name; a call of this one gets the result that no such tool exists.
 _NAMELESS = "tool_without_a_name"
 
 

@@ -1,4 +1,4 @@
-"""What a model answers, checked: a layer or an adapter may give anything."""
+"""Checks what a model answers: a layer or an adapter may give anything."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +36,8 @@ def _checked_block(block: ContentBlock, refusal: AnswerRefusal) -> ContentBlock:
         return mend_block(block, empty=True)
     except ValueError as error:
         problem = str(error)
-    raise refusal(f"answered with {problem}")  # out here, without the context of pydantic's error
+    # Raised here, so that the error above does not become the context of this one.
+    raise refusal(f"answered with {problem}")
 
 
 def is_plain(block: Any) -> bool:

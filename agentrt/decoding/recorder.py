@@ -1,4 +1,4 @@
-"""What a message says, put together from the events that pass at one place of a reply."""
+"""A message rebuilt from the events that pass one place of a reply."""
 
 from agentrt.block import ContentBlock, TextBlock, ThinkingBlock
 from agentrt.event import (

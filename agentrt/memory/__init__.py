@@ -1,4 +1,4 @@
-"""Memories: the messages that an agent of one's own has taken in."""
+"""Memories: the messages that a custom agent keeps."""
 
 from agentrt.memory.base import MemoryBase
 from agentrt.memory.in_memory import InMemoryMemory

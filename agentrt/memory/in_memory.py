@@ -88,7 +88,7 @@ class InMemoryMemory(MemoryBase):
         """Put `new_mark` on messages, in place of `old_mark` where that is given, and return on how many."""
         _check_marks(new_mark=new_mark, old_mark=old_mark)
         if new_mark is None and old_mark is None:
-            raise ValueError("update_messages_mark needs a new_mark to put on, an old_mark to take off, or both")
+            raise ValueError("update_messages_mark() needs a new_mark to add, an old_mark to remove, or both")
         ids = None if msg_ids is None else set(_list_of_str("msg_ids", msg_ids))
         selected = [
             marks
@@ -151,7 +151,7 @@ def _message_from_json(number: int, saved: object) -> _MarkedMessage:
         return message_adapter().validate_python(fields), marks
     except ValidationError as exc:
         place = ".".join(map(str, exc.errors(include_input=False)[0]["loc"]))
-    # Raised here, since pydantic's error, which quotes what it refused, would go along as the context.
+    # Raised here, since pydantic's error, which quotes what it refused, would become the context of this one.
     raise SessionCorrupt(f"message {number} of a memory cannot be read: something is wrong with its {place!r:.100}")
 
 
@@ -172,7 +172,7 @@ def _list_of_str(name: str, value: str | Iterable[str] | None) -> list[str]:
 
 
 def _list_of_items(value: Any) -> list[Any]:
-    # What is not a collection is refused by the caller as the item that it may have been meant as.
+    # A single value is taken for an item, which the caller then checks and refuses.
     return list(value) if isinstance(value, Iterable) else [value]
 
 

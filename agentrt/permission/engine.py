@@ -12,8 +12,8 @@
 An ask rule that covers the call then makes an ALLOW an ASK, and never a DENY an ASK: no deny or ask rule makes anything
 laxer. In the mode DONT_ASK every ASK is a DENY.
 
-What is not known counts against the call: if a tool's own check fails, the call is denied, and every deny or ask rule
-covers a call of which the tool cannot say what it is about.
+What is not known counts against the call: if a tool's own check fails, the call is denied, and if the tool cannot say
+what a call is about, every deny or ask rule covers that call.
 
 A call has two forms: the arguments that the model wrote, and those that the tool will get, converted and with defaults
 filled in. A deny or ask rule covers the call if it fits either; for an ALLOW, an allow rule must cover each of them.
@@ -85,7 +85,7 @@ async def decide(
     context: PermissionContext,
     effective_input: EffectiveInput | None = None,
 ) -> PermissionDecision:
-    """Return what is to become of the call: ALLOW, ASK or DENY.
+    """Return the decision on the call: ALLOW, ASK or DENY.
 
     `tool_input` is what the model wrote; the tool gets it as it is, and nothing here changes it. `effective_input`
     returns what the tool will get when it runs. An exception of the tool never leaves; a cancellation does.
@@ -106,8 +106,8 @@ def combine(
 ) -> PermissionDecision:
     """Return what holds when a layer of on_check_permission decides as well: the stricter one.
 
-    A layer may answer an ASK of the engine that is not bypass-immune. PASSTHROUGH is to have no opinion; when neither
-    has one, it is an ASK. In the mode DONT_ASK a layer's ASK is a DENY as well.
+    A layer may answer an ASK of the engine that is not bypass-immune. PASSTHROUGH means no opinion; when neither has
+    one, the result is an ASK. In the mode DONT_ASK a layer's ASK is a DENY as well.
     """
     if engine.behavior is _PASSTHROUGH:
         engine = replace(engine, behavior=_ASK, bypass_immune=False)

@@ -57,7 +57,7 @@ class MsgHub:
 
     async def __aenter__(self) -> Self:
         if self._is_open:
-            raise UsageError(f"hub {self.name!r} is entered already: make another MsgHub over the same agents")
+            raise UsageError(f"hub {self.name!r} has already been entered: make another MsgHub over the same agents")
         try:
             # First of all: answers that come while the announcement is on its way are observed as well.
             self._change(self._participants, True, self._automatic)
@@ -105,7 +105,7 @@ class MsgHub:
             if self.name in agent.conversation.audience.subscribers:
                 raise UsageError(
                     f"agent {agent.name!r} is in another hub named {self.name!r}: "
-                    f"give this one another name, or none for a name of its own"
+                    f"give this one another name, or no name, so that it gets one of its own"
                 )
         self._participants, self._is_open, self._automatic = participants, is_open, automatic
         self._subscribed = after

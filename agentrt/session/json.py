@@ -17,7 +17,7 @@ from agentrt.types import JSONObject
 
 __all__ = ["JSONSession"]
 
-# What may stand in a file's name as it is. A hash may not, so that no id can be chosen that is another one's file name.
+# A name that a file may have as it is. A hash is refused, so that no id can be chosen to be the file name of another.
 _SAFE_FILE_NAME = re.compile(r"(?![0-9a-fA-F]{64}\Z)[\w@+=,~-][\w@+=,~. -]*")
 _MAX_FILE_NAME = 200  # bytes: file systems take 255
 
@@ -84,13 +84,13 @@ class JSONSession(FileKeeper, SessionBase):
         name = f"{user_id}_{session_id}" if user_id else session_id
         if not (_SAFE_FILE_NAME.fullmatch(name) and len(name.encode()) <= _MAX_FILE_NAME):
             name = hash_name(name)
-        # Always a hash: what dead processes left is known by such names.
+        # Always a hash, by which the leftovers of processes that died are recognised.
         temporary = f"{hash_name(f'{name}.json')}.tmp"
         return AtomicFile(session_id, self._directory / f"{name}.json", self._directory / temporary)
 
 
 def _write_states(file: AtomicFile, states: JSONObject, deadline: float) -> None:
-    # As the bytes that they are, surrogates too: what a model wrote is to come back, even if it is not valid Unicode.
+    # With surrogates: what a model wrote must load as it was, even if it is not valid Unicode.
     data = json.dumps(states, ensure_ascii=False).encode("utf-8", "surrogatepass")
     with file.lock(deadline):
         file.replace(data)
@@ -106,7 +106,7 @@ def _load_states(file: AtomicFile, deadline: float) -> JSONObject | None:
         states = json.loads(data.decode("utf-8", "surrogatepass"))
         if isinstance(states, dict):
             return states
-    # Raised here, since the errors above, which hold what they refused, would go along as the context.
+    # Raised here, since the errors above, which hold what they refused, would become the context of this one.
     raise SessionCorrupt(f"{_describe_file(file)} is damaged, or is not a session; it is kept as it is")
 
 

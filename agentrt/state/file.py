@@ -52,7 +52,7 @@ def _resolve_folder(directory: object, cls: str) -> Path:
     """Return the path; raises `ConfigError` for what is not a folder and can never become one."""
     path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
     if not isinstance(path, str) or not path:
-        raise ConfigError(f"{cls} keeps its files in a folder: give its path, not {directory!r:.200}")
+        raise ConfigError(f"{cls} needs the path of the folder that keeps its files, not {directory!r:.200}")
     why = ""
     try:
         if not stat.S_ISDIR(os.stat(path).st_mode):
@@ -67,7 +67,7 @@ def _resolve_folder(directory: object, cls: str) -> Path:
 
 
 class FileKeeper:
-    """Keeps sessions in files of one directory, each changed whole, and one operation on it after the other."""
+    """Keeps sessions in files of one directory: a file is replaced as a whole, one operation after the other."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = _resolve_folder(directory, type(self).__name__)
@@ -165,7 +165,7 @@ class _QueuedOperation:
             raise TimeoutError(errno.ETIMEDOUT, f"an earlier operation on it has not ended for {_MAX_WAIT:g} seconds")
         self.before = None  # it has ended: what it holds can be freed
         if not self._claim.acquire(blocking=False):
-            raise TimeoutError(errno.ECANCELED, "its caller has left")  # and does not see this
+            raise TimeoutError(errno.ECANCELED, "its caller has left")  # so nothing ever shows this
         try:
             return work(deadline)
         finally:
@@ -282,7 +282,10 @@ def _decode_file(session_id: str, data: bytes, path: Path) -> tuple[int, bytes]:
     head, about = _parse_line(first), _parse_line(second)
     left_alone = f"the file {str(path)!r} is kept as it is"
     if head.get("format") != _FORMAT or not isinstance(head.get("version"), int):
-        raise SessionCorrupt(f"this is not a saved state of agentrt, or its beginning is damaged; {left_alone}")
+        raise SessionCorrupt(
+            f"the saved state of session {session_id!r:.100} is not one of agentrt, or its beginning is damaged; "
+            f"{left_alone}: put a copy in its place, or delete the session to start it again"
+        )
     if head["version"] != _VERSION:
         raise SessionVersion(
             f"the state was saved in format {head['version']}, but this version of agentrt reads {_VERSION}; "
@@ -290,12 +293,12 @@ def _decode_file(session_id: str, data: bytes, path: Path) -> tuple[int, bytes]:
         )
     if head.get("sha256") != sha256(rest).hexdigest():
         raise SessionCorrupt(
-            f"the saved state of session {session_id!r:.100} is damaged, its checksum is wrong; {left_alone}: "
+            f"the saved state of session {session_id!r:.100} is damaged: its checksum is wrong; {left_alone}: "
             f"put a copy in its place, or delete the session to start it again"
         )
     revision = about.get("revision")
     if about.get("session_id") != session_id or not isinstance(revision, int):
-        raise SessionCorrupt(f"the saved state is of another session than {session_id!r:.100}; {left_alone}")
+        raise SessionCorrupt(f"the saved state belongs to another session than {session_id!r:.100}; {left_alone}")
     return revision, text
 
 
@@ -313,10 +316,10 @@ def read_file(path: Path) -> bytes:
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    # Under the session's lock: what is here by that name was left by a process that died.
+    # The session's lock is held, so a file of that name was left by a process that died.
     with suppress(FileNotFoundError):
         os.unlink(path)
-    # Exclusively and without following links, so that nothing laid there can redirect the write.
+    # Exclusively and without following links, so that nobody can redirect the write by putting a link there.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600)
     try:
         rest = memoryview(data)
@@ -337,7 +340,7 @@ def _make_directory(directory: Path) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    if sys.platform == "win32":  # which has no such thing
+    if sys.platform == "win32":  # where a directory cannot be synced
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:

@@ -39,9 +39,9 @@ __all__ = [
 _MAX_LOADABLE = 1 << 15
 _LETTERS = bytes(shortuuid.get_alphabet().encode()[byte % 57] for byte in range(256))
 
-# The hashes of messages, as JSON, that have been loaded for a test: so a save does not parse again what an earlier one
-# has saved, and takes no longer for a long conversation. State of the module, since whether JSON loads depends on
-# nothing but the JSON; a state, which may be copied or loaded again, could not carry it along.
+# The hashes of the messages, as JSON, that have been loaded for a test: thanks to them a save does not parse again what
+# an earlier one has saved, and takes no longer for a long conversation. They belong to the module, since whether JSON
+# loads depends on nothing but the JSON; a state, which may be copied or loaded again, could not carry them along.
 _loadable: set[int] = set()
 
 Waits = Literal["user", "external"]
@@ -189,7 +189,7 @@ def state_to_json(state: AgentState) -> bytes:
     Raises `SessionUnserializable`, naming what JSON cannot hold or could not be loaded again.
     """
     with suppress(ValueError, TypeError):  # they may quote the state, so none leaves this function
-        # Message by message, so that those which have been loaded for a test before need not be parsed again.
+        # Message by message, so that a message which has been test-loaded before need not be parsed again.
         dump = message_serializer().to_json
         messages = [dump(message, warnings="none") for message in state.context]
         rest = _dump_state(state, indent=2, exclude={"revision", "context"})
@@ -278,7 +278,7 @@ def _unserializable(state: AgentState) -> SessionUnserializable:
 
 
 def _find_culprit(state: AgentState) -> str:
-    # From the smallest parts to the largest, so that the first one that cannot be saved says the most.
+    # The smallest parts come first, so that the first one that cannot be saved is named as exactly as possible.
     parts: list[tuple[Any, ...]] = []
     if isinstance(state.middleware_data, dict):
         parts += [("middleware_data", key) for key in state.middleware_data]

@@ -77,17 +77,17 @@ def check_revision(state: AgentState, saved: int) -> None:
     session = f"session {state.session_id!r:.100}"
     if not saved:
         raise SessionConflict(
-            f"{session} is not saved here (any more), but this state is based on its revision {state.revision}: "
-            f"to save it as a new one, set state.revision = 0"
+            f"{session} is not saved here, or no longer, but this state is based on its revision {state.revision}: "
+            f"to save it as a new session, set state.revision = 0"
         )
     if not state.revision:
         raise SessionConflict(
-            f"{session} is already saved, as revision {saved}, but this state is a new one (revision 0): "
-            f"load the saved one and continue it, or choose another session_id"
+            f"{session} is already saved, as revision {saved}, but this state is new (revision 0): "
+            f"load the saved state and continue it, or choose another session_id"
         )
     raise SessionConflict(
         f"{session} was saved by another writer as revision {saved}, but this state is based on revision "
-        f"{state.revision}: load the saved one and make the change again"
+        f"{state.revision}: load the saved state and make the change again"
     )
 
 

@@ -210,7 +210,7 @@ def test_layers_of_other_chains_are_not_given_as_reasons() -> None:
 
 
 def test_unknown_format_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"explain\(\) writes 'text', 'json', 'mermaid', not 'yaml'"):
+    with pytest.raises(ValueError, match=r"explain\(format=...\) must be 'text', 'json' or 'mermaid', not 'yaml'"):
         explain_as("yaml")
 
 

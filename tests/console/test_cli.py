@@ -69,7 +69,7 @@ def test_a_closed_stream_is_reported_in_one_line(closed, word, tmp_path):
         ["sh", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, encoding="utf-8", check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"agentrt: the standard {word} is closed: give it one, such as /dev/null\n"
+    assert done.stderr == f"agentrt: the standard {word} is closed: redirect it, for example to /dev/null\n"
 
 
 def test_without_a_model_or_key_the_offline_rules_answer(tmp_path):
@@ -132,8 +132,8 @@ def test_a_new_conversation_that_cannot_be_saved_does_not_begin(monkeypatch, cap
         (["--tools", "nowhere:f"], "agentrt: 'nowhere:f' cannot be loaded: importing 'nowhere' failed"),
         (["--tools", "things:nothing"], "agentrt: 'things' has no 'nothing'; it has "),
         (["--tools", "things:THINGS"], "agentrt: 'things' has no 'THINGS'"),
-        (["--session", "broken.json"], "broken.json' holds no conversation that this version reads"),
-        (["--session", "missing/talk.json"], "agentrt: the session file 'missing/talk.json' cannot be kept"),
+        (["--session", "broken.json"], "broken.json' holds no conversation that this version can read"),
+        (["--session", "missing/talk.json"], "agentrt: the session file 'missing/talk.json' cannot be saved"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(arguments, complaint, tmp_path, monkeypatch, capsys):

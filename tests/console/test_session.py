@@ -147,7 +147,7 @@ def test_a_file_that_is_not_a_session_is_refused_and_kept(content, tmp_path):
     path = tmp_path / "talk.json"
     path.write_bytes(content)
     with pytest.raises(
-        StateError, match=r"talk\.json' holds no conversation that this version reads \(.*left as it is"
+        StateError, match=r"talk\.json' holds no conversation that this version can read \(.*left as it is"
     ):
         SessionFile(str(path)).read()
     assert path.read_bytes() == content

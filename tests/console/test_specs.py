@@ -64,9 +64,9 @@ def test_a_function_a_list_and_a_toolkit_give_their_tools(specs, names):
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        ("own_things", "'own_things' is not of the form module:name"),
-        (":one", "':one' is not of the form"),
-        ("own_things:", "is not of the form"),
+        ("own_things", "'own_things' does not have the form module:name"),
+        (":one", "':one' does not have the form"),
+        ("own_things:", "does not have the form"),
         ("own_nowhere:one", "importing 'own_nowhere' failed: ModuleNotFoundError.*own_nowhere"),
         ("own_broken:one", "importing 'own_broken' failed: ModuleNotFoundError.*own_missing"),
         ("own_things:four", "'own_things' has no 'four'; it has .*one, two, three"),
@@ -79,7 +79,7 @@ def test_a_spec_that_names_no_tool_is_refused_with_the_reason(spec, complaint):
 
 
 def test_two_toolkits_are_refused():
-    with pytest.raises(ConfigError, match="only one of own_things:kit, own_things:kit can be a Toolkit"):
+    with pytest.raises(ConfigError, match="only one of own_things:kit, own_things:kit may be a Toolkit"):
         load_toolkit(["own_things:kit", "own_things:kit"])
 
 
@@ -99,10 +99,10 @@ def test_a_preset_is_known_by_its_name():
         (":Named", ":Named"),
         ("nonsense", "nonsense"),
         ("own_things:Other", "'own_things' has no 'Other'"),
-        ("own_things:", "'own_things:' is not of the form"),
+        ("own_things:", "'own_things:' does not have the form"),
         ("openai:Named", "OPENAI_API_KEY"),
         ("own_things:one", "'own_things:one' must name a ChatModelBase"),
-        ("own_things:Demanding", "'own_things:Demanding' cannot be made without arguments: TypeError"),
+        ("own_things:Demanding", "'own_things:Demanding' cannot be called without arguments \\(TypeError"),
     ],
 )
 def test_a_spec_that_names_no_model_is_refused_with_the_reason(spec, complaint, monkeypatch):

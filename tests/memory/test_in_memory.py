@@ -145,7 +145,7 @@ async def test_a_mark_is_taken_off():
 
 
 async def test_an_update_without_a_mark_is_refused():
-    with pytest.raises(ValueError, match="needs a new_mark to put on"):
+    with pytest.raises(ValueError, match="needs a new_mark to add"):
         await InMemoryMemory().update_messages_mark(None)
 
 

@@ -227,7 +227,9 @@ async def test_hubs_may_end_in_another_order_than_they_began(three):
 
 async def test_a_hub_that_is_entered_cannot_be_entered_again(three):
     async with MsgHub(three, name="talk") as hub:
-        with pytest.raises(UsageError, match="hub 'talk' is entered already: make another MsgHub over the same agents"):
+        with pytest.raises(
+            UsageError, match="hub 'talk' has already been entered: make another MsgHub over the same agents"
+        ):
             async with hub:
                 raise AssertionError
         await three[0]()

@@ -232,17 +232,17 @@ def checksummed(data: bytes, about: bytes) -> bytes:
 
 
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], type[StateError], str]] = {
-    "empty": (lambda data: b"", SessionCorrupt, "not a saved state of agentrt"),
-    "cut in the head": (lambda data: data[:40], SessionCorrupt, "not a saved state of agentrt"),
+    "empty": (lambda data: b"", SessionCorrupt, "is not one of agentrt"),
+    "cut in the head": (lambda data: data[:40], SessionCorrupt, "is not one of agentrt"),
     "cut in half": (lambda data: data[: len(data) // 2], SessionCorrupt, "checksum"),
     "one byte short": (lambda data: data[:-1], SessionCorrupt, "checksum"),
     "longer": (lambda data: data + b"x", SessionCorrupt, "checksum"),
     "a bit of the state": (lambda data: data.replace(b"content", b"contend", 1), SessionCorrupt, "checksum"),
     "a bit of the revision": (lambda data: data.replace(b'revision": 1', b'revision": 2'), SessionCorrupt, "checksum"),
-    "zeros": (lambda data: bytes(len(data)), SessionCorrupt, "not a saved state of agentrt"),
-    "no state": (lambda data: b"the content", SessionCorrupt, "not a saved state of agentrt"),
-    "other JSON": (lambda data: b'["the content"]', SessionCorrupt, "not a saved state of agentrt"),
-    "deep": (lambda data: b"[" * 100_000, SessionCorrupt, "not a saved state of agentrt"),
+    "zeros": (lambda data: bytes(len(data)), SessionCorrupt, "is not one of agentrt"),
+    "no state": (lambda data: b"the content", SessionCorrupt, "is not one of agentrt"),
+    "other JSON": (lambda data: b'["the content"]', SessionCorrupt, "is not one of agentrt"),
+    "deep": (lambda data: b"[" * 100_000, SessionCorrupt, "is not one of agentrt"),
     "another session": (lambda data: checksummed(data, b'{"session_id":"t","revision":1}'), SessionCorrupt, "than 's'"),
     "no revision": (lambda data: checksummed(data, b'{"session_id":"s"}'), SessionCorrupt, "another session"),
     "newer format": (lambda data: data.replace(b'version": 1', b'version": 2', 1), SessionVersion, "format 2, but"),
@@ -306,7 +306,7 @@ def test_a_path_that_cannot_be_a_folder_is_refused_at_once(tmp_path):
         with pytest.raises(ConfigError, match=r"FileStateStore cannot keep its files in '.*: give the path of a"):
             FileStateStore(path)
     for wrong in (None, 3, b"states", ""):
-        with pytest.raises(ConfigError, match="FileStateStore keeps its files in a folder: give its path"):
+        with pytest.raises(ConfigError, match="FileStateStore needs the path of the folder that keeps its files"):
             FileStateStore(wrong)
     FileStateStore(tmp_path / "not" / "made" / "yet")
     assert not (tmp_path / "not").exists()

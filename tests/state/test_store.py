@@ -64,7 +64,7 @@ async def test_second_writer_on_one_revision_gets_a_conflict(store):
 
 async def test_a_new_state_does_not_overwrite_a_saved_one(store):
     await store.save(AgentState(session_id="s", summary="old"))
-    with pytest.raises(SessionConflict, match=r"already saved, as revision .* load the saved one"):
+    with pytest.raises(SessionConflict, match=r"already saved, as revision .* load the saved state"):
         await store.save(AgentState(session_id="s"))
     assert (await store.load("s")).summary == "old"
 
@@ -74,7 +74,7 @@ async def test_deleted_session_cannot_be_saved_from_an_old_state(store):
     await store.save(state)
     await store.delete(state.session_id)
     assert await store.load(state.session_id) is None
-    with pytest.raises(SessionConflict, match=r"not saved here \(any more\).* set state.revision = 0"):
+    with pytest.raises(SessionConflict, match=r"not saved here, or no longer.* set state.revision = 0"):
         await store.save(state)
     state.revision = 0
     await store.save(state)

@@ -144,7 +144,7 @@ async def test_a_result_that_is_emitted_before_it_is_saved_is_found():
     [
         (
             lambda agent: True,
-            f"interrupt {AT_SUSPENSION}the interruption was not heeded, and it continued with the model",
+            f"interrupt {AT_SUSPENSION}the interruption was ignored, and it continued with the model",
         ),
         (lambda agent: {}["no"], f"interrupt {AT_SUSPENSION}KeyError: 'no' was raised at once"),
     ],
@@ -181,7 +181,7 @@ class LosesResults(MiddlewareBase):
     ("layer", "words"),
     [
         (RunsTwice, "'add' ran 2 times with the input .* of the call '1', but by the results .* 1 times at most"),
-        (MakesItUp, "the call '1' of 'add' is reported a success, but the tool did not come to its end"),
+        (MakesItUp, "the call '1' of 'add' is reported as a success, but the tool did not finish"),
         (LosesResults, "a model was sent a broken request: the call '1' of 'add' has no result"),
     ],
 )

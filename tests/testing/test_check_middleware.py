@@ -321,7 +321,7 @@ BAD = [
     (PassesTwoStreamsOn, r"PassesTwoStreamsOn\.on_acting yielded .* after its ToolResponse, which must come last"),
     (RepliesTwice, r"on_reply called next_handler\(\) again after the reply had ended: to have another round, call"),
     (CallsConcurrently, r"CallsConcurrently\.on_model_call called next_handler\(\) while its last call is running"),
-    (YieldsAText, r"YieldsAText\.on_reasoning yielded 'done', but what passes there is AgentEvent or Msg"),
+    (YieldsAText, r"YieldsAText\.on_reasoning yielded 'done', but it must yield AgentEvent or Msg"),
     (ReturnsAText, r"on_model_call must return ChatResponse or .*, but ReturnsAText returned 'done'"),
     (IsACoroutine, r"it is refused, before anything runs: IsACoroutine\.on_reply must be an async generator"),
     (IsASyncGenerator, r"it is refused, .*: IsASyncGenerator\.on_acting must be .* but it is a sync generator"),
@@ -370,7 +370,7 @@ BAD = [
 def test_a_bad_middleware_is_reported_in_words(loop, middleware, words):
     with pytest.raises(MiddlewareProblems, match=words) as caught:
         anyio.run(check, middleware, backend=loop)
-    assert str(caught.value).startswith(f"{middleware.__name__} does not keep what a middleware must keep:\n- ")
+    assert str(caught.value).startswith(f"{middleware.__name__} breaks the contract of a middleware:\n- ")
     assert caught.value.report.problems
 
 

@@ -120,7 +120,7 @@ def agent(*layers: MiddlewareBase, script: Any = None) -> Agent:
 @pytest.mark.parametrize(
     ("middleware", "words"),
     [
-        (WrongType, r"WrongType\.on_reasoning yielded 'text', but what passes there is AgentEvent or Msg"),
+        (WrongType, r"WrongType\.on_reasoning yielded 'text', but it must yield AgentEvent or Msg"),
         (NoEnd, r"NoEnd\.on_reply ended with ReplyEndEvent\(.*, but its last item must be a Msg: pass on what"),
         (LosesTheResponse, r"LosesTheResponse\.on_acting ended with .*, but its last item must be a ToolResponse"),
         (YieldsAfterTheEnd, r"YieldsAfterTheEnd\.on_reply yielded CustomEvent\(.* after its Msg, which must come last"),

@@ -1,4 +1,4 @@
-"""Which of a reply's events are shown, and in which words."""
+"""Which events of a reply are shown, and with which words."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

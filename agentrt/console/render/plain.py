@@ -46,7 +46,7 @@ class PlainView:
         self._write(f"[{label}] {text}".rstrip() + "\n")
 
     def wait(self, reason: str) -> None:
-        """Nothing: what is written cannot be taken back."""
+        """Do nothing: what is written cannot be taken back."""
 
     def _write(self, text: str) -> None:
         if text:

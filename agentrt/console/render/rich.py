@@ -46,7 +46,7 @@ class RichView:
         try:
             self.end()
         finally:
-            # Also where printing has failed: else the cursor stays hidden, and rich's thread runs on.
+            # Also where printing has failed: otherwise the cursor stays hidden, and rich's thread keeps running.
             self._waiting = ""
             self._live.stop()
 
@@ -94,9 +94,8 @@ class RichView:
         room = self._console.height - 2
         if len(lines) <= room:
             return self._format(rest)
-        return self._as_plain(
-            "\n".join(lines[-room:])
-        )  # the end is what the user reads, and half a table is not Markdown
+        # As plain text, since half a table is not Markdown; the end, since that is what the user reads.
+        return self._as_plain("\n".join(lines[-room:]))
 
     def _format(self, text: str) -> Any:
         from rich.markdown import Markdown

@@ -49,7 +49,7 @@ async def show(stream: _ReplyItems, *, color: bool = True) -> Msg:
                     if not isinstance(item, Msg):
                         renderer.render(item)
             except anyio.get_cancelled_exc_class():
-                # Said on the view, since after this nothing more can be awaited.
+                # Shown here, since the view is closed when the cancellation has left.
                 view.line("stopped", "")
                 raise
             message = final.message()

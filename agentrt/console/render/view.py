@@ -1,4 +1,4 @@
-"""What a reply is shown on."""
+"""The view: the place where a reply is shown."""
 
 from types import TracebackType
 from typing import Literal, Protocol

@@ -1,9 +1,9 @@
-"""What is said of a result: the places that a search has found, the lines of a file, the files of a list."""
+"""Answers about a result: the places that a search has found, the lines of a file, the files of a list."""
 
 import re
 from collections.abc import Sequence
 
-from agentrt.model.rules.rule import Known
+from agentrt.model.rules.rule import Facts
 from agentrt.model.rules.search_result import SearchHit, best_hits, hits_in
 from agentrt.model.rules.words import content_words
 
@@ -14,12 +14,12 @@ _MAX_FILE_LINES = 20
 _MAX_PATHS = 100
 
 
-def describe_matching_files(known: Known) -> str:
+def describe_matching_files(facts: Facts) -> str:
     """Say which files contain the text that was searched for."""
-    text, hits, verb = known["text"], hits_in(known["result"]), "contain"
+    text, hits, verb = facts["text"], hits_in(facts["result"]), "contain"
     # Most tools search for parts of words; whole words are better, and a definition is best if it is asked for.
     better = {"contain": rf"(?<!\w){re.escape(text)}(?!\w)"}
-    if re.search(r"\bdefine[sd]?\b", known["question"], re.IGNORECASE):
+    if re.search(r"\bdefine[sd]?\b", facts["question"], re.IGNORECASE):
         better["define"] = rf"^(?:async )?(?:class|def|function) {re.escape(text)}\b|^{re.escape(text)} = "
     for better_verb, pattern in better.items():
         if better_hits := [hit for hit in hits if re.search(pattern, hit.text, re.IGNORECASE)]:
@@ -27,29 +27,29 @@ def describe_matching_files(known: Known) -> str:
     # The first place of each file, in the order of the files.
     files = list({hit.path: hit for hit in reversed(hits)}.values())[::-1]
     if not files:
-        return describe_matching_lines(known)
+        return describe_matching_lines(facts)
     if len(files) == 1:
         path, line, excerpt = files[0]
         return f"{path} {verb}s {text!r} on line {line}: {excerpt[:160]}"
-    least = "At least " if "\n... " in known["result"] else ""
+    least = "At least " if "\n... " in facts["result"] else ""
     return f"{least}{len(files)} files {verb} {text!r}:\n{_list_places(files)}"
 
 
-def describe_matching_lines(known: Known) -> str:
+def describe_matching_lines(facts: Facts) -> str:
     """Say which lines hold the most of what the question is about."""
-    words = content_words(known["question"])
-    best, count = best_hits(hits_in(known["result"]), words)
+    words = content_words(facts["question"])
+    best, count = best_hits(hits_in(facts["result"]), words)
     if best:
         places = _list_places(best)
         return places if count == len(words) else f"No line says all of that. The nearest:\n{places}"
-    nothing = re.match(r"\W*(?:no\b|none|nothing|0\b|$)", known["result"], re.IGNORECASE)
-    return f"I searched, and found no file here that contains {known['text']!r}." if nothing else known["result"]
+    nothing = re.match(r"\W*(?:no\b|none|nothing|0\b|$)", facts["result"], re.IGNORECASE)
+    return f"I searched, and found no file here that contains {facts['text']!r}." if nothing else facts["result"]
 
 
-def describe_file(known: Known) -> str:
+def describe_file(facts: Facts) -> str:
     """Say what the file says about the subject of the question, or how it begins."""
-    path, lines = known["path"], known["result"].splitlines()
-    topic = [word for word in content_words(known["question"]) if word.lower() not in path.lower()]
+    path, lines = facts["path"], facts["result"].splitlines()
+    topic = [word for word in content_words(facts["question"]) if word.lower() not in path.lower()]
     if topic:
         best, _ = best_hits((SearchHit(path, number, line) for number, line in enumerate(lines, 1)), topic)
         return _list_places(best) or f"{path} says nothing about {' or '.join(map(repr, topic))}."
@@ -57,11 +57,11 @@ def describe_file(known: Known) -> str:
     return "\n".join([f"{path} has {len(lines)} lines{beginning}:", *lines[:_MAX_FILE_LINES]])
 
 
-def describe_list(known: Known) -> str:
+def describe_list(facts: Facts) -> str:
     """Say how many files there are, and which."""
-    paths = [path for path in known["result"].splitlines() if path and not re.match(r"no |\.\.\. ", path)]
+    paths = [path for path in facts["result"].splitlines() if path and not re.match(r"no |\.\.\. ", path)]
     count = f"There {'is 1 file' if len(paths) == 1 else f'are {len(paths)} files'}"
-    if not paths or re.search(r"\bhow many\b", known["question"], re.IGNORECASE):
+    if not paths or re.search(r"\bhow many\b", facts["question"], re.IGNORECASE):
         return f"{count}."
     more = ["..."] if len(paths) > _MAX_PATHS else []
     return "\n".join([f"{count}:", *paths[:_MAX_PATHS], *more])

@@ -10,7 +10,7 @@ from agentrt.errors import Rejected
 from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.model.rules.default_rules import AT_A_LOSS, DEFAULT_RULES
-from agentrt.model.rules.rule import MAX_TEXT, Known, OfferedTool, Rule, fill_template
+from agentrt.model.rules.rule import MAX_TEXT, Facts, OfferedTool, Rule, fill_template
 from agentrt.model.rules.tools import arguments_for
 from agentrt.model.scripted import stream_response, whole_response
 from agentrt.types import JSONSchema, ToolChoice
@@ -39,11 +39,11 @@ class RulesChatModel(ChatModelBase):
 
     def _decide(self, messages: list[Msg], schemas: list[JSONSchema], choice: ToolChoice) -> ContentBlock:
         tools = _allowed_tools(schemas, choice)
-        known, results = _read_conversation(messages, tools)
-        pursued = (rule._pursue(known, tools, results, choice.mode != "none") for rule in self.rules)
-        decision = next((decision for decision in pursued if decision is not None), fill_template(AT_A_LOSS, known))
+        facts, results = _read_conversation(messages, tools)
+        pursued = (rule._pursue(facts, tools, results, choice.mode != "none") for rule in self.rules)
+        decision = next((decision for decision in pursued if decision is not None), fill_template(AT_A_LOSS, facts))
         if isinstance(decision, str) and choice.mode not in ("auto", "none"):
-            decision = tools[0].name, arguments_for(tools[0], known["question"], insist=True)
+            decision = tools[0].name, arguments_for(tools[0], facts["question"], insist=True)
         if isinstance(decision, str):
             return TextBlock(decision)
         return ToolCallBlock(new_id(), decision[0], json.dumps(decision[1], ensure_ascii=False))
@@ -65,16 +65,16 @@ def _allowed_tools(schemas: list[JSONSchema], choice: ToolChoice) -> list[Offere
     return allowed
 
 
-def _read_conversation(messages: list[Msg], tools: Sequence[OfferedTool]) -> tuple[Known, list[ToolResultBlock]]:
+def _read_conversation(messages: list[Msg], tools: Sequence[OfferedTool]) -> tuple[Facts, list[ToolResultBlock]]:
     """Return what is known at the user's latest question, and the results since then."""
     # A note of the runtime is a message of the user's role without text, and not a question.
     asking = (n for n in reversed(range(len(messages))) if messages[n].role == "user")
     place = next((n for n in asking if messages[n].get_text_content()), 0)
     question = (messages[place].get_text_content() or "") if messages else ""
-    known = {
+    facts = {
         "question": " ".join(question[:MAX_TEXT].split()),
         "system": "\n".join(msg.get_text_content() or "" for msg in messages if msg.role == "system"),
         "tools": "; ".join(f"{tool.name} ({tool.description[:160]})" for tool in tools) or "none",
     }
     blocks = (block for msg in messages[place:] for block in msg.get_content_blocks())
-    return known, [block for block in blocks if isinstance(block, ToolResultBlock)]
+    return facts, [block for block in blocks if isinstance(block, ToolResultBlock)]

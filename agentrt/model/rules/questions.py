@@ -2,7 +2,7 @@
 
 import re
 
-from agentrt.model.rules.rule import Known
+from agentrt.model.rules.rule import Facts
 from agentrt.model.rules.search_result import best_hits, hits_in
 from agentrt.model.rules.words import STOP_WORDS, content_words, file_in, quotation_in, search, stem
 
@@ -34,28 +34,28 @@ _READS = (
 )
 
 
-def asks_which_file(known: Known) -> Known | None:
+def asks_which_file(facts: Facts) -> Facts | None:
     """Find the `text` to search for, unless a file is named or the text will hardly stand in one place."""
-    question = known["question"].rstrip(" .?!")
-    found = search(question, *_WHICH_FILE)
-    if found is None or file_in(question.removesuffix(found["text"])):
+    question = facts["question"].rstrip(" .?!")
+    groups = search(question, *_WHICH_FILE)
+    if groups is None or file_in(question.removesuffix(groups["text"])):
         return None  # the question is about the file that it names
-    quotation = quotation_in(found["text"])
-    text = _LABEL.sub("", _AFTERTHOUGHT.sub("", found["text"])).strip(" ,;:'\"")
+    quotation = quotation_in(groups["text"])
+    text = _LABEL.sub("", _AFTERTHOUGHT.sub("", groups["text"])).strip(" ,;:'\"")
     # Several words that are not quoted will hardly stand in one place; another rule looks for the rarest of them.
-    is_exact = quotation or found.get("exact") or " " not in text
+    is_exact = quotation or groups.get("exact") or " " not in text
     return {"text": quotation or text} if is_exact and re.search(r"\w", text) else None
 
 
-def asks_about_a_word(known: Known) -> Known | None:
+def asks_about_a_word(facts: Facts) -> Facts | None:
     """Find the `text` to search for: what is quoted, or else the word that says most."""
-    words = [quotation_in(known["question"]), *map(stem, content_words(known["question"]))]
+    words = [quotation_in(facts["question"]), *map(stem, content_words(facts["question"]))]
     return next(({"text": word} for word in words if word), None)
 
 
-def asks_for_a_number(known: Known) -> Known | None:
-    """Find the `expression` to calculate, in digits or with operators in words; a date or a version is none."""
-    question = known["question"]
+def asks_for_a_number(facts: Facts) -> Facts | None:
+    """Find the `expression` to calculate, in digits or with operators in words; but no date and no version."""
+    question = facts["question"]
     for words, operator in _OPERATORS.items():
         question = re.sub(rf"\b(?:{words})\b", operator, question, flags=re.IGNORECASE)
     # A run of digits and operators must hold a sum; one like 2024-05-01 or 1.2.3 is a date or a version.
@@ -66,32 +66,32 @@ def asks_for_a_number(known: Known) -> Known | None:
     return {"expression": longest} if longest and (asks or 2 * len(longest) > len(question)) else None
 
 
-def names_a_file(known: Known) -> Known | None:
+def names_a_file(facts: Facts) -> Facts | None:
     """Find the `path` of the file that the question is about."""
-    path = file_in(known["question"]) or (search(known["question"], *_READS) or {"path": ""})["path"]
+    path = file_in(facts["question"]) or (search(facts["question"], *_READS) or {"path": ""})["path"]
     return {"path": path} if path and path.lower() not in STOP_WORDS else None
 
 
-def has_failed(known: Known) -> Known | None:
+def has_failed(facts: Facts) -> Facts | None:
     """Apply after a call that failed."""
-    return {} if "error" in known else None
+    return {} if "error" in facts else None
 
 
-def is_listed_elsewhere(known: Known) -> Known | None:
+def is_listed_elsewhere(facts: Facts) -> Facts | None:
     """After a list: the file whose name, with or without its ending, is the one that could not be read."""
-    missing = known["path"].rpartition("/")[2].lower()
-    names = {path: path.rpartition("/")[2].lower() for path in known["result"].splitlines() if path != known["path"]}
+    missing = facts["path"].rpartition("/")[2].lower()
+    names = {path: path.rpartition("/")[2].lower() for path in facts["result"].splitlines() if path != facts["path"]}
     return next(({"path": path} for path, name in names.items() if missing in (name, name.partition(".")[0])), None)
 
 
-def asks_what_it_says(known: Known) -> Known | None:
+def asks_what_it_says(facts: Facts) -> Facts | None:
     """After a search: find the `path` of the file to read, if the question asks what is said and not where."""
-    asks = re.search(r"\b(?:says?|explain|describe|tell me)\b", known["question"], re.IGNORECASE)
-    best, _ = best_hits(hits_in(known["result"]), content_words(known["question"]))
+    asks = re.search(r"\b(?:says?|explain|describe|tell me)\b", facts["question"], re.IGNORECASE)
+    best, _ = best_hits(hits_in(facts["result"]), content_words(facts["question"]))
     return {"path": best[0].path} if asks and best else None
 
 
-def is_in_the_system_prompt(known: Known) -> Known | None:
+def is_in_the_system_prompt(facts: Facts) -> Facts | None:
     """Find the `fact` in a line of the system prompt, such as "Time: 12:00"."""
-    asked_for = search(known["question"], r"\bwhat (?P<what>time|date|day) is it\b")
-    return asked_for and search(known["system"], rf"(?m)^(?P<fact>{asked_for['what']}: .*)")
+    asked_for = search(facts["question"], r"\bwhat (?P<what>time|date|day) is it\b")
+    return asked_for and search(facts["system"], rf"(?m)^(?P<fact>{asked_for['what']}: .*)")

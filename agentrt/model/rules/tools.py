@@ -4,22 +4,22 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from agentrt.model.rules.rule import Known, OfferedTool, PlannedCall
+from agentrt.model.rules.rule import Facts, OfferedTool, PlannedCall
 from agentrt.model.rules.words import content_words, numbers_in, quotation_in, stem
 
 __all__ = ["CALCULATE", "LIST_FILES", "READ_FILE", "SEARCH_FILES", "arguments_for", "call_by_name"]
 
 
-def _tool_taking(verbs: str, *names: str) -> Callable[[Known, Sequence[OfferedTool]], PlannedCall | None]:
+def _tool_taking(verbs: str, *names: str) -> Callable[[Facts, Sequence[OfferedTool]], PlannedCall | None]:
     """Choose the first tool named after one of the `verbs` that needs one parameter of these `names`, or none."""
 
-    def choose(known: Known, tools: Sequence[OfferedTool]) -> PlannedCall | None:
+    def choose(facts: Facts, tools: Sequence[OfferedTool]) -> PlannedCall | None:
         for tool in tools:
             name = next((name for name in names if name in tool.parameters), "")
             # A tool that requires anything else cannot be called with this alone.
             fits = bool(name) == bool(names) and set(tool.required) <= {name}
             if fits and (not verbs or _words_of(tool) & {*verbs.split()}):
-                return tool.name, {name: known[names[0]]} if name else {}
+                return tool.name, {name: facts[names[0]]} if name else {}
         return None
 
     return choose
@@ -31,12 +31,12 @@ READ_FILE = _tool_taking("read open show view cat get", "path", "file", "filenam
 LIST_FILES = _tool_taking("list ls dir tree files")
 
 
-def call_by_name(known: Known, tools: Sequence[OfferedTool]) -> PlannedCall | None:
+def call_by_name(facts: Facts, tools: Sequence[OfferedTool]) -> PlannedCall | None:
     """Choose the first tool that the question names, if the question has what the tool requires."""
-    words = {stem(word.lower()) for word in content_words(known["question"])}
+    words = {stem(word.lower()) for word in content_words(facts["question"])}
     for tool in tools:
         is_named = not words.isdisjoint(stem(word) for word in _words_of(tool))
-        arguments = arguments_for(tool, known["question"])
+        arguments = arguments_for(tool, facts["question"])
         # Whatever the question is, its words are not an expression to calculate.
         if is_named and set(tool.required) <= set(arguments) and "expression" not in arguments:
             return tool.name, arguments

@@ -88,9 +88,9 @@ async def run_with_every_fault(plan: ConversationPlan, faults: Iterable[str], at
         places = 0
         for number in count(1):  # the first place where the fault can be, the second, and so on
             run = FaultRun(plan, fault, number)
-            found = await run.run()
-            if found:
-                problems.append(found)
+            problem = await run.run()
+            if problem:
+                problems.append(problem)
                 places += 1
             if not run.hit or places == _MAX_PLACES_SHOWN:
                 break

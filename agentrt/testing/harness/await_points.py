@@ -47,7 +47,7 @@ class AwaitWatcher:
         self.on_throw = on_throw
         self.lost_generators: list[str] = []
         self.tasks: set[Task] = set()
-        # Weakly, since a generator that nothing else holds is finalised by the event loop, and that is to be noticed.
+        # Weak references, so that a generator which nothing else holds is finalised by the event loop, and noticed.
         self._generators: list[weakref.ref[AsyncGenerator[object, object]]] = []
         self._restore = ExitStack()
 
@@ -81,12 +81,12 @@ class AwaitWatcher:
                 leftovers.append(f"the task {_name(task.get_coro() if is_asyncio else task.coro)}")
         for reference in self._generators:
             generator = reference()
-            if getattr(generator, "ag_frame", None) is not None:  # which a closed one has not
+            if getattr(generator, "ag_frame", None) is not None:  # a closed generator has no frame
                 leftovers.append(f"the generator {_name(generator)}")
         return leftovers
 
     async def wait_for_leftovers(self) -> None:
-        """Give what was told to stop the time that it takes to do so."""
+        """Wait, within limits, until what was told to stop has stopped."""
         for _ in range(_STEPS_TO_STOP):
             if not self.find_leftovers():
                 return

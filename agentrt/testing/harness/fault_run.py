@@ -217,7 +217,7 @@ class FaultRun:
 
     def _on_throw(self, error: BaseException) -> None:
         if self.hit and isinstance(error, anyio.get_cancelled_exc_class()) and current_task() is self._task:
-            self._work_after_fault.append("what it was at")
+            self._work_after_fault.append("what it was doing")
 
     def _reach(self, point: Point, place: str) -> None:
         if self._is_over.is_set():
@@ -268,10 +268,10 @@ class FaultRun:
 
     def _check_interruption(self, state: AgentState) -> None:
         if state.reply_context is not None:
-            self._problems.append("it was interrupted, and waits for an answer none the less")
+            self._problems.append("it was interrupted, but still waits for an answer")
         elif self._work_after_fault and getattr(state.last_reply, "finished_reason", "") == "completed":
             what = self._work_after_fault[0]
-            self._problems.append(f"the interruption was not heeded, and it continued with {what}")
+            self._problems.append(f"the interruption was ignored, and it continued with {what}")
 
     async def _check_conversation(self) -> None:
         state = self.agent.state

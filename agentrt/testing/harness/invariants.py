@@ -96,12 +96,12 @@ def problems_of_runs(log: ToolLog, state: AgentState) -> Iterator[str]:
         runs = [run for run in log.runs if _is_run_of(run, call)]
         # A retry makes several runs for one result, but a success needs at least one whole run.
         if sum(run.finished for run in runs) < states.count(ToolResultState.SUCCESS):
-            yield (f"the call {call.id!r} of {call.name!r} is reported a success, but the tool did not come to its end")
+            yield f"the call {call.id!r} of {call.name!r} is reported as a success, but the tool did not finish"
         may_have_run = sum(state in _MAY_HAVE_RUN for state in states)
         if len(runs) > may_have_run:
             yield (
-                f"{call.name!r} ran {len(runs)} times with the input {call.input:.100} of the call {call.id!r}, but by "
-                f"the results of such calls ({', '.join(map(str, states))}) {may_have_run} times at most"
+                f"{call.name!r} ran {len(runs)} times with the input {call.input:.100} of the call {call.id!r}, but "
+                f"the results of such calls ({', '.join(map(str, states))}) allow {may_have_run} at most"
             )
 
 
@@ -135,7 +135,7 @@ def _problems_of_calls(blocks: Iterable[ContentBlock], waiting: set[str]) -> Ite
         elif isinstance(block, ToolResultBlock) and block.state is not ToolResultState.RUNNING:
             answered = open_calls.pop(block.id, None)
             if answered is None:
-                yield f"there is a result too many for the call {block.id!r}"
+                yield f"there is one result too many for the call {block.id!r}"
     for call in open_calls.values():
         if call.id not in waiting:
             yield f"the call {call.id!r} of {call.name!r} has no result"

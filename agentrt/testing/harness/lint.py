@@ -110,7 +110,7 @@ class Lint(MiddlewareBase):
     on_check_permission = _call_hook("on_check_permission")
     on_compress_context = _call_hook("on_compress_context")
     on_observe = _call_hook("on_observe")
-    # Of on_system_prompt the runtime names the layer itself.
+    # The runtime itself names a layer of on_system_prompt that breaks its contract.
 
     def inner_lint(self, agent: LintedAgent) -> "Lint | None":
         """Return the next `Lint` further in."""
@@ -227,7 +227,7 @@ class _CallWatch:
             return
         if not isinstance(item, spec.item_types):
             expected = " or ".join(cls.__name__ for cls in spec.item_types)
-            raise self._blame(f"yielded {item!r:.200}, but what passes there is {expected}")
+            raise self._blame(f"yielded {item!r:.200}, but it must yield {expected}")
         if terminal is not None:
             has_ended = isinstance(last, terminal)
         else:

@@ -27,14 +27,14 @@ class MiddlewareReport:
     def __str__(self) -> str:
         if not self.problems:
             return f"{self.middleware}: nothing found in {self.conversations} conversations"
-        lines = [f"{self.middleware} does not keep what a middleware must keep:"]
+        lines = [f"{self.middleware} breaks the contract of a middleware:"]
         for activity, problems in self.problems.items():
             lines += [f"- {activity}:", *(f"    - {problem}" for problem in problems)]
         return "\n".join(lines)
 
 
 class MiddlewareProblems(AssertionError):
-    """A middleware breaks what every middleware must keep; `report` has what was found."""
+    """A middleware breaks the contract of its hooks; `report` has what was found."""
 
     def __init__(self, report: MiddlewareReport) -> None:
         super().__init__(str(report))
@@ -50,11 +50,11 @@ async def check_middleware(
     inputs: Sequence[str | ReplyInput] = (),
     model: Callable[[], ChatModelBase] | None = None,
 ) -> MiddlewareReport:
-    """Check that a middleware keeps what every middleware must keep, on this event loop, and return what was tried.
+    """Check that a middleware keeps the contract of its hooks, on this event loop, and return what was tried.
 
     `factory` makes a new instance each time, with settings that wait little: a rate limit that is not reached, a retry
-    without a pause. A conversation that takes longer than `patience`, in seconds, is given up. `faults` are those that
-    come at every suspension.
+    without a pause. A conversation that takes longer than `patience`, in seconds, is abandoned. `faults` are those that
+    are injected at every suspension.
 
     `beside` are factories of other layers that it needs: each stands outside of it, unless the order that the classes
     state wants it inside. If only certain words trigger the middleware, give them as `inputs`, or give `model`, a
@@ -80,7 +80,7 @@ async def check_middleware(
     Raises `MiddlewareProblems`, an `AssertionError` that says in words what was broken by what. The faults at every
     suspension are tried last, and only when nothing was found before.
     """
-    # A single str is a sequence of its characters, and certainly meant as one input.
+    # A single str is meant as one input, and not as a sequence of its characters.
     inputs = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     run = KitRun(factory, patience, tuple(beside), inputs, model)
     with silence_expected_errors():

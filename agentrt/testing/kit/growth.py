@@ -1,4 +1,4 @@
-"""Finds what a middleware keeps more of with each reply."""
+"""Finds what a middleware accumulates from reply to reply."""
 
 import gc
 from collections import deque
