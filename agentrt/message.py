@@ -351,10 +351,10 @@ class _BlockIndex:
             block = content[place]
             self._places[block.id, block.__class__] = place
         self._indexed = len(content)
-        found = self._places.get((block_id, kind))
-        if found is None or found >= len(content):
+        index = self._places.get((block_id, kind))
+        if index is None or index >= len(content):
             return None
-        block = content[found]
+        block = content[index]
         return block if block.id == block_id and block.__class__ is kind else None
 
 
@@ -377,12 +377,12 @@ def find_block(msg: Msg, block_id: str, kind: type) -> Any:
     content = msg.content
     if not isinstance(content, str):
         # From the end: the block that an event names is nearly always the last one.
-        left = _MAX_LOOK_BACK
+        steps_left = _MAX_LOOK_BACK
         for block in reversed(content):
             if block.id == block_id and block.__class__ is kind:
                 return block
-            left -= 1
-            if not left:
+            steps_left -= 1
+            if not steps_left:
                 indexed = _index_of(msg, content).find(block_id, kind)
                 if indexed is not None:
                     return indexed

@@ -39,7 +39,7 @@ ANTHROPIC = "anthropic"
 
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _PACKED = "anthropic:"  # begins a signature that holds several blocks of thinking
-# What blocks of other classes stand for, and a stored block must not become.
+# Parts that blocks of other classes become; a stored block of this provider must not pass for one of them.
 _OTHER_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document")
 _START = "(The conversation starts here.)"
 _HUGE_NUMBER = re.compile(r"\d{200}|[eE]\+?\d{3}")  # numbers that a float cannot hold are read as infinite
@@ -131,7 +131,7 @@ def _provider_part(block: ProviderBlock) -> JSONObject | None:
 
 
 def _parse_object(text: str) -> JSONObject | None:
-    """Return the object that the JSON holds, unless JSON could not say it again, which would spoil every request."""
+    """Return the object that the JSON text holds, `None` for one that could not be sent again as JSON."""
     try:
         value = from_json(text, allow_inf_nan=False)
         if _HUGE_NUMBER.search(text):
@@ -255,10 +255,10 @@ def _system_text(msg: Msg) -> str:
 def _result_parts(result: ToolResultBlock) -> Iterator[JSONObject]:
     blocks = [TextBlock(result.output)] if isinstance(result.output, str) else result.output
     # Blank text is refused, and a result must hold something.
-    full = [block for block in blocks if not isinstance(block, TextBlock) or block.text.strip()]
-    if not full:
+    contents = [block for block in blocks if not isinstance(block, TextBlock) or block.text.strip()]
+    if not contents:
         yield text_part(empty_result_text(result))
-    for block in full:
+    for block in contents:
         yield text_part(block.text) if isinstance(block, TextBlock) else _media_part(block)
 
 

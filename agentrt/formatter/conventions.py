@@ -19,14 +19,14 @@ def results_of_calls(blocks: Iterable[ContentBlock]) -> dict[int, ToolResultBloc
 
     Providers may give the same id again in a later reply, so a result belongs to the latest call with its id.
     """
-    found: dict[int, ToolResultBlock] = {}
+    results: dict[int, ToolResultBlock] = {}
     unanswered: dict[str, ToolCallBlock] = {}
     for block in blocks:
         if isinstance(block, ToolCallBlock):
             unanswered[block.id] = block
         elif isinstance(block, ToolResultBlock) and block.id in unanswered:
-            found[id(unanswered.pop(block.id))] = block
-    return found
+            results[id(unanswered.pop(block.id))] = block
+    return results
 
 
 def empty_result_text(result: ToolResultBlock) -> str:

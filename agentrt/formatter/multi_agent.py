@@ -67,11 +67,11 @@ def transcribe(messages: Sequence[Msg]) -> list[Msg]:
         elif blocks := [block for msg in run for block in _attributed_blocks(msg)]:
             content: list[ContentBlock] = []
             # Providers put blocks of text apart, so those in a row become one.
-            for kind, same in groupby([TextBlock(preface), *blocks], type):
+            for kind, group in groupby([TextBlock(preface), *blocks], type):
                 if kind is TextBlock:
-                    content.append(TextBlock("".join(block.text for block in same if isinstance(block, TextBlock))))
+                    content.append(TextBlock("".join(block.text for block in group if isinstance(block, TextBlock))))
                 else:
-                    content += same
+                    content += group
             transcribed.append(Msg("user", content, "user"))
             preface = ""
     return transcribed

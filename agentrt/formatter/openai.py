@@ -108,7 +108,7 @@ class _Rounds:
         text = "\n".join(filter(None, self._texts))
         if text or self._calls:
             message: JSONObject = {"role": "assistant", "content": text or None}
-            if self._with_reasoning:  # servers that want it want it of each round
+            if self._with_reasoning:  # servers that want it want it for each round
                 message["reasoning_content"] = "".join(self._thinking)
             if self._calls:
                 message["tool_calls"] = [_call_to_send(call) for call in self._calls]
@@ -121,7 +121,7 @@ class _Rounds:
             result = self._results.get(id(call))
             text = UNANSWERED if result is None else _result_text(result, media)
             yield {"role": "tool", "tool_call_id": _short_id(call.id), "content": text}
-        if media:  # after all results, which may not be parted
+        if media:  # after all results, which must follow each other without a break
             yield {"role": "user", "content": media}
 
 

@@ -55,7 +55,7 @@ class _PieceWithHoles:
     def is_at(self, text: str, start: int) -> bool:
         part = text[start : start + self.size]
         pairs = zip(self._characters, part, strict=True)
-        return all(expected is _ANY or expected == found for expected, found in pairs)
+        return all(expected is _ANY or expected == actual for expected, actual in pairs)
 
     def find(self, text: str, start: int, end: int) -> int:
         # The algorithm is known as Shift-And (Baeza-Yates and Gonnet): one step a character, whatever the piece is.
@@ -84,10 +84,10 @@ class _Glob:
             return False
         start = self._first.size
         for piece in self._middle:  # the first place that fits leaves the most for those after it
-            found = piece.find(text, start, end)
-            if found < 0:
+            position = piece.find(text, start, end)
+            if position < 0:
                 return False
-            start = found + piece.size
+            start = position + piece.size
         return True
 
 

@@ -270,8 +270,8 @@ def hash_name(text: str) -> str:
 
 
 def _encode_file(session_id: str, revision: int, text: bytes) -> bytes:
-    about = dumps({"session_id": session_id, "revision": revision})
-    rest = b"".join([about.encode(), b"\n", text, b"\n"])
+    session_line = dumps({"session_id": session_id, "revision": revision})
+    rest = b"".join([session_line.encode(), b"\n", text, b"\n"])
     head = dumps({"format": _FORMAT, "version": _VERSION, "sha256": sha256(rest).hexdigest()})
     return b"".join([head.encode(), b"\n", rest])
 
@@ -279,7 +279,7 @@ def _encode_file(session_id: str, revision: int, text: bytes) -> bytes:
 def _decode_file(session_id: str, data: bytes, path: Path) -> tuple[int, bytes]:
     first, _, rest = data.partition(b"\n")
     second, _, text = rest.partition(b"\n")
-    head, about = _parse_line(first), _parse_line(second)
+    head, session = _parse_line(first), _parse_line(second)
     left_alone = f"the file {str(path)!r} is kept as it is"
     if head.get("format") != _FORMAT or not isinstance(head.get("version"), int):
         raise SessionCorrupt(
@@ -296,8 +296,8 @@ def _decode_file(session_id: str, data: bytes, path: Path) -> tuple[int, bytes]:
             f"the saved state of session {session_id!r:.100} is damaged: its checksum is wrong; {left_alone}: "
             f"put a copy in its place, or delete the session to start it again"
         )
-    revision = about.get("revision")
-    if about.get("session_id") != session_id or not isinstance(revision, int):
+    revision = session.get("revision")
+    if session.get("session_id") != session_id or not isinstance(revision, int):
         raise SessionCorrupt(f"the saved state belongs to another session than {session_id!r:.100}; {left_alone}")
     return revision, text
 

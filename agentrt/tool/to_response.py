@@ -150,8 +150,8 @@ class OutputBudget:
         size = data_size(block)
         # Only bytes are large: a URL counts as text.
         left_for_data = self.left_for_data if isinstance(block.source, Base64Source) else None
-        left = self.left if left_for_data is None else left_for_data
-        if size <= left:
+        room = self.left if left_for_data is None else left_for_data
+        if size <= room:
             if left_for_data is None:
                 self.left -= size
             else:
@@ -162,7 +162,7 @@ class OutputBudget:
             return None
         self.notes -= 1
         return TextBlock(
-            f"[left out: {block.source.media_type[:64]}, {size:,} characters, of which there is room for {left:,}]"
+            f"[left out: {block.source.media_type[:64]}, {size:,} characters, of which there is room for {room:,}]"
         )
 
 

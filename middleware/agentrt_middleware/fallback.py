@@ -168,12 +168,12 @@ class _FallbackCall:
     def _models_in_order(self) -> Iterator[ChatModelBase]:
         """Yield the model that the conversation stays with, the agent's own, and then the others in list order."""
         # Lazy, so that a call whose first model answers does not look through its messages.
-        own = self._values["current_model"]
+        agent_model = self._values["current_model"]
         sticky = self._fallback.sticky_model(self._agent)
-        first = own if sticky is None or not self._suits(sticky) else sticky
+        first = agent_model if sticky is None or not self._suits(sticky) else sticky
         yield first
-        if first is not own:
-            yield own
+        if first is not agent_model:
+            yield agent_model
         for model in self._fallback.models:
             if model is not first and self._suits(model):
                 yield model

@@ -78,17 +78,17 @@ class EventRenderer:
     def render_usage(self, usage: ChatUsage) -> None:
         """Show what the reply used."""
         cached = f" ({usage.cache_input_tokens} cached)" if usage.cache_input_tokens else ""
-        about = "about " if usage.estimated else ""
-        self._view.line("tokens", f"{about}{usage.input_tokens} in{cached}, {usage.output_tokens} out")
+        estimate = "about " if usage.estimated else ""
+        self._view.line("tokens", f"{estimate}{usage.input_tokens} in{cached}, {usage.output_tokens} out")
 
     def _show_model_call(self, event: ModelCallStartEvent) -> None:
         self._view.wait(f"waiting for {event.model_name}")
 
     def _show_retry(self, event: ModelCallRetryEvent) -> None:
-        void = "what was said above is void; " if event.block_ids else ""
-        after = f", after {event.wait_seconds:g} s" if event.wait_seconds else ""
+        withdrawal = "what was said above is void; " if event.block_ids else ""
+        pause = f", after {event.wait_seconds:g} s" if event.wait_seconds else ""
         reason = f" ({one_line(event.reason)})" if event.reason else ""
-        self._view.line("retry", f"{void}another attempt follows{after}{reason}")
+        self._view.line("retry", f"{withdrawal}another attempt follows{pause}{reason}")
 
     def _show_resumption(self, event: ReplyResumedEvent) -> None:
         self._view.line("resumed", "what was said above is void, except this:")

@@ -159,7 +159,7 @@ class RemoteChatModel(ChatModelBase):
             failure = self._sending_error(error)
         finally:
             timer.pause()
-        # Outside of the `except`: the error would else hang on to the SDK's as its context, and that may hold a key.
+        # Outside of the `except`, or the SDK's error, which may hold a key, would become its context.
         raise failure
 
     async def _post(self, sdk: Any, body: JSONObject) -> Any:
@@ -257,5 +257,5 @@ class RemoteChatModel(ChatModelBase):
 def _proxy_question(url: str) -> str:
     """Return the question whether the environment's proxy is right, if it names one: HTTP clients use it silently."""
     names = (name for word in (urlsplit(url).scheme, "all") for name in (f"{word}_proxy".upper(), f"{word}_proxy"))
-    found = [name for name in names if os.environ.get(name)]
-    return f"; is the proxy in the environment's {' and '.join(found)} right?" if found else ""
+    variables = [name for name in names if os.environ.get(name)]
+    return f"; is the proxy in the environment's {' and '.join(variables)} right?" if variables else ""

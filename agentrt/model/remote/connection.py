@@ -63,8 +63,8 @@ async def raise_for_status(response: Any) -> None:
         return
     body = bytearray()
     # At most half of what the call has left: the status must still be reported in time.
-    left = anyio.current_effective_deadline() - anyio.current_time()
-    with anyio.move_on_after(min(_MAX_ERROR_SECONDS, left / 2)) as scope, suppress(Exception):
+    seconds_left = anyio.current_effective_deadline() - anyio.current_time()
+    with anyio.move_on_after(min(_MAX_ERROR_SECONDS, seconds_left / 2)) as scope, suppress(Exception):
         async for chunk in response.aiter_bytes():
             body += chunk
             if len(body) >= _MAX_ERROR_BYTES:

@@ -120,7 +120,7 @@ class ProviderErrors:
     def excerpt(self, text: str) -> str:
         """Return the text without secrets and not too long for a message."""
         text = self.redact(text)
-        # What is wrong often stands at the end, behind a long quotation.
+        # The end is kept as well: what is wrong often comes there, after a long quotation.
         return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 150]} ... {text[-150:]}"
 
     def describe(self, error: BaseException) -> str:

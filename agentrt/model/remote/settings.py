@@ -98,8 +98,8 @@ def option_names(model: Callable[..., object]) -> list[str]:
             break
         names |= dict.fromkeys(ConnectionOptions.__annotations__)
     names.pop("model", None)
-    own = [name for name in names if name not in ConnectionOptions.__annotations__]
-    return [*own, *(name for name in ConnectionOptions.__annotations__ if name in names)]
+    model_options = [name for name in names if name not in ConnectionOptions.__annotations__]
+    return [*model_options, *(name for name in ConnectionOptions.__annotations__ if name in names)]
 
 
 def check_option_names(model: type, connection: Iterable[str]) -> None:
@@ -107,8 +107,8 @@ def check_option_names(model: type, connection: Iterable[str]) -> None:
     for name in connection:
         if name not in ConnectionOptions.__annotations__:
             known = option_names(model)
-            near = get_close_matches(name, known, 1)
-            remedy = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
+            matches = get_close_matches(name, known, 1)
+            remedy = f"did you mean {matches[0]!r}?" if matches else f"it takes {', '.join(known)}"
             raise TypeError(f"{model.__name__}() has no option {name!r}: {remedy}")
 
 

@@ -1,7 +1,7 @@
-"""What comes over the wire, read strictly: server-sent events, and the fields of the JSON in them.
+"""Reading what comes over the wire, strictly: server-sent events, and the fields of the JSON in them.
 
 Everything here raises `Malformed` for what does not fit, and `Transient` for what was cut, and quotes all of it: the
-caller masks the secrets first and shortens the text then, for half a secret is not found any more.
+caller masks the secrets before it shortens the text, since half a secret would not be found any more.
 """
 
 import json

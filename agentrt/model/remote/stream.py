@@ -177,7 +177,7 @@ class AnswerStream:
         if self._is_reading:
             raise UsageError(
                 f"the stream of {self._errors.source} cannot be {what} while another task waits for its next piece: "
-                f"leave it to that task, and cancel that"
+                f"cancel that task instead, or let it finish"
             )
 
     async def _close(self) -> None:
@@ -249,7 +249,7 @@ class AnswerStream:
             if self._reader.is_complete:
                 return None
             failure = self._connection_error(error)
-        # Outside of the `except`: the error would else hang on to httpx2's as its context, and that may hold a key.
+        # Outside of the `except`, or httpx2's error, which may hold a key, would become its context.
         raise failure
 
     def _read_event(self, sent: ServerSentEvent) -> ChatResponse | None:
@@ -303,7 +303,7 @@ class AnswerStream:
             if str(error).startswith(self._errors.source):  # one of ours, without secrets
                 raise
             failure: ModelError = type(error)(f"{self._errors.source}: {self._errors.excerpt(str(error))}")
-        except Exception as error:  # noqa: BLE001  # an answer of another shape than anyone thought of
+        except Exception as error:  # noqa: BLE001  # an answer of an unforeseen shape
             why = self._errors.describe(error)
             failure = Malformed(f"{self._errors.source}: its answer cannot be read ({why})")
             failure.__cause__ = self._errors.safe_cause(error)

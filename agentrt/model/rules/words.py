@@ -34,8 +34,8 @@ def search(text: str, *patterns: str) -> dict[str, str] | None:
 
 def numbers_in(text: str) -> list[int | float]:
     """Return the numbers that stand in the text."""
-    found = re.findall(r"-?\d{1,15}(?:\.\d{1,15})?", text)
-    return [float(number) if "." in number else int(number) for number in found]
+    numbers = re.findall(r"-?\d{1,15}(?:\.\d{1,15})?", text)
+    return [float(number) if "." in number else int(number) for number in numbers]
 
 
 def quotation_in(text: str) -> str:
