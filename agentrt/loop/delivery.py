@@ -93,7 +93,9 @@ class Delivery:
             events = self.take_item(item)
         else:
             events = chain((start(self._agent, self._run),), self.take_item(item))
-            must_reserve = must_reserve or progress.is_saved  # both are added to what was saved
+            # Both may come on top of what was saved; most often the numbers of what layers held back are free.
+            is_beyond = progress.sequence + 1 >= self._agent.state.sequence
+            must_reserve = must_reserve or (progress.is_saved and is_beyond)
         self.must_reserve = self.must_reserve or must_reserve
         return events
 

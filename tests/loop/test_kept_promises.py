@@ -8,7 +8,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from agentrt import AgentState, MiddlewareBase
+from agentrt import AgentState, MiddlewareBase, Msg
 from agentrt.agent import ReActConfig
 from agentrt.errors import ChainContractError, InvalidInputError, ResumeError, SessionIOError, SessionUnserializable
 from agentrt.event import (
@@ -16,6 +16,7 @@ from agentrt.event import (
     ExternalExecutionResultEvent,
     ModelCallStartEvent,
     ReplyEndEvent,
+    ReplyStartEvent,
     RequireExternalExecutionEvent,
     RequireUserConfirmEvent,
     UserConfirmResultEvent,
@@ -121,6 +122,20 @@ class Snapshots(InMemoryStateStore):
     async def save(self, state):
         await super().save(state)
         self.taken.append(state.model_dump_json())
+
+
+async def test_reply_whose_start_is_held_back_is_saved_twice():
+    class Hold(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            for item in [item async for item in next_handler()]:
+                if not isinstance(item, ReplyStartEvent):
+                    yield item
+
+    store = Snapshots()
+    agent = agent_of(["hello"], middlewares=[Hold()], state_store=store)
+    events = [item for item in await items_of(agent) if not isinstance(item, Msg)]
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert len(store.taken) == 2
 
 
 async def test_calls_are_saved_after_an_end_that_a_layer_made_up():
