@@ -180,7 +180,7 @@ class LosesResults(MiddlewareBase):
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        (RunsTwice, "'add' ran 2 times with the input .* of the call '1', but by the results .* 1 times at most"),
+        (RunsTwice, "'add' ran 2 times with the input .* of the call '1', but the results .* allow 1 at most"),
         (MakesItUp, "the call '1' of 'add' is reported as a success, but the tool did not finish"),
         (LosesResults, "a model was sent a broken request: the call '1' of 'add' has no result"),
     ],
