@@ -215,7 +215,7 @@ def parse_json(adapter: TypeAdapter[_Parsed], text: str | bytes, noun: str) -> _
     try:
         return adapter.validate_json(text)
     except ValidationError as exc:
-        # Of the branches of a union, the one that reads furthest is the one that was meant.
+        # In a union, the branch that got furthest is most likely the one that was meant.
         errors = exc.errors(include_input=False, include_url=False)
         problem = _describe_error(max(errors, key=lambda error: len(error["loc"])))
     # Raised here, since pydantic's error, which quotes what it refused, would become the context of this one.

@@ -52,7 +52,7 @@ def escape_controls(text: str) -> str:
 
 
 def type_with_article(value: object) -> str:
-    """Return the name of the value's type as it stands in a sentence: "an int"."""
+    """Return the name of the value's type with its article: "an int"."""
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
@@ -81,7 +81,7 @@ _PLUMBING = {"agentrt", "anyio", "asyncio", "concurrent", "outcome", "threading"
 def user_frames_of(error: BaseException, message_of: Callable[[BaseException], str] | None = None) -> str:
     """Return an error's type and traceback, from the first frame that is not ours; `message_of` adds its message.
 
-    The errors that led to it stand before it, the last few of them: a chain may be of any length, or a circle.
+    The last few of the errors that led to it come before it: a chain may be of any length, or a circle.
     """
     chain: list[BaseException] = []
     cause: BaseException | None = error

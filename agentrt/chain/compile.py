@@ -309,7 +309,7 @@ def _call_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Fu
         return result
 
     step: CallStep = innermost
-    inner_layer: Layer | None = None  # of which the next one checks the result; `None` stands for the core
+    inner_layer: Layer | None = None  # whose result the next layer checks; `None` stands for the core
     checks: CheckedClasses = tuple((key, set()) for key in spec.keys)
     for depth, layer in reversed(list(enumerate(layers))):
         step = _call_step(spec, layer, depth, step, checks, partial(check, inner_layer, depth + 1))

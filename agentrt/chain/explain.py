@@ -116,7 +116,7 @@ def _describe(
 
 
 def _describe_layer(layer: Layer, layers: Sequence[Layer]) -> _LayerDescription:
-    """Describe a layer, with why it stands where it does, as far as it or another layer says so."""
+    """Describe a layer, and why it is where it is, as far as it or another layer says so."""
     middleware = layer.middleware
     others = [other.middleware for other in layers]
     outer = [other for other in others if must_wrap(other, middleware)]

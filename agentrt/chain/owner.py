@@ -94,7 +94,7 @@ class Owner:
             raise failure
 
     async def close(self, error: BaseException | None = None) -> None:
-        """Close every stream for good; a clean-up that fails is logged when `error` is already on its way."""
+        """Close every stream for good; a clean-up that fails is logged when `error` is already being raised."""
         try:
             await self.close_from(0)
         except Exception as failure:
@@ -102,7 +102,7 @@ class Owner:
                 raise
             # Only the error's type: its text may quote what does not belong in a log.
             frames = "".join(format_tb(failure.__traceback__)) + type(failure).__name__
-            _logger.error("a layer's clean-up failed while %r was on its way:\n%s", type(error).__name__, frames)
+            _logger.error("a layer's clean-up failed while %r was being raised:\n%s", type(error).__name__, frames)
         finally:
             self.is_closed = True
 

@@ -29,7 +29,7 @@ class Confirmation:
         return f"may it run {description}? y, n, or say why not"
 
     def answer(self, line: str) -> UserConfirmResultEvent | ExternalExecutionResultEvent:
-        """Return the event that the line stands for; what is neither yes nor no is a no that says why."""
+        """Return the event that the line means; what is neither yes nor no is a no that says why."""
         if self.is_external:
             return ExternalExecutionResultEvent(self.reply_id, [ToolResultBlock(self.call.id, self.call.name, line)])
         # Only a clear yes runs the call: any other words are advice for the model.

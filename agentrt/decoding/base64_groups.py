@@ -1,4 +1,4 @@
-"""Data that comes in pieces, each of which is base64 by itself."""
+"""Data that comes in pieces that are each base64 by themselves."""
 
 import base64
 

@@ -30,9 +30,9 @@ _PREFACE = (
     "line of their own; the indented lines below are what was said. Answer with your own words alone: put no name "
     "before them, and do not speak for anyone else.\n"
 )
-_NOTE = "(note)"  # not the name of a speaker, which would stand in quotes
+_NOTE = "(note)"  # not the name of a speaker, which would be in quotes
 _INDENT = "  "
-# All that `str.splitlines` takes for the end of a line: what a speaker writes must not begin one without the indent.
+# Everything that `str.splitlines` takes for a line break: no line that a speaker writes may lack the indent.
 _LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _OWN_WORK = (ToolCallBlock, ToolResultBlock, ProviderBlock)
 _NEVER_TEXT = ("image/", "audio/", "video/", "application/pdf")

@@ -45,7 +45,7 @@ class MemoryBase(StateModule):
     ) -> list[Msg]:
         """Return the messages, oldest first: those with `mark` and without `exclude_mark`, where these are given.
 
-        The summary, if there is one, stands before them as a user's message.
+        The summary, if there is one, comes before them as a user's message.
         """
         raise NotImplementedError
 

@@ -122,7 +122,7 @@ def _content_to_json(content: Iterable[_MarkedMessage]) -> list[list[object]]:
 
 
 def _message_to_json(number: int, msg: Msg) -> object:
-    # Not by way of a JSON text: that cannot hold surrogates, which a model may well have written. Pydantic's errors,
+    # Not through JSON text, which cannot hold surrogates, though a model may well have written some. Pydantic's errors,
     # which are ValueErrors, may quote the message: none leaves this function.
     with suppress(ValueError):  # what it could not be loaded from is not saved
         # A number that is not finite stays what it is, for the save to refuse, and does not become `None`.

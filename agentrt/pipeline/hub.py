@@ -59,7 +59,7 @@ class MsgHub:
         if self._is_open:
             raise UsageError(f"hub {self.name!r} has already been entered: make another MsgHub over the same agents")
         try:
-            # First of all: answers that come while the announcement is on its way are observed as well.
+            # Before the announcement, so that answers which come during it are observed as well.
             self._change(self._participants, True, self._automatic)
             await self.broadcast(self.announcement)
         except BaseException:  # raised again: a block that was never entered is never left

@@ -190,7 +190,7 @@ class _QueuedOperation:
 
 @dataclass(frozen=True, slots=True)
 class AtomicFile:
-    """The file of one session, and the temporary one, named by a `hash_name`, by way of which it is replaced.
+    """The file of one session, and the temporary file, named by a `hash_name`, that replaces it.
 
     Each method runs in a thread, from start to end.
     """

@@ -43,7 +43,7 @@ __all__ = [
 
 _Callable = Callable[..., object]
 _ParametersByName = dict[str, inspect.Parameter]
-_Hint = Any  # what stands after a colon: a class, a union, a special form, ...
+_Hint = Any  # the annotation of a parameter: a class, a union, a special form, ...
 _EMPTY = inspect.Parameter.empty
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

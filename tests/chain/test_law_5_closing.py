@@ -464,7 +464,7 @@ async def test_failing_clean_up_does_not_hide_an_earlier_error(
     assert agent[-4:] == ["1 closes", "core closes", "2 closes", "bad closes"]
     [record] = caplog.records
     first, *_, last = record.getMessage().splitlines()
-    assert "clean-up failed while 'LookupError' was on its way" in first
+    assert "clean-up failed while 'LookupError' was being raised" in first
     assert last == "ValueError"
 
 

@@ -286,7 +286,7 @@ async def test_failing_clean_up_does_not_hide_an_earlier_error(
         await read_texts(stream)
     assert agent == ["core closes", "bad closes", "1 closes"]
     [record] = caplog.records
-    assert "clean-up failed while 'ConnectionError' was on its way" in record.getMessage()
+    assert "clean-up failed while 'ConnectionError' was being raised" in record.getMessage()
 
 
 async def test_failing_clean_up_does_not_hide_a_cancellation(caplog: pytest.LogCaptureFixture) -> None:

@@ -65,7 +65,7 @@ def _escape_invisible(text: str) -> str:
         if char == _WIDE_SPACE or (char.isprintable() and char not in _BLANK_LETTERS):
             pieces.append(char)
         else:
-            # As JSON escapes it, in units of UTF-16, of which a character may have two.
+            # As JSON escapes it, in units of UTF-16; a character may have two.
             units = char.encode("utf-16-be", "surrogatepass")
             pieces += [f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)]
     return "".join(pieces)

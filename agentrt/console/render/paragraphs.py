@@ -12,7 +12,7 @@ class Paragraphs:
     """Collects text piece by piece and returns what is finished, a few paragraphs at a time.
 
     A paragraph is finished when another one begins: after an empty line, outside of a fenced block, and not indented,
-    as it would be inside of a list. Each piece costs what it is long, however long the text is.
+    as it would be inside a list. The cost of a piece depends on its own length only, however long the text is.
     """
 
     __slots__ = ("_after_empty", "_fence", "_lines", "_parts")

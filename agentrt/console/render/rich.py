@@ -1,4 +1,4 @@
-"""A reply in a terminal that can be redrawn, by way of rich."""
+"""A reply in a terminal that can be redrawn, with rich."""
 
 import sys
 from types import TracebackType

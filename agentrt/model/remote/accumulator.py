@@ -92,7 +92,7 @@ class _DataPieces:
     parts: list[str] = field(default_factory=list)
 
     def block(self) -> ContentBlock:
-        # Each piece is base64 by itself, with padding that may not stand in the middle: joined as bytes, not as text.
+        # Each piece is base64 by itself, with padding that is invalid in the middle: joined as bytes, not as text.
         try:
             data = [b64decode(part, validate=True) for part in self.parts]
         except ValueError as error:
@@ -165,7 +165,7 @@ class StreamAccumulator:
         self._pieces.append(DataBlock(Base64Source(data, media_type), id=self._data.id))
 
     def add_call(self, index: int | None, id: str, name: str, arguments: str | dict[str, object]) -> None:
-        """Take a fragment of a tool call, of which any part may be empty.
+        """Take a fragment of a tool call; any part of it may be empty.
 
         It continues the call with this `index`, else with this `id`, else the last one. It begins a call when there is
         none to continue, or when it cannot belong to that one: its id is another, or that one is complete and the

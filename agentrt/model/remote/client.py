@@ -139,7 +139,7 @@ class RemoteChatModel(ChatModelBase):
         reader = self._reader(messages)
         client = self._client()  # before the timer: it takes a while the first time, and is not the provider's fault
         timer = CallTimer(self.timeouts, self._errors, streams=self.stream)
-        # The timer stands for this call: what counts is its identity, and that it goes when the stream is dropped.
+        # The timer identifies this call, as an object of its own that goes away when the stream is dropped.
         client.enter(timer)
         try:
             response = await self._send(client.sdk, body, timer)

@@ -25,7 +25,7 @@ class SharedClient:
         self._is_given_up = False
 
     def enter(self, user: object) -> None:
-        """Note that `user`, of which nothing but its identity matters, uses the client."""
+        """Note that `user` uses the client; any object will do, since only its identity matters."""
         self._users.add(user)
 
     async def leave(self, user: object) -> None:

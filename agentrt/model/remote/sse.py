@@ -66,7 +66,7 @@ class EventReader:
             event = ServerSentEvent(self._name, b"\n".join(self._data))
             self._name, self._data = "", []
             return [event] if event.data.strip() else []
-        # The byte order mark may stand at the very beginning only, but no field begins like it either.
+        # The byte order mark may only come at the very beginning, but no field begins like it anyway.
         field, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
         if field == b"data":
             self._data.append(value.removeprefix(b" "))

@@ -35,14 +35,14 @@ _READS = (
 
 
 def asks_which_file(facts: Facts) -> Facts | None:
-    """Find the `text` to search for, unless a file is named or the text will hardly stand in one place."""
+    """Find the `text` to search for, unless a file is named or the text is unlikely to be found in one piece."""
     question = facts["question"].rstrip(" .?!")
     groups = search(question, *_WHICH_FILE)
     if groups is None or file_in(question.removesuffix(groups["text"])):
         return None  # the question is about the file that it names
     quotation = quotation_in(groups["text"])
     text = _LABEL.sub("", _AFTERTHOUGHT.sub("", groups["text"])).strip(" ,;:'\"")
-    # Several words that are not quoted will hardly stand in one place; another rule looks for the rarest of them.
+    # Several words that are not quoted are unlikely to be found together; another rule looks for the rarest of them.
     is_exact = quotation or groups.get("exact") or " " not in text
     return {"text": quotation or text} if is_exact and re.search(r"\w", text) else None
 

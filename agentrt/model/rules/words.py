@@ -11,7 +11,7 @@ mentions much my no not of on open or our out please read say says search she sh
 the their them then there these they this to use used uses was we were what when where which who why will with word
 words you"""
 STOP_WORDS = frozenset(_STOP_WORD_LIST.split())
-"""Words that stand in any question and say nothing about its subject."""
+"""Words that may occur in any question and say nothing about its subject."""
 
 
 def content_words(text: str) -> list[str]:
@@ -33,13 +33,13 @@ def search(text: str, *patterns: str) -> dict[str, str] | None:
 
 
 def numbers_in(text: str) -> list[int | float]:
-    """Return the numbers that stand in the text."""
+    """Return the numbers in the text."""
     numbers = re.findall(r"-?\d{1,15}(?:\.\d{1,15})?", text)
     return [float(number) if "." in number else int(number) for number in numbers]
 
 
 def quotation_in(text: str) -> str:
-    """Return what stands in the first quotation marks, "" when there are none."""
+    """Return the text in the first quotation marks, "" when there are none."""
     match = re.search(r"""["“`]([^"”`]+)["”`]|(?<!\w)'([^']+)'(?!\w)""", text)
     return (match[1] or match[2]) if match else ""
 

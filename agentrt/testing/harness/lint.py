@@ -84,7 +84,7 @@ def _call_hook(name: str) -> Any:
 
 
 class Lint(MiddlewareBase):
-    """Watches the one layer that stands next inside of it, and raises `ChainContractError` that names it.
+    """Watches the next layer further in, and raises `ChainContractError` that names it.
 
     It finds: an item of a wrong type, a missing last item, anything after the last item, a model's stream without any
     response, or without the one with `is_last` that came from further in, a change of the lists and messages that the

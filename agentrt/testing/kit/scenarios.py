@@ -61,7 +61,7 @@ async def run_scenarios(run: KitRun, faults: Iterable[str]) -> None:
                 await scenario(run)
             except (ConfigError, TimedOut):
                 raise  # after these, what comes next would fail in the same way
-            except Exception as error:  # noqa: BLE001  # the other scenarios are tried none the less
+            except Exception as error:  # noqa: BLE001  # the other scenarios are tried all the same
                 run.report(describe_error(error))
             if run.problems and not index:
                 return  # what is broken when nothing goes wrong would be reported again and again

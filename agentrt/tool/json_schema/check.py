@@ -126,7 +126,7 @@ def combine_checks(checks: list[Check]) -> Check | None:
 
 
 def escape_pointer(name: str) -> str:
-    """Return a name as it stands in a JSON pointer."""
+    """Return a name as it is written in a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 

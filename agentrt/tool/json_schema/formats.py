@@ -68,7 +68,7 @@ def _split_lookaheads(pattern: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def _split_tokens(pattern: str) -> list[tuple[int, str, bool]]:
-    """Return each character or escape with its place, and whether it stands in a class."""
+    """Return each character or escape with its place, and whether it is inside a class."""
     tokens: list[tuple[int, str, bool]] = []
     place, in_class = 0, False
     while place < len(pattern):
