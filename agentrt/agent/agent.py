@@ -154,7 +154,7 @@ class Agent(ReActAgentBase):
         """The reply in progress, for middlewares and tools; raises `UsageError` between replies."""
         run = self.conversation.run
         if run is None:
-            raise UsageError(f"agent {self.name!r} has no reply in progress: agent.run is there for hooks and tools")
+            raise UsageError(f"agent {self.name!r} has no reply in progress: use agent.run only in hooks and tools")
         return run
 
     @property

@@ -60,7 +60,7 @@ class _Compiled(NamedTuple):
 
 
 async def _refuse_to_observe(agent: object, msg: object) -> NoReturn:
-    raise NotImplementedError(f"{type(agent).__name__} takes in no messages: write `async def observe(self, msg)`")
+    raise NotImplementedError(f"{type(agent).__name__} cannot observe messages: write `async def observe(self, msg)`")
 
 
 @refuse_before_init
@@ -165,7 +165,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         """The reply in progress; raises `UsageError` between replies."""
         run = current_run(self)
         if run is None:
-            raise UsageError(f"agent {self.name!r} has no reply in progress: agent.run is there for hooks and tools")
+            raise UsageError(f"agent {self.name!r} has no reply in progress: use agent.run only in hooks and tools")
         return run
 
     @property

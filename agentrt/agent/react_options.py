@@ -33,7 +33,7 @@ def check_react_options(cls: type, max_iters: int | None, options: Iterable[str]
     """Raise `ConfigError` for an option that goes by another name here, or says what another one says."""
     for option in options:
         if option in _REPLACEMENTS:
-            raise ConfigError(f"{cls.__name__}({option}=...) is not taken: {_REPLACEMENTS[option]}")
+            raise ConfigError(f"{cls.__name__}({option}=...) is not an option: {_REPLACEMENTS[option]}")
     if max_iters is not None and "react_config" in options:
         raise ConfigError(
             f"{cls.__name__} takes max_iters or react_config, not both: write ReActConfig(max_iters={max_iters})"

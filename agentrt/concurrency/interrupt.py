@@ -1,10 +1,10 @@
 """Interrupting a reply: it ends tidily, whichever task or thread asked, and other cancellations are left alone.
 
 A reply that waits must be woken, and on both event loops only a cancellation does that. On asyncio the task that works
-for the reply is cancelled. The cancellation is ours if the task is as it was once it is taken back; otherwise
-someone else has cancelled the task as well, and it is raised. On trio each step of the reply has a cancel scope
-of its own (interrupt_trio.py). Between steps, while the reader holds an event, nothing is cancelled: the request is
-found when the next step begins.
+for the reply is cancelled, and that cancellation is taken back when it arrives. If the task still counts as cancelled
+then, someone else has cancelled it as well, and the cancellation is raised. On trio each step of the reply has a cancel
+scope of its own (interrupt_trio.py). Between steps, while the reader holds an event, nothing is cancelled: the request
+is found when the next step begins.
 """
 
 import asyncio

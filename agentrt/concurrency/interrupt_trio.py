@@ -1,4 +1,4 @@
-"""Interrupting a reply on trio, and which means an event loop needs."""
+"""Interrupting a reply on trio, and the choice of the way that the running event loop needs."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable

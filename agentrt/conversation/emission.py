@@ -44,7 +44,7 @@ def warn_of_late_event(emitter: FrameType) -> bool:
 
 
 def _warn(cls: type, first_hook: FunctionType) -> None:
-    # Said of the class's first hook, wherever it emits: Python shows a warning once for each line that it is said of.
+    # Reported at the class's first hook, wherever it emits: Python shows a warning once for each line that it names.
     warnings.warn_explicit(
         f"{cls.__name__} emitted an event that is not seen before its hook returns control: "
         f"set `emits = True` on {cls.__name__}, or `emits = False` if that is soon enough",

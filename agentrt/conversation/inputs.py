@@ -11,7 +11,7 @@ from agentrt.message import Msg, TextBlock, UserMsg
 
 __all__ = ["ANSWERS", "Answer", "as_input", "as_messages", "check_content", "has_content"]
 
-# Which only a reply can make: a call in an input would run without a decision about it.
+# Blocks that only a reply can make: a call in an input would run without a decision about it.
 _REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking", "hint", "provider")
 
 Answer = UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent

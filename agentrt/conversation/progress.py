@@ -55,9 +55,9 @@ __all__ = ["PLAIN_BETWEEN_LAYERS", "PLAIN_INSIDE", "PLAIN_OUTSIDE", "CoreAnswer"
 _CALL_STARTS = {ToolCallStartEvent, ToolResultStartEvent}
 _EVENTS: frozenset[type[AgentEvent]] = frozenset(get_args(get_args(AnyEvent)[0]))
 PLAIN_INSIDE = _EVENTS - {ReplyEndEvent, ToolResultEndEvent}
-"""The events of which nothing but their content has to be noted as they enter the stream of a reply: nearly all."""
+"""The events that need no bookkeeping but their content as they enter the stream of a reply: nearly all."""
 PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent, *_CALL_STARTS}
-"""The events of which nothing has to be noted as they leave it."""
+"""The events that need no bookkeeping as they leave it."""
 PLAIN_BETWEEN_LAYERS = (PLAIN_OUTSIDE - RECORDED) | DELTAS
 """The same where layers may change what is said; of these, the deltas are recorded on the way."""
 _START_OF: dict[type, type] = {ToolCallBlock: ToolCallStartEvent, ToolResultBlock: ToolResultStartEvent}

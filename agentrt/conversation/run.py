@@ -49,7 +49,7 @@ class Run:
 
     @property
     def deadline(self) -> float:
-        """When the caller's patience ends, on the clock of `anyio.current_time`; infinity when it does not."""
+        """The caller's deadline, on the clock of `anyio.current_time`; infinity if there is none."""
         return anyio.current_effective_deadline()
 
     now = staticmethod(time_ns)

@@ -24,8 +24,8 @@ _FOR_ITSELF = (
 )
 _FOR_EACH_OTHER = (
     "two replies would wait for each other for ever: the one that has this conversation waits, itself or through "
-    "others, for a conversation that this call comes from inside of: ask before or after that reply, or in a "
-    "conversation of its own, agent.with_state(AgentState())"
+    "others, for a conversation that this call was made in: ask before or after that reply, or in a separate "
+    "conversation, agent.with_state(AgentState())"
 )
 # The lock that each task waits for; such a task may be the reader of another reply.
 _awaited_by: dict[int | None, "ConversationLock"] = {}
@@ -115,7 +115,7 @@ class ConversationLock:
         else:
             raise AgentBusyError(
                 "this conversation already has a reply in progress: finish it, close it with `await stream.aclose()`, "
-                "use `agent.with_state(AgentState())` for a conversation beside it, or build the agent with "
+                "use `agent.with_state(AgentState())` for a separate conversation, or build the agent with "
                 "when_busy='wait'"
             )
 

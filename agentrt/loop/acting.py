@@ -65,8 +65,8 @@ async def _prepare_inner_call(agent: ReplyingAgent, call: ToolCallBlock) -> Prep
     decision = await decide_call(agent, prepared, None)
     if decision.waits_for:
         return failure(
-            f"{call.name} was not run: a layer put this call in the place of another one, and nobody can be asked "
-            f"about it any more.",
+            f"{call.name} was not run: a layer put this call in the place of another one, and the user can no longer "
+            f"be asked about it.",
             ToolResultState.DENIED,
         )
     return prepared if decision.behavior is PermissionBehavior.ALLOW else denial(decision)
@@ -114,7 +114,7 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
     """Decide on the calls of one answer and run those that may, in order; neighbours that may run side by side do.
 
     Yields the events of the calls and, when a tool ends the reply with an answer of its own, that message. Stops after
-    neighbours of which one has to wait for an answer. Calls beyond the most that a reply may have are denied.
+    neighbours of which one has to wait for an answer. Calls beyond the limit of a reply are denied.
     """
     run = agent.run
     calls, beyond_limit = _part_at_limit(agent, context, step.calls)
@@ -150,7 +150,7 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
         yield ToolResultStartEvent(run.id, call.id, call.name)
         limit = agent.react_config.max_tool_calls
         denied = failure(
-            f"Not run: {limit} tool calls are the most for one reply, and they are used up.", ToolResultState.DENIED
+            f"Not run: one reply may make {limit} tool calls, and they are used up.", ToolResultState.DENIED
         )
         for event in result_events(context, run, call, denied, []):
             yield event
@@ -170,7 +170,7 @@ def calls_of_round(context: ReplyContext) -> list[ToolCallBlock]:
 def _part_at_limit(
     agent: ReplyingAgent, context: ReplyContext, calls: list[ToolCallBlock]
 ) -> tuple[list[ToolCallBlock], list[ToolCallBlock]]:
-    """Return the calls that may run, and those beyond the most that a reply may have."""
+    """Return the calls that may run, and those beyond the limit of a reply."""
     room = agent.react_config.max_tool_calls - context.tool_calls
     if len(context.blocks) - context.round_start <= room:  # blocks of any kind: as good a bound, without counting calls
         return calls, []
@@ -226,7 +226,7 @@ async def _run_call(
     Without layers no chain is entered.
     """
     result: ToolResponse | _Output
-    if isinstance(prepared, ToolResponse):
+    if isinstance(prepared, ToolResponse):  # denied, or impossible to run: no layer of on_acting sees it
         result = prepared
     elif agent.chains.on_acting is act:
         result = await _run_tool(agent, prepared)
@@ -295,8 +295,8 @@ async def _run_in_background(
             async with anyio.create_task_group() as group:
                 for index, (call, prepared) in enumerate(calls):
                     group.start_soon(work, index, call, prepared)
-        except BaseExceptionGroup as raised:  # no `Exception`, since those are in `failures`: what stops a program
-            raise raised.exceptions[0] from None
+        except BaseExceptionGroup as group_error:  # of what stops a program, since each `Exception` is in `failures`
+            raise group_error.exceptions[0] from None
 
     main = work_side_by_side if len(calls) > 1 else partial(work, 0, *calls[0])
     async with BackgroundTask(agent.run.claim, mailbox, main) as task:

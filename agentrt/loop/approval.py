@@ -53,7 +53,7 @@ def prepare_without_asking(
                 return None
             allowed[call.id] = _ALLOWED
         prepared_calls.append((call, prepared))
-    context.decisions.update(allowed)  # all or none: `prepare_call` is to find what it would have found
+    context.decisions.update(allowed)  # all or none, so that `prepare_call` finds the decisions as they were
     return prepared_calls
 
 

@@ -63,7 +63,7 @@ def near_context_limit(agent: ReplyingAgent) -> bool:
 
 
 def update_from_usage(agent: ReplyingAgent, event: ModelCallEndEvent) -> None:
-    """Take in how many tokens the request that was answered just now had; estimates teach nothing."""
+    """Take in how many tokens the request that was answered just now had; estimates are ignored."""
     if event.estimated or not event.input_tokens:
         return
     tokens = event.input_tokens + (event.output_tokens or 0)
@@ -110,7 +110,7 @@ async def _compress_if_full(agent: ReplyingAgent) -> None:
 
 
 async def compress_now(agent: ReplyingAgent, instructions: str | None) -> None:
-    """Enter on_compress_context between two replies, when it is the conversation's turn."""
+    """Take the conversation, as a reply does, and enter on_compress_context."""
     claim = Claim()
     lock = lock_of(agent.state)
     if not lock.take_free(claim, agent.when_busy):

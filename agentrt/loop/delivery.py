@@ -1,4 +1,4 @@
-"""What of a reply reaches its listener, and what is on record when it is left.
+"""What the listener of a reply sees, and what is on record when the reply is left.
 
 A layer of on_reply may leave out, add, change and hold back whatever it likes, and end early or fail. What the listener
 sees has a start and at most one end all the same, and what is saved says the same as what was seen.

@@ -41,7 +41,7 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
     has_layers = on_reply is not reply
     delivery = Delivery(agent, run, inputs, has_layers)
     stream = on_reply(agent, inputs=inputs, structured_schema=structured_schema)
-    # What is looked at for each event. It stays in this generator: another one, or a call, would cost every event more.
+    # What each event needs. The loop stays in this generator: another one, or a call, would slow every event down.
     progress, recorder = run.progress, run.progress.recorder
     plain = PLAIN_OUTSIDE if recorder is None else PLAIN_BETWEEN_LAYERS
     try:
@@ -111,8 +111,8 @@ def _check_depth(agent: ReplyingAgent) -> None:
     depth, max_depth = len(enclosing_replies.get()), agent.react_config.max_depth
     if depth >= max_depth:
         raise UsageError(
-            f"agent {agent.name!r} was asked inside of {depth} other replies, each from a tool of the one before, and "
-            f"{max_depth} is the most: does an agent call itself? If it is meant, set ReActConfig(max_depth=...)"
+            f"agent {agent.name!r} was asked inside {depth} other replies, each from a tool of the one before, and the "
+            f"limit is {max_depth}: does an agent call itself? If that is intended, set ReActConfig(max_depth=...)"
         )
 
 

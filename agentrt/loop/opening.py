@@ -44,7 +44,7 @@ async def open_reply(
         return context, opening
     if progress.is_new:
         if structured_schema is not None:
-            _logger.warning("structured_schema is ignored: the reply %r resumes, with the form it began with", run.id)
+            _logger.warning("structured_schema is ignored: the reply %r resumes with the schema it began with", run.id)
         return context, await _resume_reply(agent, run, context, inputs)
     if progress.origin is not Origin.INPUT:
         return context, []  # what the user answered stands, and so does what was done about it
@@ -109,7 +109,7 @@ def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
     """Forget what the reply holds, and return the event that withdraws it."""
     progress = run.progress
     block_ids = [block.id for block in context.blocks]
-    for event in list(run.mailbox.take()):  # what tools had said that ran side by side, and nobody has seen
+    for event in list(run.mailbox.take()):  # events of tools that ran side by side, which nobody has seen
         if event.reply_id != run.id or event.__class__ not in APPLY:
             run.mailbox.post(event)
     progress.call_ids.clear()

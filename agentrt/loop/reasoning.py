@@ -40,7 +40,7 @@ _CALLS_PER_CHECKPOINT = 8
 RESPONSES_PER_CHECKPOINT = 256
 """After so many responses of a stream its reader lets the event loop do its other work."""
 
-_decoded_already: Callable[[Any], Iterable[AgentEvent]] = iter
+_pass_events: Callable[[Any], Iterable[AgentEvent]] = iter
 
 
 async def system_prompt(agent: ReplyingAgent, current_prompt: str) -> str:
@@ -85,7 +85,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
     yield ModelCallStartEvent(run.id, model)
     if conversation.emitting_hooks and not conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_REQUEST):
         answer: ChatResponse | AsyncGenerator[Any, None] = _ask_in_background(agent, run, decoder, tool_choice)
-        decode = _decoded_already
+        decode = _pass_events  # they are decoded in the background
     else:
         calls = conversation.model_calls
         conversation.model_calls = calls + 1

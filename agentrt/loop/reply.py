@@ -37,7 +37,7 @@ async def reply(  # noqa: C901  # the way of every event, where a call more woul
     context, opening = await open_reply(agent, run, inputs, structured_schema, has_layers=has_layers)
     # Where one task reads to the end and no layer is in between, nobody waits while the reader has the word.
     single_task = run.claim.drained and not has_layers
-    # What is looked at for each event. It stays in this generator: another one, or a call, would cost every event more.
+    # What each event needs. The loop stays in this generator: another one, or a call, would slow every event down.
     message, progress, mailbox, interruption = context.message, run.progress, run.mailbox, run.interruption
     reply_id, emitted, current_task = run.id, mailbox.items, interruption.current_task
     rounds = Rounds(agent, run, inputs, context, single_task)

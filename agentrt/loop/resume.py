@@ -107,7 +107,7 @@ def check_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
     answer = _parse_again(answer)
     if answer.reply_id != context.reply_id:
         raise ResumeError(
-            f"the answer is for the reply {answer.reply_id!r}, but {context.reply_id!r} is the one that waits",
+            f"the answer is for the reply {answer.reply_id!r}, but the one that waits is {context.reply_id!r}",
             code="mismatch",
         )
     if answer.session_id not in (None, agent.state.session_id):
@@ -162,7 +162,7 @@ def _parse_again(answer: Answer) -> Answer:
         problem = f"its {place:.{_SHOWN}} has the wrong type"
     except ValueError:
         pass
-    # Raised here, since pydantic's error, which quotes what it refused, would go along as the context.
+    # Raised here, since pydantic's error, which quotes what it refused, would become the context of this one.
     raise ResumeError(f"the answer {answer.type} cannot be used: {problem}", code="invalid")
 
 
@@ -181,13 +181,14 @@ def _check_each_once(ids: list[str]) -> None:
     if not ids:
         raise ResumeError("the answer is empty: give one result for each call that it answers", code="invalid")
     if len(ids) > _MAX_RESULTS:
-        raise ResumeError(f"the answer holds {len(ids):,} results, {_MAX_RESULTS:,} is the most", code="invalid")
+        raise ResumeError(
+            f"the answer holds {len(ids):,} results, but at most {_MAX_RESULTS:,} are allowed", code="invalid"
+        )
     seen: set[str] = set()
-    for twice in ids:
-        if twice not in seen:
-            seen.add(twice)
-            continue
-        raise ResumeError(f"the answer holds two results for the call {twice!r:.{_SHOWN}}", code="conflict")
+    for call_id in ids:
+        if call_id in seen:
+            raise ResumeError(f"the answer holds two results for the call {call_id!r:.{_SHOWN}}", code="conflict")
+        seen.add(call_id)
 
 
 def _find_call(context: ReplyContext, call_id: str) -> ToolCallBlock:
@@ -211,7 +212,9 @@ def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: Con
             result.confirmed,
             digest(repeated.name, repeated.input),
         ):
-            raise ResumeError(f"the call {call.id!r} of {call.name!r} was answered otherwise before", code="conflict")
+            raise ResumeError(
+                f"the call {call.id!r} of {call.name!r} was already answered in another way", code="conflict"
+            )
         return
     if repeated.name != call.name:
         raise ResumeError(
@@ -222,7 +225,9 @@ def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: Con
         _check_in_time(agent, call, decision)
     _check_size(f"the feedback about {call.name!r}", len(result.feedback or ""), _MAX_FEEDBACK)
     if len(result.rules) > _MAX_RULES:
-        raise ResumeError(f"the answer brings {len(result.rules):,} rules, {_MAX_RULES} is the most", code="invalid")
+        raise ResumeError(
+            f"the answer brings {len(result.rules):,} rules, but at most {_MAX_RULES} are allowed", code="invalid"
+        )
     if repeated.input != call.input:  # to the byte: the user has seen the one, and would allow the other
         _check_edited(agent, call, repeated)
     accept_rules(agent.state.permission_context, result.rules, call.name)
@@ -325,14 +330,16 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
 
 def _check_size(part: str, size: int, limit: int) -> None:
     if size > limit:
-        raise ResumeError(f"{part} has {size:,} characters, {limit:,} is the most: send less", code="invalid")
+        raise ResumeError(
+            f"{part} has {size:,} characters, but at most {limit:,} are allowed: send less", code="invalid"
+        )
 
 
 def _check_repeated(context: ReplyContext, execution: ToolResultBlock, call: ToolCallBlock) -> None:
-    known: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
+    earlier: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
     output = [*_blocks_of(execution), *note_of(context, call)]
-    if known.state is not execution.state or _comparable(_blocks_of(known)) != _comparable(output):
-        raise ResumeError(f"the call {execution.id!r} has another result already", code="conflict")
+    if earlier.state is not execution.state or _comparable(_blocks_of(earlier)) != _comparable(output):
+        raise ResumeError(f"the call {execution.id!r} already has another result", code="conflict")
 
 
 def _comparable(output: ToolOutput) -> tuple[str, list[object]]:

@@ -111,7 +111,7 @@ class Rounds:
         return (item,)
 
     async def stop(self, error: BaseException) -> Iterable[AgentEvent]:
-        """Close the step that an error has ended, and say in `is_over` and `has_failed` what comes of it.
+        """Close the step that an error has ended, and set `is_over` or `has_failed` if the reply is not to continue.
 
         Returns the events that close what is open, where the error is to leave after them.
         """
@@ -149,7 +149,9 @@ class Rounds:
     def _check_is_open(self) -> None:
         run = self._run
         if run.ended:
-            raise ChainContractError("a layer of on_reply ended the reply itself, but read on: stop there")
+            raise ChainContractError(
+                "a layer of on_reply ended the reply itself, but kept reading next_handler(): stop reading there"
+            )
         if run.interruption.reason is not None:
             raise Interrupted
 
@@ -202,7 +204,7 @@ class Rounds:
         added = len(context.blocks) - context.round_start
         context.empty_rounds = 0 if added > 0 else context.empty_rounds + 1
         if context.empty_rounds > _MAX_EMPTY_ROUNDS:
-            raise Malformed(f"model {agent.model.model!r} answered with nothing, {context.empty_rounds} times in a row")
+            raise Malformed(f"model {agent.model.model!r} gave {context.empty_rounds} empty answers in a row")
         if added > 1:  # a call has its result by now
             context.tool_calls += len(calls_of_round(context))
         step = step_between_rounds(context)

@@ -48,7 +48,7 @@ def _add_answer_tool(toolkit: Toolkit, tool: ToolBase) -> Toolkit:
     if toolkit.get(STRUCTURED_OUTPUT) is not None:
         raise UsageError(
             f"structured_schema needs the name {STRUCTURED_OUTPUT!r} for a tool of its own, but the toolkit has a tool "
-            f"of that name: give that one another name"
+            f"of that name: rename that tool"
         )
     return toolkit.with_tools([tool])
 

@@ -32,7 +32,7 @@ _logger = logging.getLogger("agentrt")
 
 _SHARE = 0.75  # of the context, for what is to be summarised; the rest is for the summary itself
 _MAX_TRIES = 3
-_SHORTENED = 1_000  # characters that stay of a tool's output where there is too much to summarise
+_MAX_TOOL_OUTPUT = 1_000  # characters that stay of a tool's output where there is too much to summarise
 _LEFT_OUT = "[What came before this was too long and is left out.]\n\n"
 _LOST = "[A part of the conversation is missing here: it was too long to keep, and could not be summarised.]"
 _INSTRUCTIONS = (
@@ -118,7 +118,7 @@ def _material(previous: str, older: list[Msg], room: int) -> str:
     room = max(room - len(previous), 0)
     text = _transcript(older, None)
     if len(text) > room:
-        text = _transcript(older, _SHORTENED)
+        text = _transcript(older, _MAX_TOOL_OUTPUT)
     if len(text) > room:
         text = _LEFT_OUT + text[len(text) - max(room - len(_LEFT_OUT), 0) :]
     return f"{previous}<conversation>\n{text}\n</conversation>"

@@ -1,4 +1,4 @@
-"""What a tool gave, as events: pieces of output, and the end of a call."""
+"""The result of a tool call as events: pieces of output, and the end of the call."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ def result_events(
             state = ToolResultState(state)
     except ValueError as error:  # of a layer's making, since the tool's own is sound
         content, state = [TextBlock(f"Failed: the result holds {error}.")], ToolResultState.ERROR
-    # By such totals it is judged, without reading the conversation, whether the next request may be too long.
+    # Such totals tell, without reading the conversation, whether the next request may be too long.
     for block in content:
         if isinstance(block, TextBlock):
             context.received += len(block.text)
@@ -86,7 +86,7 @@ def lost_response() -> ToolResponse:
 
 
 def note_of(context: ReplyContext, call: ToolCallBlock) -> ToolOutput:
-    """Return what the user who allowed the call had to say with that; it stands at the end of the result."""
+    """Return what the user said when allowing the call; it comes at the end of the result."""
     decision = context.decisions.get(call.id)
     if decision is None or decision.by == "policy" or decision.behavior is PermissionBehavior.DENY:
         return []
@@ -95,7 +95,7 @@ def note_of(context: ReplyContext, call: ToolCallBlock) -> ToolOutput:
 
 def mended_content(content: str | ToolOutput) -> ToolOutput:
     """Return the content, which may come from a layer, as it can be kept; raises `ValueError` for what cannot be."""
-    # By its type a plain `str` is not content, but its meaning is clear.
+    # A plain `str` is not content by its type, but its meaning is clear.
     if isinstance(content, str):
         content = [TextBlock(content)]
     if not isinstance(content, (list, tuple)):

@@ -28,7 +28,7 @@ class AudioPlayer(Protocol):
         """Play the sound at this address."""
 
     def close(self) -> None:
-        """Nothing more comes; what was given may be played to its end."""
+        """Take no more; what was given may be played to its end."""
 
 
 PlayerFactory = Callable[[], AudioPlayer]

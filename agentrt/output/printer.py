@@ -195,7 +195,7 @@ class _BlockProgress:
 
 
 class _MessageProgress:
-    """What of one message was shown: of each block, up to the one that is still open."""
+    """How much of one message was shown, block by block, up to the one that is still open."""
 
     __slots__ = ("_blocks", "sounds", "speech")
 

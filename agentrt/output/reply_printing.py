@@ -42,7 +42,7 @@ from agentrt.state import AgentState
 
 __all__ = ["print_reply"]
 
-# Of the other events nothing can be seen, or not yet.
+# The other events change nothing that is printed, or nothing yet.
 _PRINTED_EVENTS = {DataBlockEndEvent, HintBlockEvent, ModelCallRetryEvent, ProviderBlockEvent}
 _PRINTED_EVENTS |= {ReplyResumedEvent, TextBlockDeltaEvent, ThinkingBlockDeltaEvent, ToolCallEndEvent}
 _PRINTED_EVENTS |= {ToolResultEndEvent}

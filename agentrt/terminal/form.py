@@ -126,7 +126,7 @@ class Form:
         self._refused += 1
         if self._refused > _MAX_REFUSALS:
             raise InvalidInputError(
-                f"the form {self._model.__name__} was given up after {_MAX_REFUSALS} refused answers"
+                f"the form {self._model.__name__} was abandoned after {_MAX_REFUSALS} refused answers"
             )
         for problem in problems:
             place = "" if name in self._secret else ".".join(map(str, problem["loc"][1:]))

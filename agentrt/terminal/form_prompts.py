@@ -1,4 +1,4 @@
-"""What is asked for a field of a form: its name, what it takes in words, and what an empty line means."""
+"""The prompt for a field of a form: its name, what it takes in words, and what an empty line means."""
 
 import json
 from collections.abc import Set

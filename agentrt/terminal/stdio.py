@@ -25,7 +25,7 @@ class _Stdin:
     def read(self) -> str:
         stream = sys.stdin  # holding it here keeps an exit from closing it while it is read
         if stream is None:
-            raise UsageError("this process has no standard input: give the agent another way of asking")
+            raise UsageError("this process has no standard input: give the agent another input method")
         file = _terminal()
         if file is not None:
             # Not through `sys.stdin`, whose lock the thread would hold while it waits: an exit may stumble over it.

@@ -375,7 +375,7 @@ async def test_a_missing_reply_or_observe_is_an_error_with_the_remedy():
 
     with pytest.raises(NotImplementedError, match="Empty has no reply: write `async def reply"):
         await Empty()(said("a"))
-    with pytest.raises(NotImplementedError, match="Empty takes in no messages: write `async def observe"):
+    with pytest.raises(NotImplementedError, match="Empty cannot observe messages: write `async def observe"):
         await Empty().observe(said("a"))
 
 

@@ -111,7 +111,7 @@ async def test_another_conversation_has_its_own_context_and_memory():
 
 @pytest.mark.parametrize("option", ["parallel_tool_calls", "enable_meta_tool", "long_term_memory", "plan_notebook"])
 def test_an_option_of_then_is_refused_with_what_does_it_now(option):
-    with pytest.raises(ConfigError, match=rf"ReActAgent\({option}=...\) is not taken: \w"):
+    with pytest.raises(ConfigError, match=rf"ReActAgent\({option}=...\) is not an option: \w"):
         ReActAgent("friday", "", None, **{option: None})
 
 

@@ -127,7 +127,7 @@ async def test_an_empty_answer_is_asked_for_once_more_and_then_refused():
     agent = agent_of([empty, "now"])
     assert (await agent.reply("go")).get_text_content() == "now"
     agent = agent_of([empty, empty])
-    with pytest.raises(Malformed, match="model 'scripted' answered with nothing, 2 times in a row"):
+    with pytest.raises(Malformed, match="model 'scripted' gave 2 empty answers in a row"):
         await agent.reply("go")
     assert [message.role for message in agent.state.context] == ["user"]
 

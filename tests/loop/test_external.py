@@ -132,7 +132,7 @@ def result_with(**changes: Any) -> Any:
 
 
 REFUSED = {
-    "too big": (result_with(output="x" * 101), "invalid", "has 101 characters, 100 is the most"),
+    "too big": (result_with(output="x" * 101), "invalid", "has 101 characters, but at most 100 are allowed"),
     "too big in parts": (result_with(output=[TextBlock("x" * 60)] * 2), "invalid", "has 120 characters"),
     "running": (result_with(state=ToolResultState.RUNNING), "invalid", "is not final"),
     "running, as text": (result_with(state="running"), "invalid", "is not final"),

@@ -188,7 +188,7 @@ async def test_a_response_that_a_layer_keeps_may_end_every_reply():
 async def test_a_model_that_says_nothing_twice_is_malformed():
     agent = agent_of([ChatResponse([]), "hello", ChatResponse([]), ChatResponse([]), "never said"])
     assert (await agent.reply("go")).get_text_content() == "hello"
-    with pytest.raises(Malformed, match="answered with nothing, 2 times in a row"):
+    with pytest.raises(Malformed, match="gave 2 empty answers in a row"):
         await agent.reply("go")
     assert agent.state.last_reply.finished_reason == "error"
 

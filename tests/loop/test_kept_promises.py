@@ -148,7 +148,7 @@ async def test_calls_are_saved_after_an_end_that_a_layer_made_up():
 
     store = Snapshots()
     agent = agent_of([[call("1", "add")]], add, middlewares=[EndEarly()], state_store=store)
-    with pytest.raises(ChainContractError, match="read on"):
+    with pytest.raises(ChainContractError, match="kept reading"):
         await agent.reply("go")
     assert '"tool_call"' in store.taken[1]
     assert '"tool_result"' not in store.taken[1]

@@ -109,7 +109,7 @@ async def test_of_five_calls_in_one_answer_three_are_run():
     assert "used up the tool calls" in message.get_text_content()
     assert results(agent) == ["success"] * 3 + ["denied"] * 2
     denied = agent.state.context[-1].get_content_blocks("tool_result")[-1]
-    assert denied.output[0].text == "Not run: 3 tool calls are the most for one reply, and they are used up."
+    assert denied.output[0].text == "Not run: one reply may make 3 tool calls, and they are used up."
     await assert_well(agent, "exceed_max_tool_calls")
 
 
@@ -338,5 +338,5 @@ async def test_an_agent_that_calls_itself_is_stopped_at_its_depth(form):
     agent = agent_of([calls, "top"], tool, add, react_config=ReActConfig(max_depth=3))
     assert (await agent.reply("go")).get_text_content() == "top"
     assert len(depths) == 3
-    assert "was asked inside of 3 other replies" in agent.state.context[-1].to_json()
+    assert "was asked inside 3 other replies" in agent.state.context[-1].to_json()
     await assert_well(agent, "completed")

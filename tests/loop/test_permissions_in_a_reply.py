@@ -373,8 +373,8 @@ class Swap(MiddlewareBase):
         ("ls", '{"path": "/etc"}', ToolResultState.DENIED, "not permitted"),
         ("ls", '{"path": 1}', ToolResultState.ERROR, "ls was not run"),
         ("nothing", "{}", ToolResultState.ERROR, "nothing"),
-        ("rm", '{"path": "/b"}', ToolResultState.DENIED, "nobody can be asked about it any more"),
-        ("scan", '{"path": "/b"}', ToolResultState.DENIED, "nobody can be asked about it any more"),
+        ("rm", '{"path": "/b"}', ToolResultState.DENIED, "the user can no longer be asked about it"),
+        ("scan", '{"path": "/b"}', ToolResultState.DENIED, "the user can no longer be asked about it"),
         ("rm", '{"path": "/a"}', ToolResultState.SUCCESS, "rm /a"),
     ],
 )

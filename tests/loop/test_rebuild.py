@@ -794,7 +794,7 @@ async def test_a_layer_that_ends_the_reply_and_reads_on_is_refused():
 
     agent = agent_of(TWO_CALLS, add, middlewares=[Layer(play)])
     items: Items = []
-    with pytest.raises(ChainContractError, match="ended the reply itself, but read on"):
+    with pytest.raises(ChainContractError, match="ended the reply itself, but kept reading"):
         async with agent.reply_stream("go") as events:
             async for event in events:
                 items.append(event)

@@ -279,7 +279,7 @@ async def test_a_tool_of_the_users_with_that_name_is_named():
         return n
 
     agent = agent_of(["next"], GenerateStructuredOutput)
-    with pytest.raises(UsageError, match="the toolkit has a tool of that name: give that one another name"):
+    with pytest.raises(UsageError, match="the toolkit has a tool of that name: rename that tool"):
         await agent.reply("go", NUMBER)
     assert agent.state.context == []
     assert (await agent.reply("go")).get_text_content() == "next"

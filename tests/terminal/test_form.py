@@ -256,7 +256,7 @@ async def test_a_form_is_given_up_after_a_hundred_refusals():
         a: int
 
     keyboard = Keyboard("said", *["y"] * 101)
-    with pytest.raises(InvalidInputError, match="the form Form was given up after 100 refused answers"):
+    with pytest.raises(InvalidInputError, match="the form Form was abandoned after 100 refused answers"):
         await asked(keyboard.input(), Form)
 
 
