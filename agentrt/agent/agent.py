@@ -42,7 +42,7 @@ from agentrt.types import JSONSchema
 
 __all__ = ["Agent"]
 
-_SAVE_SECONDS = 15.0  # the file store gives up by itself before that
+_SAVE_SECONDS = 15.0  # longer than the file store's own limit
 
 
 async def _keep_observed(agent: ReplyingAgent, msg: str | Msg | list[Msg] | None) -> None:
@@ -111,8 +111,8 @@ class Agent(ReActAgentBase):
     when_busy: WhenBusy
     state_store: StateStore | None
 
-    # The runtime sets attributes in each reply, and the search for modules that are assigned too early would make that
-    # a fifth dearer.
+    # The runtime sets attributes in each reply, and the check for modules that are assigned too early would make that
+    # a fifth slower.
     __setattr__ = object.__setattr__  # type: ignore[assignment]  # which takes any object for a name
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What an agent says whose class forgot to call `super().__init__()`."""
+"""The error of an agent whose class forgot to call `super().__init__()`."""
 
 import inspect
 from typing import ClassVar, NoReturn, TypeVar, get_origin
@@ -43,4 +43,4 @@ class _MissingAttribute:
 
 
 def _not_set_up(cls: type) -> UsageError:
-    return UsageError(f"{cls.__name__}.__init__() did not call super().__init__(): call it there, first of all")
+    return UsageError(f"{cls.__name__}.__init__() did not call super().__init__(): call it there first")

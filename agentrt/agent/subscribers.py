@@ -1,4 +1,4 @@
-"""What an agent answers, given to the other agents of its hubs."""
+"""Giving what an agent answers to the other agents of its hubs."""
 
 import logging
 from collections.abc import Iterable

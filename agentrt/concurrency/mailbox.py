@@ -53,13 +53,13 @@ class Mailbox:
         self.admit_waiting()
 
     def admit_waiting(self) -> None:
-        """Let those proceed that wait in `put`; called when the mailbox is empty, so that they wake in one go."""
+        """Let tasks that wait in `put` proceed; called when the mailbox is empty, so that all wake at once."""
         if self._room is not None:
             self._room.set()
             self._room = None
 
     def keep(self, kind: type) -> None:
-        """Drop all items of other types: what was left behind when the reading stopped early."""
+        """Drop all items of other types, which were left behind when the reading stopped early."""
         remaining = [item for item in self.items if isinstance(item, kind)]
         self.items.clear()
         self.items.extend(remaining)

@@ -13,7 +13,7 @@ from agentrt.concurrency.event_loop import running_trio, spawn
 __all__ = ["Reaper"]
 
 _logger = logging.getLogger("agentrt")
-# Generators that a trio run which is ending has to close by itself. It does so for those that it finds alive.
+# Generators for a trio run that is ending to close: it closes all that are still alive, so they are kept here.
 _orphans: list[Any] = []
 
 

@@ -28,7 +28,7 @@ class ContextUsage:
     `must_shorten` says that the next request is to be shortened whatever the numbers say, `was_shortened` that it was.
     """
 
-    # Defaults of the class: most conversations are made long before they are counted, and many never are.
+    # Defaults of the class: many conversations are never counted, and need no attributes of their own.
     must_shorten = was_shortened = False
     _headroom_ends = -1  # characters, up to which no closer look is needed
     _reply_id = _newest = ""

@@ -102,7 +102,7 @@ class CoreAnswer:
 
 
 class ReplyProgress:
-    """The loop's notes about one reply, behind `Run.progress`."""
+    """What the loop notes about one reply; `Run.progress`."""
 
     # Defaults of the class, since most of these are never set in a short reply.
     phase = Phase.NEW

@@ -185,7 +185,7 @@ def _blocks_to_say(progress: ReplyProgress, final: Msg) -> list[ContentBlock]:
     blocks = final.get_content_blocks()
     answer = progress.core_answer if progress.end_event is not None else None
     if answer is not None and not answer.block_ids and have_same_content(blocks, answer.message.get_content_blocks()):
-        return []  # it is about the end of the reply, and the end says so
+        return []  # the message only tells how the reply ended, which the end event tells as well
     return spoken_blocks(blocks)
 
 

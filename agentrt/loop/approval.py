@@ -59,7 +59,7 @@ def prepare_without_asking(
 
 def _check_call(agent: ReplyingAgent, run: Run, call: ToolCallBlock) -> Prepared:
     if call.id == run.progress.cut_call:
-        # What is left of its arguments may well fit: nothing at all fits a tool that has a default for everything.
+        # The arguments so far may fit all the same: a tool with a default for each of them takes none at all.
         return failure(
             f"{call.name} was not run: the answer was cut off before its arguments were complete. Call it again."
         )

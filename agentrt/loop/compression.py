@@ -101,7 +101,7 @@ async def _compress_if_full(agent: ReplyingAgent) -> None:
         prompt = await agent.chains.on_system_prompt(agent, current_prompt=prompt)
     tokens = usage.tokens(agent.state, agent.run.toolkit, prompt)
     if usage.must_shorten:
-        # The model was asked for too much, so its context is not larger than that, whatever its settings say.
+        # The model refused this request, so its context is no larger than that, whatever its settings say.
         config = replace(config, reserve_ratio=config.reserve_ratio * min(1.0, tokens / size))
     elif tokens <= config.trigger_ratio * size:
         return
@@ -155,7 +155,7 @@ async def compress(agent: ReplyingAgent, context_config: ContextConfig, instruct
     if not older:
         return
     summary = await summarise(agent, older, instructions or context_config.instructions)
-    # From here to the save nothing waits, so no other task ever sees a half of it.
+    # From here to the save nothing waits, so no other task sees a half-changed state.
     limit = int((context_config.trigger_ratio - context_config.reserve_ratio) / 2 * size)
     state.summary = summary if len(summary) <= limit else summary[:limit] + " [...]"
     older_ids = set(map(id, older))

@@ -135,7 +135,7 @@ class Delivery:
     def message(self) -> Msg:
         """Return the final message; raises `ChainContractError` where the layers let none through."""
         if self._final is None:
-            raise ChainContractError("on_reply ended without the final Msg")
+            raise ChainContractError("on_reply ended without the final Msg: pass on what next_handler() gives")
         return self._final if self._progress.recorder is None else message_to_return(self._progress, self._final)
 
     def _is_still_waiting(self) -> bool:
@@ -147,7 +147,7 @@ class Delivery:
         """Supply the start, if nothing was sent yet, and what was emitted and not sent; give open calls a result."""
         events: list[AgentEvent] = []
         if not self._progress.has_begun and self._progress.origin is not Origin.PARKED:
-            with suppress(Exception):  # the caller is to know of what failed before
+            with suppress(Exception):  # the caller gets the earlier failure
                 await self.reserve_numbers()
             events.append(start(self._agent, self._run))
         return chain(events, self._progress.fill_missing_starts(drain_and_close(self._agent, self._run)))
@@ -186,8 +186,8 @@ class Delivery:
         event = end_event(agent, run, "error", _error_text(self.failure))
         try:
             await end(agent, run, event)
-        except Exception as error:  # noqa: BLE001  # the caller is to know of the failure itself
-            # The name alone: the failure that this one came on top of may quote a provider.
+        except Exception as error:  # noqa: BLE001  # the caller gets the failure itself
+            # The name alone: the failure that came before this one may quote a provider.
             _logger.error("the state of a failed reply could not be saved: %s", type(error).__name__)
         return (event,)
 

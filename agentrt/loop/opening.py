@@ -65,7 +65,7 @@ def _begin_reply(
             f"agent {agent.name!r} was asked to reply to nothing: the conversation is empty and no input was given; "
             f"send a message, or have it observe one first"
         )
-    # Nothing has changed up to here, so that an input that is refused can be given again.
+    # Nothing has changed so far, so that an input that is refused can be given again.
     context = begin(agent, run)
     if structured_schema is not None:
         require_structured_output(agent, context, structured_schema)

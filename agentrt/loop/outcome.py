@@ -42,8 +42,8 @@ __all__ = [
     "start",
 ]
 
-# More events than any process sends between two saves. So many numbers fit nine million times into what JSON's readers
-# keep exactly.
+# More events than any process sends between two saves, and still nine million times less than the largest number that
+# readers of JSON keep exactly.
 UNSAVED = 1_000_000_000
 
 

@@ -35,7 +35,7 @@ async def reply(  # noqa: C901  # the way of every event, where a call more woul
     run = agent.run
     has_layers = agent.chains.on_reply is not reply
     context, opening = await open_reply(agent, run, inputs, structured_schema, has_layers=has_layers)
-    # Where one task reads to the end and no layer is in between, nobody waits while the reader has the word.
+    # Where one task reads to the end and no layer is in between, the reader does nothing else between two events.
     single_task = run.claim.drained and not has_layers
     # What each event needs. The loop stays in this generator: another one, or a call, would slow every event down.
     message, progress, mailbox, interruption = context.message, run.progress, run.mailbox, run.interruption

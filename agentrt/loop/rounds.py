@@ -224,7 +224,7 @@ class Rounds:
         context.round_start = len(context.blocks)
         context.response = None
         if context.structured is not None:
-            context.structured.output = None  # the one that was given is not what was wanted
+            context.structured.output = None  # another round is wanted, so the output so far does not count
         return hint
 
     def _start(self, step: Reason | Act) -> _Items:

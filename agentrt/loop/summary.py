@@ -57,7 +57,7 @@ async def summarise(agent: ReplyingAgent, older: list[Msg], instructions: str | 
             material = _material(previous, older, room)
             with suppress(ContextOverflow):
                 return await _call_model(agent, instructions, material)
-            room = len(material) // 2  # half of what was too much, whatever there was room for
+            room = len(material) // 2  # half of what was too much, which may be less than the room there was
         return await _call_model(agent, instructions, _material(previous, older, room))
     except Exception as error:  # noqa: BLE001  # whatever it is, the conversation continues
         # By its type alone: what a provider or a layer puts into an error may hold a secret.

@@ -11,7 +11,7 @@ from agentrt.message import Base64Source, DataBlock
 __all__ = ["AudioPlayer", "PlayerFactory", "SpeechPlayback", "sounds_in"]
 
 _logger = logging.getLogger("agentrt")
-_CHECKED_DIGITS = 32  # of base64, which must be where they were for a sound to count as grown
+_CHECKED_DIGITS = 32  # of base64: they must still be in their place for a sound to count as grown
 
 
 class AudioPlayer(Protocol):

@@ -28,7 +28,7 @@ __all__ = ["AudioPlayer", "Printer"]
 
 _logger = logging.getLogger("agentrt")
 _MAX_MESSAGES = 256  # that have not had their last piece
-_CHECKED_CHARACTERS = 32  # which must be where they were for text to count as grown
+_CHECKED_CHARACTERS = 32  # the last ones shown: they must still be in their place for text to count as grown
 _MAX_NAME = 100
 _MAX_LINE = 2_000  # of a block that is not text
 

@@ -12,7 +12,7 @@ from agentrt.terminal.form_prompts import form_prompts
 
 __all__ = ["Form", "check_form_model"]
 
-_MAX_REFUSALS = 100  # of one form; a user gives up earlier, and a program that answers never does
+_MAX_REFUSALS = 100  # for one form: a user stops earlier, and a program that answers would never stop
 # The other three may quote what was typed.
 _SAFE_REASONS = frozenset(get_args(core_schema.ErrorType)) - {"value_error", "assertion_error", "union_tag_invalid"}
 

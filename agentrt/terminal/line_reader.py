@@ -132,7 +132,7 @@ class LineReader:
             return ""
         if isinstance(result, BaseException):
             raise result
-        if not isinstance(result, str):  # of which nothing is shown, for it may be a secret
+        if not isinstance(result, str):  # its value is not shown, for it may be a secret
             kind = type(result).__name__
             raise InvalidInputError(
                 f"read_line must return a str with its newline, '' at the end, not one of type {kind}"

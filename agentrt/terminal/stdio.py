@@ -28,7 +28,7 @@ class _Stdin:
             raise UsageError("this process has no standard input: give the agent another input method")
         file = _terminal()
         if file is not None:
-            # Not through `sys.stdin`, whose lock the thread would hold while it waits: an exit may stumble over it.
+            # Not through `sys.stdin`, whose lock the thread would hold while it waits, in the way of an exit.
             typed = b""
             while not typed.endswith(b"\n") and (piece := os.read(file, 65536)):
                 typed += piece
@@ -36,7 +36,7 @@ class _Stdin:
         if "\n" not in self._ahead:
             try:
                 self._ahead += stream.readline()
-            except UnicodeDecodeError as error:  # and the stream forgets all that it tried to decode at once
+            except UnicodeDecodeError as error:  # the stream has dropped all that it tried to decode in one go
                 self._ahead += error.object.decode(error.encoding, "replace")
         line, newline, self._ahead = self._ahead.partition("\n")
         return line + newline

@@ -190,7 +190,7 @@ async def test_another_round_cannot_be_asked_of_a_reply_without_rounds():
         async def reply(self, msg):
             self.run.continue_with("more")
 
-    with pytest.raises(UsageError, match="an agent that writes its own reply has none"):
+    with pytest.raises(UsageError, match="an agent that writes its own reply does not have"):
         await Asking()(said("a"))
 
 

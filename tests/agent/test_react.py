@@ -133,7 +133,7 @@ async def test_a_missing_super_init_of_a_react_agent_is_an_error():
         def __init__(self) -> None:
             pass
 
-    with pytest.raises(UsageError, match=r"call it there, first of all"):
+    with pytest.raises(UsageError, match=r"call it there first"):
         await Forgetful()(said("a"))
 
 

@@ -281,7 +281,7 @@ def test_a_missing_super_init_is_told_at_first_use():
 
     with pytest.raises(UsageError) as caught:
         Mine().run_sync("go")
-    assert str(caught.value) == "Mine.__init__() did not call super().__init__(): call it there, first of all"
+    assert str(caught.value) == "Mine.__init__() did not call super().__init__(): call it there first"
 
 
 @pytest.mark.parametrize("name", ["chains", "conversation", "model", "msg_queue", "name", "reply_id", "run", "state"])

@@ -46,7 +46,10 @@ class _CustomRun(Run):
 
     def continue_with(self, hint: str) -> NoReturn:
         """Raise `UsageError`."""
-        raise UsageError("continue_with() asks for another round, and an agent that writes its own reply has none")
+        raise UsageError(
+            "continue_with() asks for another round, which an agent that writes its own reply does not have: "
+            "ask the model again in that reply"
+        )
 
 
 _runs: ContextVar[Mapping[int, _CustomRun]] = ContextVar("agentrt_custom_runs")
@@ -88,7 +91,7 @@ class OverriddenReply(OverriddenMethod):
         if isinstance(answer, Msg):
             return answer
         if not run.is_silent:
-            raise ChainContractError("on_reply ended without the final Msg")
+            raise ChainContractError("on_reply ended without the final Msg: pass on what next_handler() gives")
         return None
 
     async def _core(self, agent: ChainedAgent, /, **values: object) -> AsyncGenerator[AgentEvent | Msg, None]:
