@@ -114,7 +114,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         """Show a message, or as much of it as there is, on standard output and in `msg_queue`, where these are enabled.
 
         A message that grows is given again and again; only what is new since the last time is shown. `last` says that
-        it is complete. `speech` is audio: the whole of it so far, of which what is new goes to the player.
+        it is complete. `speech` is all of the audio so far; the player gets what is new of it.
         """
         if "print" in vars(self):  # an entry hides this method, which only `super()` reaches
             await self._show(msg, last, speech)

@@ -129,7 +129,7 @@ def registered_hooks(agent: HookRegistration) -> HookTable:
 
 
 def are_same_hooks(hooks: HookTable, others: HookTable) -> bool:
-    """Say whether these are the same hooks in the same order, of which dicts that are equal say nothing."""
+    """Say whether these are the same hooks in the same order, which `==` of dicts does not compare."""
     return hooks == others and all(list(named) == list(others[hook_type]) for hook_type, named in hooks.items())
 
 

@@ -133,7 +133,7 @@ class ReActAgent(Agent):
                 self.state.summary = ""
             self.conversation.context_usage.reset()
         known = {msg.id for msg in self.state.context}
-        # What stands before a message that both have is there already, or was summarised and is in the memory alone.
+        # What comes before a message that both have is already there, or was summarised and is in the memory alone.
         new = list(takewhile(lambda msg: msg.id not in known, reversed(remembered)))
         self.state.context += reversed(new)
         self._remembered = {msg.id for msg in remembered} & {msg.id for msg in self.state.context}

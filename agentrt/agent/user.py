@@ -59,7 +59,7 @@ class UserAgent(AgentBase):
     async def handle_interrupt(self, *args: Any, **kwargs: Any) -> Msg:
         """Return a message that says that there was no answer; it is printed and kept as an answer is."""
         text, metadata = "I was interrupted before I answered.", {"_is_interrupted": True}
-        # From "user", unlike the message of an interrupted `Agent`: it stands where the user's answer would.
+        # From "user", unlike the message of an interrupted `Agent`: it takes the place of the user's answer.
         answer = Msg(self.name, text, "user", metadata=metadata, finished_reason="interrupted")
         await self.print(answer, True)
         await self.memory.add(answer)

@@ -95,7 +95,7 @@ async def checkpoint() -> None:
 
 
 async def run_shielded(seconds: float, work: Callable[[], Awaitable[object]]) -> bool:
-    """Await `work()` for at most so many seconds, whatever is cancelled meanwhile; returns whether it was done.
+    """Await `work()` for at most this many seconds, whatever is cancelled meanwhile; returns whether it was done.
 
     A `task.cancel()` of asyncio goes through every shield, and may come in every turn of the event loop. So there the
     work runs once, in a task of its own, and only the wait for it starts again; then the cancellation is raised.

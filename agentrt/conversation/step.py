@@ -12,8 +12,8 @@ A reply is a sequence of rounds. A round asks the model once, and then runs the 
     the same, after that                      finish; the rounds are used up
 
 A call may go ahead when it was decided on, and otherwise when no call waits. A tool's own final answer finishes the
-reply at once. A reply whose answer must have a form is complete when that is there, and never by text; its last
-requests, of which there are a few more, ask for it and nothing else.
+reply at once. A reply whose answer must have a form is complete when that is there, and never by text; it gets a few
+more requests at the end, which ask for that and nothing else.
 """
 
 from dataclasses import dataclass

@@ -114,7 +114,7 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
     """Decide on the calls of one answer and run those that may, in order; neighbours that may run side by side do.
 
     Yields the events of the calls and, when a tool ends the reply with an answer of its own, that message. Stops after
-    neighbours of which one has to wait for an answer. Calls beyond the limit of a reply are denied.
+    neighbours if one of them has to wait for an answer. Calls beyond the limit of a reply are denied.
     """
     run = agent.run
     calls, beyond_limit = _part_at_limit(agent, context, step.calls)

@@ -41,7 +41,7 @@ _HistoryItem = TypeVar("_HistoryItem")
 
 _HOOKS_OF_A_COMPRESSION = ("on_compress_context", "on_model_call", "on_system_prompt")
 _SHARE_BEFORE_LAYERS = 0.9  # of the limit: what layers make of the prompt may be longer than the last time
-_FAR_FROM_LIMIT = 4  # where a request could be so many times as long, an estimate of its length is good enough
+_FAR_FROM_LIMIT = 4  # where a request could be this many times as long, an estimate of its length is good enough
 
 
 def near_context_limit(agent: ReplyingAgent) -> bool:

@@ -43,7 +43,7 @@ _Part = Callable[[], Awaitable[Iterable[AgentEvent]]]
 class Delivery:
     """The listener's side of one reply; `failure` is what is to be raised once the listener has seen the end.
 
-    Events are returned without numbers: each gets its own as it leaves, so that none is taken by what never left.
+    Events are returned without numbers: each gets its own as it leaves, so that one which never leaves takes none.
     """
 
     # Defaults of the class, since most of these are never set in a short reply.

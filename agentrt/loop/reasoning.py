@@ -38,7 +38,7 @@ _ABOUT_SUMMARY = (
 # checkpoint costs as much as everything else in a call.
 _CALLS_PER_CHECKPOINT = 8
 RESPONSES_PER_CHECKPOINT = 256
-"""After so many responses of a stream its reader lets the event loop do its other work."""
+"""After this many responses of a stream its reader lets the event loop do its other work."""
 
 _pass_events: Callable[[Any], Iterable[AgentEvent]] = iter
 

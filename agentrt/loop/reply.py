@@ -56,7 +56,7 @@ async def reply(  # noqa: C901  # the way of every event, where a call more woul
                 await agent.save()  # what the model wrote, before any of its calls may take effect
             async for item in rounds.read_step():
                 if not single_task:
-                    interruption.task = None  # while the reader has the word, nothing of ours can be interrupted
+                    interruption.task = None  # while the reader has control, nothing of ours can be interrupted
                 if emitted and not mailbox.is_read:  # if it is, this item came out of it
                     for event in mailbox.take():
                         yield progress.record_event(event)

@@ -140,7 +140,7 @@ def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
             call = _find_call(context, execution.id)
             if context.decisions[call.id].waits_for:
                 context.decisions[call.id].waits_for = None
-                if call.id not in begun:  # the process ended before this call was given out
+                if call.id not in begun:  # the process ended before it announced this call
                     yield ToolResultStartEvent(context.reply_id, call.id, call.name)
                 # Only a tool of this program may end the reply with an answer of its own.
                 metadata = {key: value for key, value in execution.metadata.items() if key != "response_msg"}

@@ -40,8 +40,8 @@ _Part = Callable[[], Awaitable[Iterable[AgentEvent | Msg]]]
 class Rounds:
     """The steps of one reply, one after the other.
 
-    `single_task` says that one task reads the reply to its end with no layer in between, so that nobody waits while the
-    reader has the word. `is_over` says that no further step comes, `has_failed` that an error is to leave.
+    `single_task` says that one task reads the reply to its end with no layer in between, and does nothing else between
+    two events. `is_over` says that no further step comes, `has_failed` that an error is to leave.
     """
 
     # Defaults of the class, since most of these are never set in a short reply.
@@ -270,7 +270,7 @@ class Rounds:
         if self._run.interruption.reason is None:
             yield question_message(self._context, calls)
             return
-        self._run.progress.reopen(self._context)  # asked to stop while the question was on its way
+        self._run.progress.reopen(self._context)  # asked to stop while the question was being sent
         self._reason = self._run.interruption.reason
         yield from self._cut_short()
 

@@ -58,7 +58,7 @@ def _is_model_class(value: object) -> TypeGuard[type[BaseModel]]:
 
 
 def _json_schema(structured_schema: object) -> JSONSchema:
-    """Return the JSON schema, as a copy of which every keyword can be checked; raises for one that cannot be used."""
+    """Return a copy of the JSON schema; raises `InvalidInputError` for one that cannot be used or checked."""
     is_model_class = _is_model_class(structured_schema)
     try:
         value = structured_schema.model_json_schema() if _is_model_class(structured_schema) else structured_schema
@@ -143,7 +143,7 @@ def _add_defaults(value: Any, schema: object, root: JSONSchema) -> Any:
 
 
 def _resolve_schema(schema: object, root: JSONSchema) -> JSONSchema:
-    """Return the schema behind a reference, or the one that `null` may take the place of."""
+    """Return the schema behind a reference, or that of the value where `null` is allowed as well."""
     if isinstance(schema, dict):
         variants = [variant for variant in schema.get("anyOf") or [] if variant != {"type": "null"}]
         if len(variants) == 1:  # an optional value

@@ -109,7 +109,7 @@ class Printer:
 
 
 class _Screen:
-    """An output stream, and whose line is open on it; what is put there is written by the next flush."""
+    """An output stream and the owner of its open line; what is put here is written by the next flush."""
 
     __slots__ = ("_broken", "_in_line", "_owner", "_pieces", "_stream", "lock")
 

@@ -82,7 +82,7 @@ class Form:
             self._refuse(name, problems if text else [])
 
     def _read(self, name: str, text: str) -> tuple[Any, list[ErrorDetails]]:
-        """Return the text as it is where the field takes that, else what it is as JSON."""
+        """Return the text itself if the field accepts it, else its value as JSON, and what is wrong with that."""
         problems = self._problems(name, text)
         if not problems:
             return text, []
@@ -99,7 +99,7 @@ class Form:
             self._validate({**self._answers, name: value})
         except ValidationError as error:
             return [problem for problem in _problems_of(error) if self._field_of(problem) == name]
-        except Exception:  # noqa: BLE001  # a validator of the whole fails for want of the rest; it runs at the end
+        except Exception:  # noqa: BLE001  # a validator of the whole model fails without the other fields; it runs at the end
             return []
         return []
 

@@ -54,8 +54,8 @@ class ChainedAgent(Protocol):
 class OverriddenMethod:
     """A method that a class overrides, and how values that flow through a chain become its arguments.
 
-    `keys` are its parameters; what `*args` and `**kwargs` took goes by these names. Parameters that stand where the
-    overridden method has one go by the name that it has there. `core` is the core of the method's chain, and `entry`
+    `keys` are its parameters; what `*args` and `**kwargs` took goes by these names. A parameter in the position of one
+    that the overridden method has goes by the name of that one. `core` is the core of the method's chain, and `entry`
     takes the place of the method on each instance.
     """
 
