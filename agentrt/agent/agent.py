@@ -9,6 +9,7 @@ import anyio
 from pydantic import BaseModel
 
 from agentrt.agent.base import ReActAgentBase, interrupted_msg
+from agentrt.agent.hook_registry import class_hooks
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import OverriddenCall, hook_method
 from agentrt.agent.overrides.reply_override import OverriddenLoopReply, reply_by_loop
@@ -339,8 +340,10 @@ class Agent(ReActAgentBase):
 
     def current_chains(self) -> AgentChains:
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
-        if self.conversation.run is None:
-            self._compile_if_stale()
+        compiled = self._compiled  # asked twice in every reply, so what `_compile_if_stale` asks stands here as well
+        is_stale = compiled.version != class_hooks.version or compiled.instance_hooks is not self._instance_hooks
+        if is_stale and self.conversation.run is None:
+            self._compile_chains()
         return self.chains
 
     def _compile_chains(self) -> None:

@@ -1,6 +1,7 @@
 """The rounds of a reply: what happens before, between and after the steps, whose events `reply` passes on."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import NoReturn
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -69,8 +70,8 @@ class Rounds:
         if self._has_begun:
             events = self._finish_step()
             step = self._step
-        if not self.must_save:
-            self._check_is_open()
+        if (run.ended or run.interruption.reason is not None) and not self.must_save:
+            self._refuse_step()
         if isinstance(step, Finish):
             self._reason = step.reason
             if run.progress.continuations and step.reason == "completed" and context.cur_iter <= context.max_iters:
@@ -85,8 +86,9 @@ class Rounds:
 
     def read_step(self) -> _Items:
         """Return the items of the step that was begun; from here on it can be interrupted."""
-        self._check_is_open()  # after what the model wrote was saved, and the reader had an event
         interruption, stream = self._run.interruption, self._stream
+        if self._run.ended or interruption.reason is not None:  # since the save of what the model wrote, say
+            self._refuse_step()
         assert stream is not None
         self._guarded = guarded = interruption.guard_steps(stream)
         return guarded
@@ -146,14 +148,12 @@ class Rounds:
             return (self._close_open_parts, self._ask, self._end_if_stopped, self._message_when_interrupted)
         return (self._close_open_parts, self._end) if self._run.mailbox.items else (self._end,)
 
-    def _check_is_open(self) -> None:
-        run = self._run
-        if run.ended:
+    def _refuse_step(self) -> NoReturn:
+        if self._run.ended:
             raise ChainContractError(
                 "a layer of on_reply ended the reply itself, but kept reading next_handler(): stop reading there"
             )
-        if run.interruption.reason is not None:
-            raise Interrupted
+        raise Interrupted
 
     async def _close_step(self) -> None:
         self._run.interruption.task = None

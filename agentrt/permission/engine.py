@@ -46,7 +46,7 @@ _ALLOW, _ASK, _DENY, _PASSTHROUGH = (
     PermissionBehavior.DENY,
     PermissionBehavior.PASSTHROUGH,
 )
-_DEFAULT = PermissionMode.DEFAULT
+_DEFAULT, _DONT_ASK = PermissionMode.DEFAULT, PermissionMode.DONT_ASK
 _NOBODY_ASKED, _NOT_ASKING = "nobody can be asked", f"mode {PermissionMode.DONT_ASK}"
 _STRICTNESS = {_PASSTHROUGH: 0, _ALLOW: 1, _ASK: 2, _DENY: 3}
 
@@ -130,7 +130,7 @@ def covers(
 
 
 def _apply_mode(mode: PermissionMode, decision: PermissionDecision) -> PermissionDecision:
-    if mode != PermissionMode.DONT_ASK or decision.behavior is not _ASK:
+    if mode != _DONT_ASK or decision.behavior is not _ASK:
         return decision
     message, reason = decision.message, decision.decision_reason
     # Applied to the engine's decision and again to the combined one: the words are added once.
