@@ -101,7 +101,7 @@ async def _compress_if_full(agent: ReplyingAgent) -> None:
         prompt = await agent.chains.on_system_prompt(agent, current_prompt=prompt)
     tokens = usage.tokens(agent.state, agent.run.toolkit, prompt)
     if usage.must_shorten:
-        # The model refused this request, so its context is no larger than that, whatever its settings say.
+        # The model refused this request, so its context is not larger than that, whatever its settings say.
         config = replace(config, reserve_ratio=config.reserve_ratio * min(1.0, tokens / size))
     elif tokens <= config.trigger_ratio * size:
         return
