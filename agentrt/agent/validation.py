@@ -21,7 +21,7 @@ def check_name(cls: type, name: object) -> None:
     # Half of a surrogate pair has no UTF-8 form.
     if name is not None and whole_characters(name) is not name:
         raise ConfigError(
-            f"{cls.__name__}(name=...) must have a UTF-8 form, without half of a surrogate pair, not {name!r:.200}"
+            f"{cls.__name__}(name=...) must be valid Unicode, but {name!r:.200} has half of a surrogate pair"
         )
 
 
@@ -64,7 +64,7 @@ def check_options(state: object, state_store: object, react_config: object, cont
     if state is not None:
         check_state(state)
     if state_store is not None and not (hasattr(state_store, "save") and hasattr(state_store, "load")):
-        raise ConfigError(f"Agent(state_store=...) must have `save` and `load`, not be {state_store!r:.200}")
+        raise ConfigError(f"Agent(state_store=...) must have `save` and `load`, which {state_store!r:.200} lacks")
     if react_config is not None and not isinstance(react_config, ReActConfig):
         raise ConfigError(f"Agent(react_config=...) must be a ReActConfig, not {react_config!r:.200}")
     if context_config is not None and not isinstance(context_config, ContextConfig):

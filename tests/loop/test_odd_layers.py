@@ -133,7 +133,7 @@ def test_a_decision_may_be_made_with_nothing_where_text_belongs():
 
 
 def test_an_agents_name_that_no_file_can_hold_is_refused():
-    with pytest.raises(ConfigError, match=r"Agent\(name=...\) must have a UTF-8 form"):
+    with pytest.raises(ConfigError, match=r"Agent\(name=...\) must be valid Unicode"):
         Agent("a\ud800", model=ScriptedChatModel([]))
 
 

@@ -155,7 +155,7 @@ def check_url(url: str, cls: str) -> None:
     # Query and fragment would be lost when the path is joined to the URL, and a password would be shown in messages.
     if parts.username is not None or parts.query or parts.fragment:
         raise ConfigError(
-            f"{cls}'s base_url must have no user, password, query or fragment beside {_url_without_secrets(url)!r}: "
+            f"{cls}'s base_url must be {_url_without_secrets(url)!r} alone, without user, password, query or fragment: "
             f"give a key or a password as api_key=... or in extra_headers={{...}}, and parameters with "
             f"http_client=lambda: httpx2.AsyncClient(params={{...}})"
         )
