@@ -25,8 +25,6 @@ from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim, WhenBusy, lock_of
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase, ReplyInput
-from agentrt.loop.acting import act
-from agentrt.loop.approval import check_permission
 from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import run_reply
 from agentrt.loop.outcome import abandon_unfinished_reply
@@ -34,6 +32,8 @@ from agentrt.loop.reasoning import call_model, reason, system_prompt
 from agentrt.loop.repeat import check_number, check_reply_id
 from agentrt.loop.reply import reply
 from agentrt.loop.structured_output import validate_schema
+from agentrt.loop.tool_calls.acting import act
+from agentrt.loop.tool_calls.approval import check_permission
 from agentrt.message import Msg, UserMsg
 from agentrt.model import ChatModelBase
 from agentrt.output.reply_printing import print_reply

@@ -27,7 +27,7 @@ from agentrt.event import (
 )
 from agentrt.hooks import ReplyInput
 from agentrt.loop.reasoning import known_tools
-from agentrt.loop.tool_results import note_of, result_events
+from agentrt.loop.tool_calls.tool_results import note_of, result_events
 from agentrt.message import (
     Base64Source,
     DataBlock,

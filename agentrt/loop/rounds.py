@@ -22,11 +22,11 @@ from agentrt.event import (
     ToolResultEndEvent,
 )
 from agentrt.hooks import ReplyInput
-from agentrt.loop.acting import calls_of_round, run_calls
 from agentrt.loop.answer import announce_round, core_answer
 from agentrt.loop.compression import compress_then_reason, near_context_limit, update_from_usage
 from agentrt.loop.outcome import end_event, end_partial_message, message_when_interrupted, record
 from agentrt.loop.reasoning import forget_attempt
+from agentrt.loop.tool_calls.acting import calls_of_round, run_calls
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason

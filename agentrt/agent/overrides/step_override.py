@@ -17,8 +17,8 @@ from agentrt.concurrency.mailbox import Mailbox
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent
-from agentrt.loop.acting import act
 from agentrt.loop.reasoning import forget_attempt, reason
+from agentrt.loop.tool_calls.acting import act
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.types import ToolChoice, ToolResponse
 

@@ -22,8 +22,14 @@ from agentrt.conversation.step import STRUCTURED_OUTPUT, Act
 from agentrt.decoding.base64_groups import DataPieces
 from agentrt.errors import MissingTerminalError
 from agentrt.event import AgentEvent, ToolResultStartEvent
-from agentrt.loop.approval import Prepared, decide_call, denial, prepare_call, prepare_without_asking
-from agentrt.loop.tool_results import delta_events, lost_response, mended_content, result_events, whole_base64_groups
+from agentrt.loop.tool_calls.approval import Prepared, decide_call, denial, prepare_call, prepare_without_asking
+from agentrt.loop.tool_calls.tool_results import (
+    delta_events,
+    lost_response,
+    mended_content,
+    result_events,
+    whole_base64_groups,
+)
 from agentrt.message import Msg, ToolCallBlock, ToolResultState, copy_block
 from agentrt.state import ReplyContext
 from agentrt.tool import ToolContext, Toolkit
