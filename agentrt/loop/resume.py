@@ -48,7 +48,7 @@ from agentrt.types import PermissionBehavior, PermissionRule, ToolOutput, ToolRe
 
 __all__ = ["already_answered", "apply_answer", "check_answer", "reply_to_resume"]
 
-_SHOWN = 200
+_MAX_QUOTE = 200  # characters of what an answer says that a message repeats
 _ALLOW, _DENY = PermissionBehavior.ALLOW, PermissionBehavior.DENY
 
 # An answer comes from outside, and joins what is saved and sent to the model.
@@ -159,7 +159,7 @@ def _parse_again(answer: Answer) -> Answer:
         return adapter.validate_json(text, strict=True)
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors(include_input=False, include_url=False)[0]["loc"])
-        problem = f"its {place:.{_SHOWN}} has the wrong type"
+        problem = f"its {place:.{_MAX_QUOTE}} has the wrong type"
     except ValueError:
         pass
     # Raised here, since pydantic's error, which quotes what it refused, would become the context of this one.
@@ -187,7 +187,7 @@ def _check_each_once(ids: list[str]) -> None:
     seen: set[str] = set()
     for call_id in ids:
         if call_id in seen:
-            raise ResumeError(f"the answer holds two results for the call {call_id!r:.{_SHOWN}}", code="conflict")
+            raise ResumeError(f"the answer holds two results for the call {call_id!r:.{_MAX_QUOTE}}", code="conflict")
         seen.add(call_id)
 
 
@@ -195,7 +195,7 @@ def _find_call(context: ReplyContext, call_id: str) -> ToolCallBlock:
     with suppress(ValueError):
         call: ToolCallBlock = find_block(context.message, call_id, ToolCallBlock)
         return call
-    raise ResumeError(f"the reply {context.reply_id!r} has no call {call_id!r:.{_SHOWN}}", code="unknown_call")
+    raise ResumeError(f"the reply {context.reply_id!r} has no call {call_id!r:.{_MAX_QUOTE}}", code="unknown_call")
 
 
 def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
@@ -218,7 +218,7 @@ def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: Con
         return
     if repeated.name != call.name:
         raise ResumeError(
-            f"the answer names the tool {repeated.name!r:.{_SHOWN}}, but the call {call.id!r} is of {call.name!r}",
+            f"the answer names the tool {repeated.name!r:.{_MAX_QUOTE}}, but the call {call.id!r} is of {call.name!r}",
             code="mismatch",
         )
     if result.confirmed:
@@ -263,7 +263,7 @@ def _check_edited(agent: ReplyingAgent, call: ToolCallBlock, edited: ToolCallBlo
     prepared = known_tools(agent).prepare(edited, agent.state.active_groups)
     if isinstance(prepared, ToolResponse):
         problem = "".join(block.text for block in prepared.content if isinstance(block, TextBlock))
-        raise ResumeError(f"the edited input cannot be used: {problem:.{_SHOWN}}", code="invalid")
+        raise ResumeError(f"the edited input cannot be used: {problem:.{_MAX_QUOTE}}", code="invalid")
 
 
 def _apply_confirmation(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
@@ -306,7 +306,7 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
         )
     if execution.name != call.name:
         raise ResumeError(
-            f"the result names the tool {execution.name!r:.{_SHOWN}}, but the call {call.id!r} is of {call.name!r}",
+            f"the result names the tool {execution.name!r:.{_MAX_QUOTE}}, but the call {call.id!r} is of {call.name!r}",
             code="mismatch",
         )
     if execution.state is ToolResultState.RUNNING:

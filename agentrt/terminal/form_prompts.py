@@ -71,7 +71,7 @@ class _TypeNames:
         """Return what the schema takes; `depth` lists are around it."""
         schema = self.resolve(schema)
         if "const" in schema or "enum" in schema:
-            return " or ".join(map(_as_json, schema.get("enum", [schema.get("const")])))
+            return " or ".join(map(_json_text, schema.get("enum", [schema.get("const")])))
         variants = [variant for variant in schema.get("anyOf") or schema.get("oneOf") or [] if variant != _NULL]
         if variants:
             return " or ".join(dict.fromkeys(self.name(variant, depth) for variant in variants))
@@ -81,7 +81,7 @@ class _TypeNames:
                 has_items = "items" in schema and depth < _MAX_DEPTH
                 return f"{prefix}list of {self.name(schema['items'], depth + 1)}" if has_items else f"{prefix}list"
             case "object":
-                names = ", ".join(map(_as_json, schema.get("properties") or ()))
+                names = ", ".join(map(_json_text, schema.get("properties") or ()))
                 return f"{prefix}object with {names}" if names else f"{prefix}object"
             case "string":
                 return str(schema.get("format", "text"))
@@ -90,5 +90,5 @@ class _TypeNames:
         return "value"
 
 
-def _as_json(value: object) -> str:
+def _json_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)

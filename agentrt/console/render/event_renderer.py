@@ -136,7 +136,7 @@ class EventRenderer:
         self._view.line("hint", one_line(event.hint))
 
     def _show_provider_block(self, event: ProviderBlockEvent) -> None:
-        self._view.line("provider", f"{one_line(event.provider)}: {_shorten(one_line(event.content))}")
+        self._view.line("provider", f"{one_line(event.provider)}: {_shorten_line(one_line(event.content))}")
 
     def _show_call_start(self, event: ToolCallStartEvent) -> None:
         # Shown when it is whole: nobody decides on half an input.
@@ -190,7 +190,7 @@ class EventRenderer:
         self._view.line("waiting", f"for the result of {', '.join(map(describe_call, event.tool_calls))}")
 
     def _show_custom_event(self, event: CustomEvent) -> None:
-        self._view.line(_shorten(event.name), one_line(str(event.value)))
+        self._view.line(_shorten_line(event.name), one_line(str(event.value)))
 
     def _begin_block(self, block_id: str) -> None:
         self._view.end()
@@ -222,7 +222,7 @@ class EventRenderer:
     def _show_line(self, call: _ShownCall, line: str) -> None:
         call.lines += 1  # also those that are not shown, for the end says how many there were
         if call.lines <= _MAX_OUTPUT_LINES:
-            self._view.line("result", f"{call.name}: {_shorten(line)}")
+            self._view.line("result", f"{call.name}: {_shorten_line(line)}")
 
     def _replace_output(self, call: _ShownCall, output: list[TextBlock | DataBlock]) -> None:
         if call.lines:
@@ -262,5 +262,5 @@ class EventRenderer:
     }
 
 
-def _shorten(line: str) -> str:
+def _shorten_line(line: str) -> str:
     return line if len(line) <= _MAX_OUTPUT_LINE_LENGTH else line[:_MAX_OUTPUT_LINE_LENGTH] + "..."

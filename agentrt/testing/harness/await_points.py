@@ -29,8 +29,8 @@ _AnyCoroutine: TypeAlias = Coroutine[Any, Any, Any]
 
 _STEPS_TO_STOP = 50
 _SECONDS_TO_STOP = 1.0
-_MAX_DEPTH = 200  # of awaits, should they ever form a circle
-_MAX_SHOWN = 5
+_MAX_AWAITS = 200  # of awaits, should they ever form a circle
+_MAX_FRAMES_SHOWN = 5
 _FRAME_PREFIXES = ("cr", "ag", "gi")  # of a coroutine, an async generator, a generator
 _KINDS_WITH_FRAMES = ("async_generator", "coroutine", "generator", "async_generator_asend", "async_generator_athrow")
 _EVENT_LOOP_MODULES = ("anyio.", "asyncio.", "trio.", f"{__package__}.")
@@ -190,11 +190,11 @@ def describe_position(coroutine: object) -> str:
         if not module.startswith(_EVENT_LOOP_MODULES):
             folder, file = os.path.split(frame.f_code.co_filename)
             positions.append(f"{frame.f_code.co_name} ({os.path.basename(folder)}/{file}:{frame.f_lineno})")
-    return " > ".join(positions[-_MAX_SHOWN:])
+    return " > ".join(positions[-_MAX_FRAMES_SHOWN:])
 
 
 def _frames(awaitable: object) -> Iterator[FrameType]:
-    for _ in range(_MAX_DEPTH):
+    for _ in range(_MAX_AWAITS):
         prefix = next((prefix for prefix in _FRAME_PREFIXES if hasattr(awaitable, f"{prefix}_frame")), None)
         if prefix is None:
             # The awaitable of `__anext__` does not say whose it is, but the garbage collector knows.

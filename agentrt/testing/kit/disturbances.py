@@ -18,7 +18,7 @@ __all__ = ["break_off_streams", "cancel_at_each_point", "fail_everywhere", "leav
 _EVERY_TOOL = "Please add and subtract."  # one whose errors become results, and one whose errors leave
 _MODEL_POINTS = ("before", "midway", "after")
 _HOOKS_THAT_FAIL = ("on_reply", "on_reasoning", "on_acting", "on_model_call")
-_SIMPLE_TYPES = (bool, int, float, str, bytes, type(None))
+_COMPARABLE_TYPES = (bool, int, float, str, bytes, type(None))
 
 
 class InjectedError(Exception):
@@ -61,7 +61,7 @@ def _is_simple(value: object) -> bool:
         return all(_is_simple(part) for item in value.items() for part in item)
     if isinstance(value, (list, tuple, set, frozenset)):
         return all(map(_is_simple, value))
-    return isinstance(value, _SIMPLE_TYPES)
+    return isinstance(value, _COMPARABLE_TYPES)
 
 
 async def cancel_at_each_point(run: KitRun) -> None:
