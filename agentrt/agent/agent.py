@@ -29,7 +29,7 @@ from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import run_reply
 from agentrt.loop.outcome import abandon_unfinished_reply
 from agentrt.loop.reasoning import call_model, reason, system_prompt
-from agentrt.loop.repeat import check_number, check_reply_id
+from agentrt.loop.repeat import check_reply_id, check_sequence_number
 from agentrt.loop.reply import reply
 from agentrt.loop.structured_output import validate_schema
 from agentrt.loop.tool_calls.acting import act
@@ -198,7 +198,7 @@ class Agent(ReActAgentBase):
         if reply_id is not None:
             check_reply_id(reply_id)
         if after != 0:
-            check_number(after)
+            check_sequence_number(after)
         claim = Claim(reply_id, after)
         inputs = as_input(inputs)
         validate_schema(structured_schema)

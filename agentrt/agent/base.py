@@ -29,7 +29,7 @@ from agentrt.agent.overrides.overridden_method import (
     OverriddenStep,
     hook_method,
 )
-from agentrt.agent.validation import check_middlewares, check_name, check_use
+from agentrt.agent.validation import check_agent_name, check_is_list, check_use
 from agentrt.chain import HookSpec, compile_chains, explain
 from agentrt.chain.explain import ExplainFormat
 from agentrt.concurrency.event_loop import call_soon_function
@@ -88,8 +88,8 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
     def __init__(self, *, name: str | None = None, middlewares: Sequence[MiddlewareBase] = ()) -> None:
         super().__init__()
-        check_name(type(self), name)
-        check_middlewares(type(self), middlewares)
+        check_agent_name(type(self), name)
+        check_is_list(type(self), middlewares)
         self.id = shortuuid.uuid()
         self.name = name or type(self).__name__
         self.state = AgentState()  # holds what middlewares keep, also of agents that have no messages in it

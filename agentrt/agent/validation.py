@@ -11,10 +11,10 @@ from agentrt.state import AgentState
 from agentrt.text import repr_of, whole_characters
 from agentrt.tool import Toolkit
 
-__all__ = ["check_middlewares", "check_name", "check_options", "check_parts", "check_state", "check_use"]
+__all__ = ["check_agent_name", "check_is_list", "check_options", "check_parts", "check_state", "check_use"]
 
 
-def check_name(cls: type, name: object) -> None:
+def check_agent_name(cls: type, name: object) -> None:
     """Raise `ConfigError` for what cannot be the name of an agent; `None` is fine."""
     if name is not None and (not isinstance(name, str) or not name):
         raise ConfigError(f"{cls.__name__}(name=...) must be a str that is not empty, not {repr_of(name)}")
@@ -25,7 +25,7 @@ def check_name(cls: type, name: object) -> None:
         )
 
 
-def check_middlewares(cls: type, middlewares: object) -> None:
+def check_is_list(cls: type, middlewares: object) -> None:
     """Raise `ConfigError` for what is not a list; what is in it is checked by the compiler."""
     if not isinstance(middlewares, (list, tuple)):
         raise ConfigError(f"{cls.__name__}(middlewares=...) must be a list of middlewares, not {middlewares!r:.200}")

@@ -59,7 +59,7 @@ def explain(
 
     `tools` maps the `id` of a middleware to the names of its tools. Raises `ValueError` for an unknown format.
     """
-    description = _describe(chains, name, cores, tools)
+    description = _describe_chains(chains, name, cores, tools)
     if format == "text":
         return _Page(_write_text(description))
     if format == "json":
@@ -87,7 +87,7 @@ class _Diagram(str):
         return f"```mermaid\n{self}\n```"
 
 
-def _describe(
+def _describe_chains(
     chains: Chains, name: str, cores: Mapping[str, Function], tools: Mapping[int, Sequence[str]]
 ) -> _Description:
     layers = {hook: [_describe_layer(layer, chain) for layer in chain] for hook, chain in chains.layers.items()}

@@ -23,18 +23,18 @@ __all__ = [
     "waiting_calls",
 ]
 
-_Result = tuple[str, ToolResultState]
+_CallResult = tuple[str, ToolResultState]
 
-_INTERRUPTED: _Result = "Interrupted: the reply ended before this call was done.", ToolResultState.INTERRUPTED
-_NOT_RUN: _Result = (
+_INTERRUPTED: _CallResult = "Interrupted: the reply ended before this call was done.", ToolResultState.INTERRUPTED
+_NOT_RUN: _CallResult = (
     "Interrupted: the reply ended before this call was answered. It was not run.",
     ToolResultState.INTERRUPTED,
 )
-_IN_THREAD: _Result = (
+_IN_THREAD: _CallResult = (
     "Unknown: the reply ended before this call was done. Its thread cannot be stopped, so it may take effect.",
     ToolResultState.UNKNOWN,
 )
-_IN_DOUBT: _Result = (
+_IN_DOUBT: _CallResult = (
     "Unknown: the process ended before this call was known to be done. It may have taken effect.",
     ToolResultState.UNKNOWN,
 )
@@ -77,7 +77,7 @@ def _result_events(
     context: ReplyContext,
     calls: list[ToolCallBlock],
     new_id: Callable[[], str],
-    result_of: Callable[[ToolCallBlock, bool], _Result],
+    result_of: Callable[[ToolCallBlock, bool], _CallResult],
 ) -> Iterator[AgentEvent]:
     begun = begun_calls(context)
     for call in calls:
@@ -88,7 +88,9 @@ def _result_events(
         yield ToolResultEndEvent(context.reply_id, call.id, state)
 
 
-def _result_of_stopped(agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, has_begun: bool) -> _Result:
+def _result_of_stopped(
+    agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, has_begun: bool
+) -> _CallResult:
     if _waits(context, call):
         return _NOT_RUN
     if has_begun and _behavior(context, call) is PermissionBehavior.ALLOW:
@@ -98,7 +100,7 @@ def _result_of_stopped(agent: ReplyingAgent, context: ReplyContext, call: ToolCa
     return _INTERRUPTED
 
 
-def _result_of_left(context: ReplyContext, call: ToolCallBlock, has_begun: bool) -> _Result:
+def _result_of_left(context: ReplyContext, call: ToolCallBlock, has_begun: bool) -> _CallResult:
     if context.parked or _waits(context, call):
         return _NOT_RUN
     # Whether it had begun is not known, since the start of a call is not saved by itself.

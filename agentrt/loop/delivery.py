@@ -36,8 +36,8 @@ __all__ = ["Delivery"]
 
 _logger = logging.getLogger("agentrt")
 _OPENINGS = {ReplyStartEvent, ReplyResumedEvent}
-_SAVE_SECONDS = 15.0
-_Part = Callable[[], Awaitable[Iterable[AgentEvent]]]
+_LAST_SAVE_SECONDS = 15.0
+_DeliveryPart = Callable[[], Awaitable[Iterable[AgentEvent]]]
 
 
 class Delivery:
@@ -104,7 +104,7 @@ class Delivery:
         yield from self._progress.fill_missing_starts(drain_and_close(self._agent, self._run))
         self._run.ended = True
 
-    def closing(self) -> Sequence[_Part]:
+    def closing(self) -> Sequence[_DeliveryPart]:
         """Return the parts of the end; each is to be called, and its events sent, before the next one is.
 
         Nothing is to be sent where the core has ended the reply with no layer around it. A reply that waits gets no
@@ -256,8 +256,10 @@ class Delivery:
         agent.state.sequence = progress.highest_seq
         # Under a shield: the caller may be cancelling us, and what is not saved now is lost. Bounded, so that a store
         # that hangs does not keep the cancellation for ever.
-        if not await run_shielded(_SAVE_SECONDS, partial(_save_or_log, agent, run)):
-            _logger.error("the state of a reply that did not end could not be saved within %s seconds", _SAVE_SECONDS)
+        if not await run_shielded(_LAST_SAVE_SECONDS, partial(_save_or_log, agent, run)):
+            _logger.error(
+                "the state of a reply that did not end could not be saved within %s seconds", _LAST_SAVE_SECONDS
+            )
 
 
 def _error_text(failure: Exception) -> str:

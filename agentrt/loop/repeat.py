@@ -13,7 +13,7 @@ from agentrt.hooks import ReplyInput
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext, StructuredTask
 
-__all__ = ["check_number", "check_reply_id", "is_in_progress", "repeat_reply"]
+__all__ = ["check_reply_id", "check_sequence_number", "is_in_progress", "repeat_reply"]
 
 _REPLY_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_NUMBER = 2**53 - 1
@@ -28,7 +28,7 @@ def check_reply_id(reply_id: Any) -> None:
         )
 
 
-def check_number(after: Any) -> None:
+def check_sequence_number(after: Any) -> None:
     """Raise `InvalidInputError` for what cannot be the number of an event."""
     if type(after) is not int or not 0 <= after <= _MAX_NUMBER:
         raise InvalidInputError(f"after must be the number of an event, an int from 0 to 2**53 - 1, not {after!r:.200}")

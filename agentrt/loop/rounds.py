@@ -35,7 +35,7 @@ __all__ = ["Rounds"]
 
 _MAX_EMPTY_ROUNDS = 1
 _Items = AsyncGenerator[AgentEvent | Msg, None]
-_Part = Callable[[], Awaitable[Iterable[AgentEvent | Msg]]]
+_ClosingPart = Callable[[], Awaitable[Iterable[AgentEvent | Msg]]]
 
 
 class Rounds:
@@ -136,7 +136,7 @@ class Rounds:
             await interruption.raise_pending_cancellation()
         return ()
 
-    def closing(self) -> Sequence[_Part]:
+    def closing(self) -> Sequence[_ClosingPart]:
         """Return the parts of the end of a reply; each is to be called and sent before the next one is.
 
         What closes open calls is sent before the end is saved, the end after that: it tells what is on record.

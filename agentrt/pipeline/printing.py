@@ -24,7 +24,7 @@ __all__ = ["PrintedStream", "stream_printing_messages"]
 
 _logger = logging.getLogger("agentrt")
 _STOP_SECONDS = 10.0
-_REAP_SECONDS = 15.0
+_PRINTING_REAP_SECONDS = 15.0
 
 
 class _WritableQueue(Protocol):
@@ -185,7 +185,7 @@ class _Printing:
         for agent in self._agents:
             other = agent.msg_queue
             if isinstance(other, _Inlet) and other.dropped and other.serves(agent):
-                with anyio.move_on_after(_REAP_SECONDS):
+                with anyio.move_on_after(_PRINTING_REAP_SECONDS):
                     await other.gone.wait()
         for agent in self._agents:
             if isinstance(agent.msg_queue, _Inlet) and agent.msg_queue.serves(agent):

@@ -12,10 +12,10 @@ from agentrt.types import JSONSchema
 
 __all__ = ["form_prompts"]
 
-_MAX_SHOWN = 200  # characters of a type or default
-_MAX_DEPTH = 2  # of lists within lists that a prompt describes
+_MAX_PROMPT = 200  # characters of a type or default
+_MAX_PROMPT_DEPTH = 2  # of lists within lists that a prompt describes
 _NULL = {"type": "null"}
-_SIMPLE_TYPES = {"boolean": "yes or no"}
+_PROMPT_TYPES = {"boolean": "yes or no"}
 
 
 def form_prompts(model: type[BaseModel], secret: Set[str]) -> dict[str, str]:
@@ -31,7 +31,7 @@ def form_prompts(model: type[BaseModel], secret: Set[str]) -> dict[str, str]:
         schema = schemas.get(name, {})
         description = f" - {' '.join(field.description.split())}" if field.description else ""
         default = _describe_default(field, schema, name in secret)
-        prompts[name] = f"{name} ({_shorten(types.name(schema))}{default}){description}: "
+        prompts[name] = f"{name} ({_shorten_prompt(types.name(schema))}{default}){description}: "
     return prompts
 
 
@@ -42,11 +42,11 @@ def _describe_default(field: FieldInfo, schema: JSONSchema, is_secret: bool) -> 
         return ", has a default"
     if field.default is None:
         return ", may be left out"
-    return f", default {_shorten(to_json(field.default, fallback=repr).decode(errors='replace'))}"
+    return f", default {_shorten_prompt(to_json(field.default, fallback=repr).decode(errors='replace'))}"
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+def _shorten_prompt(text: str) -> str:
+    return text if len(text) <= _MAX_PROMPT else text[:_MAX_PROMPT] + "..."
 
 
 class _QuietSchema(GenerateJsonSchema):
@@ -78,7 +78,7 @@ class _TypeNames:
         prefix = "" if depth else "JSON "
         match schema.get("type"):
             case "array":
-                has_items = "items" in schema and depth < _MAX_DEPTH
+                has_items = "items" in schema and depth < _MAX_PROMPT_DEPTH
                 return f"{prefix}list of {self.name(schema['items'], depth + 1)}" if has_items else f"{prefix}list"
             case "object":
                 names = ", ".join(map(_json_text, schema.get("properties") or ()))
@@ -86,7 +86,7 @@ class _TypeNames:
             case "string":
                 return str(schema.get("format", "text"))
             case str() as kind:
-                return _SIMPLE_TYPES.get(kind, kind)
+                return _PROMPT_TYPES.get(kind, kind)
         return "value"
 
 

@@ -19,7 +19,7 @@ from agentrt.errors import InvalidInputError
 __all__ = ["CrossThreadLock", "LineReader"]
 
 _Read = Callable[[], str]
-_Result = str | BaseException  # a line, or what reading it raised
+_LineResult = str | BaseException  # a line, or what reading it raised
 
 
 class CrossThreadLock:
@@ -81,7 +81,7 @@ class LineReader:
         self._is_reading = False
         self._request: CrossThreadEvent | None = None
         self._is_hidden = False  # the last question was for a secret
-        self._unclaimed: _Result | None = None
+        self._unclaimed: _LineResult | None = None
 
     async def next_line(self, hidden: bool = False) -> str:
         """Return the next line with its newline, "" at the end of the input; to be called with the lock held."""
@@ -105,7 +105,7 @@ class LineReader:
 
     def _run(self, read: _Read) -> None:
         try:
-            result: _Result = read()
+            result: _LineResult = read()
         except BaseException as error:  # noqa: BLE001  # raised where the line is asked for
             result = error
         with self._thread_lock:
@@ -121,7 +121,7 @@ class LineReader:
             elif request.result is not None:  # a line came at the same moment
                 self._keep(request.result)
 
-    def _keep(self, result: _Result) -> None:
+    def _keep(self, result: _LineResult) -> None:
         # What was typed for a secret must not become the answer to a question that is not for one.
         if not (self._is_hidden and isinstance(result, str) and result):
             self._unclaimed = result

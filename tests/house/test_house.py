@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.house import words
-from tests.house.metrics import MEASURES, ROOT, Figure, Source, main, shipped_sources, sources_in
+from tests.house.metrics import MEASURES, Figure, Source, main, shipped_sources, sources_in
 
 AIMS = {
     "lines of nine in ten functions": 20,
@@ -27,50 +27,12 @@ AIMS = {
 """The most that each figure may be; of comments, the least."""
 
 LIMITS: dict[str, float] = {
-    "highest complexity": 25,
-    "functions with one caller, %": 27,
-    "names defined in more than one module": 27,
-    "comments per 1,000 lines": 53,
+    "highest complexity": 24,
+    "functions with one caller, %": 25,
+    "comments per 1,000 lines": 59,
     "pieces of module state": 6,
 }
 """What holds today where an aim is not reached; to be lowered until the table is empty."""
-
-CLEAN = (
-    "agentrt/agent",
-    "agentrt/chain",
-    "agentrt/concurrency",
-    "agentrt/console",
-    "agentrt/conversation",
-    "agentrt/decoding",
-    "agentrt/formatter",
-    "agentrt/memory",
-    "agentrt/output",
-    "agentrt/permission",
-    "agentrt/pipeline",
-    "agentrt/session",
-    "agentrt/state",
-    "agentrt/testing",
-    "benchmarks",
-    "dev.py",
-    "docs",
-    "examples",
-    "middleware",
-    "tests/chain",
-    "tests/console",
-    "tests/conversation",
-    "tests/formatter",
-    "tests/house",
-    "tests/memory",
-    "tests/middleware",
-    "tests/model",
-    "tests/permission",
-    "tests/session",
-    "tests/state",
-    "tests/testing",
-    "tests/tool",
-    "tests/typing",
-)
-"""Where `words.py` finds nothing; to grow until it is all."""
 
 
 @pytest.fixture(scope="module")
@@ -144,13 +106,10 @@ def test_rooms_do_not_import_each_other_in_circles(shipped: list[Source]) -> Non
     check_at_most("circles between rooms", shipped)
 
 
-def test_words_finds_nothing_in_what_is_clean() -> None:
-    folders = [ROOT / name for name in CLEAN]
+def test_no_name_and_no_sentence_has_a_refused_shape() -> None:
     paths = [*words.SHIPPED, *words.PROGRAMS, *words.DOCUMENTS, *words.TESTS]
-    clean = [path for path in paths if any(path == folder or folder in path.parents for folder in folders)]
-    assert clean
     # The list of refused words has to spell them out.
-    assert not words.problems(path for path in clean if path.name not in ("words.py", "test_house.py"))
+    assert not words.problems(path for path in paths if path.name not in ("words.py", "test_house.py"))
 
 
 def test_every_aim_is_measured_and_every_limit_is_of_an_aim() -> None:

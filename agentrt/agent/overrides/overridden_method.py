@@ -35,7 +35,7 @@ __all__ = [
 
 _Method = Callable[..., Any]  # of any signature: a class may write what it likes
 _MarkedMethod = TypeVar("_MarkedMethod", bound=_Method)
-_Values = dict[str, object]  # what flows through a chain around such a method
+_MethodArguments = dict[str, object]  # what flows through a chain around such a method
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -79,7 +79,7 @@ class OverriddenMethod:
         self.core = self._core  # one object, by which an entry is known to be the core
         self.entry = self._make_entry()  # it takes any agent of the class, and is bound when one is built
 
-    def values(self, agent: object, args: tuple[object, ...], kwargs: _Values) -> _Values:
+    def values(self, agent: object, args: tuple[object, ...], kwargs: _MethodArguments) -> _MethodArguments:
         """Return the values of all parameters; raises `TypeError` for arguments that do not fit."""
         try:
             bound = self.signature.bind(agent, *args, **kwargs)
@@ -94,10 +94,10 @@ class OverriddenMethod:
         """Return the name that the parameter goes by; one that the method does not have keeps its own."""
         return self._keys.get(parameter, parameter)
 
-    async def __call__(self, agent: object, values: _Values) -> object:
+    async def __call__(self, agent: object, values: _MethodArguments) -> object:
         """Call the plain method."""
         args: list[object] = []
-        kwargs: _Values = {}
+        kwargs: _MethodArguments = {}
         for parameter in self._parameters:
             value = values[self._keys[parameter.name]]
             if parameter.kind in _POSITIONAL:
@@ -105,7 +105,7 @@ class OverriddenMethod:
             elif parameter.kind is inspect.Parameter.VAR_POSITIONAL:
                 args += cast("tuple[object, ...]", value)
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                kwargs |= cast(_Values, value)
+                kwargs |= cast(_MethodArguments, value)
             else:
                 kwargs[parameter.name] = value
         result = self.function(agent, *args, **kwargs)
@@ -117,7 +117,7 @@ class OverriddenMethod:
         """Return the line of the hook table for the chain around this method, whose values may be of any type."""
         return replace(spec, types={}, converters={}, keys=self.keys)
 
-    async def run_chain(self, agent: ChainedAgent, values: _Values) -> object:
+    async def run_chain(self, agent: ChainedAgent, values: _MethodArguments) -> object:
         """Enter the chain around the method, and return its result."""
         return await getattr(agent.current_chains(), self.hook)(agent, **values)
 
@@ -154,7 +154,7 @@ class OverriddenStep(OverriddenMethod):
         """Return the line of the hook table for a step, which may result in anything."""
         return replace(super().adapt(spec), item_types=(object,), terminal=None)
 
-    async def run_chain(self, agent: ChainedAgent, values: _Values) -> object:
+    async def run_chain(self, agent: ChainedAgent, values: _MethodArguments) -> object:
         """Enter the chain around the step, and return its result."""
         return await last_item(getattr(agent.current_chains(), self.hook)(agent, **values))
 

@@ -18,7 +18,7 @@ from agentrt.errors import Malformed, Transient
 
 __all__ = ["EventReader", "ServerSentEvent", "count_in", "dict_in", "list_in", "parse_object", "text_in"]
 
-_Value = TypeVar("_Value")
+_FieldValue = TypeVar("_FieldValue")
 
 _END_OF_LINE = re.compile(rb"\r\n|\n|\r")
 _FIELDS = {b"data", b"event", b"id", b"retry"}
@@ -141,7 +141,7 @@ def count_in(fields: Mapping[str, object], name: str) -> int:
     return max(_require(value, int, name, "a whole number"), 0)
 
 
-def _require(value: object, kind: type[_Value], name: str, description: str) -> _Value:
+def _require(value: object, kind: type[_FieldValue], name: str, description: str) -> _FieldValue:
     if not isinstance(value, kind):
         raise Malformed(f"its {name!r} is {value!r}, not {description}")
     return value

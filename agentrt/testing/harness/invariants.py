@@ -23,7 +23,7 @@ _MAY_HAVE_RUN = set(ToolResultState) - {ToolResultState.DENIED}
 
 def problems_of_request(messages: Sequence[Msg]) -> Iterator[str]:
     """Yield what is wrong with the tool calls in what a model is sent."""
-    yield from _problems_of_calls(_blocks_of(messages), set())
+    yield from _problems_of_calls(_message_blocks(messages), set())
 
 
 def problems_of_state(state: AgentState) -> Iterator[str]:
@@ -35,7 +35,7 @@ def problems_of_state(state: AgentState) -> Iterator[str]:
         waiting = {call_id for call_id, decision in context.decisions.items() if decision.waits_for}
         if not context.parked:
             yield f"the reply {context.reply_id!r} is neither over nor does it wait for an answer"
-    yield from _problems_of_calls(_blocks_of(messages), waiting)
+    yield from _problems_of_calls(_message_blocks(messages), waiting)
     for message in messages:
         if sum(other.id == message.id for other in messages) > 1:
             yield f"the message {message.id!r} of {message.name!r} is kept twice"
@@ -65,7 +65,7 @@ def problems_of_killed_process(
     events: Iterable[AgentEvent], runs: Iterable[ToolRun], last: str, state: AgentState
 ) -> Iterator[str]:
     """Yield what of the last reply was emitted before it was saved, where a process died and left this state."""
-    blocks = list(_blocks_of(_messages_of(state)))
+    blocks = list(_message_blocks(_messages_of(state)))
     results = {block.id: block.state for block in blocks if isinstance(block, ToolResultBlock)}
     if state.summary:
         return  # which of the messages it stands for were saved cannot be seen any more
@@ -82,7 +82,7 @@ def problems_of_killed_process(
 
 def problems_of_runs(log: ToolLog, state: AgentState) -> Iterator[str]:
     """Yield where what the tools did is not what the state says they did."""
-    blocks = list(_blocks_of(_messages_of(state)))
+    blocks = list(_message_blocks(_messages_of(state)))
     results = {block.id: block.state for block in blocks if isinstance(block, ToolResultBlock)}
     calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
     # Calls with one name and one input cannot be told apart in the log, so they are judged together.
@@ -119,7 +119,7 @@ def _messages_of(state: AgentState) -> list[Msg]:
     return state.context if context is None else [*state.context, context.message]
 
 
-def _blocks_of(messages: Iterable[Msg]) -> Iterator[ContentBlock]:
+def _message_blocks(messages: Iterable[Msg]) -> Iterator[ContentBlock]:
     for message in messages:
         if not isinstance(message.content, str):
             yield from message.content
