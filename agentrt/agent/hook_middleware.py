@@ -259,6 +259,8 @@ _LAYERS: Sequence[type[HookMiddleware]] = (
 
 def layers_for(hooks: HookTable) -> list[MiddlewareBase]:
     """Return the layers that run these hooks."""
+    if not hooks:  # as with nearly every agent that is made
+        return []
     return [
         layer(hooks.get(f"pre_{layer.core}"), hooks.get(f"post_{layer.core}"))
         for layer in _LAYERS

@@ -21,7 +21,7 @@ _NEVER_LATE = {"on_reply", "on_reasoning", "on_observe", "on_print"}
 
 def emitting_hooks(chains: Chains) -> frozenset[str]:
     """Return the hooks that have a layer of a class which says that it emits events."""
-    return frozenset(hook for hook, layers in chains.layers.items() if any(layer.middleware.emits for layer in layers))
+    return frozenset(hook for hook, layers in chains.layers.items() for layer in layers if layer.middleware.emits)
 
 
 def warn_of_late_event(emitter: FrameType) -> bool:
