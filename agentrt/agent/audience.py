@@ -78,6 +78,10 @@ class AudienceMethods:
         """The queue that what is printed is put into, `None` for none; see `set_msg_queue_enabled`."""
         return self.conversation.audience.queue
 
+    @msg_queue.setter
+    def msg_queue(self, queue: Any) -> None:
+        self.conversation.audience.queue = queue
+
     def reset_subscribers(self, msghub_name: str, subscribers: Sequence[Observer]) -> None:
         """Let these agents, but not this one, observe what `await agent(...)` answers, and no others of that hub."""
         for agent in subscribers:

@@ -114,6 +114,14 @@ async def test_the_queue_gets_the_message_as_it_grows():
     assert lasts == [False] * (len(lasts) - 1) + [True]
 
 
+async def test_queue_that_is_set_as_an_attribute_takes_the_place():
+    agent = agent_of(["one two three"])
+    agent.set_msg_queue_enabled(True)
+    agent.msg_queue = queue = MessageQueue()
+    await agent.reply("go")
+    assert not queue.empty()
+
+
 async def test_the_queue_holds_the_growing_message_itself():
     agent = agent_of(["one two three"])
     agent.set_msg_queue_enabled(True)
