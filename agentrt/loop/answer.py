@@ -20,7 +20,7 @@ from agentrt.decoding.recorder import Recorder
 from agentrt.errors import ChainContractError
 from agentrt.event import AgentEvent, BlocksWithdrawnEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import begin
+from agentrt.loop.outcome import begin_context
 from agentrt.message import AssistantMsg, Msg, copy_block
 from agentrt.state import AgentState, ReplyContext
 
@@ -79,7 +79,7 @@ def announce_answer(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: M
     if _is_unchanged(progress, final):
         return []
     if state.reply_context is None and end is None:
-        context = begin(agent, run)
+        context = begin_context(agent, run)
         state.context += [message.copy() for message in as_messages(inputs)]
         state.reply_context = context
     message = progress.message

@@ -28,7 +28,7 @@ from agentrt.loop.answer import (
     message_to_return,
     withdraw_unkept,
 )
-from agentrt.loop.outcome import UNSAVED, end, end_event, record, start
+from agentrt.loop.outcome import UNSAVED, end_event, end_reply, record_end, start_event
 from agentrt.message import Msg
 from agentrt.state.state import drop_unsavable
 
@@ -92,7 +92,7 @@ class Delivery:
         elif item.__class__ in _OPENINGS or progress.origin is Origin.PARKED:
             events = self.take_item(item)
         else:
-            events = chain((start(self._agent, self._run),), self.take_item(item))
+            events = chain((start_event(self._agent, self._run),), self.take_item(item))
             # Both may come on top of what was saved; most often the numbers of what layers held back are free.
             is_beyond = progress.sequence + 1 >= self._agent.state.sequence
             must_reserve = must_reserve or (progress.is_saved and is_beyond)
@@ -149,7 +149,7 @@ class Delivery:
         if not self._progress.has_begun and self._progress.origin is not Origin.PARKED:
             with suppress(Exception):  # the caller gets the earlier failure
                 await self.reserve_numbers()
-            events.append(start(self._agent, self._run))
+            events.append(start_event(self._agent, self._run))
         return chain(events, self._progress.fill_missing_starts(drain_and_close(self._agent, self._run)))
 
     async def _announce_changes(self) -> list[AgentEvent]:
@@ -182,10 +182,10 @@ class Delivery:
             event = self._held_end or end_event(agent, run, "completed")
             if self._final is not None and self._final.structured_output is not None:
                 event.structured_output = deepcopy(self._final.structured_output)
-            return (await end(agent, run, event),)
+            return (await end_reply(agent, run, event),)
         event = end_event(agent, run, "error", _error_text(self.failure))
         try:
-            await end(agent, run, event)
+            await end_reply(agent, run, event)
         except Exception as error:  # noqa: BLE001  # the caller gets the failure itself
             # The name alone: the failure that came before this one may quote a provider.
             _logger.error("the state of a failed reply could not be saved: %s", type(error).__name__)
@@ -252,7 +252,7 @@ class Delivery:
         if progress.end_event is None and not self._is_still_waiting():
             for _ in close_open_calls(agent, run):  # nobody is listening, so no event is sent
                 pass
-            record(agent, run, end_event(agent, run, "interrupted"))
+            record_end(agent, run, end_event(agent, run, "interrupted"))
         agent.state.sequence = progress.highest_seq
         # Under a shield: the caller may be cancelling us, and what is not saved now is lost. Bounded, so that a store
         # that hangs does not keep the cancellation for ever.

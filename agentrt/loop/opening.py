@@ -12,7 +12,7 @@ from agentrt.conversation.run import Run
 from agentrt.errors import ChainError, InvalidInputError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import begin, start
+from agentrt.loop.outcome import begin_context, start_event
 from agentrt.loop.resume import apply_answer, reply_to_resume
 from agentrt.loop.structured_output import require_structured_output
 from agentrt.message import APPLY, Msg
@@ -38,7 +38,7 @@ async def open_reply(
         )
     if context is None:
         context = _begin_reply(agent, run, inputs, structured_schema, has_layers)
-        opening: list[AgentEvent] = [start(agent, run)] if progress.start_event is None else []
+        opening: list[AgentEvent] = [start_event(agent, run)] if progress.start_event is None else []
         if agent.state_store is not None:
             await _save_input(agent, run, len(as_messages(inputs)))
         return context, opening
@@ -66,7 +66,7 @@ def _begin_reply(
             f"send a message, or have it observe one first"
         )
     # Nothing has changed so far, so that an input that is refused can be given again.
-    context = begin(agent, run)
+    context = begin_context(agent, run)
     if structured_schema is not None:
         require_structured_output(agent, context, structured_schema)
     state.context += [message.copy() for message in messages]
@@ -89,7 +89,7 @@ async def _resume_reply(agent: ReplyingAgent, run: Run, context: ReplyContext, i
     progress, permissions = run.progress, agent.state.permission_context
     before = deepcopy((context, permissions.rules)) if agent.state_store is not None else None
     is_first = progress.was_left and progress.start_event is None
-    opening: list[AgentEvent] = [start(agent, run)] if is_first else []
+    opening: list[AgentEvent] = [start_event(agent, run)] if is_first else []
     opening += [progress.record_event(event) for event in close_calls_in_doubt(run, context)]
     if isinstance(inputs, ANSWERS):
         opening += [progress.record_event(event) for event in apply_answer(agent, context, inputs)]

@@ -32,14 +32,14 @@ from agentrt.types import FinishedReason
 __all__ = [
     "UNSAVED",
     "abandon_unfinished_reply",
-    "begin",
-    "end",
+    "begin_context",
     "end_event",
     "end_partial_message",
+    "end_reply",
     "message_when_interrupted",
-    "record",
+    "record_end",
     "skip_unsaved",
-    "start",
+    "start_event",
 ]
 
 # More events than any process sends between two saves, and still nine million times less than the largest number that
@@ -47,7 +47,7 @@ __all__ = [
 UNSAVED = 1_000_000_000
 
 
-def begin(agent: ReplyingAgent, run: Run) -> ReplyContext:
+def begin_context(agent: ReplyingAgent, run: Run) -> ReplyContext:
     """Begin the message of a reply, which is in progress once the state holds what is returned."""
     progress = run.progress
     message = Msg(agent.name, [], "assistant", id=run.id)
@@ -57,7 +57,7 @@ def begin(agent: ReplyingAgent, run: Run) -> ReplyContext:
     return ReplyContext(run.id, message, agent.react_config.max_iters)
 
 
-def start(agent: ReplyingAgent, run: Run) -> ReplyStartEvent | ReplyResumedEvent:
+def start_event(agent: ReplyingAgent, run: Run) -> ReplyStartEvent | ReplyResumedEvent:
     """Return the event that a reply begins with, or resumes with after its process died; it is recorded."""
     progress = run.progress
     if progress.start_event is None:
@@ -89,16 +89,16 @@ def end_event(agent: ReplyingAgent, run: Run, reason: FinishedReason, error: str
     return ReplyEndEvent(run.id, agent.state.session_id, reason, error, output)
 
 
-async def end(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> ReplyEndEvent:
+async def end_reply(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> ReplyEndEvent:
     """Put the end on record, save it, and return the event that tells of it."""
-    record(agent, run, event)
+    record_end(agent, run, event)
     if agent.state_store is not None:
         await agent.save()
     run.progress.mark_saved()
     return event
 
 
-def record(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> None:
+def record_end(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> None:
     """Put the end on record, and the reply's message into the history."""
     progress, state = run.progress, agent.state
     progress.end(event)
@@ -110,10 +110,10 @@ def record(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> None:
         return
     start = context.round_start - context.summarised
     state.last_reply = ReplyOutcome(run.id, event.finished_reason, event.error, context.decisions, start)
-    _keep(agent, context)
+    _move_to_history(agent, context)
 
 
-def _keep(agent: ReplyingAgent, context: ReplyContext) -> None:
+def _move_to_history(agent: ReplyingAgent, context: ReplyContext) -> None:
     """Put the message of a reply that is over into the history; an empty one would be refused from then on."""
     if context.summarised:
         context.message.content = context.blocks[context.summarised :]
@@ -134,7 +134,7 @@ def abandon_unfinished_reply(agent: ReplyingAgent) -> None:
         context.message.append_event(event)
     context.message.append_event(ReplyEndEvent(context.reply_id, agent.state.session_id, "interrupted"))
     agent.state.last_reply = ReplyOutcome(context.reply_id, "interrupted", None, context.decisions)
-    _keep(agent, context)
+    _move_to_history(agent, context)
 
 
 def end_partial_message(context: ReplyContext, last: AgentEvent | None, reason: str) -> Iterator[AgentEvent]:

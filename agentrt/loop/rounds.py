@@ -24,7 +24,7 @@ from agentrt.event import (
 from agentrt.hooks import ReplyInput
 from agentrt.loop.answer import announce_round, core_answer
 from agentrt.loop.compression import compress_then_reason, near_context_limit, update_from_usage
-from agentrt.loop.outcome import end_event, end_partial_message, message_when_interrupted, record
+from agentrt.loop.outcome import end_event, end_partial_message, message_when_interrupted, record_end
 from agentrt.loop.reasoning import forget_attempt
 from agentrt.loop.tool_calls.acting import calls_of_round, run_calls
 from agentrt.message import Msg, ToolCallBlock
@@ -280,7 +280,7 @@ class Rounds:
         if run.progress.recorder is not None:
             run.progress.core_answer = core_answer(context, final)
         event = end_event(agent, run, reason)
-        record(agent, run, event)
+        record_end(agent, run, event)
         if agent.state_store is not None:
             await agent.save()
         run.progress.mark_saved()

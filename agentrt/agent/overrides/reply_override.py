@@ -19,7 +19,7 @@ from agentrt.conversation.open_calls import drain_and_close
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import end, end_event, message_when_interrupted
+from agentrt.loop.outcome import end_event, end_reply, message_when_interrupted
 from agentrt.loop.reply import reply
 from agentrt.message import Msg
 
@@ -75,7 +75,7 @@ class OverriddenLoopReply(OverriddenMethod):
             if not run.ended:  # the loop may have ended by itself before
                 for event in drain_and_close(agent, run):
                     yield event
-                yield await end(agent, run, end_event(agent, run, run.interruption.reason))
+                yield await end_reply(agent, run, end_event(agent, run, run.interruption.reason))
             final = await message_when_interrupted(agent, inputs, run.interruption.message)
         if not isinstance(final, Msg):
             raise ChainContractError(f"{self.title} must return a Msg, not {final!r:.200}")
