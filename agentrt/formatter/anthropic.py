@@ -60,8 +60,14 @@ def format_anthropic(messages: Sequence[Msg]) -> JSONObject:
     for role, block in items:
         turns.add(role, block)
     payload: JSONObject = {"messages": turns.end()}
-    system = [text for msg in messages if msg.role == "system" and (text := _system_text(msg))]
-    return {"system": "\n\n".join(system), **payload} if system else payload
+    system: list[str] = []
+    for msg in messages:
+        if msg.role == "system":
+            blocks = [block for block in msg.get_content_blocks() if isinstance(block, (TextBlock, HintBlock))]
+            texts = [block.text if isinstance(block, TextBlock) else block.hint for block in blocks]
+            system.append("\n".join(text for text in texts if text.strip()))
+    text = "\n\n".join(filter(None, system))
+    return {"system": text, **payload} if text else payload
 
 
 def pack_thinking(parts: Sequence[JSONObject]) -> str | None:
@@ -242,14 +248,6 @@ class _Turns:
             content += self._thinking
         self._thinking = []
         content.append(part)
-
-
-def _system_text(msg: Msg) -> str:
-    texts = []
-    for block in msg.get_content_blocks():
-        if isinstance(block, (TextBlock, HintBlock)):
-            texts.append(block.text if isinstance(block, TextBlock) else block.hint)
-    return "\n".join(text for text in texts if text.strip())
 
 
 def _result_parts(result: ToolResultBlock) -> Iterator[JSONObject]:

@@ -61,8 +61,12 @@ def transcribe(messages: Sequence[Msg]) -> list[Msg]:
     """
     transcribed: list[Msg] = []
     preface = _PREFACE
-    for is_plain, run in groupby(messages, _is_plain_message):
-        if not is_plain:
+
+    def stays(msg: Msg) -> bool:
+        return msg.role == "system" or any(isinstance(block, _OWN_WORK) for block in msg.get_content_blocks())
+
+    for is_kept, run in groupby(messages, stays):
+        if is_kept:
             transcribed += run
         elif blocks := [block for msg in run for block in _attributed_blocks(msg)]:
             content: list[ContentBlock] = []
@@ -75,11 +79,6 @@ def transcribe(messages: Sequence[Msg]) -> list[Msg]:
             transcribed.append(Msg("user", content, "user"))
             preface = ""
     return transcribed
-
-
-def _is_plain_message(msg: Msg) -> bool:
-    works = any(isinstance(block, _OWN_WORK) for block in msg.get_content_blocks())
-    return msg.role != "system" and not works
 
 
 def _attributed_blocks(msg: Msg) -> Iterator[ContentBlock]:

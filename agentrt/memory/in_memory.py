@@ -27,7 +27,7 @@ class InMemoryMemory(MemoryBase):
         self.revision: int = 0
         # The list, its length and its ids when `add` left it: still right as long as the first two are the same.
         self._index: _Index = (self.content, 0, set())
-        self.register_state("content", _content_to_json, _content_from_json)
+        self.register_state("content", self._content_to_json, self._content_from_json)
 
     def load_state_dict(self, state_dict: JSONObject, strict: bool = True) -> None:
         """Load a state that `state_dict` returned; one from before there were marks or summaries is accepted, too."""
@@ -41,8 +41,12 @@ class InMemoryMemory(MemoryBase):
     ) -> None:
         """Add messages, each with these marks; unless `allow_duplicates`, those whose id is known are left out."""
         new_marks = _list_of_str("marks", marks)
+        messages = [] if memories is None else [memories] if isinstance(memories, Msg) else _list_of_items(memories)
+        for msg in messages:
+            if not isinstance(msg, Msg):
+                raise TypeError(f"a memory takes a Msg, a list of them or None, not {type_with_article(msg)}")
         content, known = self.content, self._ids()
-        for msg in _list_of_messages(memories):
+        for msg in messages:
             if allow_duplicates or msg.id not in known:
                 content.append((msg.copy(), list(new_marks)))
                 known.add(msg.id)
@@ -102,6 +106,16 @@ class InMemoryMemory(MemoryBase):
                 marks.append(new_mark)
         return len(selected)
 
+    @staticmethod
+    def _content_to_json(content: Iterable[_MarkedMessage]) -> list[list[object]]:
+        return [[_message_to_json(number, msg), marks] for number, (msg, marks) in enumerate(content)]
+
+    @staticmethod
+    def _content_from_json(content: object) -> list[_MarkedMessage]:
+        if not isinstance(content, list):
+            raise SessionCorrupt(f"a memory's content must be a list of messages, not {type_with_article(content)}")
+        return [_message_from_json(number, saved) for number, saved in enumerate(content)]
+
     def _ids(self) -> set[str]:
         """Return the ids of the messages, without a look at each of them if nothing but `add` has changed them."""
         content, length, ids = self._index
@@ -115,10 +129,6 @@ class InMemoryMemory(MemoryBase):
         # Another list, so that the index of ids is no longer used.
         self.content = [(msg, marks) for msg, marks in self.content if not is_selected(msg, marks)]
         return before - len(self.content)
-
-
-def _content_to_json(content: Iterable[_MarkedMessage]) -> list[list[object]]:
-    return [[_message_to_json(number, msg), marks] for number, (msg, marks) in enumerate(content)]
 
 
 def _message_to_json(number: int, msg: Msg) -> object:
@@ -135,12 +145,6 @@ def _message_to_json(number: int, msg: Msg) -> object:
     )
 
 
-def _content_from_json(content: object) -> list[_MarkedMessage]:
-    if not isinstance(content, list):
-        raise SessionCorrupt(f"a memory's content must be a list of messages, not {type_with_article(content)}")
-    return [_message_from_json(number, saved) for number, saved in enumerate(content)]
-
-
 def _message_from_json(number: int, saved: object) -> _MarkedMessage:
     fields, marks = saved, []  # how messages were saved before there were marks
     if not isinstance(saved, dict):
@@ -153,14 +157,6 @@ def _message_from_json(number: int, saved: object) -> _MarkedMessage:
         place = ".".join(map(str, exc.errors(include_input=False)[0]["loc"]))
     # Raised here, since pydantic's error, which quotes what it refused, would become the context of this one.
     raise SessionCorrupt(f"message {number} of a memory cannot be read: something is wrong with its {place!r:.100}")
-
-
-def _list_of_messages(memories: Msg | list[Msg] | None) -> list[Msg]:
-    messages = [] if memories is None else [memories] if isinstance(memories, Msg) else _list_of_items(memories)
-    for message in messages:
-        if not isinstance(message, Msg):
-            raise TypeError(f"a memory takes a Msg, a list of them or None, not {type_with_article(message)}")
-    return messages
 
 
 def _list_of_str(name: str, value: str | Iterable[str] | None) -> list[str]:

@@ -222,6 +222,23 @@ class _CallUnderRules:
             return None
         return PermissionDecision(_ALLOW, f"{self.tool.name} is read-only", "read-only")
 
+    async def ask_tool(self, context: PermissionContext) -> PermissionDecision:
+        """Return what the tool itself says about the call."""
+        tool = self.tool
+        try:
+            decision = tool.check_permissions(self.input, context)
+            if inspect.isawaitable(decision):
+                decision = await decision
+        except Exception as error:  # noqa: BLE001  # whatever went wrong, the call must not run
+            failure = f"raised {_type_name(error)}"
+        else:
+            if isinstance(decision, PermissionDecision):
+                return decision if decision.decision_reason else replace(decision, decision_reason=f"tool {tool.name}")
+            failure = f"returned {_type_name(decision)} instead of a PermissionDecision"
+        message = f"check_permissions of {tool.name} {failure}"
+        _logger.error("%s: the call is denied", message)
+        return PermissionDecision(_DENY, message, f"tool {tool.name}")
+
     def suggestions(self) -> list[PermissionRule]:
         """Return rules that would allow what the call is about, or the tool itself if it does not say what that is."""
         effective = self._effective_input
@@ -243,7 +260,7 @@ async def _decide_by_tool(
     call: _CallUnderRules, context: PermissionContext, mode: PermissionMode
 ) -> PermissionDecision:
     """Decide by what the tool says, the allow rules and the mode: lines 4 to 8."""
-    decision = await _decision_of_tool(call, context)
+    decision = await call.ask_tool(context)
     if decision.behavior is _ALLOW or decision.behavior is _DENY:
         return decision
     asks, bypasses = decision.behavior is _ASK, mode is PermissionMode.BYPASS
@@ -261,23 +278,6 @@ async def _decide_by_tool(
 
 def _decision_of_mode(behavior: PermissionBehavior, mode: PermissionMode, why: str) -> PermissionDecision:
     return PermissionDecision(behavior, f"the mode {mode} {why}", f"mode {mode}")
-
-
-async def _decision_of_tool(call: _CallUnderRules, context: PermissionContext) -> PermissionDecision:
-    tool = call.tool
-    try:
-        decision = tool.check_permissions(call.input, context)
-        if inspect.isawaitable(decision):
-            decision = await decision
-    except Exception as error:  # noqa: BLE001  # whatever went wrong, the call must not run
-        failure = f"raised {_type_name(error)}"
-    else:
-        if isinstance(decision, PermissionDecision):
-            return decision if decision.decision_reason else replace(decision, decision_reason=f"tool {tool.name}")
-        failure = f"returned {_type_name(decision)} instead of a PermissionDecision"
-    message = f"check_permissions of {tool.name} {failure}"
-    _logger.error("%s: the call is denied", message)
-    return PermissionDecision(_DENY, message, f"tool {tool.name}")
 
 
 def _subject_of(tool: PermittedTool, read_input: EffectiveInput) -> str | None:

@@ -115,9 +115,9 @@ def _compile_glob(pattern: str) -> _Glob:
         else:
             pieces[-1].append(_ANY if character == "?" else character)
         place += 1
-    return _Glob([_make_piece(characters) for characters in pieces])
-
-
-def _make_piece(characters: list[str | None]) -> _Piece:
-    literal = [character for character in characters if character is not _ANY]
-    return _LiteralPiece("".join(literal)) if len(literal) == len(characters) else _PieceWithHoles(characters)
+    return _Glob(
+        [
+            _PieceWithHoles(characters) if _ANY in characters else _LiteralPiece("".join(filter(None, characters)))
+            for characters in pieces
+        ]
+    )

@@ -46,7 +46,15 @@ class JSONSession(FileKeeper, SessionBase):
         file = self._file(session_id, user_id)
         _check_modules(modules)
         states = save_states(modules)  # now, not in the thread: the modules may change meanwhile
-        await self._change(file, "save", partial(_write_states, file, states))
+
+        def write(deadline: float) -> None:
+            # With surrogates: what a model wrote must load as it was, even if it is not valid Unicode.
+            data = json.dumps(states, ensure_ascii=False).encode("utf-8", "surrogatepass")
+            with file.lock(deadline):
+                file.replace(data)
+                file.sync()
+
+        await self._change(file, "save", write)
 
     async def load_session_state(
         self, session_id: str, user_id: str = "", allow_not_exist: bool = True, **modules: StateModule
@@ -87,14 +95,6 @@ class JSONSession(FileKeeper, SessionBase):
         # Always a hash, by which the leftovers of processes that died are recognised.
         temporary = f"{hash_name(f'{name}.json')}.tmp"
         return AtomicFile(session_id, self._directory / f"{name}.json", self._directory / temporary)
-
-
-def _write_states(file: AtomicFile, states: JSONObject, deadline: float) -> None:
-    # With surrogates: what a model wrote must load as it was, even if it is not valid Unicode.
-    data = json.dumps(states, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    with file.lock(deadline):
-        file.replace(data)
-        file.sync()
 
 
 def _load_states(file: AtomicFile, deadline: float) -> JSONObject | None:

@@ -82,10 +82,25 @@ class FileKeeper:
 
     def _prepare_and_run(self, work: _FileWork[None], deadline: float) -> None:
         if not self._is_ready:
-            _make_directory(self._directory)
-            _remove_leftovers(self._directory)
+            self._make_directory()
+            self._remove_leftovers()
             self._is_ready = True
         work(deadline)
+
+    def _make_directory(self) -> None:
+        missing = [folder for folder in (self._directory, *self._directory.parents) if not folder.exists()]
+        for folder in reversed(missing):  # each name must be on the disk before what is inside of it
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _sync_directory(folder.parent)
+        if not self._directory.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    def _remove_leftovers(self) -> None:
+        """Remove what was left by processes that died in a save: temporary files whose lock is free."""
+        for path in self._directory.glob("*.tmp"):
+            if _TEMPORARY.fullmatch(path.name):
+                with suppress(OSError), _hold_lock(_lock_path(path), deadline=0):
+                    os.unlink(path)
 
     async def _run_in_order(
         self, file: "AtomicFile", action: str, work: _FileWork[_FileResult], *, shield: bool
@@ -206,7 +221,7 @@ class AtomicFile:
     def replace(self, data: bytes) -> None:
         """Put `data` in the file's place, under its lock; it is safe there once `sync` has returned, too."""
         try:
-            _write_new(self.temporary, data)
+            self._write_temporary(data)
             os.replace(self.temporary, self.path)  # atomic: a reader sees the old file or the new one
         except OSError:
             with suppress(OSError):
@@ -227,6 +242,20 @@ class AtomicFile:
     def error(self, action: str, reason: str) -> SessionIOError:
         """Return the error that says what could not be done to which file."""
         return SessionIOError(f"could not {action} session {self.session_id!r:.100} in {str(self.path)!r}: {reason}")
+
+    def _write_temporary(self, data: bytes) -> None:
+        # The session's lock is held, so a file of that name was left by a process that died.
+        with suppress(FileNotFoundError):
+            os.unlink(self.temporary)
+        # Exclusively and without following links, so that nobody can redirect the write by putting a link there.
+        descriptor = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600)
+        try:
+            rest = memoryview(data)
+            while rest:  # a write may take a part only
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)  # before the file gets its name: a crash must not leave the name of an empty file
+        finally:
+            os.close(descriptor)
 
 
 class _StateFile(AtomicFile):
@@ -259,9 +288,36 @@ class _StateFile(AtomicFile):
 
     def _read(self) -> tuple[int, bytes] | None:
         try:
-            return _decode_file(self.session_id, read_file(self.path), self.path)
+            return self._decode(read_file(self.path))
         except FileNotFoundError:
             return None
+
+    def _decode(self, data: bytes) -> tuple[int, bytes]:
+        first, _, rest = data.partition(b"\n")
+        second, _, text = rest.partition(b"\n")
+        head, session = _parse_line(first), _parse_line(second)
+        left_alone = f"the file {str(self.path)!r} is kept as it is"
+        if head.get("format") != _FORMAT or not isinstance(head.get("version"), int):
+            raise SessionCorrupt(
+                f"the saved state of session {self.session_id!r:.100} is not one of agentrt, or its beginning is "
+                f"damaged; {left_alone}: put a copy in its place, or delete the session to start it again"
+            )
+        if head["version"] != _VERSION:
+            raise SessionVersion(
+                f"the state was saved in format {head['version']}, but this version of agentrt reads {_VERSION}; "
+                f"{left_alone}, so load it with the version that saved it, or a newer one"
+            )
+        if head.get("sha256") != sha256(rest).hexdigest():
+            raise SessionCorrupt(
+                f"the saved state of session {self.session_id!r:.100} is damaged: its checksum is wrong; {left_alone}: "
+                f"put a copy in its place, or delete the session to start it again"
+            )
+        revision = session.get("revision")
+        if session.get("session_id") != self.session_id or not isinstance(revision, int):
+            raise SessionCorrupt(
+                f"the saved state belongs to another session than {self.session_id!r:.100}; {left_alone}"
+            )
+        return revision, text
 
 
 def hash_name(text: str) -> str:
@@ -274,32 +330,6 @@ def _encode_file(session_id: str, revision: int, text: bytes) -> bytes:
     rest = b"".join([session_line.encode(), b"\n", text, b"\n"])
     head = dumps({"format": _FORMAT, "version": _VERSION, "sha256": sha256(rest).hexdigest()})
     return b"".join([head.encode(), b"\n", rest])
-
-
-def _decode_file(session_id: str, data: bytes, path: Path) -> tuple[int, bytes]:
-    first, _, rest = data.partition(b"\n")
-    second, _, text = rest.partition(b"\n")
-    head, session = _parse_line(first), _parse_line(second)
-    left_alone = f"the file {str(path)!r} is kept as it is"
-    if head.get("format") != _FORMAT or not isinstance(head.get("version"), int):
-        raise SessionCorrupt(
-            f"the saved state of session {session_id!r:.100} is not one of agentrt, or its beginning is damaged; "
-            f"{left_alone}: put a copy in its place, or delete the session to start it again"
-        )
-    if head["version"] != _VERSION:
-        raise SessionVersion(
-            f"the state was saved in format {head['version']}, but this version of agentrt reads {_VERSION}; "
-            f"{left_alone}, so load it with the version that saved it, or a newer one"
-        )
-    if head.get("sha256") != sha256(rest).hexdigest():
-        raise SessionCorrupt(
-            f"the saved state of session {session_id!r:.100} is damaged: its checksum is wrong; {left_alone}: "
-            f"put a copy in its place, or delete the session to start it again"
-        )
-    revision = session.get("revision")
-    if session.get("session_id") != session_id or not isinstance(revision, int):
-        raise SessionCorrupt(f"the saved state belongs to another session than {session_id!r:.100}; {left_alone}")
-    return revision, text
 
 
 def _parse_line(line: bytes) -> JSONObject:
@@ -315,30 +345,6 @@ def read_file(path: Path) -> bytes:
         return file.read()
 
 
-def _write_new(path: Path, data: bytes) -> None:
-    # The session's lock is held, so a file of that name was left by a process that died.
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    # Exclusively and without following links, so that nobody can redirect the write by putting a link there.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600)
-    try:
-        rest = memoryview(data)
-        while rest:  # a write may take a part only
-            rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)  # before the file gets its name: a crash must not leave the name of an empty file
-    finally:
-        os.close(descriptor)
-
-
-def _make_directory(directory: Path) -> None:
-    missing = [folder for folder in (directory, *directory.parents) if not folder.exists()]
-    for folder in reversed(missing):  # each name must be on the disk before what is inside of it
-        folder.mkdir(mode=0o700, exist_ok=True)
-        _sync_directory(folder.parent)
-    if not directory.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-
-
 def _sync_directory(directory: Path) -> None:
     if sys.platform == "win32":  # where a directory cannot be synced
         return
@@ -347,14 +353,6 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _remove_leftovers(directory: Path) -> None:
-    """Remove what was left by processes that died in a save: temporary files whose lock is free."""
-    for path in directory.glob("*.tmp"):
-        if _TEMPORARY.fullmatch(path.name):
-            with suppress(OSError), _hold_lock(_lock_path(path), deadline=0):
-                os.unlink(path)
 
 
 def _lock_path(path: Path) -> Path:
@@ -368,22 +366,18 @@ def _hold_lock(path: Path, deadline: float) -> Iterator[None]:
     # The lock is the kernel's: it goes with its process, so a dead one leaves none behind.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, 0o600)
     try:
-        _acquire_lock(descriptor, deadline)
+        pause = 0.0005
+        while not _try_lock(descriptor):
+            if time.monotonic() >= deadline:
+                raise TimeoutError(errno.ETIMEDOUT, f"another process has held its lock for {_MAX_WAIT:g} seconds")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
         try:
             yield
         finally:
             _unlock(descriptor)  # and not by closing alone, since a forked process may hold a copy
     finally:
         os.close(descriptor)
-
-
-def _acquire_lock(descriptor: int, deadline: float) -> None:
-    pause = 0.0005
-    while not _try_lock(descriptor):
-        if time.monotonic() >= deadline:
-            raise TimeoutError(errno.ETIMEDOUT, f"another process has held its lock for {_MAX_WAIT:g} seconds")
-        time.sleep(pause)
-        pause = min(2 * pause, 0.01)
 
 
 if sys.platform == "win32":

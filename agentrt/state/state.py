@@ -133,11 +133,6 @@ class ReplyOutcome(Strict):
     answer_start: int = 0
 
 
-def _new_session_id() -> str:
-    # Like `shortuuid.uuid()`, with as many random bits, and without its long division.
-    return urandom(22).translate(_LETTERS).decode()
-
-
 @dataclass(slots=True)
 class AgentState(InProcess, Strict):
     """One conversation, whole: saved and loaded again, it continues in another process.
@@ -154,7 +149,8 @@ class AgentState(InProcess, Strict):
     """
 
     version: Literal[1] = 1
-    session_id: str = field(default_factory=_new_session_id)
+    # Like `shortuuid.uuid()`, with as many random bits, and without its long division.
+    session_id: str = field(default_factory=lambda: urandom(22).translate(_LETTERS).decode())
     context: list[Msg] = field(default_factory=list)
     summary: str = ""
     reply_context: ReplyContext | None = None

@@ -86,10 +86,14 @@ def _signature_by_schema(name: str, function: _ToolFunction, preset: JSONObject,
         typed = read_signature(function, preset, has_schema=True)
         convert, aliases = typed.parse, typed.aliases
     hidden = frozenset(preset) | ({context_name} if context_name else set())
+    visible: JSONSchema = schema
     try:
         if hidden:
             CompiledSchema(schema)  # the whole schema first, so that the pointers in an error are those of the user
-        visible = _hide_properties(schema, hidden)
+            properties = {name: part for name, part in schema.get("properties", {}).items() if name not in hidden}
+            visible = {**schema, "properties": properties}
+            if "required" in schema:
+                visible["required"] = [name for name in schema["required"] if name not in hidden]
         parse = parser_by_schema(visible, hidden, convert)
     except SchemaError as error:
         raise ToolConfigError(f"the schema of {name} cannot be used: {error}") from error
@@ -97,16 +101,6 @@ def _signature_by_schema(name: str, function: _ToolFunction, preset: JSONObject,
     parts = visible.get("properties", {}).items()
     defaults = {name: part["default"] for name, part in parts if isinstance(part, dict) and "default" in part}
     return Signature(visible, parse, context_name, defaults | defaults_of(function, hidden), aliases)
-
-
-def _hide_properties(schema: JSONSchema, hidden: frozenset[str]) -> JSONSchema:
-    if not hidden:
-        return schema
-    properties = {name: part for name, part in schema.get("properties", {}).items() if name not in hidden}
-    visible = {**schema, "properties": properties}
-    if "required" in schema:
-        visible["required"] = [name for name in schema["required"] if name not in hidden]
-    return visible
 
 
 def _choose_runner(function: _ToolFunction) -> tuple[_ToolFunction, bool, bool]:
@@ -121,10 +115,21 @@ def _choose_runner(function: _ToolFunction) -> tuple[_ToolFunction, bool, bool]:
     if inspect.isasyncgenfunction(plain):  # under a decorator that is a plain function
         return function, True, False
     if inspect.iscoroutinefunction(plain):
-        return partial(_run_in_task, function), False, False
+
+        async def run_in_task(**arguments: object) -> object:
+            value = function(**arguments)
+            return await value if inspect.isawaitable(value) else value
+
+        return run_in_task, False, False
     if inspect.isgeneratorfunction(plain):
         return lambda **arguments: step_in_thread(function(**arguments)), True, True
-    return partial(_run_in_thread, function), False, True
+
+    async def run_in_thread(**arguments: object) -> object:
+        # In a list, since trio refuses a coroutine as the result of a thread.
+        value = (await _call_in_thread(lambda: [function(**arguments)]))[0]
+        return await value if inspect.isawaitable(value) else value
+
+    return run_in_thread, False, True
 
 
 def _can_wait(function: _ToolFunction) -> bool:
@@ -136,17 +141,6 @@ def _can_wait(function: _ToolFunction) -> bool:
         return True
     # Every `await` compiles to a SEND, and opcodes are at even offsets. Where Python has no such opcode, assume a wait.
     return "SEND" not in opmap or opmap["SEND"] in code.co_code[::2]
-
-
-async def _run_in_task(function: _ToolFunction, /, **arguments: object) -> object:
-    value = function(**arguments)
-    return await value if inspect.isawaitable(value) else value
-
-
-async def _run_in_thread(function: _ToolFunction, /, **arguments: object) -> object:
-    # In a list, since trio refuses a coroutine as the result of a thread.
-    value = (await _call_in_thread(lambda: [function(**arguments)]))[0]
-    return await value if inspect.isawaitable(value) else value
 
 
 async def step_in_thread(items: Generator[object]) -> AsyncGenerator[object, None]:

@@ -199,7 +199,13 @@ def _read_hint(function: _Callable, parameter: inspect.Parameter) -> _Hint:
             f"write e.g. `{name}: str`",
         )
     try:
-        return _evaluate_hint(function, hint)
+        # `from __future__ import annotations`, or quotes inside a hint, leave text.
+        plain = inspect.unwrap(underlying(function))
+        # ToolContext is often imported under TYPE_CHECKING only.
+        names = {"ToolContext": ToolContext, **getattr(plain, "__globals__", {})}
+        # `get_type_hints` evaluates all hints of a function, and one that cannot be read would hide the others.
+        holder = types.SimpleNamespace(__annotations__={"hint": hint})
+        return get_type_hints(holder, names, {}, include_extras=True)["hint"]
     except NameError as error:
         _refuse(
             function,
@@ -208,16 +214,6 @@ def _read_hint(function: _Callable, parameter: inspect.Parameter) -> _Hint:
         )
     except (TypeError, SyntaxError, AttributeError) as error:
         _refuse(function, f"the type hint {hint!r} of its parameter {name!r} is not a type ({error}); write e.g. `str`")
-
-
-def _evaluate_hint(function: _Callable, hint: _Hint) -> _Hint:
-    """Resolve a hint that `from __future__ import annotations`, or quotes inside it, left as text."""
-    plain = inspect.unwrap(underlying(function))
-    # ToolContext is often imported under TYPE_CHECKING only.
-    names = {"ToolContext": ToolContext, **getattr(plain, "__globals__", {})}
-    # `get_type_hints` evaluates all hints of a function, and one that cannot be read would hide the others.
-    holder = types.SimpleNamespace(__annotations__={"hint": hint})
-    return get_type_hints(holder, names, {}, include_extras=True)["hint"]
 
 
 def _take_context(function: _Callable, hints: dict[str, _Hint]) -> str | None:

@@ -226,7 +226,11 @@ def blocks_of(tool: ToolBase, content: object) -> ToolOutput:
                 f"the result of {tool.name} holds {type_with_article(block)}: it must be a list of TextBlock and "
                 f"DataBlock"
             )
-        blocks.append(_printable_block(block))
+        text: Any = block.text if isinstance(block, TextBlock) else ""
+        if isinstance(text, str) and not text.isascii() and (printable := _printable(text)) is not text:
+            blocks.append(TextBlock(printable, block.id))
+        else:
+            blocks.append(block)
     try:
         return [mend_block(block) for block in blocks]
     except ValueError as error:
@@ -266,13 +270,6 @@ def check_metadata(tool: ToolBase, metadata: object, earlier_size: int = 0) -> i
             f"it is saved with the conversation, so keep large data elsewhere, and only its address here"
         )
     raise ToolError(f"the metadata of {tool.name}'s result has no JSON form: {problem}")
-
-
-def _printable_block(block: TextBlock | DataBlock) -> TextBlock | DataBlock:
-    text: Any = block.text if isinstance(block, TextBlock) else ""
-    if isinstance(text, str) and not text.isascii() and (printable := _printable(text)) is not text:
-        return TextBlock(printable, block.id)
-    return block
 
 
 def _printable(text: str) -> str:

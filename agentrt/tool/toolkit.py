@@ -209,7 +209,13 @@ class Toolkit(StateModule):
             )
             text = f"{prepared.name} was not run: {why}, and only an agent's reply can wait for that."
             prepared = failure(text, ToolResultState.DENIED)
-        return _stream_of_one(prepared) if isinstance(prepared, ToolResponse) else run_call(prepared, context)
+        if isinstance(prepared, PreparedCall):
+            return run_call(prepared, context)
+
+        async def stream_of_one(response: ToolResponse) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+            yield response
+
+        return stream_of_one(prepared)
 
     def _add_group(self, group: ToolGroup) -> None:
         check_name("group", group.name)
@@ -376,7 +382,3 @@ def _read_active_groups(state: object, strict: bool, expected: JSONObject) -> li
     if not isinstance(active, list) or not all(isinstance(name, str) for name in active):
         raise TypeError(f"{_ACTIVE_GROUPS!r} in the state of a toolkit must be a list of the names of groups")
     return active
-
-
-async def _stream_of_one(response: ToolResponse) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
-    yield response

@@ -138,10 +138,6 @@ def _is_time(text: str) -> bool:
     return bool(_TIME.fullmatch(text)) and _reads(time.fromisoformat, text.upper().replace(":60", ":59", 1))
 
 
-def _is_date_time(text: str) -> bool:
-    return text[10:11] in ("T", "t", " ") and _is_date(text[:10]) and _is_time(text[11:])
-
-
 def _reads(read: Callable[[str], object], text: str) -> bool:
     try:
         read(text)
@@ -153,7 +149,7 @@ def _reads(read: Callable[[str], object], text: str) -> bool:
 FORMATS: dict[str, Callable[[str], bool]] = {
     "date": _is_date,
     "time": _is_time,
-    "date-time": _is_date_time,
+    "date-time": lambda text: text[10:11] in ("T", "t", " ") and _is_date(text[:10]) and _is_time(text[11:]),
     "uuid": lambda text: bool(_UUID.fullmatch(text)),
     "email": lambda text: bool(_EMAIL.fullmatch(text)),
     "uri": lambda text: bool(_URI.fullmatch(text)),
