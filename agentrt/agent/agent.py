@@ -153,7 +153,7 @@ class Agent(ReActAgentBase):
     @property
     def run(self) -> Run:
         """The reply in progress, for middlewares and tools; raises `UsageError` between replies."""
-        run = self.conversation.run
+        run = self.live_conversation.run
         if run is None:
             raise UsageError(f"agent {self.name!r} has no reply in progress: use agent.run only in hooks and tools")
         return run
@@ -161,7 +161,7 @@ class Agent(ReActAgentBase):
     @property
     def reply_id(self) -> str | None:
         """The id of the reply in progress, of the one that waits, or else of the last one; `None` before the first."""
-        run = self.conversation.run
+        run = self.live_conversation.run
         if run is not None:
             return run.id
         context, last = self.state.reply_context, self.state.last_reply
@@ -204,7 +204,7 @@ class Agent(ReActAgentBase):
         validate_schema(structured_schema)
         items = run_reply(self, claim, inputs, structured_schema, yield_final_msg)
         # Printing is a generator more for each event, so it is there only where something is to be printed.
-        audience, chains = self.conversation.audience, self.current_chains()
+        audience, chains = self.live_conversation.audience, self.current_chains()
         if audience.shows or audience.queue is not None or chains.on_print is not self._cores["on_print"]:
             claim.printed = True
             items = print_reply(self, items)
@@ -230,7 +230,7 @@ class Agent(ReActAgentBase):
         The message of a reply that waits for an answer is for the one who answers: subscribers do not observe it.
         """
         answer = await self.reply(*args, **kwargs)  # no scope around it: the loop sees interrupts by itself
-        if self.conversation.audience.subscribers and self.state.reply_context is None:
+        if self.live_conversation.audience.subscribers and self.state.reply_context is None:
             await self._broadcast(answer)
         return answer
 
@@ -309,7 +309,7 @@ class Agent(ReActAgentBase):
         other = object.__new__(type(self))
         vars(other).update(vars(self))
         other.state = state
-        other.conversation = self.conversation.another()
+        other.live_conversation = self.live_conversation.another()
         other._install()
         return other
 
@@ -319,7 +319,7 @@ class Agent(ReActAgentBase):
         Raises `StateError`: `SessionConflict` when another process has saved this session meanwhile. This conversation
         is out of date then: continue with `agent.with_state(await store.load(session_id))`.
         """
-        run, store = self.conversation.run, self.state_store
+        run, store = self.live_conversation.run, self.state_store
         if store is None or (run is not None and run.progress.is_out_of_date):
             return
         if run is not None:
@@ -342,13 +342,13 @@ class Agent(ReActAgentBase):
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
         compiled = self._compiled  # asked twice in every reply, so what `_compile_if_stale` asks stands here as well
         is_stale = compiled.version != class_hooks.version or compiled.instance_hooks is not self._instance_hooks
-        if is_stale and self.conversation.run is None:
+        if is_stale and self.live_conversation.run is None:
             self._compile_chains()
         return self.chains
 
     def _compile_chains(self) -> None:
         super()._compile_chains()
-        self.conversation.emitting_hooks = emitting_hooks(self.chains)
+        self.live_conversation.emitting_hooks = emitting_hooks(self.chains)
 
     @classmethod
     def _refuse_steps(cls) -> None:

@@ -71,16 +71,16 @@ class AudienceMethods:
     """The methods of an agent that set its audience."""
 
     name: str
-    conversation: AgentConversation
+    live_conversation: AgentConversation
 
     @property
     def msg_queue(self) -> Any:
         """The queue that what is printed is put into, `None` for none; see `set_msg_queue_enabled`."""
-        return self.conversation.audience.queue
+        return self.live_conversation.audience.queue
 
     @msg_queue.setter
     def msg_queue(self, queue: Any) -> None:
-        self.conversation.audience.queue = queue
+        self.live_conversation.audience.queue = queue
 
     def reset_subscribers(self, msghub_name: str, subscribers: Sequence[Observer]) -> None:
         """Let these agents, but not this one, observe what `await agent(...)` answers, and no others of that hub."""
@@ -88,11 +88,11 @@ class AudienceMethods:
             if not isinstance(agent, AudienceMethods):
                 raise UsageError(f"the subscribers of {self.name!r} must be agents, not {agent!r:.200}")
         me: object = self  # which is an observer only together with the other bases of an agent
-        self.conversation.audience.subscribers[msghub_name] = [agent for agent in subscribers if agent is not me]
+        self.live_conversation.audience.subscribers[msghub_name] = [agent for agent in subscribers if agent is not me]
 
     def remove_subscribers(self, msghub_name: str) -> None:
         """Forget the subscribers of a hub; warns when there is no such hub."""
-        if self.conversation.audience.subscribers.pop(msghub_name, None) is None:
+        if self.live_conversation.audience.subscribers.pop(msghub_name, None) is None:
             _logger.warning("agent %r has no subscribers of a hub named %r", self.name, msghub_name)
 
     def set_msg_queue_enabled(self, enabled: bool, queue: Any = None) -> None:
@@ -106,21 +106,21 @@ class AudienceMethods:
             raise UsageError(f"set_msg_queue_enabled() needs a queue with an async `put`, not {queue!r:.200}")
         if enabled and queue is None:
             queue = MessageQueue() if self.msg_queue is None else self.msg_queue
-        self.conversation.audience.queue = queue if enabled else None
+        self.live_conversation.audience.queue = queue if enabled else None
 
     def set_console_output_enabled(self, enabled: bool) -> None:
         """Have messages shown on standard output, or not."""
-        self.conversation.audience.shows = enabled
+        self.live_conversation.audience.shows = enabled
 
     def disable_console_output(self) -> None:
         """Show nothing on standard output any more."""
-        self.conversation.audience.shows = False
+        self.live_conversation.audience.shows = False
 
     def set_audio_player(self, player: Callable[[], AudioPlayer] | None) -> None:
         """Play speech with a player for each message, made by calling `player`."""
         if player is not None and not callable(player):
             raise UsageError(f"set_audio_player() needs a class or function that makes a player, not {player!r:.200}")
-        audience = self.conversation.audience
+        audience = self.live_conversation.audience
         audience.printer.close()
         audience.printer = Printer(player=player)
 
@@ -128,7 +128,7 @@ class AudienceMethods:
         """The core of on_print: show a message, or as much of it as there is."""
         if not isinstance(msg, Msg):
             raise InvalidInputError(f"print() shows a Msg, not {msg!r:.200}")
-        conversation = self.conversation
+        conversation = self.live_conversation
         audience = conversation.audience
         if audience.queue is not None:
             # The message that the runtime prints is nobody else's, and not copied for each piece that it grows by.
@@ -140,7 +140,7 @@ class AudienceMethods:
 
     async def _broadcast(self, answer: Msg | None) -> None:
         """Let the subscribers observe an answer."""
-        subscribers = self.conversation.audience.subscribers
+        subscribers = self.live_conversation.audience.subscribers
         if answer and subscribers:
             await broadcast(answer, [agent for hub in subscribers.values() for agent in hub])
 

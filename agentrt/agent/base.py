@@ -83,7 +83,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     name: str
     state: AgentState
     chains: AgentChains
-    conversation: AgentConversation
+    live_conversation: AgentConversation
     _compiled: _Compiled
 
     def __init__(self, *, name: str | None = None, middlewares: Sequence[MiddlewareBase] = ()) -> None:
@@ -93,7 +93,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         self.id = shortuuid.uuid()
         self.name = name or type(self).__name__
         self.state = AgentState()  # holds what middlewares keep, also of agents that have no messages in it
-        self.conversation = AgentConversation(Audience(self._shows_by_itself and not console_is_disabled()))
+        self.live_conversation = AgentConversation(Audience(self._shows_by_itself and not console_is_disabled()))
         self._compile_first(tuple(middlewares), ())
 
     @hook_method("on_reply", OverriddenReply)
@@ -135,11 +135,11 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         # A scope rather than the cancellation of a task: the caller's own cancellation stays what it is.
         with anyio.CancelScope() as scope:
             stop = partial(call_soon_function(), scope.cancel)
-            self.conversation.stops.add(stop)
+            self.live_conversation.stops.add(stop)
             try:
                 answer = await self.reply(*args, **kwargs)
             finally:
-                self.conversation.stops.discard(stop)
+                self.live_conversation.stops.discard(stop)
         if scope.cancelled_caught:
             answer = await _answer_interrupt(self, args, kwargs)
         await self._broadcast(answer)
@@ -150,7 +150,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
         `await agent.reply(...)` is stopped by your own cancellation only.
         """
-        stops = list(self.conversation.stops)  # a copy, as replies may end in other threads meanwhile
+        stops = list(self.live_conversation.stops)  # a copy, as replies may end in other threads meanwhile
         for stop in stops:
             with suppress(RuntimeError):  # the event loop of that reply has ended meanwhile
                 stop()
@@ -172,7 +172,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     def reply_id(self) -> str | None:
         """The id of the reply in progress, else of the last one; `None` before the first."""
         run = current_run(self)
-        return self.conversation.last_reply_id if run is None else run.id
+        return self.live_conversation.last_reply_id if run is None else run.id
 
     def state_of(self, middleware: MiddlewareBase) -> dict[str, Any]:
         """Return the middleware's own data of this conversation; it is part of `state`, as JSON."""
@@ -235,8 +235,8 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
     def __getstate__(self) -> dict[str, object]:
         # A copy is in no hub, has no queue and no reply in progress, and compiles its own chains.
-        compiled, conversation = self._compiled, self.conversation
-        left_out = {"chains", "conversation", "_compiled", *(method.name for method in compiled.overrides)}
+        compiled, conversation = self._compiled, self.live_conversation
+        left_out = {"chains", "live_conversation", "_compiled", *(method.name for method in compiled.overrides)}
         attributes = {name: value for name, value in vars(self).items() if name not in left_out}
         shows, last_reply_id = conversation.audience.shows, conversation.last_reply_id
         # Everything else of these objects belongs to this process: locks, threads, functions.
@@ -245,7 +245,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         middlewares, tools, shows, last_reply_id = vars(self).pop("_made_of")
-        self.conversation = AgentConversation(Audience(shows), last_reply_id=last_reply_id)
+        self.live_conversation = AgentConversation(Audience(shows), last_reply_id=last_reply_id)
         self._compile_first(middlewares, tools)
 
 

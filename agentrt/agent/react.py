@@ -131,7 +131,7 @@ class ReActAgent(Agent):
             self.state.context = [msg for msg in self.state.context if msg.id not in removed]
             if not remembered:  # it was cleared, and the summary is of what was in it
                 self.state.summary = ""
-            self.conversation.context_usage.reset()
+            self.live_conversation.context_usage.reset()
         known = {msg.id for msg in self.state.context}
         # What comes before a message that both have is already there, or was summarised and is in the memory alone.
         new = list(takewhile(lambda msg: msg.id not in known, reversed(remembered)))

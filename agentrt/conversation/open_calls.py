@@ -94,7 +94,7 @@ def _result_of_stopped(
     if _waits(context, call):
         return _NOT_RUN
     if has_begun and _behavior(context, call) is PermissionBehavior.ALLOW:
-        tool = (agent.conversation.round_toolkit or agent.toolkit).get(call.name)
+        tool = (agent.live_conversation.round_toolkit or agent.toolkit).get(call.name)
         if tool is not None and call_plan_of(tool).in_thread:
             return _IN_THREAD
     return _INTERRUPTED

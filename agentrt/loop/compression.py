@@ -46,7 +46,7 @@ _FAR_FROM_LIMIT = 4  # where a request could be this many times as long, an esti
 
 def near_context_limit(agent: ReplyingAgent) -> bool:
     """Say whether the next request may be too long, as far as can be told without assembling its prompt."""
-    usage = agent.conversation.context_usage
+    usage = agent.live_conversation.context_usage
     if usage.must_shorten:
         return True
     usage.was_shortened = False  # in this round: an overflow may be answered by shortening once in each
@@ -59,7 +59,7 @@ def near_context_limit(agent: ReplyingAgent) -> bool:
     if agent.chains.on_system_prompt is system_prompt:
         return tokens > limit
     # Before the first request nothing is known of the prompt.
-    return not agent.conversation.prompt_message.last or tokens > limit * _SHARE_BEFORE_LAYERS
+    return not agent.live_conversation.prompt_message.last or tokens > limit * _SHARE_BEFORE_LAYERS
 
 
 def update_from_usage(agent: ReplyingAgent, event: ModelCallEndEvent) -> None:
@@ -68,13 +68,13 @@ def update_from_usage(agent: ReplyingAgent, event: ModelCallEndEvent) -> None:
         return
     tokens = event.input_tokens + (event.output_tokens or 0)
     if tokens * _FAR_FROM_LIMIT > agent.context_config.trigger_ratio * agent.model.context_size:
-        agent.conversation.context_usage.update(event, agent.state, agent.run.toolkit, _last_prompt(agent))
+        agent.live_conversation.context_usage.update(event, agent.state, agent.run.toolkit, _last_prompt(agent))
 
 
 def _last_prompt(agent: ReplyingAgent) -> str:
     if agent.chains.on_system_prompt is system_prompt:
         return agent.system_prompt
-    return agent.conversation.prompt_message.last or agent.system_prompt
+    return agent.live_conversation.prompt_message.last or agent.system_prompt
 
 
 async def compress_then_reason(
@@ -82,7 +82,7 @@ async def compress_then_reason(
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Shorten the conversation, if a closer look says so, and then ask the model."""
     run = agent.run
-    if agent.conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_COMPRESSION):
+    if agent.live_conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_COMPRESSION):
         await _compress_if_full(agent)
     else:
         async with BackgroundTask(run.claim, run.mailbox, partial(_compress_if_full, agent)) as task:
@@ -95,7 +95,7 @@ async def compress_then_reason(
 
 
 async def _compress_if_full(agent: ReplyingAgent) -> None:
-    usage, config, size = agent.conversation.context_usage, agent.context_config, agent.model.context_size
+    usage, config, size = agent.live_conversation.context_usage, agent.context_config, agent.model.context_size
     prompt = agent.system_prompt
     if agent.chains.on_system_prompt is not system_prompt:
         prompt = await agent.chains.on_system_prompt(agent, current_prompt=prompt)
@@ -129,7 +129,7 @@ async def compress_now(agent: ReplyingAgent, instructions: str | None) -> None:
             claim.reply_id = unfinished.reply_id
             run = Run(claim, agent.state.sequence, toolkit_for_reply(agent, unfinished))
             run.progress.restore(unfinished)
-        agent.conversation.begin(run)
+        agent.live_conversation.begin(run)
         # A stream of one step, since what is interrupted is a step of a stream.
         steps = run.interruption.guard_steps(enter())
         try:
@@ -144,7 +144,7 @@ async def compress_now(agent: ReplyingAgent, instructions: str | None) -> None:
             run.interruption.end()  # before the stream is closed, which nobody may interrupt
             await steps.aclose()
     finally:
-        agent.conversation.end()
+        agent.live_conversation.end()
         claim.give_back()
 
 
@@ -162,7 +162,7 @@ async def compress(agent: ReplyingAgent, context_config: ContextConfig, instruct
     state.context = [message for message in state.context if id(message) not in older_ids]
     if state.reply_context is not None:
         state.reply_context.summarised = summarised
-    agent.conversation.context_usage.reset()
+    agent.live_conversation.context_usage.reset()
     if agent.state_store is not None:
         await agent.save()
 

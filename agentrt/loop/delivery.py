@@ -237,7 +237,7 @@ class Delivery:
                 if not progress.has_saved_end or progress.highest_seq != agent.state.sequence:
                     await self._put_on_record()
             finally:  # in this order, so that the next reply finds none in progress
-                agent.conversation.end()
+                agent.live_conversation.end()
                 run.claim.give_back()
 
     async def _put_on_record(self) -> None:

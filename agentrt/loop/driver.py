@@ -152,6 +152,6 @@ def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None
     run = Run(claim, max(state.sequence, claim.after) if claim.after else state.sequence, toolkit)
     if unfinished is not None:
         run.progress.restore(unfinished)
-        run.toolkit = agent.conversation.round_toolkit or toolkit
-    agent.conversation.begin(run)
+        run.toolkit = agent.live_conversation.round_toolkit or toolkit
+    agent.live_conversation.begin(run)
     return run

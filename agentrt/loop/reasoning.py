@@ -56,7 +56,7 @@ async def call_model(
     current_model: ChatModelBase,
 ) -> ModelResult:
     """The core of on_model_call: one call of the model."""
-    if tools.__class__ is OfferedTools and (tool_choice or tools.added or agent.conversation.round_toolkit):
+    if tools.__class__ is OfferedTools and (tool_choice or tools.added or agent.live_conversation.round_toolkit):
         tools = _settle_tools(agent, tools, tool_choice)
     answer = current_model(messages, tools, tool_choice)
     if not hasattr(answer, "__await__"):
@@ -74,7 +74,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
 
     Without layers, which alone would see that message, there is none.
     """
-    run, conversation, context = agent.run, agent.conversation, agent.state.reply_context
+    run, conversation, context = agent.run, agent.live_conversation, agent.state.reply_context
     progress, model = run.progress, agent.model.model
     run.toolkit, conversation.round_toolkit = progress.lasting_toolkit, None
     for retry in forget_attempt(run):
@@ -211,7 +211,7 @@ def _messages(agent: ReplyingAgent, prompt: str) -> list[Msg]:
     reply = state.reply_context
     assert reply is not None
     # Providers cache by the beginning of a request: from one compression to the next, it only grows at its end.
-    messages = [agent.conversation.prompt_message.message(prompt)] if prompt else []
+    messages = [agent.live_conversation.prompt_message.message(prompt)] if prompt else []
     if state.summary:
         # From the user's side and never in the system prompt: it repeats what tools and strangers said.
         messages.append(UserMsg("runtime", [HintBlock(f"{_ABOUT_SUMMARY}\n\n{state.summary}", "summary")]))
@@ -236,7 +236,7 @@ def _narrow(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[J
 
 def _settle_tools(agent: ReplyingAgent, tools: OfferedTools, tool_choice: ToolChoice | None) -> list[JSONSchema]:
     """Return the tools that the model is shown, and make those that layers have added callable in this round."""
-    run, conversation, offered = agent.run, agent.conversation, _narrow(tools, tool_choice)
+    run, conversation, offered = agent.run, agent.live_conversation, _narrow(tools, tool_choice)
     if not run.is_internal and (tools.added or conversation.round_toolkit is not None):
         names = {schema["function"]["name"] for schema in offered}
         added = [tool for name, tool in (tools.added or {}).items() if name in names]
@@ -247,4 +247,4 @@ def _settle_tools(agent: ReplyingAgent, tools: OfferedTools, tool_choice: ToolCh
 
 def known_tools(agent: ReplyingAgent) -> Toolkit:
     """Return the agent's tools and those that layers added to the last round, also while its reply waits."""
-    return agent.conversation.round_toolkit or agent.toolkit
+    return agent.live_conversation.round_toolkit or agent.toolkit

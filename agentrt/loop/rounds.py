@@ -120,7 +120,7 @@ class Rounds:
         interruption, step = self._run.interruption, self._step
         await self._close_step()
         is_too_long = isinstance(error, ContextOverflow) and isinstance(step, Reason)
-        if is_too_long and self._agent.conversation.context_usage.record_overflow():
+        if is_too_long and self._agent.live_conversation.context_usage.record_overflow():
             return ()  # the same step once more, with less to send
         if isinstance(error, Exception):
             interruption.end()
@@ -171,7 +171,7 @@ class Rounds:
         """
         agent, context, progress = self._agent, self._context, self._run.progress
         self._run.interruption.task = self._stream = self._guarded = None
-        if agent.conversation.context_usage.must_shorten:  # the same step once more, with less to send
+        if agent.live_conversation.context_usage.must_shorten:  # the same step once more, with less to send
             return self._withdraw_attempt()
         event = progress.last_event
         if isinstance(event, ModelCallEndEvent):
@@ -234,9 +234,9 @@ class Rounds:
             return run_calls(agent, context, step)
         context.round_start = len(context.blocks)
         context.paused = False
-        if not agent.conversation.context_usage.has_headroom(agent.state, context, agent.model) and near_context_limit(
-            agent
-        ):
+        if not agent.live_conversation.context_usage.has_headroom(
+            agent.state, context, agent.model
+        ) and near_context_limit(agent):
             return compress_then_reason(agent, step.tool_choice)
         stream: _Items = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)
         return stream

@@ -64,7 +64,7 @@ class PrintingAgent(Protocol):
     @property
     def msg_queue(self) -> Any: ...
     @property
-    def conversation(self) -> Conversation: ...
+    def live_conversation(self) -> Conversation: ...
     async def print(self, msg: Msg, last: bool = True) -> None: ...
 
 
@@ -77,7 +77,7 @@ async def print_reply(
     that were waiting and what follows. The tool through which a model gives a structured answer is not printed; the
     answer is, where no text stands for it.
     """
-    conversation, waiting = agent.conversation, _waiting_message(agent)
+    conversation, waiting = agent.live_conversation, _waiting_message(agent)
     printed: _PrintedMessage | None = None
     try:
         async for item in items:
@@ -145,7 +145,7 @@ async def _print(agent: PrintingAgent, message: Msg, is_last: bool) -> None:
 
     The reader of the queue may have stopped reading, and a reply that waits for room there can be interrupted too.
     """
-    run = agent.conversation.run
+    run = agent.live_conversation.run
     # Of a reply that has ended, nothing can be stopped but the wait for room.
     if run is None or (run.ended and run.interruption.reason is None and not _is_full(agent.msg_queue)):
         await agent.print(message, is_last)

@@ -25,7 +25,7 @@ from agentrt.message import (
     ToolCallBlock,
     ToolResultState,
 )
-from agentrt.model import ChatResponse
+from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
 from tests.loop.helpers import add, agent_of, call, items_of, short
 
@@ -284,7 +284,20 @@ def test_a_missing_super_init_is_told_at_first_use():
     assert str(caught.value) == "Mine.__init__() did not call super().__init__(): call it there first"
 
 
-@pytest.mark.parametrize("name", ["chains", "conversation", "model", "msg_queue", "name", "reply_id", "run", "state"])
+async def test_a_subclass_may_have_a_conversation_of_its_own():
+    class Mine(Agent):
+        def __init__(self) -> None:
+            super().__init__("mine", model=ScriptedChatModel(["Hello."]))
+            self.conversation: list[str] = []
+
+    agent = Mine()
+    assert (await agent.reply("Hello?")).get_text_content() == "Hello."
+    assert not agent.interrupt()
+
+
+@pytest.mark.parametrize(
+    "name", ["chains", "live_conversation", "model", "msg_queue", "name", "reply_id", "run", "state"]
+)
 def test_every_attribute_tells_of_a_missing_super_init(name):
     class Mine(Agent):
         def __init__(self) -> None:

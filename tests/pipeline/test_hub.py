@@ -23,7 +23,10 @@ def three() -> list[Speaker]:
 
 def subscriptions(agents: list[Speaker]) -> list[dict[str, list[str]]]:
     return [
-        {hub: [each.name for each in heard_by] for hub, heard_by in agent.conversation.audience.subscribers.items()}
+        {
+            hub: [each.name for each in heard_by]
+            for hub, heard_by in agent.live_conversation.audience.subscribers.items()
+        }
         for agent in agents
     ]
 

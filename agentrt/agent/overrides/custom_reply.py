@@ -78,7 +78,7 @@ class OverriddenReply(OverriddenMethod):
         run.chains = agent.current_chains()
         if not run.chains.layers["on_reply"]:
             run.mailbox = _NO_MAILBOX
-        agent.conversation.last_reply_id = run.id
+        agent.live_conversation.last_reply_id = run.id
         # Without those that are over: tasks that replies leave behind, and that reply in turn, would pass on ever more.
         others = {agent_id: other for agent_id, other in _runs.get({}).items() if not other.is_over}
         token = _runs.set({**others, id(agent): run})

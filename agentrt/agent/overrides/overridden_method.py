@@ -44,7 +44,7 @@ class ChainedAgent(Protocol):
 
     name: str
     state: AgentState
-    conversation: AgentConversation
+    live_conversation: AgentConversation
 
     @property
     def run(self) -> Run: ...

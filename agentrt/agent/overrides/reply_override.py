@@ -84,7 +84,7 @@ class OverriddenLoopReply(OverriddenMethod):
 
 async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_schema: object) -> Msg:
     """Reply by the runtime's own loop, inside an overridden `reply`; the loop's events go where that reply's go."""
-    run = agent.conversation.run
+    run = agent.live_conversation.run
     if run is None or run.progress.passthrough is None:
         raise UsageError(f"super().reply() of {agent.name!r} was called outside of its own reply(): call agent.reply()")
     if run.ended or run.progress.is_parked:

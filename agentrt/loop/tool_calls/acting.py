@@ -209,7 +209,7 @@ async def _decide(
             if prepared is not None:
                 prepared_calls.append((call, prepared))
 
-    if "on_check_permission" not in agent.conversation.emitting_hooks:
+    if "on_check_permission" not in agent.live_conversation.emitting_hooks:
         await decide_all()
         return
     async with BackgroundTask(agent.run.claim, agent.run.mailbox, decide_all) as task:
@@ -219,7 +219,7 @@ async def _decide(
 
 
 def _may_emit(agent: ReplyingAgent, prepared: Prepared) -> bool:
-    if "on_acting" in agent.conversation.emitting_hooks:
+    if "on_acting" in agent.live_conversation.emitting_hooks:
         return True
     return isinstance(prepared, PreparedCall) and prepared.plan.context_name is not None
 
