@@ -22,7 +22,7 @@ an event has left, and the reply neither ended nor asked, so that most events le
 """
 
 from collections.abc import Hashable, Iterable, Iterator
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar, get_args
@@ -30,6 +30,7 @@ from typing import Any, TypeVar, get_args
 from agentrt.concurrency.background_task import enclosing_replies
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.conversation.turns import Claim
+from agentrt.decoding.block_comparison import spoken_blocks
 from agentrt.decoding.decoder import Decoder
 from agentrt.decoding.recorder import DELTAS, RECORDED, Recorder
 from agentrt.event import (
@@ -196,6 +197,34 @@ class ReplyProgress:
         self.phase = _ENDED
         self.is_flowing = False
         self.end_event = event
+
+    def has_sent(self, final: Msg) -> bool:
+        """Say whether what the core answered is what was sent and what is returned, as in most replies of one round."""
+        end, answer, recorder = self.end_event, self.core_answer, self.recorder
+        if end is None or answer is None or recorder is None:
+            return False
+        return (
+            final.content == answer.message.content == recorder.blocks
+            and final.structured_output == end.structured_output
+        )
+
+    def replaced_ids(self, context: ReplyContext | None) -> frozenset[str]:
+        """Return the ids of the blocks that the last message of on_reply stands for."""
+        if self.end_event is not None:
+            return self.core_answer.block_ids if self.core_answer is not None else frozenset()
+        blocks = context.blocks[context.round_start :] if context is not None else []
+        if any(isinstance(block, ToolCallBlock) for block in blocks):
+            return frozenset()  # what was said before a call is not an answer
+        return frozenset(block.id for block in spoken_blocks(blocks))
+
+    def take_output(self, final: Msg) -> bool:
+        """Take over the structured output of the last message; returns whether it differs from the core's."""
+        output, end = final.structured_output, self.end_event
+        if end is None or self.message is None or output == end.structured_output:
+            return False
+        self.message.structured_output = deepcopy(output)
+        end.structured_output = deepcopy(output)
+        return True
 
     def mark_saved(self) -> None:
         """Note that the question or the end is saved."""

@@ -6,9 +6,9 @@ else, the blocks that differ are withdrawn and its own are announced, before the
 is kept becomes what the listener has.
 """
 
-from copy import copy, deepcopy
+from copy import copy
 
-from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
+from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock
 from agentrt.boundary import mend_message
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import as_messages
@@ -76,7 +76,7 @@ def announce_answer(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: M
     end = progress.end_event
     if end is not None and end.finished_reason == "interrupted":
         return withdraw_unkept(run)
-    if _is_unchanged(progress, final):
+    if progress.has_sent(final):
         return []
     if state.reply_context is None and end is None:
         context = begin_context(agent, run)
@@ -84,7 +84,7 @@ def announce_answer(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: M
         state.reply_context = context
     message = progress.message
     assert message is not None
-    replaced = _replaced_ids(progress, state.reply_context)
+    replaced = progress.replaced_ids(state.reply_context)
     events, sent, hidden = _announce_blocks(run, message.get_content_blocks(), replaced, final)
     # An event that a layer added after the end has the number that was saved for the end, which needs another one.
     is_taken = end is not None and progress.sequence >= progress.highest_seq
@@ -96,7 +96,7 @@ def announce_answer(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: M
     if end is None:
         if state.reply_context is not None and not state.reply_context.parked:
             state.reply_context.round_start = start
-    elif _take_output(progress, message, final) or has_changed or events:
+    elif progress.take_output(final) or has_changed or events:
         _update_history(state, message, start)
         progress.mark_changed()
     return events
@@ -113,19 +113,17 @@ def _announce_blocks(
     assert progress.recorder is not None
     kept_ids = {block.id for block in blocks} - replaced
     sent = [block for block in progress.recorder.blocks if block.id not in kept_ids]
-    answer = _blocks_to_say(progress, final)
-    hidden = _hidden_ids(blocks, replaced - {block.id for block in sent}, answer)
+    answer = final.get_content_blocks()
+    core = progress.core_answer if progress.end_event is not None else None
+    if core is not None and not core.block_ids and have_same_content(answer, core.message.get_content_blocks()):
+        answer = []  # the message only tells how the reply ended, which the end event tells as well
+    answer = spoken_blocks(answer)
+    # The thoughts whose events a layer held back, and which it left in the message as they are.
+    not_sent = replaced - {block.id for block in sent}
+    thoughts = {block.id: block for block in answer if isinstance(block, _FOR_THE_MODEL_ALONE)}
+    unseen = [block for block in blocks if block.id in not_sent and block.id in thoughts]
+    hidden = frozenset(block.id for block in unseen if is_same(block, thoughts[block.id]))
     return *_changes(run, sent, [block for block in answer if block.id not in hidden], final.name), hidden
-
-
-def _is_unchanged(progress: ReplyProgress, final: Msg) -> bool:
-    """Say whether what the core answered is what was sent and what is returned, as in most replies of one round."""
-    end, answer, recorder = progress.end_event, progress.core_answer, progress.recorder
-    if end is None or answer is None or recorder is None:
-        return False
-    return (
-        final.content == answer.message.content == recorder.blocks and final.structured_output == end.structured_output
-    )
 
 
 def keep_as_sent(progress: ReplyProgress) -> bool:
@@ -171,33 +169,6 @@ async def announce_notice(agent: ReplyingAgent, run: Run, inputs: ReplyInput, fi
     return events
 
 
-def _replaced_ids(progress: ReplyProgress, context: ReplyContext | None) -> frozenset[str]:
-    """Return the ids of the blocks that the last message stands for."""
-    if progress.end_event is not None:
-        return progress.core_answer.block_ids if progress.core_answer is not None else frozenset()
-    blocks = context.blocks[context.round_start :] if context is not None else []
-    if any(isinstance(block, ToolCallBlock) for block in blocks):
-        return frozenset()  # what was said before a call is not an answer
-    return frozenset(block.id for block in spoken_blocks(blocks))
-
-
-def _blocks_to_say(progress: ReplyProgress, final: Msg) -> list[ContentBlock]:
-    blocks = final.get_content_blocks()
-    answer = progress.core_answer if progress.end_event is not None else None
-    if answer is not None and not answer.block_ids and have_same_content(blocks, answer.message.get_content_blocks()):
-        return []  # the message only tells how the reply ended, which the end event tells as well
-    return spoken_blocks(blocks)
-
-
-def _hidden_ids(
-    blocks: list[ContentBlock], not_sent: frozenset[str], final_blocks: list[ContentBlock]
-) -> frozenset[str]:
-    """Return the ids of the thoughts whose events a layer held back, and which it left in the message as they are."""
-    final = {block.id: block for block in final_blocks if isinstance(block, _FOR_THE_MODEL_ALONE)}
-    unseen = [block for block in blocks if block.id in not_sent and block.id in final]
-    return frozenset(block.id for block in unseen if is_same(block, final[block.id]))
-
-
 def _changes(
     run: Run, sent: list[ContentBlock], answer: list[ContentBlock], name: str
 ) -> tuple[list[AgentEvent], list[ContentBlock]]:
@@ -239,16 +210,6 @@ def _update(message: Msg, replaced: frozenset[str], sent: list[ContentBlock]) ->
     if has_changed or new_blocks:
         message.content = content
     return has_changed or bool(new_blocks)
-
-
-def _take_output(progress: ReplyProgress, message: Msg, final: Msg) -> bool:
-    """Take over the structured output of the last message; returns whether it differs from the core's."""
-    output, end = final.structured_output, progress.end_event
-    if end is None or output == end.structured_output:
-        return False
-    message.structured_output = deepcopy(output)
-    end.structured_output = deepcopy(output)
-    return True
 
 
 def _update_history(state: AgentState, message: Msg, start: int) -> None:

@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from functools import partial
 from itertools import chain
 
 from agentrt.concurrency.event_loop import run_shielded
@@ -256,10 +255,25 @@ class Delivery:
         agent.state.sequence = progress.highest_seq
         # Under a shield: the caller may be cancelling us, and what is not saved now is lost. Bounded, so that a store
         # that hangs does not keep the cancellation for ever.
-        if not await run_shielded(_LAST_SAVE_SECONDS, partial(_save_or_log, agent, run)):
+        if not await run_shielded(_LAST_SAVE_SECONDS, self._save_or_log):
             _logger.error(
                 "the state of a reply that did not end could not be saved within %s seconds", _LAST_SAVE_SECONDS
             )
+
+    async def _save_or_log(self) -> None:
+        agent, run = self._agent, self._run
+        try:
+            try:
+                await agent.save()
+            except SessionUnserializable:
+                # A layer's events may have put it there; the conversation continues without it.
+                left_out = drop_unsavable(run.progress.message) if run.progress.message is not None else []
+                if not left_out:
+                    raise
+                _logger.error("what cannot be saved is left out of reply %s: %s", run.id, ", ".join(left_out))
+                await agent.save()
+        except Exception as error:  # noqa: BLE001  # what made us leave matters more, and is on its way
+            _logger.error("the state of a reply that did not end could not be saved: %s", type(error).__name__)
 
 
 def _error_text(failure: Exception) -> str:
@@ -267,18 +281,3 @@ def _error_text(failure: Exception) -> str:
     # name of its type is kept, except of errors that are our own words about a wrong use.
     name = type(failure).__name__
     return f"{name}: {failure}" if isinstance(failure, (UsageError, ChainError)) else name
-
-
-async def _save_or_log(agent: ReplyingAgent, run: Run) -> None:
-    try:
-        try:
-            await agent.save()
-        except SessionUnserializable:
-            # A layer's events may have put it there; the conversation continues without it.
-            left_out = drop_unsavable(run.progress.message) if run.progress.message is not None else []
-            if not left_out:
-                raise
-            _logger.error("what cannot be saved is left out of reply %s: %s", run.id, ", ".join(left_out))
-            await agent.save()
-    except Exception as error:  # noqa: BLE001  # what made us leave matters more, and is on its way
-        _logger.error("the state of a reply that did not end could not be saved: %s", type(error).__name__)
