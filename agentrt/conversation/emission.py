@@ -39,21 +39,18 @@ def warn_of_late_event(emitter: FrameType) -> bool:
     says_nothing = all(vars(parent).get("emits") is None for parent in parents)
     # Where no frame of a hook is left, any hook of the class may have called the helper that emits.
     if functions and says_nothing and _NEVER_LATE.isdisjoint(hooks or functions):
-        _warn(cls, next(iter(functions.values())))
+        # Reported at the class's first hook, wherever it emits: Python shows a warning once for each line it names.
+        first_hook = next(iter(functions.values()))
+        warnings.warn_explicit(
+            f"{cls.__name__} emitted an event that is not seen before its hook returns control: "
+            f"set `emits = True` on {cls.__name__}, or `emits = False` if that is soon enough",
+            UserWarning,
+            first_hook.__code__.co_filename,
+            first_hook.__code__.co_firstlineno,
+            module=first_hook.__module__,
+            registry=first_hook.__globals__.setdefault("__warningregistry__", {}),
+        )
     return any(function.__code__ is emitter.f_code for function in functions.values())
-
-
-def _warn(cls: type, first_hook: FunctionType) -> None:
-    # Reported at the class's first hook, wherever it emits: Python shows a warning once for each line that it names.
-    warnings.warn_explicit(
-        f"{cls.__name__} emitted an event that is not seen before its hook returns control: "
-        f"set `emits = True` on {cls.__name__}, or `emits = False` if that is soon enough",
-        UserWarning,
-        first_hook.__code__.co_filename,
-        first_hook.__code__.co_firstlineno,
-        module=first_hook.__module__,
-        registry=first_hook.__globals__.setdefault("__warningregistry__", {}),
-    )
 
 
 def _calling_layer(emitter: FrameType) -> tuple[MiddlewareBase | None, set[str]]:

@@ -50,10 +50,20 @@ def drain_and_close(agent: ReplyingAgent, run: Run) -> Iterator[AgentEvent]:
 def close_open_calls(agent: ReplyingAgent, run: Run) -> Iterator[AgentEvent]:
     """Yield the events that give each open call its result: this process has stopped it."""
     context = agent.state.reply_context
-    if context is not None:
-        result_of = partial(_result_of_stopped, agent, context)
-        for event in _result_events(context, _in_order(context), run.new_id, result_of):
-            yield run.progress.record_event(event)
+    if context is None:
+        return
+
+    def result_of(call: ToolCallBlock, has_begun: bool) -> _CallResult:
+        if _waits(context, call):
+            return _NOT_RUN
+        if has_begun and _behavior(context, call) is PermissionBehavior.ALLOW:
+            tool = (agent.live_conversation.round_toolkit or agent.toolkit).get(call.name)
+            if tool is not None and call_plan_of(tool).in_thread:
+                return _IN_THREAD
+        return _INTERRUPTED
+
+    for event in _result_events(context, _in_order(context), run.new_id, result_of):
+        yield run.progress.record_event(event)
 
 
 def close_abandoned_calls(context: ReplyContext) -> Iterator[AgentEvent]:
@@ -86,18 +96,6 @@ def _result_events(
             yield ToolResultStartEvent(context.reply_id, call.id, call.name)
         yield ToolResultTextDeltaEvent(context.reply_id, call.id, text, new_id())
         yield ToolResultEndEvent(context.reply_id, call.id, state)
-
-
-def _result_of_stopped(
-    agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, has_begun: bool
-) -> _CallResult:
-    if _waits(context, call):
-        return _NOT_RUN
-    if has_begun and _behavior(context, call) is PermissionBehavior.ALLOW:
-        tool = (agent.live_conversation.round_toolkit or agent.toolkit).get(call.name)
-        if tool is not None and call_plan_of(tool).in_thread:
-            return _IN_THREAD
-    return _INTERRUPTED
 
 
 def _result_of_left(context: ReplyContext, call: ToolCallBlock, has_begun: bool) -> _CallResult:

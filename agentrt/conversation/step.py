@@ -93,29 +93,8 @@ def step_of_calls(reply: ReplyContext) -> Act | Wait | None:
     for block in reply.blocks[reply.round_start :]:
         if isinstance(block, ToolCallBlock) and block.state is not _FINISHED:
             calls.append(block)
-    return _act_or_wait(reply, calls) if calls else None
-
-
-def step_between_rounds(reply: ReplyContext) -> Reason | Finish:
-    """Return what comes after a round whose calls, if it has any, all have results."""
-    if reply.response is not None:  # a tool of this program has answered in the model's place
-        return _COMPLETED
-    if reply.structured is not None:
-        return _step_to_structured_output(reply)
-    has_answer = has_calls = False
-    for block in reply.blocks[reply.round_start :]:
-        if isinstance(block, ToolCallBlock):
-            has_calls = True
-        elif isinstance(block, (TextBlock, DataBlock)):
-            has_answer = True
-    if has_answer and not has_calls and not reply.paused:
-        return _COMPLETED if reply.cur_iter <= reply.max_iters else _EXCEEDED
-    if reply.cur_iter < reply.max_iters:
-        return _REASON
-    return _LAST_CALL if reply.cur_iter == reply.max_iters else _EXCEEDED
-
-
-def _act_or_wait(reply: ReplyContext, calls: list[ToolCallBlock]) -> Act | Wait:
+    if not calls:
+        return None
     decisions = reply.decisions
     for call in calls:
         if call.id in decisions:
@@ -130,13 +109,27 @@ def _act_or_wait(reply: ReplyContext, calls: list[ToolCallBlock]) -> Act | Wait:
     return Act(ready) if ready else Wait(waiting)
 
 
-def _step_to_structured_output(reply: ReplyContext) -> Reason | Finish:
-    assert reply.structured is not None
-    if reply.structured.output is not None:
+def step_between_rounds(reply: ReplyContext) -> Reason | Finish:
+    """Return what comes after a round whose calls, if it has any, all have results."""
+    if reply.response is not None:  # a tool of this program has answered in the model's place
         return _COMPLETED
+    if reply.structured is not None:
+        if reply.structured.output is not None:
+            return _COMPLETED
+        if reply.cur_iter < reply.max_iters:
+            return _REASON
+        return _LAST_CALL_FOR_OUTPUT if reply.cur_iter < reply.max_iters + _GRACE_ROUNDS else _EXCEEDED
+    has_answer = has_calls = False
+    for block in reply.blocks[reply.round_start :]:
+        if isinstance(block, ToolCallBlock):
+            has_calls = True
+        elif isinstance(block, (TextBlock, DataBlock)):
+            has_answer = True
+    if has_answer and not has_calls and not reply.paused:
+        return _COMPLETED if reply.cur_iter <= reply.max_iters else _EXCEEDED
     if reply.cur_iter < reply.max_iters:
         return _REASON
-    return _LAST_CALL_FOR_OUTPUT if reply.cur_iter < reply.max_iters + _GRACE_ROUNDS else _EXCEEDED
+    return _LAST_CALL if reply.cur_iter == reply.max_iters else _EXCEEDED
 
 
 def hint(reply: ReplyContext) -> str | None:

@@ -11,13 +11,13 @@ _SPOKEN = (TextBlock, ThinkingBlock, DataBlock, ProviderBlock)
 
 def spoken_blocks(blocks: Iterable[ContentBlock]) -> list[ContentBlock]:
     """Return the blocks that say something."""
-    return [block for block in blocks if isinstance(block, _SPOKEN) and not _is_empty(block)]
-
-
-def _is_empty(block: ContentBlock) -> bool:
-    if isinstance(block, TextBlock):
-        return not block.text
-    return isinstance(block, ThinkingBlock) and not block.thinking and block.signature is None
+    return [
+        block
+        for block in blocks
+        if isinstance(block, _SPOKEN)
+        and not (isinstance(block, TextBlock) and not block.text)
+        and not (isinstance(block, ThinkingBlock) and not block.thinking and block.signature is None)
+    ]
 
 
 def is_same(one: ContentBlock, other: ContentBlock) -> bool:

@@ -174,11 +174,12 @@ class Decoder(BlockEvents):
         # Looked up before anything is added, since what is added counts as streamed from then on.
         call_ids, kinds, data_count = set(self._call_ids), set(self._streamed_kinds), len(self._data_ids)
         streamed = {key: "".join(pieces) for key, pieces in self._streamed_texts.items()}
-        left = {
-            kind: len(text)
-            for kind, text in streamed.items()
-            if isinstance(kind, type) and _continues(kind, text, content)
-        }
+        left = {}  # how much was streamed of each kind of text where the content begins with that, and has more of it
+        for streamed_kind, text in streamed.items():
+            if isinstance(streamed_kind, type):
+                whole = "".join(_text_or_thinking(block) for block in content if isinstance(block, streamed_kind))
+                if len(whole) > len(text) and whole.startswith(whole_characters(text)):
+                    left[streamed_kind] = len(text)
         known = 0
         for block in _thinking_first(content):
             kind = type(block)
@@ -219,12 +220,6 @@ class Decoder(BlockEvents):
         is_same_call = self._call_names[call_id] == block.name and block.input.startswith(known)
         if is_same_call and len(block.input) > len(known):
             self._add_call_input(call_id, block.input[len(known) :], events)
-
-
-def _continues(kind: type, text: str, content: list[ContentBlock]) -> bool:
-    """Say whether the whole content begins with the text that was streamed of that kind, and has more of it."""
-    whole = "".join(_text_or_thinking(block) for block in content if isinstance(block, kind))
-    return len(whole) > len(text) and whole.startswith(whole_characters(text))
 
 
 def _text_or_thinking(block: ContentBlock) -> str:

@@ -85,8 +85,12 @@ async def _begin_run(agent: ReplyingAgent, claim: Claim, inputs: ReplyInput) -> 
         if inputs.reply_id == current.id and inputs.session_id in (None, session_id):
             current.interruption.request("interrupted")
             return inputs, AssistantMsg(agent.name, [], finished_reason="interrupted")
-    if enclosing_replies.get():
-        _check_depth(agent)
+    depth, max_depth = len(enclosing_replies.get()), agent.react_config.max_depth
+    if depth and depth >= max_depth:
+        raise UsageError(
+            f"agent {agent.name!r} was asked inside {depth} other replies, each from a tool of the one before, and the "
+            f"limit is {max_depth}: does an agent call itself? If that is intended, set ReActConfig(max_depth=...)"
+        )
     if not lock.take_free(claim, agent.when_busy):
         await lock.take(claim, agent.when_busy)
     # What the state holds is read with the conversation in hand, since another reply may have changed it until now.
@@ -105,15 +109,6 @@ async def _begin_run(agent: ReplyingAgent, claim: Claim, inputs: ReplyInput) -> 
         return inputs, message
     run.interruption.bind_reader()
     return inputs, run
-
-
-def _check_depth(agent: ReplyingAgent) -> None:
-    depth, max_depth = len(enclosing_replies.get()), agent.react_config.max_depth
-    if depth >= max_depth:
-        raise UsageError(
-            f"agent {agent.name!r} was asked inside {depth} other replies, each from a tool of the one before, and the "
-            f"limit is {max_depth}: does an agent call itself? If that is intended, set ReActConfig(max_depth=...)"
-        )
 
 
 def _relate_to_earlier(

@@ -40,7 +40,13 @@ async def open_reply(
         context = _begin_reply(agent, run, inputs, structured_schema, has_layers)
         opening: list[AgentEvent] = [start_event(agent, run)] if progress.start_event is None else []
         if agent.state_store is not None:
-            await _save_input(agent, run, len(as_messages(inputs)))
+            state, taken = agent.state, len(as_messages(inputs))
+            try:
+                await agent.save()
+            except Exception:  # raised again: the input is not taken, so that it can be given again
+                del state.context[len(state.context) - taken :]
+                state.reply_context = progress.message = None
+                raise
         return context, opening
     if progress.is_new:
         if structured_schema is not None:
@@ -72,16 +78,6 @@ def _begin_reply(
     state.context += [message.copy() for message in messages]
     state.reply_context = context
     return context
-
-
-async def _save_input(agent: ReplyingAgent, run: Run, messages: int) -> None:
-    state = agent.state
-    try:
-        await agent.save()
-    except Exception:  # raised again: the input is not taken, so that it can be given again
-        del state.context[len(state.context) - messages :]
-        state.reply_context = run.progress.message = None
-        raise
 
 
 async def _resume_reply(agent: ReplyingAgent, run: Run, context: ReplyContext, inputs: ReplyInput) -> list[AgentEvent]:

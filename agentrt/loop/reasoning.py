@@ -57,7 +57,15 @@ async def call_model(
 ) -> ModelResult:
     """The core of on_model_call: one call of the model."""
     if tools.__class__ is OfferedTools and (tool_choice or tools.added or agent.live_conversation.round_toolkit):
-        tools = _settle_tools(agent, tools, tool_choice)
+        run, conversation, added = agent.run, agent.live_conversation, tools.added
+        tools = _narrow(tools, tool_choice)
+        # The tools that layers have added, as far as the model is shown them, become callable in this round.
+        if not run.is_internal and (added or conversation.round_toolkit is not None):
+            names = {schema["function"]["name"] for schema in tools}
+            added_tools = [tool for name, tool in (added or {}).items() if name in names]
+            lasting = run.progress.lasting_toolkit
+            conversation.round_toolkit = lasting.with_tools(added_tools, override=True) if added_tools else None
+            run.toolkit = conversation.round_toolkit or lasting
     answer = current_model(messages, tools, tool_choice)
     if not hasattr(answer, "__await__"):
         raise ChainContractError(
@@ -232,17 +240,6 @@ def _narrow(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[J
     if tool_choice is None or tool_choice.tools is None:
         return schemas
     return [schema for schema in schemas if schema["function"]["name"] in tool_choice.tools]
-
-
-def _settle_tools(agent: ReplyingAgent, tools: OfferedTools, tool_choice: ToolChoice | None) -> list[JSONSchema]:
-    """Return the tools that the model is shown, and make those that layers have added callable in this round."""
-    run, conversation, offered = agent.run, agent.live_conversation, _narrow(tools, tool_choice)
-    if not run.is_internal and (tools.added or conversation.round_toolkit is not None):
-        names = {schema["function"]["name"] for schema in offered}
-        added = [tool for name, tool in (tools.added or {}).items() if name in names]
-        conversation.round_toolkit = run.progress.lasting_toolkit.with_tools(added, override=True) if added else None
-        run.toolkit = conversation.round_toolkit or run.progress.lasting_toolkit
-    return offered
 
 
 def known_tools(agent: ReplyingAgent) -> Toolkit:

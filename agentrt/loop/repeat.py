@@ -64,7 +64,9 @@ def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
     if unfinished is not None and unfinished.reply_id == reply_id:
         waiting = waiting_calls(unfinished) if unfinished.parked else []
         return question_message(unfinished, waiting) if waiting else None
-    message = next((message for message in reversed(state.context) if _is_message_of(agent, message, reply_id)), None)
+    # An observed message may have the same id, if another agent was given it as well.
+    own = (message for message in reversed(state.context) if message.id == reply_id and message.name == agent.name)
+    message = next((message for message in own if message.finished_reason is not None), None)
     if outcome is None or outcome.reply_id != reply_id:
         if message is None:
             return None
@@ -79,8 +81,3 @@ def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
     final = final_message(context, outcome.finished_reason)
     final.error = outcome.error
     return final
-
-
-def _is_message_of(agent: ReplyingAgent, message: Msg, reply_id: str) -> bool:
-    # An observed message may have the same id, if another agent was given it as well.
-    return message.id == reply_id and message.name == agent.name and message.finished_reason is not None

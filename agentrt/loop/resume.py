@@ -130,7 +130,19 @@ def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
     answer = check_answer(agent, context, answer)  # whole, before any of it is applied, and once more for layers
     if isinstance(answer, UserConfirmResultEvent):
         for result in answer.confirm_results:
-            _apply_confirmation(agent, context, result)
+            repeated = result.tool_call
+            call = _find_call(context, repeated.id)
+            if context.decisions[call.id].waits_for != "user":
+                continue
+            context.decisions[call.id] = CallDecision(
+                PermissionBehavior.ALLOW if result.confirmed else PermissionBehavior.DENY,
+                "user",
+                result.feedback or "",
+                digest(repeated.name, repeated.input),
+                original_input=call.input if result.confirmed and repeated.input != call.input else None,
+            )
+            permissions = agent.state.permission_context
+            permissions.rules.extend(accept_rules(permissions, result.rules, call.name))
         # After all of them, since what the user said of a call counts for more than a rule that came with another.
         _reconsider(agent, context, [rule for result in answer.confirm_results for rule in result.rules])
         context.message.append_event(answer)
@@ -151,9 +163,9 @@ def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
 def _parse_again(answer: Answer) -> Answer:
     """Return the answer as it comes out of its JSON: what is in memory may be of any type, or hold a live message."""
     problem = "it holds something that has no JSON form"
-    adapter = _answer_adapter(type(answer))  # type: ignore[arg-type]  # a class is hashable
+    adapter, serializer = _adapter_and_serializer(type(answer))  # type: ignore[arg-type]  # a class is hashable
     try:
-        text = _answer_serializer(type(answer)).to_json(answer, warnings="none")  # type: ignore[arg-type]  # a class is hashable
+        text = serializer.to_json(answer, warnings="none")
         if b"NaN" in text or b"Infinity" in text:  # in a str, these are words like any other
             from_json(text, allow_inf_nan=False, cache_strings="none")
         return adapter.validate_json(text, strict=True)
@@ -167,14 +179,10 @@ def _parse_again(answer: Answer) -> Answer:
 
 
 @cache
-def _answer_serializer(kind: type[Answer]) -> SchemaSerializer:
+def _adapter_and_serializer(kind: type[Answer]) -> tuple[TypeAdapter[Answer], SchemaSerializer]:
+    adapter: TypeAdapter[Answer] = TypeAdapter(kind)
     # A number that is not finite is written as what it is, not as `null`: then it is noticed.
-    return SchemaSerializer(TypeAdapter(kind).core_schema, CoreConfig(ser_json_inf_nan="constants"))
-
-
-@cache
-def _answer_adapter(kind: type[Answer]) -> TypeAdapter[Answer]:
-    return TypeAdapter(kind)
+    return adapter, SchemaSerializer(adapter.core_schema, CoreConfig(ser_json_inf_nan="constants"))
 
 
 def _check_each_once(ids: list[str]) -> None:
@@ -221,8 +229,13 @@ def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: Con
             f"the answer names the tool {repeated.name!r:.{_MAX_QUOTE}}, but the call {call.id!r} is of {call.name!r}",
             code="mismatch",
         )
-    if result.confirmed:
-        _check_in_time(agent, call, decision)
+    seconds = agent.react_config.answer_within
+    if result.confirmed and Run.now() - decision.asked_at > seconds * 1e9:
+        raise ResumeError(
+            f"{call.name!r} was asked about more than {seconds:g} seconds ago, which is too long to allow it: deny it, "
+            f"or set ReActConfig(answer_within=...)",
+            code="expired",
+        )
     _check_size(f"the feedback about {call.name!r}", len(result.feedback or ""), _MAX_FEEDBACK)
     if len(result.rules) > _MAX_RULES:
         raise ResumeError(
@@ -243,16 +256,6 @@ def _answer_of_user(decision: CallDecision) -> bool | None:
     return True if decision.behavior is PermissionBehavior.DENY and decision.digest else None
 
 
-def _check_in_time(agent: ReplyingAgent, call: ToolCallBlock, decision: CallDecision) -> None:
-    seconds = agent.react_config.answer_within
-    if Run.now() - decision.asked_at > seconds * 1e9:
-        raise ResumeError(
-            f"{call.name!r} was asked about more than {seconds:g} seconds ago, which is too long to allow it: deny it, "
-            f"or set ReActConfig(answer_within=...)",
-            code="expired",
-        )
-
-
 def _check_edited(agent: ReplyingAgent, call: ToolCallBlock, edited: ToolCallBlock) -> None:
     if not agent.state.permission_context.allow_edited_input:
         raise ResumeError(
@@ -264,22 +267,6 @@ def _check_edited(agent: ReplyingAgent, call: ToolCallBlock, edited: ToolCallBlo
     if isinstance(prepared, ToolResponse):
         problem = "".join(block.text for block in prepared.content if isinstance(block, TextBlock))
         raise ResumeError(f"the edited input cannot be used: {problem:.{_MAX_QUOTE}}", code="invalid")
-
-
-def _apply_confirmation(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
-    repeated = result.tool_call
-    call = _find_call(context, repeated.id)
-    if context.decisions[call.id].waits_for != "user":
-        return
-    context.decisions[call.id] = CallDecision(
-        PermissionBehavior.ALLOW if result.confirmed else PermissionBehavior.DENY,
-        "user",
-        result.feedback or "",
-        digest(repeated.name, repeated.input),
-        original_input=call.input if result.confirmed and repeated.input != call.input else None,
-    )
-    permissions = agent.state.permission_context
-    permissions.rules.extend(accept_rules(permissions, result.rules, call.name))
 
 
 def _reconsider(agent: ReplyingAgent, context: ReplyContext, rules: list[PermissionRule]) -> None:
@@ -298,7 +285,10 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
     call = _find_call(context, execution.id)
     decision = context.decisions.get(call.id)
     if call.state is ToolCallState.FINISHED:
-        _check_repeated(context, execution, call)
+        earlier: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
+        repeated = [*_blocks_of(execution), *note_of(context, call)]
+        if earlier.state is not execution.state or _comparable(_blocks_of(earlier)) != _comparable(repeated):
+            raise ResumeError(f"the call {execution.id!r} already has another result", code="conflict")
         return
     if decision is None or decision.waits_for != "external":
         raise ResumeError(
@@ -333,13 +323,6 @@ def _check_size(part: str, size: int, limit: int) -> None:
         raise ResumeError(
             f"{part} has {size:,} characters, but at most {limit:,} are allowed: send less", code="invalid"
         )
-
-
-def _check_repeated(context: ReplyContext, execution: ToolResultBlock, call: ToolCallBlock) -> None:
-    earlier: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
-    output = [*_blocks_of(execution), *note_of(context, call)]
-    if earlier.state is not execution.state or _comparable(_blocks_of(earlier)) != _comparable(output):
-        raise ResumeError(f"the call {execution.id!r} already has another result", code="conflict")
 
 
 def _comparable(output: ToolOutput) -> tuple[str, list[object]]:

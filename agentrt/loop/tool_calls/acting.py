@@ -137,7 +137,11 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
         for call, _ in prepared:
             yield ToolResultStartEvent(run.id, call.id, call.name)
         result: list[AgentEvent] | AsyncGenerator[AgentEvent, None]
-        if len(prepared) > 1 or _may_emit(agent, prepared[0][1]):
+        only = prepared[0][1]
+        may_emit = "on_acting" in agent.live_conversation.emitting_hooks or (
+            isinstance(only, PreparedCall) and only.plan.context_name is not None
+        )
+        if len(prepared) > 1 or may_emit:
             result = _run_in_background(agent, context, prepared)
         else:
             result = await _run_call(agent, context, *prepared[0])
@@ -216,12 +220,6 @@ async def _decide(
         async for event in task:
             yield event
         await task.outcome()
-
-
-def _may_emit(agent: ReplyingAgent, prepared: Prepared) -> bool:
-    if "on_acting" in agent.live_conversation.emitting_hooks:
-        return True
-    return isinstance(prepared, PreparedCall) and prepared.plan.context_name is not None
 
 
 async def _run_call(

@@ -72,25 +72,18 @@ async def prepare_call(agent: ReplyingAgent, context: ReplyContext, call: ToolCa
     if isinstance(prepared, ToolResponse):
         return prepared
     decision = await decide_call(agent, prepared, context.decisions.get(call.id))
-    if _is_asked_already(agent, context, prepared, decision):
-        context.decisions.pop(call.id, None)  # the answer may settle it; it is decided then
-        return None
+    if decision.suggested_rules and agent.state.permission_context.allow_new_rules:
+        # A rule that goes with an open question may answer this one as well.
+        questions = [other for other in context.decisions.values() if other.waits_for == "user"]
+        rules = [rule for question in questions for rule in question.suggested_rules]
+        if covers(rules, prepared.tool, parse_arguments(prepared.input), prepared.effective_input):
+            context.decisions.pop(call.id, None)  # the answer may settle it; it is decided then
+            return None
     context.decisions[call.id] = decision
     if decision.behavior is _DENY:
         return denial(decision)
     # Allowed, it may still wait for a program outside that runs it.
     return None if decision.waits_for else prepared
-
-
-def _is_asked_already(
-    agent: ReplyingAgent, context: ReplyContext, prepared: PreparedCall, decision: CallDecision
-) -> bool:
-    """Say whether a rule that goes with an open question would answer this one as well."""
-    if not (decision.suggested_rules and agent.state.permission_context.allow_new_rules):
-        return False
-    questions = [other for other in context.decisions.values() if other.waits_for == "user"]
-    rules = [rule for question in questions for rule in question.suggested_rules]
-    return covers(rules, prepared.tool, parse_arguments(prepared.input), prepared.effective_input)
 
 
 async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: CallDecision | None) -> CallDecision:

@@ -100,13 +100,12 @@ def mended_content(content: str | ToolOutput) -> ToolOutput:
         content = [TextBlock(content)]
     if not isinstance(content, (list, tuple)):
         raise ValueError(f"the content {content!r:.200}, which is not a list of blocks")
-    return [block if is_plain_text(block) else _mend_or_refuse(block) for block in content]
-
-
-def _mend_or_refuse(block: object) -> TextBlock | DataBlock:
-    if not isinstance(block, (TextBlock, DataBlock)):
-        raise ValueError(f"{block!r:.200}, which is neither a TextBlock nor a DataBlock")
-    return mend_block(block)
+    mended = []
+    for block in content:
+        if not isinstance(block, (TextBlock, DataBlock)):
+            raise ValueError(f"{block!r:.200}, which is neither a TextBlock nor a DataBlock")
+        mended.append(block if is_plain_text(block) else mend_block(block))
+    return mended
 
 
 def delta_events(run: Run, call: ToolCallBlock, content: ToolOutput) -> list[AgentEvent]:
