@@ -1,7 +1,7 @@
 """Measures how the shipped code is written: how long and deep functions are, what names repeat, who knows whom.
 
-Run `python -m tests.house.metrics [PATH ...]` for a table of all figures, each with the places that are worst.
-`test_house.py` compares the figures with the aims.
+Run `python -m tests.code_style.metrics [PATH ...]` for a table of all figures, each with the places that are worst.
+`test_code_style.py` compares the figures with the aims.
 """
 
 import ast
@@ -257,7 +257,7 @@ def _is_private(name: str) -> bool:
 
 def agent_attributes(_: Sequence[Source] = ()) -> Figure:
     """Return how many attributes an `Agent` has of its own."""
-    names = sorted(vars(Agent("house", model=ScriptedChatModel([]))))
+    names = sorted(vars(Agent("measured", model=ScriptedChatModel([]))))
     return Figure(len(names), names)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import words
-from tests.house.metrics import MEASURES, Figure, Source, main, shipped_sources, sources_in
+from tests.code_style import words
+from tests.code_style.metrics import MEASURES, Figure, Source, main, shipped_sources, sources_in
 
 AIMS = {
     "lines of nine in ten functions": 20,
@@ -98,7 +98,7 @@ def test_no_folder_has_too_many_files(shipped: list[Source]) -> None:
     check_at_most("files in the largest folder", shipped)
 
 
-def test_no_room_is_more_than_a_sixth_of_the_house(shipped: list[Source]) -> None:
+def test_no_room_is_more_than_a_sixth_of_all_lines(shipped: list[Source]) -> None:
     check_at_most("largest room, % of all lines", shipped)
 
 
@@ -109,7 +109,7 @@ def test_rooms_do_not_import_each_other_in_circles(shipped: list[Source]) -> Non
 def test_no_name_and_no_sentence_has_a_refused_shape() -> None:
     paths = [*words.SHIPPED, *words.PROGRAMS, *words.DOCUMENTS, *words.TESTS]
     # The list of refused words has to spell them out.
-    assert not words.problems(path for path in paths if path.name not in ("words.py", "test_house.py"))
+    assert not words.problems(path for path in paths if path.name not in ("words.py", "test_code_style.py"))
 
 
 def test_every_aim_is_measured_and_every_limit_is_of_an_aim() -> None:
@@ -138,8 +138,8 @@ def write(folder: Path, name: str, text: str) -> None:
 def measure(name: str, folder: Path, *texts: str) -> float:
     """Measure a package with these texts as its modules."""
     for index, text in enumerate(texts):
-        write(folder, f"house/module_{index}.py", text)
-    return MEASURES[name](sources_in(folder / "house")).value
+        write(folder, f"project/module_{index}.py", text)
+    return MEASURES[name](sources_in(folder / "project")).value
 
 
 LONG = "def long():\n" + "    pass\n" * 61

@@ -1,6 +1,6 @@
 """The words and shapes that no name and no sentence of this project may have, each with its replacement.
 
-Run `python -m tests.house.words [FILE ...]` for the list of what is to be mended.
+Run `python -m tests.code_style.words [FILE ...]` for the list of what is to be mended.
 """
 
 import ast
