@@ -201,7 +201,8 @@ class Agent(ReActAgentBase):
             check_sequence_number(after)
         claim = Claim(reply_id, after)
         inputs = as_input(inputs)
-        validate_schema(structured_schema)
+        if structured_schema is not None:
+            validate_schema(structured_schema)
         items = run_reply(self, claim, inputs, structured_schema, yield_final_msg)
         # Printing is a generator more for each event, so it is there only where something is to be printed.
         audience, chains = self.live_conversation.audience, self.current_chains()

@@ -25,13 +25,16 @@ def as_input(inputs: Any) -> ReplyInput:
     """
     if isinstance(inputs, str):
         inputs = UserMsg("user", whole_characters(inputs))
-    if isinstance(inputs, ANSWERS):
+    if inputs is None or isinstance(inputs, ANSWERS):
         return inputs
-    messages = as_messages(inputs)
-    check_content(messages)
-    if inputs is None:
-        return None
-    return messages if isinstance(inputs, list) else messages[0]
+    if isinstance(inputs, list):
+        messages = as_messages(inputs)
+        check_content(messages)
+        return messages
+    message = _mended_message(inputs)
+    if not has_content(message):
+        raise _empty_message(message)
+    return message
 
 
 def as_messages(inputs: Any) -> list[Msg]:
@@ -66,10 +69,14 @@ def check_content(messages: list[Msg]) -> None:
     """Raise `InvalidInputError` for a message without content."""
     for message in messages:
         if not has_content(message):
-            raise InvalidInputError(
-                f"the message from {message.name!r} is empty, and providers refuse a conversation that holds an empty "
-                f"message: send text or data, or nothing at all (`reply()`) to answer what was observed"
-            )
+            raise _empty_message(message)
+
+
+def _empty_message(message: Msg) -> InvalidInputError:
+    return InvalidInputError(
+        f"the message from {message.name!r} is empty, and providers refuse a conversation that holds an empty "
+        f"message: send text or data, or nothing at all (`reply()`) to answer what was observed"
+    )
 
 
 def _check_message(message: Any) -> None:
