@@ -1,0 +1,71 @@
+"""The pages of the documentation, and what the tests need of them: programs, headings, links."""
+
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Every Markdown file of the repository that a user reads, except those that tools read (`tests`, dot folders).
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("middleware/**/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+        *ROOT.glob("benchmarks/**/*.md"),
+    ]
+)
+
+_PROGRAM = re.compile(r"^(?P<indent> *)```python[^\n]*\n(?P<source>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A block of Python in a page: a whole program, which a reader can copy and run."""
+
+    page: Path
+    line: int  # of the block's first line of code, in the page
+    source: str
+
+    @property
+    def name(self) -> str:
+        """The page and the line, as an editor opens it."""
+        return f"{name_of(self.page)}:{self.line}"
+
+
+def programs_of(page: Path) -> list[Program]:
+    """Return all blocks of Python in a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Program(page, text.count("\n", 0, match.start("source")) + 1, textwrap.dedent(match["source"]))
+        for match in _PROGRAM.finditer(text)
+    ]
+
+
+def all_programs() -> list[Program]:
+    """Return all blocks of Python in all pages."""
+    return [program for page in PAGES for program in programs_of(page)]
+
+
+def name_of(page: Path) -> str:
+    """Return the path of a page in the repository."""
+    return page.relative_to(ROOT).as_posix()
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return what a link to a heading of this page may end with, after the `#`."""
+    titles = re.findall(r"^#+ (.*)$", _without_blocks(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def links_of(page: Path) -> list[tuple[str, str]]:
+    """Return the path, which may be empty, and the anchor of each link to a file or heading of the repository."""
+    targets = re.findall(r"\]\(([^()\s]*)\)", _without_blocks(page))
+    return [(path, anchor) for path, _, anchor in (target.partition("#") for target in targets) if ":" not in path]
+
+
+def _without_blocks(page: Path) -> str:
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
