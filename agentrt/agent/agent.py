@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast, overload
 
 import anyio
 from pydantic import BaseModel
@@ -24,6 +24,7 @@ from agentrt.conversation.reply_stream import ReplyStream
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim, WhenBusy, lock_of
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
+from agentrt.event import AnyEvent
 from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase, ReplyInput
 from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import run_reply
@@ -167,6 +168,18 @@ class Agent(ReActAgentBase):
         context, last = self.state.reply_context, self.state.last_reply
         return context.reply_id if context is not None else last.reply_id if last is not None else None
 
+    @overload
+    def reply_stream(
+        self,
+        inputs: str | ReplyInput = None,
+        structured_schema: type[BaseModel] | JSONSchema | None = None,
+        *,
+        yield_final_msg: Literal[False] = False,
+        reply_id: str | None = None,
+        after: int = 0,
+    ) -> ReplyStream[AnyEvent]: ...
+
+    @overload
     def reply_stream(
         self,
         inputs: str | ReplyInput = None,
@@ -175,7 +188,17 @@ class Agent(ReActAgentBase):
         yield_final_msg: bool = False,
         reply_id: str | None = None,
         after: int = 0,
-    ) -> ReplyStream:
+    ) -> ReplyStream[AnyEvent | Msg]: ...
+
+    def reply_stream(
+        self,
+        inputs: str | ReplyInput = None,
+        structured_schema: type[BaseModel] | JSONSchema | None = None,
+        *,
+        yield_final_msg: bool = False,
+        reply_id: str | None = None,
+        after: int = 0,
+    ) -> ReplyStream[AnyEvent | Msg]:
         """Answer, as a stream of events, with the final message after them when asked for.
 
         Nothing happens before the first item is asked for. With a `structured_schema`, a pydantic model class or a JSON
