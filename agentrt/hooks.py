@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from agentrt.chain import Chains, HookSpec
-from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.event import AgentEvent, AnyEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import DataBlock, Msg, ToolCallBlock
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.tool.base import ToolBase
@@ -17,9 +17,12 @@ from agentrt.types import ChatResponse, JSONSchema, PermissionDecision, ToolChoi
 
 __all__ = [
     "HOOKS",
+    "ActingOverrides",
     "ActingValues",
     "AgentChains",
+    "CheckPermissionOverrides",
     "CheckPermissionValues",
+    "CompressContextOverrides",
     "CompressContextValues",
     "MiddlewareBase",
     "ModelCallOverrides",
@@ -32,38 +35,54 @@ __all__ = [
     "NextPrint",
     "NextReasoning",
     "NextReply",
+    "ObserveOverrides",
     "ObserveValues",
+    "PrintOverrides",
     "PrintValues",
     "ReasoningOverrides",
     "ReasoningValues",
     "ReplyInput",
+    "ReplyOverrides",
     "ReplyValues",
 ]
 
 ReplyInput = Msg | list[Msg] | UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent | None
 
 
-class ReplyValues(TypedDict, total=False):
-    """What `on_reply` passes on."""
+# What comes in has every key: `...Values`. What `next_handler` takes needs none of them: `...Overrides`.
+
+
+class ReplyValues(TypedDict):
+    """What `on_reply` receives."""
 
     inputs: ReplyInput
     structured_schema: Any
 
 
-class ReasoningValues(TypedDict, total=False):
-    """What `on_reasoning` passes on."""
+class ReplyOverrides(TypedDict, total=False):
+    """What the `next_handler` of `on_reply` takes."""
+
+    inputs: ReplyInput
+    structured_schema: Any
+
+
+class ReasoningValues(TypedDict):
+    """What `on_reasoning` receives."""
 
     tool_choice: ToolChoice | None
 
 
 class ReasoningOverrides(TypedDict, total=False):
-    """What its `next_handler` takes; a plain `str` is the mode of a `ToolChoice`, which is what inner layers see."""
+    """What the `next_handler` of `on_reasoning` takes; a plain `str` is the mode of a `ToolChoice`.
+
+    Inner layers see that `ToolChoice`.
+    """
 
     tool_choice: ToolChoice | str | None
 
 
-class ModelCallValues(TypedDict, total=False):
-    """What `on_model_call` passes on; `messages` is a new list for each call, the messages in it are shared."""
+class ModelCallValues(TypedDict):
+    """What `on_model_call` receives; `messages` is a new list for each call, the messages in it are shared."""
 
     messages: list[Msg]
     tools: list[JSONSchema]
@@ -72,9 +91,9 @@ class ModelCallValues(TypedDict, total=False):
 
 
 class ModelCallOverrides(TypedDict, total=False):
-    """What its `next_handler` takes; a plain `str` is the mode of a `ToolChoice`, which is what inner layers see.
+    """What the `next_handler` of `on_model_call` takes; a plain `str` is the mode of a `ToolChoice`.
 
-    A `ToolBase` among the tools can be called in this round, and inner layers see its schema.
+    A `ToolBase` among the tools can be called in this round. Inner layers see its schema, and that `ToolChoice`.
     """
 
     messages: list[Msg]
@@ -83,35 +102,70 @@ class ModelCallOverrides(TypedDict, total=False):
     current_model: ChatModelBase
 
 
-class ActingValues(TypedDict, total=False):
-    """What `on_acting` passes on."""
+class ActingValues(TypedDict):
+    """What `on_acting` receives."""
 
     tool_call: ToolCallBlock
 
 
-class CheckPermissionValues(TypedDict, total=False):
-    """What `on_check_permission` passes on; copies, so what runs is not changed here."""
+class ActingOverrides(TypedDict, total=False):
+    """What the `next_handler` of `on_acting` takes."""
+
+    tool_call: ToolCallBlock
+
+
+class CheckPermissionValues(TypedDict):
+    """What `on_check_permission` receives; copies, so what runs is not changed here."""
 
     tool_call: ToolCallBlock
     tool: ToolBase
     tool_input: dict[str, Any]
 
 
-class CompressContextValues(TypedDict, total=False):
-    """What `on_compress_context` passes on; `context_config` is a `ContextConfig`."""
+class CheckPermissionOverrides(TypedDict, total=False):
+    """What the `next_handler` of `on_check_permission` takes."""
+
+    tool_call: ToolCallBlock
+    tool: ToolBase
+    tool_input: dict[str, Any]
+
+
+class CompressContextValues(TypedDict):
+    """What `on_compress_context` receives; `context_config` is a `ContextConfig`."""
 
     context_config: Any
     instructions: str | None
 
 
-class ObserveValues(TypedDict, total=False):
-    """What `on_observe` passes on."""
+class CompressContextOverrides(TypedDict, total=False):
+    """What the `next_handler` of `on_compress_context` takes; `context_config` is a `ContextConfig`."""
+
+    context_config: Any
+    instructions: str | None
+
+
+class ObserveValues(TypedDict):
+    """What `on_observe` receives."""
 
     msg: str | Msg | list[Msg] | None
 
 
-class PrintValues(TypedDict, total=False):
-    """What `on_print` passes on; the message of a reply in progress keeps growing, so keep no reference to it."""
+class ObserveOverrides(TypedDict, total=False):
+    """What the `next_handler` of `on_observe` takes."""
+
+    msg: str | Msg | list[Msg] | None
+
+
+class PrintValues(TypedDict):
+    """What `on_print` receives; the message of a reply in progress keeps growing, so keep no reference to it."""
+
+    msg: Msg
+    last: bool
+    speech: DataBlock | list[DataBlock] | None
+
+
+class PrintOverrides(TypedDict, total=False):
+    """What the `next_handler` of `on_print` takes."""
 
     msg: Msg
     last: bool
@@ -121,14 +175,13 @@ class PrintValues(TypedDict, total=False):
 class NextReply(Protocol):
     """The next layer of `on_reply`; a key left out keeps the value that reached this layer."""
 
-    def __call__(self, **overrides: Unpack[ReplyValues]) -> AsyncGenerator[AgentEvent | Msg, None]: ...
+    def __call__(self, **overrides: Unpack[ReplyOverrides]) -> AsyncGenerator[AnyEvent | Msg, None]: ...
 
 
 class NextReasoning(Protocol):
     """The next layer of `on_reasoning`; a key left out keeps the value that reached this layer."""
 
-    # `Any`, so that a hook written for AgentScope, which says that only events pass here, still type-checks.
-    def __call__(self, **overrides: Unpack[ReasoningOverrides]) -> AsyncGenerator[Any, None]: ...
+    def __call__(self, **overrides: Unpack[ReasoningOverrides]) -> AsyncGenerator[AnyEvent | Msg, None]: ...
 
 
 class NextModelCall(Protocol):
@@ -140,31 +193,31 @@ class NextModelCall(Protocol):
 class NextActing(Protocol):
     """The next layer of `on_acting`; a key left out keeps the value that reached this layer."""
 
-    def __call__(self, **overrides: Unpack[ActingValues]) -> AsyncGenerator[ToolChunk | ToolResponse, None]: ...
+    def __call__(self, **overrides: Unpack[ActingOverrides]) -> AsyncGenerator[ToolChunk | ToolResponse, None]: ...
 
 
 class NextCheckPermission(Protocol):
     """The next layer of `on_check_permission`; a key left out keeps the value that reached this layer."""
 
-    def __call__(self, **overrides: Unpack[CheckPermissionValues]) -> Awaitable[PermissionDecision]: ...
+    def __call__(self, **overrides: Unpack[CheckPermissionOverrides]) -> Awaitable[PermissionDecision]: ...
 
 
 class NextCompressContext(Protocol):
     """The next layer of `on_compress_context`; a key left out keeps the value that reached this layer."""
 
-    def __call__(self, **overrides: Unpack[CompressContextValues]) -> Awaitable[None]: ...
+    def __call__(self, **overrides: Unpack[CompressContextOverrides]) -> Awaitable[None]: ...
 
 
 class NextObserve(Protocol):
     """The next layer of `on_observe`; a key left out keeps the value that reached this layer."""
 
-    def __call__(self, **overrides: Unpack[ObserveValues]) -> Awaitable[None]: ...
+    def __call__(self, **overrides: Unpack[ObserveOverrides]) -> Awaitable[None]: ...
 
 
 class NextPrint(Protocol):
     """The next layer of `on_print`; a key left out keeps the value that reached this layer."""
 
-    def __call__(self, **overrides: Unpack[PrintValues]) -> Awaitable[None]: ...
+    def __call__(self, **overrides: Unpack[PrintOverrides]) -> Awaitable[None]: ...
 
 
 def _as_tool_choice(value: object, _: object) -> object:
@@ -331,8 +384,9 @@ class MiddlewareBase:
         """
         return ()
 
-    # `agent` and `input_kwargs` are `Any` so that a subclass may narrow them. The hooks are plain functions that return
-    # what `next_handler` gives, so that `super().on_reply(...)` passes everything through without a frame of its own.
+    # `agent` and `input_kwargs` are `Any` so that a subclass may narrow them. Items are typed by their base class here,
+    # so that a subclass may name it or `AnyEvent`. The hooks are plain functions that return what `next_handler` gives,
+    # so that `super().on_reply(...)` passes everything through without a frame of its own.
 
     def on_reply(
         self, agent: Any, input_kwargs: Any, next_handler: NextReply
@@ -343,8 +397,9 @@ class MiddlewareBase:
         """
         return next_handler(**input_kwargs)
 
+    # Its items are `Any`, so that a hook written for AgentScope, which says that only events pass, type-checks too.
     def on_reasoning(
-        self, agent: Any, input_kwargs: Any, next_handler: NextReasoning
+        self, agent: Any, input_kwargs: Any, next_handler: Callable[..., AsyncGenerator[Any, None]]
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         """Wrap one round of asking the model, which ends with its `Msg` if it calls no tools.
 

@@ -2,8 +2,12 @@
 
 from agentrt.agent.hook_middleware import HookMiddleware
 from agentrt.hooks import (
+    ActingOverrides,
     ActingValues,
+    AgentChains,
+    CheckPermissionOverrides,
     CheckPermissionValues,
+    CompressContextOverrides,
     CompressContextValues,
     MiddlewareBase,
     ModelCallOverrides,
@@ -16,11 +20,14 @@ from agentrt.hooks import (
     NextPrint,
     NextReasoning,
     NextReply,
+    ObserveOverrides,
     ObserveValues,
+    PrintOverrides,
     PrintValues,
     ReasoningOverrides,
     ReasoningValues,
     ReplyInput,
+    ReplyOverrides,
     ReplyValues,
 )
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
@@ -38,9 +45,13 @@ from agentrt_middleware.tracing.otlp import SpanDelivery, setup_tracing
 from agentrt_middleware.usage import UsageMiddleware, UsageReport
 
 __all__ = [
+    "ActingOverrides",
     "ActingValues",
+    "AgentChains",
+    "CheckPermissionOverrides",
     "CheckPermissionValues",
     "CircuitBreakerMiddleware",
+    "CompressContextOverrides",
     "CompressContextValues",
     "DynamicContextMiddleware",
     "HookMiddleware",
@@ -57,13 +68,16 @@ __all__ = [
     "NextPrint",
     "NextReasoning",
     "NextReply",
+    "ObserveOverrides",
     "ObserveValues",
+    "PrintOverrides",
     "PrintValues",
     "RateLimitMiddleware",
     "ReasoningOverrides",
     "ReasoningValues",
     "RedisStore",
     "ReplyInput",
+    "ReplyOverrides",
     "ReplyValues",
     "RetryMiddleware",
     "SpanDelivery",

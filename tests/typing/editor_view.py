@@ -1,3 +1,4 @@
+# ruff: noqa: T201
 """What an editor tells the user of agentrt. Each `type: ignore` is a mistake that must be underlined: one that mypy
 would not report is itself an error (`warn_unused_ignores`).
 """
@@ -6,12 +7,50 @@ from collections.abc import AsyncGenerator
 from typing import Any, assert_type
 
 from agentrt import Agent, AgentState, Msg, Toolkit, UserMsg
-from agentrt.event import AgentEvent
-from agentrt.hooks import NextActing, NextModelCall, NextReasoning, NextReply
-from agentrt.message import ContentBlock, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
-from agentrt.middleware import MiddlewareBase
-from agentrt.model import AnthropicChatModel, ChatModelBase, ChatResponse, OpenAIChatModel, ScriptedChatModel, Timeouts
-from agentrt.tool import ToolChoice, ToolChunk, ToolResponse
+from agentrt.agent import ReplyStream
+from agentrt.console import show
+from agentrt.event import AgentEvent, AnyEvent, RequireUserConfirmEvent, TextBlockDeltaEvent
+from agentrt.message import (
+    ContentBlock,
+    DataBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    ToolResultState,
+)
+from agentrt.middleware import (
+    ActingValues,
+    CheckPermissionValues,
+    CompressContextValues,
+    MiddlewareBase,
+    ModelCallOverrides,
+    ModelCallValues,
+    NextActing,
+    NextCheckPermission,
+    NextCompressContext,
+    NextModelCall,
+    NextObserve,
+    NextPrint,
+    NextReasoning,
+    NextReply,
+    ObserveValues,
+    PrintValues,
+    ReasoningValues,
+    ReplyInput,
+    ReplyValues,
+)
+from agentrt.model import (
+    AnthropicChatModel,
+    ChatModelBase,
+    ChatResponse,
+    ModelResult,
+    OpenAIChatModel,
+    ScriptedChatModel,
+    Timeouts,
+)
+from agentrt.permission import PermissionDecision
+from agentrt.tool import ToolBase, ToolChoice, ToolChunk, ToolResponse
 
 MODEL = ScriptedChatModel(["Hello."])
 
@@ -25,7 +64,7 @@ class Typed(MiddlewareBase):
         self, agent: Any, input_kwargs: Any, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         async for item in next_handler(inputs=UserMsg("user", "hi"), structured_schema=None):
-            assert_type(item, AgentEvent | Msg)
+            assert_type(item, AnyEvent | Msg)
             yield item
 
     async def on_reasoning(
@@ -81,6 +120,72 @@ class ThroughSuper(MiddlewareBase):
         self, agent: Agent, input_kwargs: Any, next_handler: NextModelCall
     ) -> ChatResponse | AsyncGenerator[ChatResponse, None]:
         return await super().on_model_call(agent, input_kwargs, next_handler)
+
+
+class EveryKey(MiddlewareBase):
+    """What a hook receives has every key, with its type."""
+
+    async def on_reply(
+        self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
+    ) -> AsyncGenerator[AnyEvent | Msg, None]:
+        assert_type(input_kwargs["inputs"], ReplyInput)
+        async for item in next_handler(**input_kwargs):
+            if not isinstance(item, Msg) and item.type == "TEXT_BLOCK_DELTA":
+                assert_type(item.delta, str)
+            yield item
+
+    async def on_reasoning(
+        self, agent: Agent, input_kwargs: ReasoningValues, next_handler: NextReasoning
+    ) -> AsyncGenerator[AnyEvent | Msg, None]:
+        assert_type(input_kwargs["tool_choice"], ToolChoice | None)
+        async for item in next_handler(**input_kwargs):
+            assert_type(item, AnyEvent | Msg)
+            if isinstance(item, TextBlockDeltaEvent):
+                item.delta = item.delta.upper()
+            yield item
+
+    async def on_model_call(
+        self, agent: Agent, input_kwargs: ModelCallValues, next_handler: NextModelCall
+    ) -> ModelResult:
+        assert_type(input_kwargs["messages"], list[Msg])
+        assert_type(input_kwargs["current_model"], ChatModelBase)
+        input_kwargs["message"]  # type: ignore[typeddict-item]
+        input_kwargs["messages"] = "hello"  # type: ignore[typeddict-item]
+        return await next_handler(**input_kwargs)
+
+    async def on_check_permission(
+        self, agent: Agent, input_kwargs: CheckPermissionValues, next_handler: NextCheckPermission
+    ) -> PermissionDecision:
+        assert_type(input_kwargs["tool"], ToolBase)
+        return await next_handler(**input_kwargs)
+
+    async def on_acting(
+        self, agent: Agent, input_kwargs: ActingValues, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        assert_type(input_kwargs["tool_call"], ToolCallBlock)
+        async for item in next_handler(**input_kwargs):
+            yield item
+
+    async def on_compress_context(
+        self, agent: Agent, input_kwargs: CompressContextValues, next_handler: NextCompressContext
+    ) -> None:
+        assert_type(input_kwargs["instructions"], str | None)
+        await next_handler(**input_kwargs)
+
+    async def on_observe(self, agent: Agent, input_kwargs: ObserveValues, next_handler: NextObserve) -> None:
+        assert_type(input_kwargs["msg"], str | Msg | list[Msg] | None)
+        await next_handler(**input_kwargs)
+
+    async def on_print(self, agent: Agent, input_kwargs: PrintValues, next_handler: NextPrint) -> None:
+        assert_type(input_kwargs["last"], bool)
+        await next_handler(**input_kwargs)
+
+
+# What a hook receives has every key, what `next_handler` takes needs none.
+
+ModelCallValues(messages=[])  # type: ignore[typeddict-item]
+ModelCallOverrides(messages=[])
+ModelCallOverrides(model=MODEL)  # type: ignore[typeddict-unknown-key]
 
 
 # Mistakes in a hook
@@ -204,16 +309,52 @@ async def use() -> None:
     assert_type(await AGENT("And in Shanghai?"), Msg)
     assert_type(AGENT.run_sync("And in Shanghai?"), Msg)
     async for item in AGENT.reply_stream("And in Shanghai?"):
-        assert_type(item, AgentEvent | Msg)
+        assert_type(item, AnyEvent)
     async with AGENT.reply_stream("And in Shanghai?") as events:
         async for item in events:
-            assert_type(item, AgentEvent | Msg)
+            assert_type(item, AnyEvent)
+    async for item_or_msg in AGENT.reply_stream("And in Shanghai?", yield_final_msg=True):
+        assert_type(item_or_msg, AnyEvent | Msg)
+    async for item in AGENT.reply_stream("And in Shanghai?", yield_final_msg=False):
+        assert_type(item, AnyEvent)
+    async for item_or_msg in AGENT.reply_stream("And in Shanghai?", yield_final_msg=bool(AGENT.name)):
+        assert_type(item_or_msg, AnyEvent | Msg)
+    assert_type(await AGENT.reply_stream().drain(), AnyEvent | None)
+    assert_type(await AGENT.reply_stream(yield_final_msg=True).drain(), AnyEvent | Msg | None)
+    assert_type(await show(AGENT.reply_stream("And in Shanghai?")), Msg)
     assert_type(AGENT.with_state(AgentState()), Agent)
     assert_type(AGENT.explain(), str)
     assert_type(AGENT.name, str)
     assert_type(AGENT.model, ChatModelBase)
     await AGENT.reply(1)  # type: ignore[arg-type]
     AGENT.explain("yaml")  # type: ignore[arg-type]
+
+
+# Events
+
+
+EVENTS: ReplyStream = AGENT.reply_stream("And in Shanghai?")
+ITEMS: ReplyStream[AnyEvent | Msg] = EVENTS
+EVENTS_ALONE: ReplyStream[AnyEvent] = AGENT.reply_stream(yield_final_msg=True)  # type: ignore[assignment]
+STRINGS: ReplyStream[str]  # type: ignore[type-var]
+
+
+async def narrow() -> None:
+    async for event in AGENT.reply_stream("And in Shanghai?"):
+        print(event.delta)  # type: ignore[union-attr]
+        if event.type == "TEXT_BLOCK_DELTA":
+            assert_type(event, TextBlockDeltaEvent)
+            print(event.name)  # type: ignore[attr-defined]
+        elif event.type == "TOOL_RESULT_END":
+            assert_type(event.state, ToolResultState)
+        elif event.type == "TEXT_DELTA":  # type: ignore[comparison-overlap]
+            print("no event has this type")
+        match event:
+            case RequireUserConfirmEvent(tool_calls=tool_calls):
+                assert_type(tool_calls, list[ToolCallBlock])
+            case _:
+                print(event.type)
+    assert_type(AgentEvent.from_json("{}"), AnyEvent)
 
 
 # Models, whose connection options are written once for all of them
