@@ -6,6 +6,7 @@ usage: python3 dev.py JOB [--] [ARGUMENTS]
   test    run the tests; arguments go to pytest
   check   lint, formatting, types and the direction of imports
   bench   run the benchmarks; arguments go to benchmarks/run.py
+  docs    build the site into site/; `docs serve` shows it and follows your changes
 """
 
 from __future__ import annotations
@@ -88,7 +89,14 @@ def bench(arguments: list[str]) -> int:
     return run(python(), ROOT / "benchmarks" / "run.py", *arguments)
 
 
-JOBS = {"demo": demo, "test": test, "check": check, "bench": bench}
+def docs(arguments: list[str]) -> int:
+    install_group("docs")
+    if arguments[:1] == ["serve"]:
+        return run(program("zensical"), *arguments)
+    return run(program("zensical"), "build", "--clean", "--strict", *arguments)
+
+
+JOBS = {"demo": demo, "test": test, "check": check, "bench": bench, "docs": docs}
 
 
 def prepare() -> None:
@@ -104,8 +112,21 @@ def prepare() -> None:
         if todo == "rebuild":
             call(sys.executable, "-m", "venv", "--clear", VENV)
             call(python(), "-m", "pip", "install", "--quiet", "uv")  # pip itself may not know dependency groups
-        call(program("uv"), "pip", "install", "--quiet", "--python", python(), "--group", "dev", "-e", project())
+        install("--group", "dev", "-e", project())
         STAMP.write_text(wanted_stamp(), encoding="utf-8")
+
+
+def install_group(group: str) -> None:
+    """Add a group of pyproject.toml, which only one job needs, to the environment."""
+    stamp = STAMP.with_name(f"dev-stamp-{group}")
+    with hold_lock(ROOT / ".venv.lock"):
+        if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted_stamp():
+            install("--group", group)
+            stamp.write_text(wanted_stamp(), encoding="utf-8")
+
+
+def install(*what: str) -> None:
+    call(program("uv"), "pip", "install", "--quiet", "--python", python(), *what)
 
 
 def what_to_do(found: str, wanted: str) -> str:

@@ -18,7 +18,16 @@ PAGES = sorted(
     ]
 )
 
-_PROGRAM = re.compile(r"^(?P<indent> *)```python[^\n]*\n(?P<source>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
+_CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+SITE, REPOSITORY = (re.findall(rf"^{key}: (.*)$", _CONFIG, re.MULTILINE)[0] for key in ("site_url", "repo_url"))
+NAVIGATION = [ROOT / "docs" / name for name in re.findall(r"[\w/.-]+\.md$", _CONFIG, re.MULTILINE)]
+
+# A block of Python, and the block of text right after it, if any: what the program prints.
+_PROGRAM = re.compile(
+    r"^(?P<indent> *)```python[^\n]*\n(?P<source>.*?)^(?P=indent)```$"
+    r"(?:\n\n(?P=indent)```text\n(?P<output>.*?)^(?P=indent)```$)?",
+    re.DOTALL | re.MULTILINE,
+)
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 
 
@@ -29,6 +38,7 @@ class Program:
     page: Path
     line: int  # of the block's first line of code, in the page
     source: str
+    output: str | None  # what the page says that it prints; a line "..." stands for any number of lines
 
     @property
     def name(self) -> str:
@@ -40,7 +50,12 @@ def programs_of(page: Path) -> list[Program]:
     """Return all blocks of Python in a page, in order."""
     text = page.read_text(encoding="utf-8")
     return [
-        Program(page, text.count("\n", 0, match.start("source")) + 1, textwrap.dedent(match["source"]))
+        Program(
+            page,
+            text.count("\n", 0, match.start("source")) + 1,
+            textwrap.dedent(match["source"]),
+            textwrap.dedent(match["output"]) if match["output"] else None,
+        )
         for match in _PROGRAM.finditer(text)
     ]
 
@@ -61,10 +76,23 @@ def anchors_of(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def links_of(page: Path) -> list[tuple[str, str]]:
-    """Return the path, which may be empty, and the anchor of each link to a file or heading of the repository."""
-    targets = re.findall(r"\]\(([^()\s]*)\)", _without_blocks(page))
-    return [(path, anchor) for path, _, anchor in (target.partition("#") for target in targets) if ":" not in path]
+def links_of(page: Path) -> list[tuple[Path, str]]:
+    """Return the file and the anchor of each link to a page or file of this repository, relative or absolute."""
+    links = []
+    for target in re.findall(r"\]\(([^()\s]*)\)", _without_blocks(page)):
+        path, _, anchor = target.partition("#")
+        if path.startswith(SITE):
+            links.append((_page_at(path.removeprefix(SITE)), anchor))
+        elif match := re.match(rf"{REPOSITORY}/(?:blob|tree)/main/(.*)", path):
+            links.append((ROOT / match[1], anchor))
+        elif ":" not in path:
+            links.append((page.parent / path if path else page, anchor))
+    return links
+
+
+def _page_at(path: str) -> Path:
+    page = ROOT / "docs" / path.strip("/")
+    return page / "index.md" if page.is_dir() else page.with_name(f"{page.name}.md")
 
 
 def _without_blocks(page: Path) -> str:
