@@ -177,6 +177,7 @@ class Agent(ReActAgentBase):
         yield_final_msg: Literal[False] = False,
         reply_id: str | None = None,
         after: int = 0,
+        deps: Any = None,
     ) -> ReplyStream[AnyEvent]: ...
 
     @overload
@@ -188,6 +189,7 @@ class Agent(ReActAgentBase):
         yield_final_msg: bool = False,
         reply_id: str | None = None,
         after: int = 0,
+        deps: Any = None,
     ) -> ReplyStream[AnyEvent | Msg]: ...
 
     def reply_stream(
@@ -198,6 +200,7 @@ class Agent(ReActAgentBase):
         yield_final_msg: bool = False,
         reply_id: str | None = None,
         after: int = 0,
+        deps: Any = None,
     ) -> ReplyStream[AnyEvent | Msg]:
         """Answer, as a stream of events, with the final message after them when asked for.
 
@@ -216,6 +219,10 @@ class Agent(ReActAgentBase):
         `reply_id` (1 to 128 letters, digits, ".", "_", ":" and "-") names the reply, which never runs twice. The id of
         the last reply gives its message again, without events; that of the one in progress resumes it, or repeats its
         question; the input is not read then. Events are numbered above `after`, the last number that a listener has.
+
+        `deps` is what this reply's tools and hooks need of the caller: the user who asks, a database. They find it as
+        `ToolContext.deps` and `agent.run.deps`. It is of any type, and is never saved: a reply that resumes has the
+        `deps` of the call that resumes it. A reply that a tool asks another agent for has those given there.
         """
         # All that can be checked without the state is checked here: an error where the call is, not at the first event.
         if reply_id is not None:
@@ -226,7 +233,7 @@ class Agent(ReActAgentBase):
         inputs = as_input(inputs)
         if structured_schema is not None:
             validate_schema(structured_schema)
-        items = run_reply(self, claim, inputs, structured_schema, yield_final_msg)
+        items = run_reply(self, claim, inputs, structured_schema, yield_final_msg, deps)
         # Printing is a generator more for each event, so it is there only where something is to be printed.
         audience, chains = self.live_conversation.audience, self.current_chains()
         if audience.shows or audience.queue is not None or chains.on_print is not self._cores["on_print"]:
@@ -241,11 +248,15 @@ class Agent(ReActAgentBase):
         structured_schema: type[BaseModel] | JSONSchema | None = None,
         *,
         reply_id: str | None = None,
+        deps: Any = None,
     ) -> Msg:
-        """Answer with the final message; see `reply_stream`."""
+        """Answer with the final message; see `reply_stream`.
+
+        To `super().reply()` in a subclass, other `deps` than those of the reply may be given, for its tools and hooks.
+        """
         if "reply" in vars(self):  # an entry hides this method, which only `super()` reaches
-            return await reply_by_loop(self, as_input(inputs), structured_schema)
-        stream = self.reply_stream(inputs, structured_schema, yield_final_msg=True, reply_id=reply_id)
+            return await reply_by_loop(self, as_input(inputs), structured_schema, deps)
+        stream = self.reply_stream(inputs, structured_schema, yield_final_msg=True, reply_id=reply_id, deps=deps)
         return await stream.drain()  # type: ignore[return-value]  # the last item is the message
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Msg:
@@ -279,18 +290,18 @@ class Agent(ReActAgentBase):
         """Return the message of an interrupted reply; made to be overridden. It does not join the conversation."""
         return interrupted_msg(self.name, reason)
 
-    def run_sync(self, inputs: str | ReplyInput = None) -> Msg:
+    def run_sync(self, inputs: str | ReplyInput = None, *, deps: Any = None) -> Msg:
         """Answer with the final message, from a program that has no event loop. Raises `UsageError` where one runs."""
         if in_event_loop():
             raise UsageError(
                 "run_sync() was called inside a running event loop, which it would block: "
                 "write `await agent.reply(...)` there"
             )
-        return anyio.run(self._reply_and_close, inputs)
+        return anyio.run(self._reply_and_close, inputs, deps)
 
-    async def _reply_and_close(self, inputs: str | ReplyInput) -> Msg:
+    async def _reply_and_close(self, inputs: str | ReplyInput, deps: Any) -> Msg:
         async with self:  # what the model keeps open belongs to the event loop that ends here
-            return await self.reply(inputs)
+            return await self.reply(inputs, deps=deps)
 
     async def aclose(self) -> None:
         """Close what the model holds open in this event loop; a further reply opens it again."""
@@ -314,14 +325,15 @@ class Agent(ReActAgentBase):
         else:
             await self.current_chains().on_observe(self, msg=msg)
 
-    async def compress_context(self, instructions: str | None = None) -> None:
+    async def compress_context(self, instructions: str | None = None, *, deps: Any = None) -> None:
         """Have the model summarise the older part of the conversation now, however little of its context it fills.
 
         The runtime does so by itself when `context_config` says so; what that reserves is kept here too. This takes the
         conversation as a reply does: it raises `AgentBusyError` during one, but not while one waits for an answer.
-        `instructions` are for the model that writes the summary. An interrupt leaves everything as it was.
+        `instructions` are for the model that writes the summary, `deps` for the hooks. An interrupt leaves everything
+        as it was.
         """
-        await compress_now(self, instructions)
+        await compress_now(self, instructions, deps)
 
     def with_state(self, state: AgentState) -> Self:
         """Return another conversation over the same model, tools and chains, for the price of an object.

@@ -141,6 +141,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
             finally:
                 self.live_conversation.stops.discard(stop)
         if scope.cancelled_caught:
+            kwargs.pop("deps", None)  # a reply takes them whatever its parameters are, and this need not
             answer = await _answer_interrupt(self, args, kwargs)
         await self._broadcast(answer)
         return answer

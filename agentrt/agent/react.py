@@ -83,11 +83,11 @@ class ReActAgent(Agent):
         """The system prompt."""
         return self.system_prompt
 
-    async def reply(self, msg: Any = None, structured_model: Any = None) -> Msg:  # type: ignore[override]  # no reply_id: it is the runtime's
+    async def reply(self, msg: Any = None, structured_model: Any = None, *, deps: Any = None) -> Msg:  # type: ignore[override]  # no reply_id: it is the runtime's
         """Answer with the final message."""
         await self._load_memory()
         try:
-            answer = await super().reply(msg, structured_model)
+            answer = await super().reply(msg, structured_model, deps=deps)
         finally:  # a reply that failed may have taken in its input all the same
             await self._update_memory()
         if answer.structured_output is not None:

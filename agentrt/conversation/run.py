@@ -27,12 +27,14 @@ __all__ = ["Run"]
 class Run:
     """One reply in progress: `agent.run` in a hook, and behind `ToolContext` in a tool.
 
-    `toolkit` holds the tools of the current round, `is_internal` says that the runtime itself asks the model just now,
-    for a summary, and `ended` that nothing can be emitted any more. `claim`, `interruption`, `mailbox` and `progress`
-    are for the loop.
+    `deps` is what the caller of the reply gave as such; a layer of `on_reply` may set it for the rest of the reply. It
+    is the caller's own object, never saved, copied or shown. `toolkit` holds the tools of the current round,
+    `is_internal` says that the runtime itself asks the model just now, for a summary, and `ended` that nothing can be
+    emitted any more. `claim`, `interruption`, `mailbox` and `progress` are for the loop.
     """
 
     is_internal = ended = False
+    deps: Any = None
     _examined: frozenset[CodeType] = frozenset()
     """The hooks that have emitted, so that not every event of one has its frames walked."""
 

@@ -109,7 +109,7 @@ async def _compress_if_full(agent: ReplyingAgent) -> None:
     await agent.chains.on_compress_context(agent, context_config=config, instructions=None)
 
 
-async def compress_now(agent: ReplyingAgent, instructions: str | None) -> None:
+async def compress_now(agent: ReplyingAgent, instructions: str | None, deps: object) -> None:
     """Take the conversation, as a reply does, and enter on_compress_context."""
     claim = Claim()
     lock = lock_of(agent.state)
@@ -129,6 +129,7 @@ async def compress_now(agent: ReplyingAgent, instructions: str | None) -> None:
             claim.reply_id = unfinished.reply_id
             run = Run(claim, agent.state.sequence, toolkit_for_reply(agent, unfinished))
             run.progress.restore(unfinished)
+        run.deps = deps
         agent.live_conversation.begin(run)
         # A stream of one step, since what is interrupted is a step of a stream.
         steps = run.interruption.guard_steps(enter())

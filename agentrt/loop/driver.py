@@ -26,7 +26,12 @@ __all__ = ["run_reply"]
 
 
 async def run_reply(  # noqa: C901  # the way of every event, where a call more would cost each of them
-    agent: ReplyingAgent, claim: Claim, inputs: ReplyInput, structured_schema: Any, yield_final_msg: bool
+    agent: ReplyingAgent,
+    claim: Claim,
+    inputs: ReplyInput,
+    structured_schema: Any,
+    yield_final_msg: bool,
+    deps: Any = None,
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Run one reply through on_reply and yield its events, then its final message when asked for.
 
@@ -37,6 +42,7 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
         if yield_final_msg:
             yield run
         return
+    run.deps = deps
     on_reply = agent.chains.on_reply
     has_layers = on_reply is not reply
     delivery = Delivery(agent, run, inputs, has_layers)

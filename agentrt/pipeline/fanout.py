@@ -17,10 +17,10 @@ async def fanout_pipeline(
 ) -> list[Any]:
     """Have each agent answer a copy of its own of `msg`, and return the answers in the order of the agents.
 
-    They answer all at once, or one after the other without `enable_gather`; `kwargs` go to each of them as they are.
-    The first failure stops the others, is raised as itself once they have stopped, and names in a note the types of
-    the errors that followed. The message of a reply that waits for an answer is among the answers as it is. Other
-    pipelines, and coroutine functions, may be among the agents.
+    They answer all at once, or one after the other without `enable_gather`; `kwargs`, such as `deps`, go to each of
+    them as they are. The first failure stops the others, is raised as itself once they have stopped, and names in a
+    note the types of the errors that followed. The message of a reply that waits for an answer is among the answers as
+    it is. Other pipelines, and coroutine functions, may be among the agents.
     """
     stages = stages_in(agents, "fanout_pipeline()")
     calls = [partial(stage, _copy(msg), **kwargs) for stage in stages]

@@ -14,17 +14,18 @@ __all__ = ["SequentialPipeline", "sequential_pipeline"]
 _UNPASSED_BLOCKS: tuple[BlockType, ...] = ("thinking", "tool_call", "tool_result", "hint", "provider")
 
 
-async def sequential_pipeline(agents: Sequence[Stage], msg: Any = None) -> Any:
+async def sequential_pipeline(agents: Sequence[Stage], msg: Any = None, **kwargs: object) -> Any:
     """Have each agent answer what the one before it answered, the first one `msg`, and return the last answer.
 
-    The next agent gets an answer without thinking, tool calls and notes of the runtime, which no agent takes from
-    another; the one returned is whole. `None` is passed like any other answer, and without agents `msg` is returned.
-    The message of a reply that waits for an answer is returned at once, since the reply is not finished: answer its
-    agent, then run those after it. Other pipelines, and coroutine functions, may be among the agents.
+    `kwargs`, such as `deps`, go to each of them as they are. The next agent gets an answer without thinking, tool calls
+    and notes of the runtime, which no agent takes from another; the one returned is whole. `None` is passed like any
+    other answer, and without agents `msg` is returned. The message of a reply that waits for an answer is returned at
+    once, since the reply is not finished: answer its agent, then run those after it. Other pipelines, and coroutine
+    functions, may be among the agents.
     """
     stages = stages_in(agents, "sequential_pipeline()")
     for position, stage in enumerate(stages):
-        msg = await stage(msg if position == 0 else _without_private_blocks(msg))
+        msg = await stage(msg if position == 0 else _without_private_blocks(msg), **kwargs)
         # Its message carries the calls that wait, which the next agent could do nothing with.
         if isinstance(stage, Agent) and stage.state.reply_context is not None:
             break
@@ -37,9 +38,9 @@ class SequentialPipeline:
     def __init__(self, agents: Sequence[Stage]) -> None:
         self.agents = stages_in(agents, "SequentialPipeline(agents=...)")
 
-    async def __call__(self, msg: Any = None) -> Any:
+    async def __call__(self, msg: Any = None, **kwargs: object) -> Any:
         """Run the message through the agents."""
-        return await sequential_pipeline(self.agents, msg)
+        return await sequential_pipeline(self.agents, msg, **kwargs)
 
 
 def _without_private_blocks(answer: object) -> object:

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from itertools import count
 from threading import get_ident
 from time import time_ns
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 from anyio import from_thread
+from typing_extensions import TypeVar
 
 from agentrt.block import ToolCallBlock, new_id
 from agentrt.errors import UsageError
@@ -16,6 +17,7 @@ from agentrt.event import AgentEvent
 __all__ = ["RunLike", "ToolContext"]
 
 _LoopResult = TypeVar("_LoopResult")
+_Deps = TypeVar("_Deps", default=Any)
 
 
 class RunLike(Protocol):
@@ -30,8 +32,11 @@ class RunLike(Protocol):
     def new_id(self) -> str: ...
 
 
-class ToolContext:
+class ToolContext(Generic[_Deps]):
     """What a tool receives through a parameter with this annotation; the model never sees that parameter.
+
+    `deps` is what the caller of the reply gave as such, of the type `Deps` in a parameter annotated
+    `ToolContext[Deps]`; types are not checked at run time.
 
     It belongs to one call. Without an agent (`Toolkit.call_tool_function`) it is *detached*: ids and clock are its own,
     and what the tool emits is kept in `emitted`. It may be used from the worker thread of a plain function too.
@@ -44,6 +49,7 @@ class ToolContext:
         "_thread",
         "active_groups",
         "agent",
+        "deps",
         "emitted",
         "run",
         "tool_call",
@@ -57,10 +63,12 @@ class ToolContext:
         *,
         active_groups: list[str] | None = None,
         on_active_groups: Callable[[list[str]], object] | None = None,
+        deps: _Deps = None,  # type: ignore[assignment]  # who annotates another type gives one
     ) -> None:
         self.tool_call = tool_call
         self.agent = agent
         self.active_groups = active_groups
+        self.deps = deps
         self.emitted: list[AgentEvent] = []
         self.run = run
         self._on_active_groups = on_active_groups

@@ -63,6 +63,13 @@ class Signature:
     aliases: dict[str, str]
 
 
+class _AnyNames(dict[str, Any]):
+    """Names of a module, with `Any` for those that it does not have."""
+
+    def __missing__(self, name: str) -> Any:
+        return Any
+
+
 class _SchemaWithoutTitles(GenerateJsonSchema):
     # A title that only repeats the name costs tokens; a default that has no JSON is the function's own business.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  # as pydantic declares it
@@ -207,6 +214,11 @@ def _read_hint(function: _Callable, parameter: inspect.Parameter) -> _Hint:
         holder = types.SimpleNamespace(__annotations__={"hint": hint})
         return get_type_hints(holder, names, {}, include_extras=True)["hint"]
     except NameError as error:
+        # The type in `ToolContext[Deps]` is for type checkers alone, and often imported for them alone.
+        with suppress(TypeError, SyntaxError, AttributeError):
+            context: _Hint = get_type_hints(holder, names, _AnyNames(names), include_extras=True)["hint"]
+            if _is_context(context):
+                return context
         _refuse(
             function,
             f"the type hint {hint!r} of its parameter {name!r} cannot be looked up ({error}); "
@@ -231,8 +243,10 @@ def _is_context(hint: _Hint) -> bool:
     if origin is Annotated:
         return _is_context(get_args(hint)[0])
     if origin in (Union, types.UnionType):
-        return set(get_args(hint)) == {ToolContext, types.NoneType}
-    return isinstance(hint, type) and issubclass(hint, ToolContext)
+        members = [member for member in get_args(hint) if member is not types.NoneType]
+        return len(members) == 1 and _is_context(members[0])
+    cls = hint if origin is None else origin  # `ToolContext[Deps]` is not a class
+    return isinstance(cls, type) and issubclass(cls, ToolContext)
 
 
 def _take_variable(function: _Callable, hints: dict[str, _Hint], parameters: _ParametersByName) -> bool:

@@ -3,14 +3,15 @@
 import math
 import threading
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, NamedTuple, Optional  # in a hint that is text
 
 import pytest
 
 from agentrt.errors import UsageError
 from agentrt.event import CustomEvent
 from agentrt.message import ToolCallBlock
-from agentrt.tool import FunctionTool, ToolContext, Toolkit
+from agentrt.tool import FunctionTool, ToolBase, ToolContext, Toolkit
 from agentrt.tool.call import PreparedCall, respond
 
 CALL = ToolCallBlock("1", "f", "{}")
@@ -77,3 +78,106 @@ def test_groups_are_set_for_the_conversation_or_not_at_all() -> None:
     assert (context.active_groups, chosen) == (["b"], [["b"]])
     with pytest.raises(UsageError, match=r"belongs to no conversation: use Toolkit\.update_tool_groups"):
         ToolContext(CALL).set_active_groups(["b"])
+
+
+class Deps(NamedTuple):
+    user: str
+
+
+class MyContext(ToolContext[Deps]):
+    pass
+
+
+def subscripted(context: ToolContext[Deps]) -> str:
+    return context.deps.user
+
+
+def as_text(context: "ToolContext[Deps]") -> str:
+    return context.deps.user
+
+
+def partly_text(context: ToolContext["Deps"]) -> str:
+    return context.deps.user
+
+
+def with_unknown_type(context: "ToolContext[OnlyForTypeCheckers]") -> str:  # noqa: F821  # type: ignore[name-defined]
+    return context.deps.user
+
+
+def optional(context: ToolContext[Deps] | None = None) -> str:
+    assert context is not None
+    return context.deps.user
+
+
+def optional_by_name(context: "Optional[ToolContext[Deps]]" = None) -> str:  # noqa: UP045
+    return optional(context)
+
+
+def annotated(context: Annotated[ToolContext[Deps], "the context"]) -> str:
+    return context.deps.user
+
+
+def annotated_optional(context: Annotated[ToolContext[Deps], "the context"] | None) -> str:
+    return optional(context)
+
+
+def of_several(context: ToolContext[Deps | dict[str, int]]) -> str:
+    assert isinstance(context.deps, Deps)
+    return context.deps.user
+
+
+def of_subclass(context: MyContext) -> str:
+    return context.deps.user
+
+
+def bare(context: ToolContext) -> str:
+    return str(context.deps.user)
+
+
+def with_bound_argument(greeting: str, context: ToolContext[Deps]) -> str:
+    assert greeting == "hi"
+    return context.deps.user
+
+
+class Object:
+    def method(self, context: ToolContext[Deps]) -> str:
+        return context.deps.user
+
+    async def __call__(self, context: ToolContext[Deps]) -> str:
+        return context.deps.user
+
+
+class Tool(ToolBase):
+    """A class of its own."""
+
+    name = "f"
+
+    async def call(self, context: ToolContext[Deps]) -> str:
+        return context.deps.user
+
+
+class ToolWithSchema(Tool):
+    input_schema = {"type": "object", "properties": {}}  # noqa: RUF012
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        *(subscripted, as_text, partly_text, with_unknown_type, optional, optional_by_name, annotated),
+        *(annotated_optional, of_several, of_subclass, bare, partial(with_bound_argument, "hi")),
+        *(Object().method, Object(), Tool(), ToolWithSchema()),
+    ],
+)
+async def test_context_of_any_spelling_takes_deps_detached(tool: Any) -> None:
+    tool = tool if isinstance(tool, ToolBase) else FunctionTool(tool, name="f")
+    toolkit = Toolkit([tool])
+    (schema,) = toolkit.get_json_schemas()
+    assert schema["function"]["parameters"].get("properties", {}) == {}
+    items = [item async for item in toolkit.call_tool_function(CALL, ToolContext(CALL, deps=Deps("ann")))]
+    assert [getattr(block, "text", None) for block in items[-1].content] == ["ann"]
+
+
+def test_generic_type_that_is_no_context_is_shown_to_the_model() -> None:
+    def f(values: list[int], other: "dict[str, int] | None" = None) -> None: ...
+
+    assert list(FunctionTool(f).input_schema["properties"]) == ["values", "other"]

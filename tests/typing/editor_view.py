@@ -4,7 +4,7 @@ would not report is itself an error (`warn_unused_ignores`).
 """
 
 from collections.abc import AsyncGenerator
-from typing import Any, assert_type
+from typing import Any, NamedTuple, assert_type
 
 from agentrt import Agent, AgentState, Msg, Toolkit, UserMsg
 from agentrt.agent import ReplyStream
@@ -50,7 +50,7 @@ from agentrt.model import (
     Timeouts,
 )
 from agentrt.permission import PermissionDecision
-from agentrt.tool import ToolBase, ToolChoice, ToolChunk, ToolResponse
+from agentrt.tool import ToolBase, ToolChoice, ToolChunk, ToolContext, ToolResponse
 
 MODEL = ScriptedChatModel(["Hello."])
 
@@ -355,6 +355,29 @@ async def narrow() -> None:
             case _:
                 print(event.type)
     assert_type(AgentEvent.from_json("{}"), AnyEvent)
+
+
+# Dependencies
+
+
+class Deps(NamedTuple):
+    user: str
+
+
+CALL = ToolCallBlock("1", "greet", "{}")
+
+
+async def greet(context: ToolContext[Deps], plain: ToolContext) -> str:
+    assert_type(context.deps, Deps)
+    assert_type(plain.deps, Any)
+    print(context.deps.name)  # type: ignore[attr-defined]
+    return context.deps.user
+
+
+async def use_deps() -> None:
+    assert_type(await AGENT.reply("hi", deps=Deps("ann")), Msg)
+    assert_type(ToolContext(CALL, deps=Deps("ann")), ToolContext[Deps])
+    assert_type(ToolContext(CALL), ToolContext)
 
 
 # Models, whose connection options are written once for all of them

@@ -3,13 +3,13 @@
 Such replies may run side by side, so the one in progress is that of the current task.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import NoReturn, cast
 
-from agentrt.agent.overrides.overridden_method import ChainedAgent, OverriddenMethod, last_item
+from agentrt.agent.overrides.overridden_method import ChainedAgent, HookMethod, OverriddenMethod, last_item
 from agentrt.chain import HookSpec
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.concurrency.reaper import Reaper
@@ -64,7 +64,22 @@ def current_run(agent: object) -> _CustomRun | None:
 
 
 class OverriddenReply(OverriddenMethod):
-    """The `reply` of a class that derives from `AgentBase`."""
+    """The `reply` of a class that derives from `AgentBase`.
+
+    Its `deps` do not flow through the chain, where hooks get copies of all values: `agent.run` has them.
+    """
+
+    def __init__(self, cls: type, name: str, function: Callable[..., object], overridden: HookMethod) -> None:
+        super().__init__(cls, name, function, overridden)
+        if self.declares_deps:
+            self.keys = tuple(key for key in self.keys if key != "deps")
+
+    def values(self, agent: object, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+        """Return the values of all parameters, and the `deps`, which every reply may be given."""
+        if self.declares_deps or "deps" not in kwargs:
+            return super().values(agent, args, kwargs)
+        others = {name: value for name, value in kwargs.items() if name != "deps"}
+        return {**super().values(agent, args, others), "deps": kwargs["deps"]}
 
     def adapt(self, spec: HookSpec) -> HookSpec:
         """Return the line of the hook table for a reply, which may say nothing."""
@@ -75,6 +90,7 @@ class OverriddenReply(OverriddenMethod):
         claim = Claim()
         claim.reaper = Reaper()
         run = _CustomRun(claim, 0, _NO_TOOLS)
+        run.deps = values.pop("deps", None)
         run.chains = agent.current_chains()
         if not run.chains.layers["on_reply"]:
             run.mailbox = _NO_MAILBOX
@@ -98,7 +114,7 @@ class OverriddenReply(OverriddenMethod):
         run, session_id = cast(_CustomRun, agent.run), agent.state.session_id
         run.ended = False  # a layer may have us called again
         yield ReplyStartEvent(run.id, session_id, agent.name)
-        answer = await self(agent, values)
+        answer = await self(agent, self.with_deps(values, run.deps))
         if answer is not None and not isinstance(answer, Msg):
             raise ChainContractError(f"{self.title} must return a Msg, or None to say nothing, not {answer!r:.200}")
         for event in run.mailbox.take():

@@ -37,6 +37,7 @@ _Method = Callable[..., Any]  # of any signature: a class may write what it like
 _MarkedMethod = TypeVar("_MarkedMethod", bound=_Method)
 _MethodArguments = dict[str, object]  # what flows through a chain around such a method
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class ChainedAgent(Protocol):
@@ -55,8 +56,8 @@ class OverriddenMethod:
     """A method that a class overrides, and how values that flow through a chain become its arguments.
 
     `keys` are its parameters; what `*args` and `**kwargs` took goes by these names. A parameter in the position of one
-    that the overridden method has goes by the name of that one. `core` is the core of the method's chain, and `entry`
-    takes the place of the method on each instance.
+    that the overridden method has goes by the name of that one; `deps` is always that of a reply. `core` is the core of
+    the method's chain, and `entry` takes the place of the method on each instance.
     """
 
     _core: _Method
@@ -73,9 +74,13 @@ class OverriddenMethod:
         names = [parameter.name for parameter in self._parameters]
         positional = [parameter.name for parameter in self._parameters if parameter.kind in _POSITIONAL]
         # A method that has a parameter of that name elsewhere means something else by this one.
-        renamed = {name: key for name, key in zip(positional, overridden.parameters, strict=False) if key not in names}
+        by_position = zip(positional, overridden.parameters, strict=False)
+        renamed = {name: key for name, key in by_position if key not in names and name != "deps"}
         self._keys = {name: name for name in names} | renamed
         self.keys = tuple(self._keys.values())
+        self.declares_deps = any(
+            parameter.name == "deps" and parameter.kind not in _VARIABLE for parameter in self._parameters
+        )
         self.core = self._core  # one object, by which an entry is known to be the core
         self.entry = self._make_entry()  # it takes any agent of the class, and is bound when one is built
 
@@ -89,6 +94,15 @@ class OverriddenMethod:
             raise TypeError(f"{self.title} takes ({takes}); arguments given: {passed} ({error})") from None
         bound.apply_defaults()  # layers see all parameters, given or not
         return {key: bound.arguments[name] for name, key in self._keys.items()}
+
+    def with_deps(self, values: _MethodArguments, deps: object) -> _MethodArguments:
+        """Return the values with the `deps` of a reply, if the method has a parameter that takes them."""
+        if self.declares_deps:
+            return {**values, "deps": deps}
+        keywords = next((p.name for p in self._parameters if p.kind is p.VAR_KEYWORD), None)
+        if keywords is None or deps is None:
+            return values
+        return {**values, keywords: {**cast(_MethodArguments, values[keywords]), "deps": deps}}
 
     def key_of(self, parameter: str) -> str:
         """Return the name that the parameter goes by; one that the method does not have keeps its own."""

@@ -63,6 +63,8 @@ class OverriddenLoopReply(OverriddenMethod):
         # A method without a parameter for the schema is fine as long as there is none.
         arguments = (inputs,) if structured_schema is None else (inputs, structured_schema)
         values = self.values(agent, arguments, {})
+        if run.deps is not None:
+            values = self.with_deps(values, run.deps)
         final: object = None
         async with BackgroundTask(
             run.claim, mailbox, partial(run.interruption.run_interruptible, partial(self, agent, values))
@@ -82,7 +84,7 @@ class OverriddenLoopReply(OverriddenMethod):
         yield final
 
 
-async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_schema: object) -> Msg:
+async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_schema: object, deps: object) -> Msg:
     """Reply by the runtime's own loop, inside an overridden `reply`; the loop's events go where that reply's go."""
     run = agent.live_conversation.run
     if run is None or run.progress.passthrough is None:
@@ -92,6 +94,8 @@ async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_sch
             f"super().reply() of {agent.name!r} was called again in one reply, after it had come to its end: to have "
             f"another round, call self.run.continue_with(hint) before that"
         )
+    if deps is not None:
+        run.deps = deps
     final: Msg | None = None
     stream = reply(agent, inputs, structured_schema)
     try:

@@ -88,6 +88,7 @@ async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolRespons
             run,
             active_groups=state.active_groups,
             on_active_groups=partial(setattr, state, "active_groups"),
+            deps=run.deps,
         )
     if prepared.is_streaming:
         return _mark_each_step(run, run_call(prepared, context))
