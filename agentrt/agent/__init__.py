@@ -5,7 +5,7 @@ from agentrt.agent.base import AgentBase, ReActAgentBase
 from agentrt.agent.react import ReActAgent
 from agentrt.agent.user import UserAgent
 from agentrt.conversation.config import ContextConfig, ReActConfig
-from agentrt.conversation.reply_stream import ReplyStream
+from agentrt.conversation.reply_stream import ReplyStream, TextStream
 from agentrt.conversation.run import Run
 from agentrt.output.audio import AudioPlayer
 from agentrt.output.queue import MessageQueue
@@ -23,6 +23,7 @@ __all__ = [
     "ReplyStream",
     "Run",
     "TerminalUserInput",
+    "TextStream",
     "UserAgent",
     "UserInputBase",
     "UserInputData",

@@ -7,10 +7,11 @@ from typing import Any, Generic, NoReturn, Self
 from typing_extensions import TypeVar
 
 from agentrt.conversation.turns import Claim
-from agentrt.event import AgentEvent, AnyEvent
+from agentrt.errors import UsageError
+from agentrt.event import AgentEvent, AnyEvent, TextBlockDeltaEvent
 from agentrt.message import Msg
 
-__all__ = ["ReplyStream"]
+__all__ = ["ReplyStream", "TextStream"]
 
 _Item = TypeVar("_Item", bound=AnyEvent | Msg, default=AnyEvent, covariant=True)
 
@@ -41,6 +42,35 @@ class ReplyStream(Generic[_Item]):
     async def aclose(self) -> None:
         """Stop the reply and wait until everything it opened is closed."""
         await self._items.aclose()
+
+    @property
+    def message(self) -> Msg:
+        """The final message, once the stream has been read to its end.
+
+        It is there whether or not the stream yields it, also if the reply waits for an answer or was interrupted.
+        Raises `UsageError` before the end, and if there is none: the reply failed, or was closed before its end.
+        """
+        message = self._claim.final
+        if message is not None:
+            return message
+        if getattr(self._items, "ag_frame", None) is not None:
+            raise UsageError(
+                "stream.message was read before the end of the reply: read all events first, or `await stream.drain()`"
+            )
+        raise UsageError(
+            "stream.message: this reply has no final message, for it failed or its stream was closed before the end; "
+            "what it had said by then, if anything, is at the end of agent.state.context"
+        )
+
+    def text(self) -> "TextStream":
+        """Return the text of the answer as it comes: `async for text in stream.text()`.
+
+        It is the text of this reply alone, not that of other agents whose events are among its own. Blocks of text
+        follow one another with nothing in between. What a reader has been given cannot be taken back: where an attempt
+        at the model was given up, or a layer replaced what was said, the new text comes after the old one.
+        `stream.message` has the answer that counts, and the events tell what was withdrawn.
+        """
+        return TextStream(self, self._claim)
 
     async def drain(self) -> _Item | None:
         """Read the reply to its end and return its last item."""
@@ -79,3 +109,47 @@ class ReplyStream(Generic[_Item]):
             self._claim.dropped = True
             if self._claim.reaper is not None:
                 self._claim.reaper.reap(self._items)
+
+
+class TextStream:
+    """The text of a reply as it comes: an async iterator over the `ReplyStream` that it refers to.
+
+    It reads and closes that stream, and one that is merely dropped lets go of it: so it is closed as that stream is.
+    """
+
+    __slots__ = ("_claim", "_stream")
+
+    def __init__(self, stream: ReplyStream[Any], claim: Claim) -> None:
+        self._stream = stream
+        self._claim = claim
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        async for item in self._stream:
+            # The claim's id is that of the reply which resumes, if one does, so it is known only now.
+            if item.__class__ is TextBlockDeltaEvent and item.reply_id == self._claim.reply_id:
+                return item.delta
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop the reply and wait until everything it opened is closed."""
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stream.aclose()
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "the text of a reply is asynchronous: write `async for text in stream.text()` in an `async def`"
+        )
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(
+            "stream.text() is not awaited: write `async for text in stream.text()`, "
+            "or `(await agent.reply(...)).get_text_content()` for the whole text alone"
+        )

@@ -12,6 +12,7 @@ from agentrt.concurrency.event_loop import CrossThreadEvent
 from agentrt.concurrency.interrupt import Interruption
 from agentrt.concurrency.reaper import Reaper
 from agentrt.errors import AgentBusyError
+from agentrt.message import Msg
 from agentrt.state import AgentState
 
 __all__ = ["Claim", "ConversationLock", "CurrentReply", "WhenBusy", "lock_of"]
@@ -36,10 +37,23 @@ class Claim:
 
     `printed` says that what is read is printed, `drained` that one task reads it from start to end and shows it to
     nobody, `dropped` that nobody holds its stream any more. `is_named` says that the caller gave the reply its id; the
-    numbers of its events are above `after`. `awaits` holds the locks that its tools and layers wait for.
+    numbers of its events are above `after`. `awaits` holds the locks that its tools and layers wait for. `final` is its
+    final message, once its stream has come to its end.
     """
 
-    __slots__ = ("after", "awaits", "drained", "dropped", "is_named", "lock", "printed", "reaper", "reply_id", "task")
+    __slots__ = (
+        "after",
+        "awaits",
+        "drained",
+        "dropped",
+        "final",
+        "is_named",
+        "lock",
+        "printed",
+        "reaper",
+        "reply_id",
+        "task",
+    )
 
     def __init__(self, reply_id: str | None = None, after: int = 0) -> None:
         self.is_named = reply_id is not None
@@ -50,6 +64,7 @@ class Claim:
         self.task: int | None = None
         self.lock: ConversationLock | None = None
         self.awaits: list[ConversationLock] = []
+        self.final: Msg | None = None
 
     def give_back(self) -> None:
         """Let go of the conversation, if this reply has it."""

@@ -39,6 +39,7 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
     """
     inputs, run = await _begin_run(agent, claim, inputs)
     if isinstance(run, Msg):  # nothing is left to do
+        claim.final = run
         if yield_final_msg:
             yield run
         return
@@ -76,9 +77,9 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
                 yield progress.assign_seq(event)
         if delivery.failure is not None:
             raise delivery.failure
-        message = delivery.message()
+        claim.final = delivery.message()
         if yield_final_msg:
-            yield message
+            yield claim.final
     finally:
         await delivery.leave(stream)
 
