@@ -5,81 +5,19 @@ Without OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY or AGENTRT_MODEL that
 # mypy: disable-error-code="no-untyped-def"
 
 import argparse
-import ast
 import asyncio
 import logging
-import operator
-import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from agentrt import Agent, MiddlewareBase, Toolkit, errors, event
+from agentrt.console import folder_tools
 from agentrt.model import default_model
 
 QUESTIONS = "Which file defines MiddlewareBase?", "What does LICENSE say about trademarks?", "What is 17 * 23?"
-SKIPPED_FOLDERS = {"__pycache__", "node_modules", "venv", "build", "dist"}  # and what begins with a dot
-OPERATORS: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
-OPERATORS |= {ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow}
-
-
-class Folder:
-    """Tools that look into one folder, and nowhere else."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
-
-    def list_files(self) -> str:
-        """List all files."""
-        return "\n".join(name for name, _ in self._files()) or "no files"
-
-    def read_file(self, path: str) -> str:
-        """Read one text file."""
-        place = (self.root / path).resolve()  # follows links, so that none leads out
-        if not place.is_relative_to(self.root):
-            raise PermissionError(f"{path!r} is outside of the folder")
-        return place.read_text(encoding="utf-8")
-
-    def search_text(self, text: str) -> str:
-        """Find the lines of all files that contain some text, in upper or lower case."""
-        lines = ((name, n, line) for name, path in self._files() for n, line in enumerate(read(path).split("\n"), 1))
-        hits = [f"{name}:{n}: {line.strip()[:200]}" for name, n, line in lines if text.lower() in line.lower()]
-        return "\n".join(hits[:500] + ["... and more lines"] * (len(hits) > 500)) or "nothing found"
-
-    def _files(self) -> Iterator[tuple[str, Path]]:
-        for folder, folders, files in os.walk(self.root):
-            folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED_FOLDERS)
-            paths = (Path(folder, name) for name in sorted(files))
-            yield from ((path.relative_to(self.root).as_posix(), path) for path in paths if not path.is_symlink())
-
-
-def read(path: Path) -> str:
-    is_readable = path.is_file() and os.access(path, os.R_OK) and path.stat().st_size < 5_000_000
-    return path.read_text(encoding="utf-8", errors="replace") if is_readable else ""
-
-
-def calculate(expression: str) -> str:
-    """Calculate an arithmetic expression such as 2 * (3 + 4)."""
-    if len(expression) > 200:
-        raise ValueError("the expression is longer than 200 characters")
-    return str(evaluate(ast.parse(expression, mode="eval").body))
-
-
-def evaluate(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=int() | float() as number):
-            return number
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -evaluate(operand)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            first, second = evaluate(left), evaluate(right)
-            if isinstance(op, ast.Pow) and (abs(first) > 1e12 or abs(second) > 1000):
-                raise ValueError("the power is too large")
-            return OPERATORS[type(op)](first, second)
-    raise ValueError(f"{ast.unparse(node)!r} is not arithmetic")
 
 
 class RateLimitMiddleware(MiddlewareBase):
@@ -114,8 +52,8 @@ def show(text: str) -> None:
     print(remove_escapes(text), end="", flush=True)
 
 
-async def main(questions: Sequence[str], folder: Folder) -> None:
-    toolkit = Toolkit(tools=[folder.list_files, folder.read_file, folder.search_text, calculate])
+async def main(questions: Sequence[str], folder: Path) -> None:
+    toolkit = Toolkit(tools=folder_tools(folder))  # plain functions that look into this folder, and nowhere else
     middlewares = [RateLimitMiddleware(min_interval=0.1), TimingMiddleware(), DynamicContextMiddleware()]
     prompt = "Answer questions about the files of one folder."
     async with Agent("assistant", prompt, default_model(), toolkit=toolkit, middlewares=middlewares) as agent:
@@ -147,6 +85,6 @@ if __name__ == "__main__":
     if not options.folder.is_dir():
         parser.error(f"{str(options.folder)!r} is not a folder")
     try:
-        asyncio.run(main([options.question] if options.question else QUESTIONS, Folder(options.folder)))
+        asyncio.run(main([options.question] if options.question else QUESTIONS, options.folder))
     except errors.AgentRTError as error:
         sys.exit(f"error: {remove_escapes(str(error))}")

@@ -1,5 +1,6 @@
 """Agents in a terminal: `show` renders a reply as it happens, and the `agentrt` command is a conversation."""
 
+from agentrt.console.folder_tools import folder_tools
 from agentrt.console.render.show import show
 
-__all__ = ["show"]
+__all__ = ["folder_tools", "show"]

@@ -13,6 +13,7 @@ from agentrt.console.render.call_description import full_input
 from agentrt.console.render.plain import PlainView
 from agentrt.console.render.show import show
 from agentrt.console.reply_runner import ReplyRunner
+from agentrt.model import RulesChatModel
 from agentrt.state import AgentState
 from agentrt.text import escape_controls, one_line
 
@@ -39,6 +40,7 @@ class Chat:
         self._agent = agent
         self._portal = portal
         self._color = color
+        self._writes_markdown = not isinstance(agent.model, RulesChatModel)
         self._failed = False
         self._prompt = Prompt()
         self._commands = {
@@ -76,7 +78,7 @@ class Chat:
             confirmation = next_confirmation(self._agent.state)
             inputs = confirmation.answer(line) if confirmation else line
             stream = self._agent.reply_stream(inputs, yield_final_msg=True)
-            ReplyRunner(self._portal, partial(show, stream, color=self._color)).run()
+            ReplyRunner(self._portal, partial(show, stream, color=self._color, markdown=self._writes_markdown)).run()
             self._failed = False
             self._show_question()
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any
 
+from agentrt.console.folder_tools import folder_tools
 from agentrt.errors import ConfigError
 from agentrt.model import ChatModelBase
 from agentrt.tool import Toolkit
@@ -16,11 +17,14 @@ __all__ = ["load_model", "load_toolkit"]
 
 
 def load_toolkit(specs: Sequence[str]) -> Toolkit:
-    """Return one toolkit with the tools named: each spec names a function, a tool, a list of these, or a `Toolkit`."""
+    """Return one toolkit with the tools named: each spec names a function, a tool, a list of these, or a `Toolkit`.
+
+    The spec "folder" is for the `folder_tools` of the current folder.
+    """
     toolkits: list[Toolkit] = []
     tools: list[Any] = []
     for spec in specs:
-        loaded = _load_object(spec)
+        loaded = folder_tools() if spec == "folder" else _load_object(spec)
         if isinstance(loaded, Toolkit):
             toolkits.append(loaded)
         elif isinstance(loaded, (list, tuple)):
@@ -74,7 +78,10 @@ def _add_current_folder() -> None:
 def _load_object(spec: str) -> Any:
     module_name, _, name = spec.partition(":")
     if not (module_name and name):
-        raise ConfigError(f"{spec!r} does not have the form module:name: write, for example, my_tools:search")
+        raise ConfigError(
+            f"{spec!r} does not have the form module:name: write, for example, my_tools:search; or folder, for tools "
+            f"that only read the current folder"
+        )
     _add_current_folder()
     try:
         module = import_module(module_name)

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -72,11 +73,75 @@ def test_a_closed_stream_is_reported_in_one_line(closed, word, tmp_path):
     assert done.stderr == f"agentrt: the standard {word} is closed: redirect it, for example to /dev/null\n"
 
 
-def test_without_a_model_or_key_the_offline_rules_answer(tmp_path):
-    done = piped(["chat", "--tools", "things:add"], "What is add 2 and 3?\n/quit\nnever said\n", tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "5" in done.stdout
+def test_without_a_model_the_offline_rules_answer_and_say_so(tmp_path):
+    done = piped(["chat"], "What is 2 + 3?\n/quit\nnever said\n", tmp_path)
+    assert done.returncode == 0
+    assert "2 + 3 = 5\n" in done.stdout
     assert "never said" not in done.stdout
+    assert done.stderr.count("\n") == 1
+    assert all(word in done.stderr for word in ("Offline", "agentrt[openai]", "OPENAI_API_KEY", "--model"))
+
+
+@pytest.mark.parametrize(("arguments", "variables"), [(["--model", "rules"], {}), ([], {"AGENTRT_MODEL": "rules"})])
+def test_rules_that_are_asked_for_answer_without_a_note(arguments, variables, tmp_path):
+    done = piped(["chat", *arguments], "hi\n", tmp_path, **variables)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "I am a set of rules, not a language model" in done.stdout
+
+
+def test_tools_that_are_named_replace_those_of_the_rules(tmp_path):
+    done = piped(["chat", "--model", "rules", "--tools", "things:add"], "What is add 2 and 3?\nhi\n", tmp_path)
+    assert '[call] add({"a": 2, "b": 3})\n[result] add: 5\n' in done.stdout
+    assert "list_files" not in done.stdout
+
+
+@pytest.mark.parametrize(("arguments", "tools"), [([], "none"), (["--tools", "folder"], "list_files, read_file")])
+def test_a_real_model_reads_the_folder_only_if_asked_to(arguments, tools, tmp_path, monkeypatch):
+    chats = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Chat, "run", lambda self: chats.append(self._agent) or True)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "things", raising=False)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(["chat", "--model", "things:Slow", *arguments]) == 0
+    assert (", ".join(chats[0].toolkit.names()[:2]) or "none") == tools
+
+
+FIRST_LINES = {
+    "hi": "Hello. I am a set of rules",
+    "Hello there!": "Hello. I am a set of rules",
+    "what can you do?": "- read_file: Read one text file.",
+    "help": "Ask me, for example: ",
+    "who are you": "I am a set of rules, not a language model",
+    "list files": "There are 2 files:\nanimals.txt\nthings.py",
+    "ls": "There are 2 files:",
+    "what is in this folder": "There are 2 files:",
+    "what is 2+3": "2+3 = 5",
+    "what is 1/0": "it failed: division by zero",
+    "which file contains zebra?": "animals.txt contains 'zebra' on line 1: a zebra",
+    "What changed in this folder today?": "Changed today, the newest first:\n",
+    "read animals.txt": "animals.txt has 1 line:\na zebra",
+    "cat animals.txt": "animals.txt has 1 line:\na zebra",
+    "read ../secret": "'../secret' is outside of the folder",
+    "read missing.txt": "'missing.txt' does not exist",
+    "summarize this folder": "I cannot answer that: I am a set of rules",
+    "what is the capital of France?": "Ask me, for example: ",
+    "asdkjh": "Ask me, for example: ",
+    "你好": "Hello. I am a set of rules",
+    "列出文件": "There are 2 files:",
+    "哪个文件包含zebra？": "animals.txt contains 'zebra'",
+    "x" * 100_000: "I searched, and found no file",
+    "": "",
+}
+
+
+def test_the_first_line_of_a_stranger_gets_a_useful_answer(tmp_path):
+    (tmp_path / "animals.txt").write_text("a zebra\n", encoding="utf-8")
+    done = piped(["chat", "--model", "rules"], "\n".join([*FIRST_LINES, "/quit"]), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    answers = re.split(r"^\[tokens\].*$", done.stdout, flags=re.MULTILINE)
+    for (line, answer), shown in zip(FIRST_LINES.items(), answers, strict=True):
+        assert answer in shown, line[:100]
 
 
 def test_the_log_of_a_failing_tool_has_no_control_codes(tmp_path):
@@ -160,6 +225,13 @@ def test_unknown_arguments_exit_2_and_say_how_it_is_used(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert "usage: agentrt" in capsys.readouterr().err
+
+
+def test_a_misspelt_option_is_refused_with_the_right_one(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["chat", "--modle=rules"])
+    assert "usage: agentrt chat [-h]" in (printed := capsys.readouterr().err)
+    assert printed.endswith("unrecognized arguments: --modle=rules; did you mean --model?\n")
 
 
 def test_a_reader_that_leaves_ends_the_program_with_one_line(tmp_path):

@@ -51,6 +51,8 @@ def own_module(tmp_path, monkeypatch):
     [
         ([], []),
         (["own_things:one"], ["one"]),
+        (["folder"], ["list_files", "read_file", "search_text", "recent_files", "calculate"]),
+        (["folder", "own_things:one"], ["list_files", "read_file", "search_text", "recent_files", "calculate", "one"]),
         (["own_things:both"], ["one", "two"]),
         (["own_things:kit"], ["three"]),
         (["own_things:both", "own_things:kit"], ["three", "one", "two"]),

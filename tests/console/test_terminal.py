@@ -89,6 +89,14 @@ def test_a_reply_that_does_not_stop_can_be_left(tmp_path):
         assert "Traceback" not in terminal.transcript
 
 
+def test_the_first_lines_say_offline_and_how_to_get_a_model(tmp_path):
+    with Terminal(["chat"], tmp_path, rich=False) as terminal:
+        banner = terminal.read(PROMPT)
+        assert "Model: rules. Tools: list_files, read_file, search_text, recent_files, calculate." in banner
+        for hint in ("not a language model", "agentrt[openai]", "OPENAI_API_KEY", "agentrt chat --model"):
+            assert hint in banner
+
+
 ASKING = ["chat", "--model", "things:Slow", "--tools", "things:asking_tools"]
 
 

@@ -1,6 +1,7 @@
 """The model made of rules picks tools by what they are for, and tells in words what they say."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -154,7 +155,6 @@ async def test_a_question_for_a_place_searches_for_its_text_alone(question: str)
         ("Where is the word otter?", "animals/otters.md contains 'otter' on line 3: An otter swims well."),
         ("Which file defines Cage?", "zoo.py defines 'Cage' on line 4: class Cage:"),
         ("Which file contains the word zebra?", "I searched, and found no file here that contains 'zebra'."),
-        ("What is the capital of France?", "I searched, and found no file here that contains 'France'."),
         ("What is Anna's phone number?", "people.txt, line 1: Anna Smith: phone number 555-1234"),
         (
             "Which files contain the word an?",
@@ -232,6 +232,74 @@ async def test_asking_what_is_said_reads_the_file_that_was_found() -> None:
 
     assert await talk.say("Tell me about the owl") == "animals/birds.md, line 3: An owl hunts at night."
     assert [name for name, _ in talk.calls] == ["search_text", "read_file"]
+
+
+async def test_a_search_in_vain_says_what_can_be_asked() -> None:
+    answer = await Conversation().say("What is the capital of France?")
+
+    assert answer.startswith("I searched, and found no file here that contains 'France'.\n\nAsk me, for example: ")
+
+
+async def test_the_questions_that_are_suggested_can_be_answered() -> None:
+    [suggestions] = re.findall(r"Ask me, for example: (.*)", await Conversation().say("hi"))
+
+    for question in re.findall('"([^"]+)"', suggestions):
+        talk = Conversation()
+        await talk.say(question)
+        assert talk.calls, question
+
+
+async def test_questions_are_suggested_only_for_tools_that_are_there() -> None:
+    assert (await Conversation(tools=TOOLS[3:]).say("hi")).endswith('Ask me, for example: "What is 17 * 23?"')
+    assert (await Conversation(tools=[]).say("hi")).endswith("My tools: none")
+
+
+@pytest.mark.parametrize(
+    ("question", "name"),
+    [
+        ("What's in this folder?", "list_files"),
+        ("ls", "list_files"),
+        ("列出所有文件", "list_files"),
+        ("2+3等于多少？", "calculate"),
+        ("计算 6*7", "calculate"),
+        ("哪个文件包含otter？", "search_text"),
+    ],
+)
+async def test_short_and_chinese_questions_find_their_tool(question: str, name: str) -> None:
+    talk = Conversation()
+    await talk.say(question)
+
+    assert [called for called, _ in talk.calls] == [name]
+
+
+RECENT = schema("recent_files", "List the files that changed.", days={"type": "integer"})
+
+
+@pytest.mark.parametrize(
+    ("question", "days"),
+    [
+        ("What changed in this folder today?", 1),
+        ("Which files were modified since yesterday?", 2),
+        ("Has anything changed this week?", 7),
+        ("Show me the latest files of this month", 31),
+        ("What's new?", 1),
+        ("今天有什么文件修改了？", 1),
+    ],
+)
+async def test_a_question_about_changes_says_how_many_days(question: str, days: int) -> None:
+    talk = Conversation(tools=[*TOOLS, RECENT])
+    talk.functions["recent_files"] = lambda days: "2026-01-01 10:00 a.txt"
+
+    assert (await talk.say(question)).endswith(", the newest first:\n2026-01-01 10:00 a.txt")
+    assert talk.calls == [("recent_files", {"days": days})]
+
+
+@pytest.mark.parametrize("question", ["What does the new file say?", "Which file mentions a change of plan?"])
+async def test_a_question_with_a_word_for_change_may_be_another(question: str) -> None:
+    talk = Conversation(tools=[*TOOLS, RECENT])
+    await talk.say(question)
+
+    assert "recent_files" not in [name for name, _ in talk.calls]
 
 
 async def test_files_are_counted_and_listed() -> None:
@@ -328,7 +396,7 @@ async def test_what_it_cannot_do_it_says_and_which_tools_it_has(question: str) -
     talk = Conversation()
     answer = await talk.say(question)
 
-    assert "I am a set of rules and no language model" in answer
+    assert "I am a set of rules, not a language model" in answer
     assert all(name in answer for name in FUNCTIONS)
     assert not talk.calls
 

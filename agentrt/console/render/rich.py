@@ -17,13 +17,15 @@ _STYLES = {"error": "bold red", "retry": "yellow", "call": "cyan", "stopped": "y
 class RichView:
     """Draws the unfinished paragraph again and again, and prints finished ones above it, as Markdown.
 
-    So a long answer costs no more per piece than a short one. Raises `ImportError` where rich is not installed.
+    So a long answer costs no more per piece than a short one. Without `markdown` the answer is shown as it is. Raises
+    `ImportError` where rich is not installed.
     """
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, *, markdown: bool = True) -> None:
         from rich.console import Console
         from rich.live import Live
 
+        self._markdown = markdown
         self._open: Kind | None = None
         self._paragraphs = Paragraphs()
         self._waiting: Any = ""
@@ -100,8 +102,9 @@ class RichView:
     def _format(self, text: str) -> Any:
         from rich.markdown import Markdown
 
-        # Without links, the address that a link leads to is there to be read.
-        return self._as_plain(text.strip("\n")) if self._open == "thinking" else Markdown(text, hyperlinks=False)
+        if self._open == "thinking" or not self._markdown:
+            return self._as_plain(text.strip("\n"))
+        return Markdown(text, hyperlinks=False)  # the address that a link leads to is there to be read
 
     def _as_plain(self, text: str) -> Any:
         from rich.text import Text

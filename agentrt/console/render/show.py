@@ -32,16 +32,16 @@ class _ReplyItems(Protocol):
     async def aclose(self) -> None: ...
 
 
-async def show(stream: _ReplyItems, *, color: bool = True) -> Msg:
+async def show(stream: _ReplyItems, *, color: bool = True, markdown: bool = True) -> Msg:
     """Print a reply as it happens, `await show(agent.reply_stream("Hi!"))`, and return its final message.
 
     Prints to `sys.stdout`: with rich, to a terminal, Markdown in colours; plain text otherwise, and with `color=False`
-    or `NO_COLOR` set. What a terminal would obey is escaped. The stream is closed whatever happens, and what it raises
-    is raised.
+    or `NO_COLOR` set. With `markdown=False` the answer is shown as it is, in colours or without. What a terminal would
+    obey is escaped. The stream is closed whatever happens, and what it raises is raised.
     """
     final = _FinalMessage()
     async with aclosing(stream):
-        with _open_view(sys.stdout, color) as view:
+        with _open_view(sys.stdout, color, markdown) as view:
             renderer = EventRenderer(view)
             try:
                 async for item in stream:
@@ -97,12 +97,12 @@ class _FinalMessage:
         return self._rebuilt
 
 
-def _open_view(file: TextIO, color: bool) -> View:
+def _open_view(file: TextIO, color: bool, markdown: bool) -> View:
     if color and not os.environ.get("NO_COLOR"):
         is_utf8 = codecs.lookup(getattr(file, "encoding", None) or "ascii").name == "utf-8"
         if is_utf8 and file.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown"):
             from agentrt.console.render.rich import RichView
 
             with suppress(ImportError):
-                return RichView(file)
+                return RichView(file, markdown=markdown)
     return PlainView(file)

@@ -7,7 +7,7 @@ from agentrt.model.rules.rule import Facts
 from agentrt.model.rules.search_result import SearchHit, best_hits, hits_in
 from agentrt.model.rules.words import content_words
 
-__all__ = ["describe_file", "describe_list", "describe_matching_files", "describe_matching_lines"]
+__all__ = ["describe_changes", "describe_file", "describe_list", "describe_matching_files", "describe_matching_lines"]
 
 _MAX_HITS = 10
 _MAX_FILE_LINES = 20
@@ -43,28 +43,39 @@ def describe_matching_lines(facts: Facts) -> str:
         places = _list_places(best)
         return places if count == len(words) else f"No line says all of that. The nearest:\n{places}"
     nothing = re.match(r"\W*(?:no\b|none|nothing|0\b|$)", facts["result"], re.IGNORECASE)
-    return f"I searched, and found no file here that contains {facts['text']!r}." if nothing else facts["result"]
+    hint = facts.get("hint", "")
+    return f"I searched, and found no file here that contains {facts['text']!r}.{hint}" if nothing else facts["result"]
 
 
 def describe_file(facts: Facts) -> str:
     """Say what the file says about the subject of the question, or how it begins."""
     path, lines = facts["path"], facts["result"].splitlines()
-    topic = [word for word in content_words(facts["question"]) if word.lower() not in path.lower()]
+    question = re.sub(r"^\W*(?:please )?(?:cat|display|print|view)\b", "", facts["question"], flags=re.IGNORECASE)
+    topic = [word for word in content_words(question) if word.lower() not in path.lower()]
     if topic:
         best, _ = best_hits((SearchHit(path, number, line) for number, line in enumerate(lines, 1)), topic)
         return _list_places(best) or f"{path} says nothing about {' or '.join(map(repr, topic))}."
     beginning = ", beginning" if len(lines) > _MAX_FILE_LINES else ""
-    return "\n".join([f"{path} has {len(lines)} lines{beginning}:", *lines[:_MAX_FILE_LINES]])
+    return "\n".join([f"{path} has {len(lines)} line{'s' * (len(lines) != 1)}{beginning}:", *lines[:_MAX_FILE_LINES]])
 
 
 def describe_list(facts: Facts) -> str:
     """Say how many files there are, and which."""
     paths = [path for path in facts["result"].splitlines() if path and not re.match(r"no |\.\.\. ", path)]
-    count = f"There {'is 1 file' if len(paths) == 1 else f'are {len(paths)} files'}"
+    least = "at least " if "\n... " in facts["result"] else ""
+    count = f"There {'is 1 file' if len(paths) == 1 else f'are {least}{len(paths)} files'}"
     if not paths or re.search(r"\bhow many\b", facts["question"], re.IGNORECASE):
         return f"{count}."
     more = ["..."] if len(paths) > _MAX_PATHS else []
     return "\n".join([f"{count}:", *paths[:_MAX_PATHS], *more])
+
+
+def describe_changes(facts: Facts) -> str:
+    """Say which files have changed in the days that were asked for."""
+    days = "today" if facts["days"] == "1" else f"in the last {facts['days']} days"
+    if facts["result"].startswith("no "):
+        return f"No file here has changed {days}."
+    return f"Changed {days}, the newest first:\n{facts['result']}"
 
 
 def _list_places(hits: Sequence[SearchHit]) -> str:

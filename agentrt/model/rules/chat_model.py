@@ -11,7 +11,7 @@ from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.model.rules.default_rules import AT_A_LOSS, DEFAULT_RULES
 from agentrt.model.rules.rule import MAX_TEXT, Facts, OfferedTool, Rule, fill_template
-from agentrt.model.rules.tools import arguments_for
+from agentrt.model.rules.tools import arguments_for, example_questions
 from agentrt.model.scripted import stream_response, whole_response
 from agentrt.types import JSONSchema, ToolChoice
 
@@ -19,7 +19,7 @@ __all__ = ["RulesChatModel"]
 
 
 class RulesChatModel(ChatModelBase):
-    """A model that follows `rules`, `DEFAULT_RULES` when none are given; a plain set of rules, and no language model.
+    """A model that follows `rules`, `DEFAULT_RULES` when none are given; a plain set of rules, not a language model.
 
     The same messages and tools always give the same answer. What no rule matches is answered with what it can do.
     """
@@ -74,7 +74,8 @@ def _read_conversation(messages: list[Msg], tools: Sequence[OfferedTool]) -> tup
     facts = {
         "question": " ".join(question[:MAX_TEXT].split()),
         "system": "\n".join(msg.get_text_content() or "" for msg in messages if msg.role == "system"),
-        "tools": "; ".join(f"{tool.name} ({tool.description[:160]})" for tool in tools) or "none",
+        "tools": "".join(f"\n- {tool.name}: {tool.description[:160]}" for tool in tools) or " none",
+        "examples": example_questions(tools),
     }
     blocks = (block for msg in messages[place:] for block in msg.get_content_blocks())
     return facts, [block for block in blocks if isinstance(block, ToolResultBlock)]

@@ -9,6 +9,7 @@ from agentrt.model.rules.words import STOP_WORDS, content_words, file_in, quotat
 __all__ = [
     "asks_about_a_word",
     "asks_for_a_number",
+    "asks_what_changed",
     "asks_what_it_says",
     "asks_which_file",
     "has_failed",
@@ -22,7 +23,15 @@ _WHICH_FILE = (
     _FILES + r"the (?P<exact>words?|text|term|phrase|string)\s+(?P<text>.+)",
     _FILES + r"(?:(?:contain|mention|hold|include|define|say|use)(?:s|ing)?|has|have|(?:is|are) about)\s+(?P<text>.+)",
     r"\b(?:where|in (?:which|what) files?) (?:is|are|does|do|can i find)\s+(?P<text>.+)",
+    r"哪[个些]?文件.*?(?:包含|提到|含有|有)\s*(?P<text>[^\s？?。]+)",
 )
+_WHEN = r"(?:\s+(?:here|since|lately|recently|today|yesterday|in|the|this|last|past|few|folder|days|week|month))*\W*$"
+_CHANGES = (
+    rf"^\W*(?:what|which|show|list|has|did)\b.{{0,40}}\b(?:changed?|modified|edited|updated){_WHEN}",
+    r"\b(?:new|newest|recent|latest|changed|modified) (?:files|changes)\b|^\W*what(?:'s| is) new\W*$",
+    r"(?:今天|昨天|最近|本周|什么|哪些).*(?:修改|改动|变化|更改|改了)",
+)
+_DAYS = {r"\byesterday\b|昨天": "2", r"\bweek\b|星期|周": "7", r"\bmonth\b|月": "31"}
 _LABEL = re.compile(r"^(?:(?:the|a|an|words?|text|name|class|function|method)\s+)+", re.IGNORECASE)
 _AFTERTHOUGHT = re.compile(
     r"\s+(?:in (?:it|(?:the|this|these|all|any)\b.*)|anywhere|mentioned|used|defined)$", re.IGNORECASE
@@ -48,9 +57,12 @@ def asks_which_file(facts: Facts) -> Facts | None:
 
 
 def asks_about_a_word(facts: Facts) -> Facts | None:
-    """Find the `text` to search for: what is quoted, or else the word that says most."""
+    """Find the `text` to search for: what is quoted, or else the word that says most.
+
+    The question may have been about anything, so `hint` says which ones the rules understand.
+    """
     words = [quotation_in(facts["question"]), *map(stem, content_words(facts["question"]))]
-    return next(({"text": word} for word in words if word), None)
+    return next(({"text": word, "hint": facts["examples"]} for word in words if word), None)
 
 
 def asks_for_a_number(facts: Facts) -> Facts | None:
@@ -59,11 +71,21 @@ def asks_for_a_number(facts: Facts) -> Facts | None:
     for words, operator in _OPERATORS.items():
         question = re.sub(rf"\b(?:{words})\b", operator, question, flags=re.IGNORECASE)
     # A run of digits and operators must hold a sum; one like 2024-05-01 or 1.2.3 is a date or a version.
-    runs = re.findall(r"(?<![\w./-])[-(\d.][-+*/%().\d\s]*[\d)](?!\w)", question)
+    runs = re.findall(r"(?<![0-9A-Za-z_./-])[-(\d.][-+*/%().\d\s]*[\d)](?![0-9A-Za-z_])", question)
     sums = [run for run in runs if re.search(r"\d[\s)]*[-+*/%][-+*/%\s(.]*\d", run)]
     longest = max((run for run in sums if not re.fullmatch(r"\d+(?:[-/.]\d+){2,}", run)), key=len, default="")
-    asks = re.search(r"\b(?:what(?:'s| is)|calculate|compute|evaluate|how much)\b|=", question, re.IGNORECASE)
+    asks = re.search(
+        r"\b(?:what(?:'s| is)|calculate|compute|evaluate|how much)\b|=|等于|多少|计算", question, re.IGNORECASE
+    )
     return {"expression": longest} if longest and (asks or 2 * len(longest) > len(question)) else None
+
+
+def asks_what_changed(facts: Facts) -> Facts | None:
+    """Find the number of `days` whose changes are asked for, 1 for today."""
+    question = facts["question"]
+    if search(question, *_CHANGES) is None:
+        return None
+    return {"days": next((days for words, days in _DAYS.items() if search(question, words) is not None), "1")}
 
 
 def names_a_file(facts: Facts) -> Facts | None:

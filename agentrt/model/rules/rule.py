@@ -16,7 +16,7 @@ MAX_TEXT = 1_000
 """Characters of a question or a result that patterns see, so that none can take long."""
 
 Facts = Mapping[str, str]
-"""What is known so far, by name: `question`, `system`, `tools`, what patterns have found, and `result` or `error`."""
+"""What is known by name: `question`, `system`, `tools`, `examples`, what patterns have found, `result` or `error`."""
 
 PlannedCall = tuple[str, dict[str, Any]]
 """The name of a tool, and the arguments for it."""
@@ -36,9 +36,10 @@ class Rule:
     """When `pattern` is found in the question: `call` a tool, give the `answer`, or one after the other.
 
     `pattern` is a regular expression, whose case does not matter; its named groups, `question`, `system` (the system
-    prompt), `tools` and, after a call, `result` are what is known. `arguments` and `answer` are templates over that:
-    "It is {result} in {city}". `then` is a rule that is tried on the beginning of the result, before the answer is
-    given. Functions may stand for all three: `pattern` and `answer` take what is known, `call` also the tools.
+    prompt), `tools`, `examples` (of questions for them) and, after a call, `result` are what is known. `arguments` and
+    `answer` are templates over that: "It is {result} in {city}". `then` is a rule that is tried on the beginning of the
+    result, before the answer is given. Functions may stand for all three: `pattern` and `answer` take what is known,
+    `call` also the tools.
     """
 
     pattern: str | Callable[[Facts], Facts | None]
@@ -106,15 +107,18 @@ class Rule:
         tool = next((tool for tool in tools if tool.name == self.call), None)
         if tool is None:
             return None
-        arguments = {name: fill_template(value, facts) for name, value in self.arguments.items()}
-        for name, value in arguments.items():
-            # A template gives text; a schema may want a number.
-            if isinstance(value, str) and tool.parameters.get(name, {}).get("type") in ("integer", "number"):
-                arguments[name] = next(iter(numbers_in(value)), value)
-        return tool.name, arguments
+        filled = {name: fill_template(value, facts) for name, value in self.arguments.items()}
+        return tool.name, {name: to_argument(tool, name, value) for name, value in filled.items()}
 
     def _answer(self, facts: Facts) -> str:
         return self.answer(facts) if callable(self.answer) else str(fill_template(self.answer or "{result}", facts))
+
+
+def to_argument(tool: OfferedTool, name: str, value: Any) -> Any:
+    """Return the value as the tool takes it: what is known is text, but a schema may want a number."""
+    if isinstance(value, str) and tool.parameters.get(name, {}).get("type") in ("integer", "number"):
+        return next(iter(numbers_in(value)), value)
+    return value
 
 
 def fill_template(template: Any, facts: Facts) -> Any:

@@ -4,10 +4,19 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from agentrt.model.rules.rule import Facts, OfferedTool, PlannedCall
+from agentrt.model.rules.rule import Facts, OfferedTool, PlannedCall, to_argument
 from agentrt.model.rules.words import content_words, numbers_in, quotation_in, stem
 
-__all__ = ["CALCULATE", "LIST_FILES", "READ_FILE", "SEARCH_FILES", "arguments_for", "call_by_name"]
+__all__ = [
+    "CALCULATE",
+    "LIST_FILES",
+    "READ_FILE",
+    "RECENT_FILES",
+    "SEARCH_FILES",
+    "arguments_for",
+    "call_by_name",
+    "example_questions",
+]
 
 
 def _tool_taking(verbs: str, *names: str) -> Callable[[Facts, Sequence[OfferedTool]], PlannedCall | None]:
@@ -19,7 +28,7 @@ def _tool_taking(verbs: str, *names: str) -> Callable[[Facts, Sequence[OfferedTo
             # A tool that requires anything else cannot be called with this alone.
             fits = bool(name) == bool(names) and set(tool.required) <= {name}
             if fits and (not verbs or _words_of(tool) & {*verbs.split()}):
-                return tool.name, {name: facts[names[0]]} if name else {}
+                return tool.name, {name: to_argument(tool, name, facts[names[0]])} if name else {}
         return None
 
     return choose
@@ -29,6 +38,22 @@ CALCULATE = _tool_taking("", "expression", "expr", "formula", "equation")
 SEARCH_FILES = _tool_taking("search find grep look query", "text", "query", "pattern", "keyword", "term", "word", "q")
 READ_FILE = _tool_taking("read open show view cat get", "path", "file", "filename", "file_path", "file_name")
 LIST_FILES = _tool_taking("list ls dir tree files")
+RECENT_FILES = _tool_taking("recent changed modified latest newest", "days")
+
+_EXAMPLES = {
+    "List the files": LIST_FILES,
+    "What changed today?": RECENT_FILES,
+    "Which file contains the word zebra?": SEARCH_FILES,
+    "Read README.md": READ_FILE,
+    "What is 17 * 23?": CALCULATE,
+}
+
+
+def example_questions(tools: Sequence[OfferedTool]) -> str:
+    """Return a line with questions that these tools can answer, "" where they can answer none."""
+    facts = dict.fromkeys(("days", "text", "path", "expression"), "")
+    questions = [f'"{question}"' for question, choose in _EXAMPLES.items() if choose(facts, tools)]
+    return f"\n\nAsk me, for example: {', '.join(questions)}" if questions else ""
 
 
 def call_by_name(facts: Facts, tools: Sequence[OfferedTool]) -> PlannedCall | None:

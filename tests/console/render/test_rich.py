@@ -55,6 +55,13 @@ def test_a_finished_paragraph_is_never_drawn_again():
     assert "paragraph 49" in later
 
 
+async def test_an_answer_that_is_not_markdown_is_shown_as_it_is():
+    answer = "2 files:\n__init__.py\na*b*c.md\n\n# None of them is a heading"
+    screen = Screen()
+    await shown_on(screen, Agent("friday", model=ScriptedChatModel([answer])), markdown=False)
+    assert answer in screen.text()
+
+
 def test_an_unfinished_paragraph_is_cut_to_the_screen():
     screen = Screen()
     with RichView(screen) as view:

@@ -1,0 +1,139 @@
+"""Tools that look into one folder and change nothing: what the demo and the offline rules work with."""
+
+import ast
+import operator
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from agentrt.message import TextBlock, ToolResultState
+from agentrt.types import ToolResponse
+
+__all__ = ["folder_tools"]
+
+_SKIPPED_FOLDERS = {"__pycache__", "node_modules", "venv", "build", "dist"}
+_MAX_SECONDS = 10.0  # for all files: a tool's thread cannot be stopped
+_MAX_CHARACTERS = 100_000  # of one result
+_MAX_LINE = 200
+_MAX_BYTES = 5_000_000  # of a file that is searched
+_OPERATORS: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_OPERATORS |= {ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow}
+
+_Result = str | ToolResponse
+
+
+def folder_tools(folder: str | os.PathLike[str] = ".") -> list[Callable[..., _Result]]:
+    """Return tools that list, read and search the files of a folder, and one for sums: `Agent(tools=folder_tools())`.
+
+    They change nothing, use no network, and read neither what lies outside of the folder, wherever a link leads, nor
+    files and folders whose names begin with a dot.
+    """
+    tools = _FolderTools(Path(folder).resolve())
+    return [tools.list_files, tools.read_file, tools.search_text, tools.recent_files, calculate]
+
+
+class _FolderTools:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def list_files(self) -> _Result:
+        """List all files."""
+        return self._collect(lambda name, _: [name]) or "no files"
+
+    def read_file(self, path: str) -> _Result:
+        """Read one text file."""
+        try:
+            place = (self._root / path).resolve()  # follows links, so that none leads out
+            if not place.is_relative_to(self._root):
+                return _failure(f"{path!r} is outside of the folder")
+            if any(part.startswith(".") for part in place.relative_to(self._root).parts):
+                return _failure(f"{path!r} is hidden: its name, or that of its folder, begins with a dot")
+            if not place.is_file():
+                return _failure(f"{path!r} does not exist, or is not a file")
+            with place.open(encoding="utf-8", errors="replace") as file:
+                text = file.read(_MAX_CHARACTERS)
+                return f"{text}\n... and more" if file.read(1) else text
+        except (OSError, ValueError) as error:  # ValueError: a path with a null character
+            return _failure(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}")
+
+    def search_text(self, text: str) -> _Result:
+        """Find the lines of all files that contain some text, in upper or lower case."""
+        lowered = text.lower()
+
+        def find(name: str, path: Path) -> Iterator[str]:
+            for number, line in enumerate(_read(path).split("\n"), 1):
+                if lowered in line.lower():
+                    yield f"{name}:{number}: {line.strip()[:_MAX_LINE]}"
+
+        return self._collect(find) or "nothing found"
+
+    def recent_files(self, days: int = 1) -> _Result:
+        """List the files that changed today, or in the last days, the newest first."""
+        first_day = date.today() - timedelta(days=min(max(days, 1), 36_500) - 1)
+
+        def describe(name: str, path: Path) -> Iterable[str]:
+            changed = datetime.fromtimestamp(path.stat().st_mtime)
+            return [f"{changed:%Y-%m-%d %H:%M} {name}"] if changed.date() >= first_day else []
+
+        return "\n".join(sorted(self._collect(describe).splitlines(), reverse=True)) or "no changes"
+
+    def _collect(self, lines_of: Callable[[str, Path], Iterable[str]]) -> str:
+        """Return the lines for all files; a last one tells of more, where they are too many."""
+        deadline = time.monotonic() + _MAX_SECONDS
+        lines: list[str] = []
+        left = _MAX_CHARACTERS
+        for path in self._files():
+            with suppress(OSError):  # the file is gone, or is not ours to read
+                for line in lines_of(path.relative_to(self._root).as_posix(), path):
+                    if left <= 0:
+                        break
+                    lines.append(line)
+                    left -= len(line) + 1
+            if left <= 0 or time.monotonic() > deadline:
+                return "\n".join([*lines, "... and more"])
+        return "\n".join(lines)
+
+    def _files(self) -> Iterator[Path]:
+        for folder, folders, files in os.walk(self._root):
+            folders[:] = sorted(name for name in folders if name[0] != "." and name not in _SKIPPED_FOLDERS)
+            paths = (Path(folder, name) for name in sorted(files) if name[0] != ".")
+            yield from (path for path in paths if not path.is_symlink())
+
+
+def _read(path: Path) -> str:
+    # A pipe or a device would be waited for, and so might never end.
+    is_text_file = path.is_file() and path.stat().st_size <= _MAX_BYTES
+    return path.read_text(encoding="utf-8", errors="replace") if is_text_file else ""
+
+
+def calculate(expression: str) -> _Result:
+    """Calculate an arithmetic expression such as 2 * (3 + 4)."""
+    if len(expression) > 200:
+        return _failure("the expression is longer than 200 characters")
+    try:
+        return str(_evaluate(ast.parse(expression.strip(), mode="eval").body))
+    except (ArithmeticError, SyntaxError, ValueError) as error:
+        return _failure(str(error))
+
+
+def _evaluate(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluate(operand)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            first, second = _evaluate(left), _evaluate(right)
+            if isinstance(op, ast.Pow) and (abs(first) > 1e12 or abs(second) > 1000):
+                raise ValueError("the power is too large")
+            return _OPERATORS[type(op)](first, second)
+    raise ValueError(f"{ast.unparse(node)!r} is not arithmetic")
+
+
+def _failure(text: str) -> ToolResponse:
+    # Returned and not raised: it is the user's or the model's mistake, and the log is for those of tools.
+    return ToolResponse([TextBlock(text)], ToolResultState.ERROR)
