@@ -19,6 +19,8 @@ __all__ = [
     "PermissionDecision",
     "PermissionMode",
     "PermissionRule",
+    "PostHookTypes",
+    "PreHookTypes",
     "ReActAgentHookTypes",
     "Role",
     "ToolChoice",
@@ -42,6 +44,8 @@ ToolOutput = list[TextBlock | DataBlock]
 
 AgentHookTypes = Literal["pre_reply", "post_reply", "pre_print", "post_print", "pre_observe", "post_observe"]
 ReActAgentHookTypes = AgentHookTypes | Literal["pre_reasoning", "post_reasoning", "pre_acting", "post_acting"]
+PreHookTypes = Literal["pre_reply", "pre_print", "pre_observe", "pre_reasoning", "pre_acting"]
+PostHookTypes = Literal["post_reply", "post_print", "post_observe", "post_reasoning", "post_acting"]
 
 
 @dataclass(slots=True)

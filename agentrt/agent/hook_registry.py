@@ -8,10 +8,10 @@ those that it began with.
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, get_args, overload
 
 from agentrt.errors import HookError, HookTargetError
-from agentrt.types import AgentHookTypes, ReActAgentHookTypes
+from agentrt.types import AgentHookTypes, PostHookTypes, PreHookTypes, ReActAgentHookTypes
 
 __all__ = [
     "REACT_HOOK_TYPES",
@@ -23,8 +23,14 @@ __all__ = [
     "registered_hooks",
 ]
 
+PreHook = Callable[[Any, dict[str, Any]], object]
+"""A function `(self, kwargs)`, plain or `async`."""
+
+PostHook = Callable[[Any, dict[str, Any], Any], object]
+"""A function `(self, kwargs, output)`, plain or `async`."""
+
 Hook = Callable[..., Any]
-"""A pre hook `(self, kwargs)` or a post hook `(self, kwargs, output)`, plain or `async`."""
+"""One of these two: its type of hook says which."""
 
 HookTable = Mapping[str, Mapping[str, Hook]]
 """By type of hook and then by name, in the order of registration; without types that have no hooks."""
@@ -72,6 +78,10 @@ class HookRegistration:
     _class_hooks: ClassVar[HookTable] = {}
     _instance_hooks: HookTable = {}  # noqa: RUF012  # a mapping that is replaced, never changed
 
+    @overload
+    def register_instance_hook(self, hook_type: PreHookTypes, hook_name: str, hook: PreHook) -> None: ...
+    @overload
+    def register_instance_hook(self, hook_type: PostHookTypes, hook_name: str, hook: PostHook) -> None: ...
     def register_instance_hook(self, hook_type: ReActAgentHookTypes, hook_name: str, hook: Hook) -> None:
         """Register a hook for this agent alone; raises `HookError` for an unknown type or a hook that cannot be one."""
         _check_target(self)
@@ -90,6 +100,12 @@ class HookRegistration:
         _check_target(self)
         self._instance_hooks = _clear_hooks(type(self), self._instance_hooks, hook_type)
 
+    @overload
+    @classmethod
+    def register_class_hook(cls, hook_type: PreHookTypes, hook_name: str, hook: PreHook) -> None: ...
+    @overload
+    @classmethod
+    def register_class_hook(cls, hook_type: PostHookTypes, hook_name: str, hook: PostHook) -> None: ...
     @classmethod
     def register_class_hook(cls, hook_type: ReActAgentHookTypes, hook_name: str, hook: Hook) -> None:
         """Register a hook for all agents of this class and of those derived from it, existing ones included."""
