@@ -1,13 +1,17 @@
-"""What a type checker and an editor tell the user: tests/typing holds the code that they look at."""
+"""What type checkers and an editor tell the user, about tests/typing and the programs in the documentation."""
 
 import inspect
-import subprocess
-import sys
+import re
+import shutil
 from pathlib import Path
+from typing import get_args
 
 from agentrt import Agent
+from agentrt.agent import ReActAgentBase
+from agentrt.types import PostHookTypes, PreHookTypes
+from tests.documents import all_programs
+from tests.type_checkers import report_of_mypy, report_of_pyright
 
-ROOT = Path(__file__).resolve().parents[1]
 MISSPELT = """
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -26,28 +30,38 @@ class Misspelt(MiddlewareBase):
 """
 
 
-def mypy(*arguments: str) -> tuple[int, str]:
-    # A user has agentrt installed, so mypy is silent about what is wrong inside it; the job `check` looks there.
-    command = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--no-error-summary", *arguments]
-    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return finished.returncode, finished.stdout + finished.stderr
+def write_user_code(folder: Path) -> None:
+    """Write what users wrote and what they read, and one file with a mistake that no `type: ignore` announces."""
+    shutil.copytree(Path(__file__).parent / "typing", folder / "user_code")
+    for program in all_programs():
+        file = folder / "user_code" / f"{re.sub(r'[^a-z0-9]', '_', program.name.lower())}.py"
+        # Empty lines first, so that a report has the line of the page.
+        file.write_text("\n" * (program.line - 1) + program.source, encoding="utf-8")
+    (folder / "misspelt.py").write_text(MISSPELT, encoding="utf-8")
 
 
-def test_user_code_type_checks_and_its_mistakes_are_found() -> None:
-    code, output = mypy("tests/typing")
-    assert output == ""
-    assert code == 0
+# One run of each checker for all files, since most of its time is reading the libraries.
 
 
-def test_a_misspelt_next_handler_key_gets_a_suggestion(tmp_path: Path) -> None:
-    file = tmp_path / "misspelt.py"
-    file.write_text(MISSPELT)
-    code, output = mypy(str(file))
-    assert code == 1
+def test_mypy_finds_one_mistake_in_the_code_of_users(tmp_path):
+    write_user_code(tmp_path)
+    report = report_of_mypy(tmp_path)
     assert (
         'misspelt.py:14: error: Unexpected keyword argument "tool_choise" for "__call__" of "NextReasoning"; '
         'did you mean "tool_choice"?  [call-arg]'
-    ) in output
+    ) in report
+    assert "user_code" not in report
+
+
+def test_pyright_finds_one_mistake_in_the_code_of_users(tmp_path):
+    write_user_code(tmp_path)
+    report = report_of_pyright(tmp_path)
+    assert 'No parameter named "tool_choise"' in report
+    assert "user_code" not in report
+
+
+def test_each_hook_type_is_typed_as_a_pre_or_a_post_hook():
+    assert sorted(get_args(PreHookTypes) + get_args(PostHookTypes)) == sorted(ReActAgentBase.supported_hook_types)
 
 
 def test_an_editor_sees_the_parameters_and_types_of_an_agent() -> None:

@@ -1,1 +1,1 @@
-"""Files for mypy, which tests/test_typing.py runs over them; nothing here is executed."""
+"""Files for mypy and pyright, which tests/test_typing.py runs over them; nothing here is executed."""

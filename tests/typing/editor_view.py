@@ -1,6 +1,6 @@
 # ruff: noqa: T201
 """What an editor tells the user of agentrt. Each `type: ignore` is a mistake that must be underlined: one that mypy
-would not report is itself an error (`warn_unused_ignores`).
+or pyright would not report is itself an error.
 """
 
 from collections.abc import AsyncGenerator
@@ -330,8 +330,16 @@ async def use() -> None:
     AGENT.explain("yaml")  # type: ignore[arg-type]
 
 
-# Events
+# Functions that run before and after
 
+AGENT.register_instance_hook("post_reply", "log", lambda self, kwargs, output: print(kwargs, output))
+Agent.register_class_hook("pre_acting", "log", lambda self, kwargs: kwargs)
+AGENT.register_instance_hook("pre_reply", "log", print)
+AGENT.register_instance_hook("pre_reply", "log", lambda self, kwargs, output: None)  # type: ignore[call-overload]
+AGENT.register_instance_hook("before_reply", "log", print)  # type: ignore[call-overload]
+
+
+# Events
 
 EVENTS: ReplyStream = AGENT.reply_stream("And in Shanghai?")
 ITEMS: ReplyStream[AnyEvent | Msg] = EVENTS
@@ -377,7 +385,8 @@ async def greet(context: ToolContext[Deps], plain: ToolContext) -> str:
 async def use_deps() -> None:
     assert_type(await AGENT.reply("hi", deps=Deps("ann")), Msg)
     assert_type(ToolContext(CALL, deps=Deps("ann")), ToolContext[Deps])
-    assert_type(ToolContext(CALL), ToolContext)
+    without: ToolContext = ToolContext(CALL)
+    assert_type(without.tool_call, ToolCallBlock)
 
 
 # Models, whose connection options are written once for all of them

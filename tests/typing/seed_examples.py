@@ -1,4 +1,5 @@
 # mypy: allow-any-generics
+# pyright: standard
 # ruff: noqa: T201, UP035
 """The annotated example that people bring along, word for word but for the package's name.
 

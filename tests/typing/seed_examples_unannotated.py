@@ -1,4 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+# pyright: standard
 # ruff: noqa: BLE001, T201
 """The short examples that people bring along, word for word but for the package's name.
 
