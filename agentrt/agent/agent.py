@@ -20,11 +20,12 @@ from agentrt.conversation.config import ContextConfig, ReActConfig
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.emission import emitting_hooks
 from agentrt.conversation.inputs import as_input, as_messages, has_content
+from agentrt.conversation.question import open_question
 from agentrt.conversation.reply_stream import ReplyStream
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim, WhenBusy, lock_of
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
-from agentrt.event import AnyEvent
+from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
 from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase, ReplyInput
 from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import run_reply
@@ -289,6 +290,15 @@ class Agent(ReActAgentBase):
     async def handle_interrupt(self, inputs: ReplyInput = None, *, reason: str | None = None) -> Msg:
         """Return the message of an interrupted reply; made to be overridden. It does not join the conversation."""
         return interrupted_msg(self.name, reason)
+
+    def waiting(self) -> RequireUserConfirmEvent | RequireExternalExecutionEvent | None:
+        """Return the event that asks for what the reply waits for, `None` if it waits for nothing.
+
+        It is the event that was sent, made again from the state alone: of a conversation that was loaded, in another
+        process, it tells what to show. It holds the calls that have no answer yet; where both the user and a program
+        are asked, first those for the user. The answer goes to `reply` or `reply_stream`.
+        """
+        return open_question(self.state.reply_context)
 
     def run_sync(self, inputs: str | ReplyInput = None, *, deps: Any = None) -> Msg:
         """Answer with the final message, from a program that has no event loop. Raises `UsageError` where one runs."""

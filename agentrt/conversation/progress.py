@@ -40,6 +40,8 @@ from agentrt.event import (
     ReplyEndEvent,
     ReplyResumedEvent,
     ReplyStartEvent,
+    RequireExternalExecutionEvent,
+    RequireUserConfirmEvent,
     ToolCallStartEvent,
     ToolResultEndEvent,
     ToolResultStartEvent,
@@ -62,6 +64,7 @@ PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent, *_
 PLAIN_BETWEEN_LAYERS = (PLAIN_OUTSIDE - RECORDED) | DELTAS
 """The same where layers may change what is said; of these, the deltas are recorded on the way."""
 _START_OF: dict[type, type] = {ToolCallBlock: ToolCallStartEvent, ToolResultBlock: ToolResultStartEvent}
+_QUESTIONS = {RequireUserConfirmEvent, RequireExternalExecutionEvent}
 _OF_A_RESULT = (ToolResultStartEvent, ToolResultTextDeltaEvent, ToolResultEndEvent)
 _Event = TypeVar("_Event", bound=AgentEvent)
 
@@ -112,6 +115,7 @@ class ReplyProgress:
     ids = events_recorded = _expected = 0
     continuations: tuple[str, ...] = ()
     message: Msg | None = None
+    parked_context: ReplyContext | None = None
     start_event: ReplyStartEvent | ReplyResumedEvent | None = None
     end_event: ReplyEndEvent | None = None
     last_event: AgentEvent | None = None
@@ -189,6 +193,7 @@ class ReplyProgress:
         context.parked = True
         self.phase = _PARKED
         self.is_flowing = False
+        self.parked_context = context
 
     def end(self, event: ReplyEndEvent) -> None:
         """Record the one end."""
@@ -252,9 +257,24 @@ class ReplyProgress:
         event.seq = self.sequence
         if self.recorder is not None:
             self.recorder.record(event)
+        if event.__class__ in _QUESTIONS and self.parked_context is not None:
+            self.note_asked(self.parked_context, event, self.sequence)  # type: ignore[arg-type]  # a question
         if event.__class__ in _CALL_STARTS:
             self._starts_sent.add((event.__class__, event.tool_call_id))  # type: ignore[attr-defined]  # these have it
         return event
+
+    def note_asked(
+        self, context: ReplyContext, event: RequireUserConfirmEvent | RequireExternalExecutionEvent, seq: int
+    ) -> None:
+        """Note when, and with which number, calls are asked about; another number than what was saved is saved again.
+
+        It is another one where a layer holds events back, or adds some.
+        """
+        for call in event.tool_calls if event.reply_id == self.reply_id else ():
+            decision = context.decisions.get(call.id)
+            if decision is not None and decision.asked_seq != seq:
+                decision.asked_at, decision.asked_seq = event.created_at, seq
+                self.mark_changed()
 
     def fill_missing_starts(self, events: Iterable[AgentEvent]) -> Iterator[AgentEvent]:
         """Make the events that close open calls fit what the listener has seen of these calls."""

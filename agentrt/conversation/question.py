@@ -1,7 +1,7 @@
 """How a reply asks for the answer that it waits for."""
 
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.open_calls import describe_calls
+from agentrt.conversation.open_calls import describe_calls, waiting_calls
 from agentrt.conversation.run import Run
 from agentrt.conversation.step import Wait
 from agentrt.event import (
@@ -13,8 +13,10 @@ from agentrt.event import (
 from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState, copy_block
 from agentrt.state import ReplyContext
 
-__all__ = ["park", "question_message"]
+__all__ = ["Question", "open_question", "park", "question_message"]
 
+Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
+_QUESTIONS = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
 _ASKING, _SUBMITTED = ToolCallState.ASKING, ToolCallState.SUBMITTED
 
 
@@ -25,6 +27,9 @@ async def park(agent: ReplyingAgent, run: Run, context: ReplyContext, step: Wait
     """
     progress = run.progress
     events = [progress.record_event(event) for event in _question_events(context, step)]
+    for number, event in enumerate(events, progress.sequence + 1):
+        if isinstance(event, _QUESTIONS):
+            progress.note_asked(context, event, number)  # saved with the question; layers may still change the number
     progress.park(context)
     progress.expect(len(events))
     if events or progress.last_event is not None:  # an answer that came before leaves everything as it was
@@ -35,21 +40,42 @@ async def park(agent: ReplyingAgent, run: Run, context: ReplyContext, step: Wait
     return events
 
 
+def open_question(context: ReplyContext | None) -> Question | None:
+    """Return the event that asks for what a parked reply waits for, as it was sent; of two, that for the user."""
+    if context is None or not context.parked:
+        return None
+    calls = waiting_calls(context)
+    asking = [call for call in calls if context.decisions[call.id].waits_for == "user"]
+    if not calls:
+        return None
+    question = _ask_user(context, asking) if asking else _ask_program(context, calls)
+    decisions = [context.decisions[call.id] for call in asking or calls]
+    question.created_at = max(decision.asked_at for decision in decisions)
+    question.seq = max(decision.asked_seq for decision in decisions)
+    return question
+
+
 def _question_events(context: ReplyContext, step: Wait) -> list[AgentEvent]:
-    asking, submitted = [], []
-    for call in step.calls:
-        waits_for = context.decisions[call.id].waits_for
-        if waits_for == "user" and call.state is not _ASKING:
-            asking.append(ToolCallBlock(call.id, call.name, call.input, _ASKING))
-        elif waits_for == "external" and call.state is not _SUBMITTED:
-            submitted.append(ToolCallBlock(call.id, call.name, call.input, _SUBMITTED))
+    waits_for = {call.id: context.decisions[call.id].waits_for for call in step.calls}
+    submitted = [call for call in step.calls if waits_for[call.id] == "external" and call.state is not _SUBMITTED]
+    asking = [call for call in step.calls if waits_for[call.id] == "user" and call.state is not _ASKING]
     events: list[AgentEvent] = [ToolResultStartEvent(context.reply_id, call.id, call.name) for call in submitted]
     if submitted:
-        events.append(RequireExternalExecutionEvent(context.reply_id, submitted))
+        events.append(_ask_program(context, submitted))
     if asking:
-        questions = {call.id: context.decisions[call.id].question() for call in asking}
-        events.append(RequireUserConfirmEvent(context.reply_id, asking, questions))
+        events.append(_ask_user(context, asking))
     return events
+
+
+def _ask_program(context: ReplyContext, calls: list[ToolCallBlock]) -> RequireExternalExecutionEvent:
+    blocks = [ToolCallBlock(call.id, call.name, call.input, _SUBMITTED) for call in calls]
+    return RequireExternalExecutionEvent(context.reply_id, blocks)
+
+
+def _ask_user(context: ReplyContext, calls: list[ToolCallBlock]) -> RequireUserConfirmEvent:
+    blocks = [ToolCallBlock(call.id, call.name, call.input, _ASKING) for call in calls]
+    questions = {call.id: context.decisions[call.id].question() for call in calls}
+    return RequireUserConfirmEvent(context.reply_id, blocks, questions)
 
 
 def question_message(context: ReplyContext, calls: list[ToolCallBlock]) -> Msg:

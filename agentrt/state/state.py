@@ -52,7 +52,8 @@ class CallDecision(Strict):
     """What was decided on one tool call. `by` is "policy" or "user".
 
     `waits_for` says whose answer the call waits for; `digest` then names what was asked about, the tool and its input
-    to the byte, and `asked_at` when, in nanoseconds since the epoch. `original_input` is what the model wrote where the
+    to the byte, and `asked_at` when, in nanoseconds since the epoch. `asked_seq` is the number of the event that asked,
+    0 if there is none yet. `original_input` is what the model wrote where the
     user changed it.
     """
 
@@ -62,6 +63,7 @@ class CallDecision(Strict):
     digest: str = ""
     waits_for: Waits | None = None
     asked_at: int = 0
+    asked_seq: int = 0
     original_input: str | None = None
     suggested_rules: list[PermissionRule] = field(default_factory=list)
 

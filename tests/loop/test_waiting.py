@@ -1,0 +1,194 @@
+"""`agent.waiting()`: the question of a parked reply, made again from the state alone."""
+
+from typing import Any
+
+import pytest
+
+from agentrt import Agent, AgentState, MiddlewareBase
+from agentrt.agent import ReActConfig
+from agentrt.conversation.run import Run
+from agentrt.errors import ResumeError
+from agentrt.event import (
+    AgentEvent,
+    ConfirmResult,
+    CustomEvent,
+    ExternalExecutionResultEvent,
+    RequireExternalExecutionEvent,
+    RequireUserConfirmEvent,
+    TextBlockDeltaEvent,
+    UserConfirmResultEvent,
+    UserInterruptEvent,
+)
+from agentrt.message import TextBlock, ToolResultBlock
+from agentrt.state import FileStateStore
+from tests.loop.helpers import agent_of, call, items_of
+from tests.loop.parked import Log, PathTool, elsewhere, results_of
+
+Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
+
+
+class Passing(MiddlewareBase):
+    """Passes everything on."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+
+class Talking(MiddlewareBase):
+    """Says something before each question, holds text back until then, and so changes the numbers."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        held = []
+        async for item in next_handler():
+            if isinstance(item, TextBlockDeltaEvent):
+                held.append(item)
+                continue
+            if isinstance(item, Question):
+                for event in held:
+                    yield event
+                held = []
+                yield CustomEvent("question")
+            yield item
+
+
+def agent_that_asks(*calls: Any, **options: Any) -> Agent:
+    log: Log = []
+    tools = [PathTool("write", log, ask=True), PathTool("send", log, is_external_tool=True)]
+    return agent_of([[TextBlock("Well. "), *calls], "done"], *tools, **options)
+
+
+def questions_in(items: list[Any]) -> list[Any]:
+    return [item for item in items if isinstance(item, Question)]
+
+
+def yes_to(question: RequireUserConfirmEvent, *ids: str) -> UserConfirmResultEvent:
+    results = [ConfirmResult(True, asked) for asked in question.tool_calls if not ids or asked.id in ids]
+    return UserConfirmResultEvent(question.reply_id, results)
+
+
+def results_for(question: RequireExternalExecutionEvent) -> ExternalExecutionResultEvent:
+    results = [ToolResultBlock(asked.id, asked.name, "done outside") for asked in question.tool_calls]
+    return ExternalExecutionResultEvent(question.reply_id, results)
+
+
+WRITE, WRITE_TOO, SEND = call("1", "write", path="/a"), call("2", "write", path="/b"), call("3", "send", path="/c")
+
+
+@pytest.mark.parametrize("layers", [[], [Passing()], [Talking()]])
+@pytest.mark.parametrize("calls", [[WRITE], [SEND], [WRITE, WRITE_TOO]])
+async def test_waiting_is_the_event_that_was_sent(calls: Any, layers: Any) -> None:
+    agent = agent_that_asks(*calls, middlewares=layers)
+    assert agent.waiting() is None
+    (sent,) = questions_in(await items_of(agent))
+    assert agent.waiting() == sent  # with its number and its time
+    assert elsewhere(agent).waiting() == sent
+    assert AgentEvent.from_json(agent.waiting().to_json()) == sent
+
+
+@pytest.mark.parametrize("layers", [[], [Talking()]])
+async def test_saved_state_knows_the_event_that_was_sent(layers: Any, tmp_path: Any) -> None:
+    agent = agent_that_asks(WRITE, middlewares=layers, state_store=FileStateStore(tmp_path))
+    (sent,) = questions_in(await items_of(agent))
+    state = await FileStateStore(tmp_path).load(agent.state.session_id)
+    assert state is not None
+    assert agent.with_state(state).waiting() == sent
+
+
+async def test_waiting_does_not_share_what_it_returns_with_the_state() -> None:
+    agent = agent_that_asks(WRITE)
+    await agent.reply("go")
+    agent.waiting().tool_calls[0].input = "changed"
+    agent.waiting().tool_calls.clear()
+    assert agent.waiting().tool_calls[0].input == WRITE.input
+
+
+async def test_answer_to_what_waits_resumes_in_another_process() -> None:
+    agent = agent_that_asks(WRITE)
+    await agent.reply("go")
+    later = elsewhere(agent)
+    assert (await later.reply(yes_to(later.waiting()))).get_text_content() == "done"
+    assert results_of(later)["1"].state == "success"
+    assert later.waiting() is None
+
+
+async def test_partial_answer_leaves_the_rest_of_the_question() -> None:
+    agent = agent_that_asks(WRITE, WRITE_TOO)
+    (sent,) = questions_in(await items_of(agent))
+    assert questions_in(await items_of(agent, yes_to(sent, "1"))) == []
+    rest = elsewhere(agent).waiting()
+    assert [asked.id for asked in rest.tool_calls] == list(rest.questions) == ["2"]
+    assert (rest.seq, rest.created_at) == (sent.seq, sent.created_at)
+    assert (await agent.reply(yes_to(rest))).get_text_content() == "done"
+
+
+async def test_of_two_questions_that_for_the_user_comes_first() -> None:
+    agent = agent_that_asks(WRITE, SEND)
+    for_program, for_user = questions_in(await items_of(agent))
+    assert agent.waiting() == for_user
+    await agent.reply(yes_to(for_user))
+    assert elsewhere(agent).waiting() == for_program
+    assert (await agent.reply(results_for(for_program))).get_text_content() == "done"
+    assert agent.waiting() is None
+
+
+async def test_allowed_call_of_a_program_outside_is_asked_about_anew() -> None:
+    tool = PathTool("send", [], ask=True, is_external_tool=True)
+    agent = agent_of([[SEND], "done"], tool)
+    (first,) = questions_in(await items_of(agent))
+    assert agent.waiting() == first
+    (second,) = questions_in(await items_of(agent, yes_to(first)))
+    assert isinstance(second, RequireExternalExecutionEvent)
+    assert elsewhere(agent).waiting() == second
+
+
+async def test_expired_question_waits_and_can_be_denied(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = agent_that_asks(WRITE, react_config=ReActConfig(answer_within=60.0))
+    (sent,) = questions_in(await items_of(agent))
+    monkeypatch.setattr(Run, "now", staticmethod(lambda: sent.created_at + 61_000_000_000))
+    question = agent.waiting()
+    assert question == sent
+    with pytest.raises(ResumeError, match="too long to allow it"):
+        await agent.reply(yes_to(question))
+    assert agent.waiting() == question
+    denial = UserConfirmResultEvent(question.reply_id, [ConfirmResult(False, question.tool_calls[0])])
+    assert (await agent.reply(denial)).get_text_content() == "done"
+
+
+async def test_refused_answer_leaves_the_question() -> None:
+    agent = agent_that_asks(WRITE)
+    await agent.reply("go")
+    question = agent.waiting()
+    with pytest.raises(ResumeError):
+        await agent.reply(UserConfirmResultEvent("another", [ConfirmResult(True, question.tool_calls[0])]))
+    assert agent.waiting() == question
+
+
+async def test_nothing_waits_while_a_reply_runs_or_after_its_end() -> None:
+    agent = agent_that_asks(WRITE)
+    async with agent.reply_stream("go") as stream:
+        async for event in stream:
+            assert agent.waiting() == (event if isinstance(event, Question) else None)
+    async with agent.reply_stream(yes_to(agent.waiting())) as stream:
+        async for _ in stream:
+            assert agent.waiting() is None
+
+
+@pytest.mark.parametrize("way", ["event", "interrupt"])
+async def test_interrupt_leaves_nothing_that_waits(way: str) -> None:
+    agent = agent_that_asks(WRITE)
+    await agent.reply("go")
+    if way == "event":
+        await agent.reply(UserInterruptEvent(agent.waiting().reply_id))
+    else:
+        agent.interrupt()
+    assert agent.waiting() is None
+
+
+async def test_state_of_an_older_version_has_its_question_unnumbered() -> None:
+    agent = agent_that_asks(WRITE)
+    (sent,) = questions_in(await items_of(agent))
+    text = agent.state.model_dump_json().replace(f',"asked_seq":{sent.seq}', "")
+    assert "asked_seq" not in text
+    question = agent.with_state(AgentState.model_validate_json(text)).waiting()
+    assert (question.tool_calls, question.questions, question.seq) == (sent.tool_calls, sent.questions, 0)
