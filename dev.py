@@ -91,9 +91,11 @@ def bench(arguments: list[str]) -> int:
 
 def docs(arguments: list[str]) -> int:
     install_group("docs")
+    call(python(), "-m", "scripts.reference")
     if arguments[:1] == ["serve"]:
         return run(program("zensical"), *arguments)
-    return run(program("zensical"), "build", "--clean", "--strict", *arguments)
+    call(program("zensical"), "build", "--clean", "--strict", *arguments)
+    return run(python(), "-m", "scripts.finish_site")
 
 
 JOBS = {"demo": demo, "test": test, "check": check, "bench": bench, "docs": docs}

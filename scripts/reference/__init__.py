@@ -1,0 +1,17 @@
+"""The pages of the reference that are made from the code; `python -m scripts.reference` writes them."""
+
+from pathlib import Path
+
+from scripts.reference import events, hooks, modules, site_map, state
+
+__all__ = ["FOLDER", "generated_files"]
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs"
+
+
+def generated_files() -> dict[Path, str]:
+    """Return the text of each generated file."""
+    pages = {**modules.pages(), **events.pages(), **hooks.pages(), **state.pages()}
+    files = {FOLDER / "reference" / name: text for name, text in pages.items()}
+    return {**files, FOLDER / "llms.txt": site_map.llms_txt(files)}

@@ -1,0 +1,129 @@
+"""A page for each public module, which lists all its public names; mkdocstrings shows what their docstrings say."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import agentrt
+from scripts.reference.markdown import GENERATED, first_sentence, table, whole_docstring
+
+__all__ = ["MODULES", "PublicName", "modules_with_names", "page_of", "pages", "public_names"]
+
+# In the order of the navigation. What several modules export is described on the page of the first in `_HOMES`.
+MODULES = (
+    "agentrt",
+    "agentrt.agent",
+    "agentrt.message",
+    "agentrt.event",
+    "agentrt.errors",
+    "agentrt.middleware",
+    "agentrt.hooks",
+    "agentrt.model",
+    "agentrt.model.remote",
+    "agentrt.formatter",
+    "agentrt.tool",
+    "agentrt.permission",
+    "agentrt.state",
+    "agentrt.pipeline",
+    "agentrt.console",
+    "agentrt.testing",
+    "agentrt.module",
+    "agentrt.session",
+    "agentrt.memory",
+    "agentrt.types",
+    "agentrt.block",
+    "agentrt.chain",
+    "agentrt.boundary",
+    "agentrt.text",
+)
+_HOMES = (*(name for name in MODULES if name not in ("agentrt", "agentrt.hooks")), "agentrt.hooks", "agentrt")
+
+
+class PublicName(NamedTuple):
+    """A name in the `__all__` of a module, and the module whose page describes it."""
+
+    name: str
+    module: str
+    home: str
+    thing: Any
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by its file name."""
+    return {"index.md": _index(), **{page_of(module): _page(module) for module in MODULES}}
+
+
+def page_of(module: str) -> str:
+    """Return the file name of the page of a module, in the folder of the reference."""
+    return f"modules/{module.removeprefix('agentrt.').replace('.', '-')}.md"
+
+
+def public_names(module: str) -> list[PublicName]:
+    """Return what a module exports, classes first."""
+    exported = vars(importlib.import_module(module))
+    names = [PublicName(name, module, _home_of(name, exported[name]), exported[name]) for name in exported["__all__"]]
+    return sorted(names, key=lambda public: (not inspect.isclass(public.thing), not callable(public.thing)))
+
+
+def modules_with_names() -> Iterator[str]:
+    """Find the modules that users import: those directly in the package that export something."""
+    for info in pkgutil.iter_modules(agentrt.__path__, "agentrt."):
+        if not info.name.endswith("__main__") and importlib.import_module(info.name).__all__:
+            yield info.name
+
+
+def _home_of(name: str, thing: Any) -> str:
+    modules = ((home, importlib.import_module(home)) for home in _HOMES)
+    return next(home for home, module in modules if name in module.__all__ and getattr(module, name) is thing)
+
+
+def _index() -> str:
+    rows = [(f"[{module}]({page_of(module)})", first_sentence(_docstring(module))) for module in MODULES]
+    names = {(public.name, public.home) for module in MODULES for public in public_names(module)}
+    links = [
+        f"- [{name}]({page_of(home)}#{home}.{name})"
+        for name, home in sorted(names, key=lambda name: (name[0].lower(), name))
+    ]
+    return f"""# Reference
+
+{GENERATED}
+| page | what it says |
+|---|---|
+| [Events](events.md) | every event: when it is sent, its fields, its JSON |
+| [Hooks](hooks.md) | every hook: what it wraps, its types |
+| [Errors](errors.md) | every error: what it means and what to do |
+| [State](state.md) | what is saved of a conversation |
+| [Command line](command-line.md) | `agentrt chat` |
+| [The catalogue](../middlewares/catalogue.md) | the middlewares that ship, with their options |
+
+## Modules
+
+{table(("module", "what is in it"), *rows)}
+What begins with an underscore, and modules that are not in this table, may change at any time.
+
+## All names
+
+{chr(10).join(links)}
+"""
+
+
+def _page(module: str) -> str:
+    names = public_names(module)
+    rows = []
+    for public in names:
+        is_documented = inspect.isclass(public.thing) or inspect.isfunction(public.thing)
+        summary = first_sentence(whole_docstring(public.thing)) if is_documented else ""
+        page = "" if public.home == module else Path(page_of(public.home)).name
+        rows.append((f"[`{public.name}`]({page}#{public.home}.{public.name})", summary))
+    described = [public for public in names if public.home == module]
+    entries = "".join(f"\n::: {module}.{public.name}\n" for public in described)
+    return f"# {module}\n\n{GENERATED}\n{_docstring(module)}\n\n{table(('name', ''), *rows)}{entries}"
+
+
+def _docstring(module: str) -> str:
+    # Its headings are below the one of the page.
+    return re.sub(r"^#", "##", whole_docstring(importlib.import_module(module)), flags=re.MULTILINE)

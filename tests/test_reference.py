@@ -1,0 +1,60 @@
+"""The reference has everything that is public, and its generated pages are those that the code makes."""
+
+import re
+
+import pytest
+
+from agentrt import errors
+from scripts.reference import FOLDER, generated_files
+from scripts.reference.events import event_classes, example_of
+from scripts.reference.modules import MODULES, modules_with_names, page_of, public_names
+from scripts.reference.site_map import llms_full_txt
+from tests.documents import NAVIGATION
+
+REFERENCE = FOLDER / "reference"
+
+
+def test_generated_files_are_those_that_the_code_makes():
+    files = generated_files()
+    changed = [str(path) for path, text in files.items() if path.read_text(encoding="utf-8") != text]
+    assert not changed, "run `python3 dev.py docs`, and commit what it changes"
+    assert set(REFERENCE.glob("modules/*.md")) <= set(files)
+
+
+def test_every_module_that_exports_names_has_a_page():
+    assert set(modules_with_names()) <= set(MODULES)
+    assert not [module for module in MODULES if REFERENCE / page_of(module) not in NAVIGATION]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_page_of_a_module_lists_all_its_public_names(module):
+    text = (REFERENCE / page_of(module)).read_text(encoding="utf-8")
+    for public in public_names(module):
+        assert f"[`{public.name}`](" in text
+        home = (REFERENCE / page_of(public.home)).read_text(encoding="utf-8")
+        assert f"\n::: {public.home}.{public.name}\n" in home
+
+
+def test_every_event_has_a_section_with_an_example():
+    text = (REFERENCE / "events.md").read_text(encoding="utf-8")
+    types = [example_of(event_class).type for event_class in event_classes()]
+    assert sorted(re.findall(r"^### (.*)$", text, re.MULTILINE)) == sorted(types)
+
+
+@pytest.mark.parametrize("event_class", event_classes())
+def test_the_example_of_an_event_can_be_read_back(event_class):
+    event = example_of(event_class)
+    assert event_class.from_json(event.to_json()) == event
+
+
+def test_every_error_has_a_section_with_a_remedy():
+    sections = re.split(r"^### ", (REFERENCE / "errors.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert sorted(section.partition("\n")[0] for section in sections) == sorted(errors.__all__)
+    assert not [section for section in sections if "Remedy" not in section]
+
+
+def test_the_whole_text_has_all_pages_with_what_they_include():
+    text = llms_full_txt(generated_files())
+    assert text.count("<!-- https://") == len(NAVIGATION)
+    assert "--8<--" not in text
+    assert "# Architecture" in text
