@@ -2,7 +2,7 @@
 
 `seq` counts up over the whole conversation and is never used twice, `created_at` is a clock reading in nanoseconds
 since the epoch; both are filled in by the runtime. An event is cheap to make and is only turned into JSON at an edge
-(`to_json`, `from_json`).
+(`to_json`, `from_json`), where times are ISO 8601 text.
 """
 
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from agentrt.block import ContentBlock, Strict, ToolCallBlock, ToolResultBlock, ToolResultState, parse_json
+from agentrt.timestamp import WireTimestamp
 from agentrt.types import ChatUsage, FinishedReason, JSONObject, PermissionDecision, PermissionRule, Role, ToolOutput
 
 __all__ = [
@@ -60,7 +61,7 @@ class AgentEvent(Strict):
 
     reply_id: str
     seq: int = field(default=0, kw_only=True)
-    created_at: int = field(default_factory=time_ns, kw_only=True)
+    created_at: WireTimestamp = field(default_factory=time_ns, kw_only=True)
     metadata: JSONObject | None = field(default=None, kw_only=True)
 
     @property
@@ -105,7 +106,7 @@ class ReplyResumedEvent(AgentEvent):
     name: str = ""
     role: Role = "assistant"
     usage: ChatUsage | None = None
-    begun_at: int = 0
+    begun_at: WireTimestamp = 0
     type: Literal["REPLY_RESUMED"] = "REPLY_RESUMED"
 
 
@@ -284,6 +285,7 @@ class ToolCallDeltaEvent(AgentEvent):
 
     tool_call_id: str
     delta: str
+    tool_call_name: str = field(default="", kw_only=True)
     type: Literal["TOOL_CALL_DELTA"] = "TOOL_CALL_DELTA"
 
 
@@ -292,6 +294,7 @@ class ToolCallEndEvent(AgentEvent):
     """The call is written; it has not run."""
 
     tool_call_id: str
+    tool_call_name: str = field(default="", kw_only=True)
     type: Literal["TOOL_CALL_END"] = "TOOL_CALL_END"
 
 
@@ -311,6 +314,7 @@ class ToolResultTextDeltaEvent(AgentEvent):
     tool_call_id: str
     delta: str
     block_id: str = ""
+    tool_call_name: str = field(default="", kw_only=True)
     type: Literal["TOOL_RESULT_TEXT_DELTA"] = "TOOL_RESULT_TEXT_DELTA"
 
 
@@ -324,6 +328,7 @@ class ToolResultDataDeltaEvent(AgentEvent):
     data: str | None = None
     url: str | None = None
     name: str | None = None
+    tool_call_name: str = field(default="", kw_only=True)
     type: Literal["TOOL_RESULT_DATA_DELTA"] = "TOOL_RESULT_DATA_DELTA"
 
 
@@ -334,6 +339,7 @@ class ToolResultEndEvent(AgentEvent):
     tool_call_id: str
     state: ToolResultState
     output: ToolOutput | None = None
+    tool_call_name: str = field(default="", kw_only=True)
     type: Literal["TOOL_RESULT_END"] = "TOOL_RESULT_END"
 
 

@@ -10,7 +10,7 @@ from time import time_ns
 from typing import Any, Literal, TypeVar, get_args, overload
 
 from pydantic import TypeAdapter
-from pydantic_core import CoreConfig, SchemaSerializer
+from pydantic_core import CoreConfig, SchemaSerializer, to_json
 
 from agentrt.block import (
     BLOCKS,
@@ -60,6 +60,7 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
     UserConfirmResultEvent,
 )
+from agentrt.timestamp import Timestamp, timestamp_text
 from agentrt.types import ChatUsage, FinishedReason, JSONObject, Role
 
 __all__ = [
@@ -109,7 +110,7 @@ class Msg(InProcess, Strict):
     structured_output: JSONObject | None = field(default=None, kw_only=True)
     finished_reason: FinishedReason | None = field(default=None, kw_only=True)
     error: str | None = field(default=None, kw_only=True)
-    created_at: int = field(default_factory=time_ns, kw_only=True)
+    created_at: Timestamp = field(default_factory=time_ns, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.role not in _ROLES:
@@ -194,8 +195,10 @@ class Msg(InProcess, Strict):
         return new
 
     def to_json(self) -> str:
-        """Return the message as one line of JSON."""
-        return message_adapter().dump_json(self).decode()
+        """Return the message as one line of JSON, with its time as ISO 8601 text."""
+        values = message_adapter().dump_python(self, mode="json")
+        values["created_at"] = timestamp_text(self.created_at)  # here alone, since a state is saved often
+        return to_json(values, inf_nan_mode="null").decode()
 
     @staticmethod
     def from_json(text: str | bytes) -> "Msg":

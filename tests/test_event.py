@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import json
 from dataclasses import MISSING, fields
 from time import time_ns
 from typing import Any, get_args
@@ -17,12 +18,13 @@ from agentrt.event import (
     AnyEvent,
     ConfirmResult,
     CustomEvent,
+    ReplyResumedEvent,
     ReplyStartEvent,
     TextBlockDeltaEvent,
     ToolCallStartEvent,
     UserConfirmResultEvent,
 )
-from agentrt.message import ToolCallBlock
+from agentrt.message import ToolCallBlock, ToolResultState
 from agentrt.types import PermissionRule
 from tests.test_message import anything
 
@@ -50,12 +52,12 @@ FIELDS = {
     "HINT_BLOCK": "reply_id block_id source hint",
     "PROVIDER_BLOCK": "reply_id block_id provider content",
     "TOOL_CALL_START": "reply_id tool_call_id tool_call_name",
-    "TOOL_CALL_DELTA": "reply_id tool_call_id delta",
-    "TOOL_CALL_END": "reply_id tool_call_id",
+    "TOOL_CALL_DELTA": "reply_id tool_call_id tool_call_name delta",
+    "TOOL_CALL_END": "reply_id tool_call_id tool_call_name",
     "TOOL_RESULT_START": "reply_id tool_call_id tool_call_name",
-    "TOOL_RESULT_TEXT_DELTA": "reply_id tool_call_id delta",
-    "TOOL_RESULT_DATA_DELTA": "reply_id tool_call_id block_id media_type data url",
-    "TOOL_RESULT_END": "reply_id tool_call_id state metadata",
+    "TOOL_RESULT_TEXT_DELTA": "reply_id tool_call_id tool_call_name delta",
+    "TOOL_RESULT_DATA_DELTA": "reply_id tool_call_id tool_call_name block_id media_type data url",
+    "TOOL_RESULT_END": "reply_id tool_call_id tool_call_name state metadata",
     "EXCEED_MAX_ITERS": "reply_id name",
     "REQUIRE_USER_CONFIRM": "reply_id tool_calls",
     "REQUIRE_EXTERNAL_EXECUTION": "reply_id tool_calls",
@@ -119,6 +121,17 @@ def test_every_event_takes_keywords_and_survives_json(cls, data):
 
 
 @EACH
+def test_json_without_the_name_of_the_tool_is_read(cls):
+    required = {field.name: "x" for field in fields(cls) if field.default is field.default_factory is MISSING}
+    if "tool_call_name" in required or "tool_call_id" not in required:
+        return
+    event = cls(**required | ({"state": ToolResultState.SUCCESS} if "state" in required else {}))
+    values = json.loads(event.to_json())
+    del values["tool_call_name"]
+    assert AgentEvent.from_json(json.dumps(values)) == event
+
+
+@EACH
 def test_every_event_is_an_agent_event_with_type_and_time(cls):
     before = time_ns()
     required = {field.name: "x" for field in fields(cls) if field.default is field.default_factory is MISSING}
@@ -136,6 +149,46 @@ def test_an_event_has_no_dictionary_of_its_own(cls):
 
 def test_a_numbered_event_has_a_name_of_its_own():
     assert TextBlockDeltaEvent("r", "b", "hi", seq=7).id == "r:7"
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000000000Z"),
+        (1_769_860_800_123_456_789, "2026-01-31T12:00:00.123456789Z"),
+        (-1, "1969-12-31T23:59:59.999999999Z"),
+    ],
+)
+def test_the_times_of_an_event_are_iso_8601_text_in_json(nanoseconds, text):
+    event = ReplyResumedEvent("r", [], begun_at=nanoseconds, created_at=nanoseconds)
+    values = json.loads(event.to_json())
+    assert (values["begun_at"], values["created_at"]) == (text, text)
+    assert AgentEvent.from_json(event.to_json()) == event
+
+
+@given(st.integers())
+def test_every_time_is_read_back_exactly(nanoseconds):
+    assert AgentEvent.from_json(CustomEvent("a", created_at=nanoseconds).to_json()).created_at == nanoseconds
+
+
+@pytest.mark.parametrize(
+    ("written", "nanoseconds"),
+    [
+        ("1769860800123456789", 1_769_860_800_123_456_789),
+        ('"2026-01-31T12:00:00.123Z"', 1_769_860_800_123_000_000),  # as JavaScript's toISOString() writes it
+        ('"2026-01-31T12:00:00Z"', 1_769_860_800_000_000_000),
+        ('"2026-01-31T14:00:00.5+02:00"', 1_769_860_800_500_000_000),
+    ],
+)
+def test_times_are_read_from_numbers_and_other_iso_8601_texts(written, nanoseconds):
+    event = AgentEvent.from_json(f'{{"type": "CUSTOM", "name": "a", "created_at": {written}}}')
+    assert event.created_at == nanoseconds
+
+
+@pytest.mark.parametrize("written", ['"yesterday"', '"2026-13-01T00:00:00Z"', '"2026-01-31T12:00:00"', "1.5", "null"])
+def test_a_time_that_is_none_is_refused_with_an_example(written):
+    with pytest.raises(InvalidInputError, match="its 'created_at' should be a time in ISO 8601, such as '2026-"):
+        AgentEvent.from_json(f'{{"type": "CUSTOM", "name": "a", "created_at": {written}}}')
 
 
 def test_two_events_share_no_list_by_default():

@@ -328,6 +328,13 @@ def test_a_message_goes_to_json_and_back_unchanged(message):
     assert "\n" not in text
 
 
+def test_json_of_a_message_has_iso_8601_time_and_reads_numbers():
+    message = UserMsg("ann", "hi", created_at=1_769_860_800_123_456_789)
+    text = message.to_json()
+    assert '"created_at":"2026-01-31T12:00:00.123456789Z"' in text
+    assert Msg.from_json(text.replace('"2026-01-31T12:00:00.123456789Z"', "1769860800123456789")) == message
+
+
 @pytest.mark.parametrize("cls", BLOCKS, ids=lambda cls: cls.__name__)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())

@@ -94,8 +94,8 @@ def _result_events(
         text, state = result_of(call, call.id in begun)
         if call.id not in begun:
             yield ToolResultStartEvent(context.reply_id, call.id, call.name)
-        yield ToolResultTextDeltaEvent(context.reply_id, call.id, text, new_id())
-        yield ToolResultEndEvent(context.reply_id, call.id, state)
+        yield ToolResultTextDeltaEvent(context.reply_id, call.id, text, new_id(), tool_call_name=call.name)
+        yield ToolResultEndEvent(context.reply_id, call.id, state, tool_call_name=call.name)
 
 
 def _result_of_left(context: ReplyContext, call: ToolCallBlock, has_begun: bool) -> _CallResult:

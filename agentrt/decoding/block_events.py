@@ -184,7 +184,7 @@ class BlockEvents:
     def _add_call_input(self, call_id: str, text: str, events: Events) -> None:
         if self._fits(len(text), "the input of a call", events):
             self._streamed_texts.setdefault(call_id, []).append(text)
-            events.append(ToolCallDeltaEvent(self._reply_id, call_id, text))
+            events.append(ToolCallDeltaEvent(self._reply_id, call_id, text, tool_call_name=self._call_names[call_id]))
 
     def _add_whole_call(self, block: ToolCallBlock, events: Events) -> None:
         # Looked at first: a call whose input does not fit must not begin.
@@ -194,7 +194,8 @@ class BlockEvents:
         call_id = self._start_call(block, events)
         if call_id is not None:
             self.written += len(block.input)
-            events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input))
+            name = self._call_names[call_id]
+            events.append(ToolCallDeltaEvent(self._reply_id, call_id, block.input, tool_call_name=name))
 
     def _start_call(self, block: ToolCallBlock, events: Events) -> str | None:
         """Begin a call and return its id, or `None` where that would be too much."""
@@ -247,8 +248,8 @@ class BlockEvents:
         events.append(ProviderBlockEvent(self._reply_id, block_id, block.provider, block.content))
 
     def _end_blocks(self, events: Events) -> None:
-        for call_id in self._call_names:
-            events.append(ToolCallEndEvent(self._reply_id, call_id))
+        for call_id, name in self._call_names.items():
+            events.append(ToolCallEndEvent(self._reply_id, call_id, tool_call_name=name))
         for block_id in self._data_ids.values():
             rest = self._pieces_of_data.rest(block_id) if self._pieces_of_data is not None else ""
             if rest:

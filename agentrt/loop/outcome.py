@@ -146,7 +146,7 @@ def end_partial_message(context: ReplyContext, last: AgentEvent | None, reason: 
         yield ThinkingBlockEndEvent(reply_id, last.block_id)
     elif isinstance(last, (ToolCallStartEvent, ToolCallDeltaEvent)):
         for call in open_calls(context):
-            yield ToolCallEndEvent(reply_id, call.id)
+            yield ToolCallEndEvent(reply_id, call.id, tool_call_name=call.name)
     if not isinstance(last, ModelCallEndEvent):
         yield ModelCallEndEvent(reply_id, finished_reason=reason)
 

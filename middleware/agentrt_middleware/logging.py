@@ -128,7 +128,6 @@ class _ReplyLog:
         self._common = {"agent_name": agent.name, "reply_id": self._id, "session_id": agent.state.session_id}
         self._model: str | None = None
         self._started_at: dict[str, float] = {}  # of "reply", "model", and of tool calls by their ids
-        self._tool_names: dict[str, str] = {}
         self._inputs: dict[str, str] = {}
         self._outputs: dict[str, str] = {}
 
@@ -200,7 +199,6 @@ class _ReplyLog:
 
     def _see_tool_start(self, event: ToolResultStartEvent) -> None:
         self._start_clock(event.tool_call_id)
-        self._tool_names[event.tool_call_id] = self._loggable_name(event.tool_call_name)
 
     def _loggable_name(self, tool: str) -> str:
         # The model made up a name that no tool has, so it is content.
@@ -216,7 +214,7 @@ class _ReplyLog:
         if event.output is not None:  # the whole output, which replaces what was streamed
             output = "".join(block.text for block in event.output if isinstance(block, TextBlock))
         fields = {
-            "tool_name": self._tool_names.pop(call_id, None),
+            "tool_name": self._loggable_name(event.tool_call_name),
             "tool_call_id": call_id,
             "state": str(event.state),
             "seconds": self._seconds_since_start(call_id),

@@ -6,10 +6,12 @@ import pytest
 from agentrt import Msg
 from agentrt.agent import ReActConfig
 from agentrt.errors import ChainContractError, Malformed
-from agentrt.message import DataBlock, TextBlock, ThinkingBlock, URLSource
+from agentrt.event import AgentEvent
+from agentrt.message import DataBlock, TextBlock, ThinkingBlock, ToolCallBlock, URLSource
 from agentrt.model import ChatResponse, ChatUsage
 from agentrt.types import ToolChoice
-from tests.loop.helpers import add, agent_of, call, items_of, order_of, short
+from tests.loop.helpers import SHORT, add, agent_of, call, items_of, order_of, short
+from tests.loop.parked import PathTool, done, elsewhere, no
 
 
 async def test_a_streamed_text():
@@ -162,3 +164,53 @@ async def test_usage_adds_up_over_the_rounds():
     first = ChatResponse([call("1", "add", a=1, b=2)], usage=ChatUsage(10, 2, 4, None))
     agent = agent_of([first, ChatResponse([TextBlock("3")], usage=ChatUsage(20, 1))], add)
     assert (await agent.reply("go")).usage == ChatUsage(30, 3, 4, 0)
+
+
+def names_in(items):
+    """Return the names in the events of each tool call, by its id."""
+    names: dict[str, set[str]] = {}
+    for item in items:
+        if isinstance(item, AgentEvent) and hasattr(item, "tool_call_id"):
+            names.setdefault(item.tool_call_id, set()).add(item.tool_call_name)
+    return names
+
+
+async def test_every_event_of_a_tool_call_carries_its_name():
+    def draw() -> list[TextBlock | DataBlock]:
+        return [TextBlock("here"), DataBlock(URLSource("https://example.org/a.png", "image/png"))]
+
+    def count():
+        yield from ("one", "two")
+
+    pieces = [ChatResponse([ToolCallBlock("4", "add", text)], is_last=False) for text in ('{"a": 1,', '"b": 2}')]
+    script = [[call("1", "draw"), call("2", "count"), call("3", "nothing")], [*pieces], "done"]
+    items = await items_of(agent_of(script, draw, count, add))
+    kinds = {item.type for item in items if isinstance(item, AgentEvent) and "TOOL" in item.type}
+    assert kinds == {kind for kind in SHORT if "TOOL" in kind} | {"TOOL_RESULT_DATA_DELTA"}
+    assert names_in(items) == {"1": {"draw"}, "2": {"count"}, "3": {"nothing"}, "4": {"add"}}
+
+
+async def test_results_of_answered_calls_carry_the_name_of_their_tool():
+    tools = [PathTool("read", [], ask=True), PathTool("send", [], is_external_tool=True)]
+    agent = agent_of([[call("1", "read", path="a"), call("2", "send", path="b")], "done"], *tools)
+    await items_of(agent)
+    agent = elsewhere(agent)
+    items = [*await items_of(agent, no(agent)), *await items_of(agent, done(agent))]
+    assert names_in(items) == {"1": {"read"}, "2": {"send"}}
+
+
+@pytest.mark.parametrize("stop_at", ["TOOL_CALL_DELTA", "TOOL_RESULT_START"])
+async def test_events_that_close_an_interrupted_call_carry_its_name(stop_at):
+    async def wait() -> str:
+        await anyio.sleep_forever()
+        return "never"
+
+    agent, items = agent_of([[call("1", "wait"), call("2", "wait")]], wait), []
+    async with agent.reply_stream("go") as stream:
+        async for event in stream:
+            items.append(event)
+            if event.type == stop_at:
+                agent.interrupt()
+    assert items[-1].finished_reason == "interrupted"
+    assert set.union(*names_in(items).values()) == {"wait"}
+    assert {"TOOL_CALL_END", "TOOL_RESULT_END"} <= {event.type for event in items}

@@ -44,7 +44,9 @@ def result_events(
         events, output = [], [*content, *note]
     # A result is the end of its call, also where its tool forgot to say so.
     state = final_state(state)
-    events.append(ToolResultEndEvent(run.id, call.id, state, output, metadata=response.metadata or None))
+    events.append(
+        ToolResultEndEvent(run.id, call.id, state, output, tool_call_name=call.name, metadata=response.metadata or None)
+    )
     return events
 
 
@@ -113,11 +115,15 @@ def delta_events(run: Run, call: ToolCallBlock, content: ToolOutput) -> list[Age
     events: list[AgentEvent] = []
     for block in content:
         if isinstance(block, TextBlock):
-            events.append(ToolResultTextDeltaEvent(run.id, call.id, block.text, block.id))
+            events.append(ToolResultTextDeltaEvent(run.id, call.id, block.text, block.id, tool_call_name=call.name))
         else:
             source = block.source
             data, url = (source.data, None) if isinstance(source, Base64Source) else (None, source.url)
-            events.append(ToolResultDataDeltaEvent(run.id, call.id, block.id, source.media_type, data, url, block.name))
+            events.append(
+                ToolResultDataDeltaEvent(
+                    run.id, call.id, block.id, source.media_type, data, url, block.name, tool_call_name=call.name
+                )
+            )
     return events
 
 

@@ -366,7 +366,8 @@ class _TracedReply:
             return
         tool_call = self.tool_calls.get(event.tool_call_id)
         if tool_call is None:
-            call = ToolCallBlock(event.tool_call_id, self.run.call_name(event.tool_call_id))
+            name = event.tool_call_name or self.run.call_name(event.tool_call_id)  # a layer's own event may lack it
+            call = ToolCallBlock(event.tool_call_id, name)
             tool_call = _TracedToolCall(self.instruments, self, call, event.created_at)
             tool_call.span.set({conventions.AGENT_IS_EXTERNAL: True if call.id in self._external_ids else None})
         tool_call.end(event.state)
