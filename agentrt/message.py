@@ -61,7 +61,7 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.timestamp import Timestamp, timestamp_text
-from agentrt.types import ChatUsage, FinishedReason, JSONObject, Role
+from agentrt.types import ChatUsage, FinishedReason, JSONObject, MessageDict, Role
 
 __all__ = [
     "AssistantMsg",
@@ -69,6 +69,8 @@ __all__ = [
     "ContentBlock",
     "DataBlock",
     "HintBlock",
+    "MessageDict",
+    "MessageInput",
     "Msg",
     "ProviderBlock",
     "SystemMsg",
@@ -230,6 +232,10 @@ class Msg(InProcess, Strict):
         return self
 
 
+MessageInput = str | Msg | MessageDict
+"""What stands for a message where an agent takes one: a plain `str` is a user's."""
+
+
 def _check_types(block_type: Any) -> Sequence[str]:
     if block_type is None:
         return _BLOCK_TYPES
@@ -240,19 +246,46 @@ def _check_types(block_type: Any) -> Sequence[str]:
     return types
 
 
-def UserMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg:
-    """Make a message with the role "user"."""
-    return Msg(name, content, "user", **fields)
+@overload
+def UserMsg(content: str | list[ContentBlock], *, name: str = "user", **fields: Any) -> Msg: ...
+@overload
+def UserMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg: ...
+def UserMsg(*args: Any, **fields: Any) -> Msg:
+    """Make a message with the role "user", from someone called "user" where no name is given."""
+    return _make_message("user", args, fields)
 
 
-def AssistantMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg:
-    """Make a message with the role "assistant"."""
-    return Msg(name, content, "assistant", **fields)
+@overload
+def AssistantMsg(content: str | list[ContentBlock], *, name: str = "assistant", **fields: Any) -> Msg: ...
+@overload
+def AssistantMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg: ...
+def AssistantMsg(*args: Any, **fields: Any) -> Msg:
+    """Make a message with the role "assistant", from someone called "assistant" where no name is given."""
+    return _make_message("assistant", args, fields)
 
 
-def SystemMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg:
-    """Make a message with the role "system"."""
-    return Msg(name, content, "system", **fields)
+@overload
+def SystemMsg(content: str | list[ContentBlock], *, name: str = "system", **fields: Any) -> Msg: ...
+@overload
+def SystemMsg(name: str, content: str | list[ContentBlock], **fields: Any) -> Msg: ...
+def SystemMsg(*args: Any, **fields: Any) -> Msg:
+    """Make a message with the role "system", from someone called "system" where no name is given."""
+    return _make_message("system", args, fields)
+
+
+def _make_message(role: Role, args: tuple[Any, ...], fields: JSONObject) -> Msg:
+    function = f"{role.capitalize()}Msg"
+    # One value is the content; a name comes before it.
+    keys = ("content",) if len(args) == 1 and "content" not in fields else ("name", "content")
+    if len(args) > len(keys):
+        raise TypeError(f"{function}() takes a name and a content by position, not {len(args)} values: name the others")
+    for key, value in zip(keys, args, strict=False):
+        if key in fields:
+            raise TypeError(f"{function}() was given the {key} twice, {value!r:.100} and {fields[key]!r:.100}")
+        fields[key] = value
+    if "content" not in fields:
+        raise TypeError(f"{function}() needs a content: write {function}('Hi') or {function}('bob', 'Hi')")
+    return Msg(**{"name": role, **fields}, role=role)
 
 
 def new_message_like(message: Msg, content: str | list[ContentBlock]) -> Msg:

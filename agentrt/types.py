@@ -1,8 +1,9 @@
 """Value types that cross a hook and are neither message nor event, and the unions that are named once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 from agentrt.block import ContentBlock, DataBlock, JSONObject, Strict, TextBlock, ToolResultState
 from agentrt.text import repr_of, whole_characters
@@ -12,8 +13,11 @@ __all__ = [
     "ChatResponse",
     "ChatUsage",
     "FinishedReason",
+    "ImagePart",
+    "ImageURL",
     "JSONObject",
     "JSONSchema",
+    "MessageDict",
     "PermissionBehavior",
     "PermissionContext",
     "PermissionDecision",
@@ -23,6 +27,7 @@ __all__ = [
     "PreHookTypes",
     "ReActAgentHookTypes",
     "Role",
+    "TextPart",
     "ToolChoice",
     "ToolChunk",
     "ToolOutput",
@@ -41,6 +46,36 @@ FinishedReason = Literal[
 ]
 JSONSchema = JSONObject
 ToolOutput = list[TextBlock | DataBlock]
+
+
+class TextPart(TypedDict):
+    """Text in the content of a `MessageDict`."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImageURL(TypedDict):
+    """Where an image is: an address, or a data URL that holds it as base64."""
+
+    url: str
+    detail: NotRequired[Literal["auto"]]
+
+
+class ImagePart(TypedDict):
+    """An image in the content of a `MessageDict`."""
+
+    type: Literal["image_url"]
+    image_url: ImageURL
+
+
+class MessageDict(TypedDict):
+    """A message as OpenAI's API has it, without calls of tools and their results; `name` is that of the sender."""
+
+    role: Role
+    content: str | Sequence[TextPart | ImagePart | TextBlock | DataBlock]
+    name: NotRequired[str]
+
 
 AgentHookTypes = Literal["pre_reply", "post_reply", "pre_print", "post_print", "pre_observe", "post_observe"]
 ReActAgentHookTypes = AgentHookTypes | Literal["pre_reasoning", "post_reasoning", "pre_acting", "post_acting"]

@@ -19,7 +19,7 @@ from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.config import ContextConfig, ReActConfig
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.emission import emitting_hooks
-from agentrt.conversation.inputs import as_input, as_messages, has_content
+from agentrt.conversation.inputs import AgentInput, MessagesInput, as_input, as_messages, as_observed, has_content
 from agentrt.conversation.question import open_question
 from agentrt.conversation.reply_stream import ReplyStream
 from agentrt.conversation.run import Run
@@ -36,7 +36,7 @@ from agentrt.loop.reply import reply
 from agentrt.loop.structured_output import validate_schema
 from agentrt.loop.tool_calls.acting import act
 from agentrt.loop.tool_calls.approval import check_permission
-from agentrt.message import Msg, UserMsg
+from agentrt.message import Msg
 from agentrt.model import ChatModelBase
 from agentrt.output.reply_printing import print_reply
 from agentrt.state import AgentState, StateStore
@@ -48,12 +48,12 @@ __all__ = ["Agent"]
 _SAVE_SECONDS = 15.0  # longer than the file store's own limit
 
 
-async def _keep_observed(agent: ReplyingAgent, msg: str | Msg | list[Msg] | None) -> None:
+async def _keep_observed(agent: ReplyingAgent, msg: MessagesInput | None) -> None:
     """The core of on_observe: the messages join the conversation, or wait for the end of its reply in progress."""
     context = agent.state.reply_context
     # During a reply they come after it, as a model expects the results of its calls right after these.
     messages = agent.state.context if context is None else context.observed
-    observed = [message.copy() for message in as_messages(_as_observed(msg)) if has_content(message)]
+    observed = [message.copy() for message in as_messages(_without_system(msg)) if has_content(message)]
     messages.extend(observed)
     try:
         await agent.save()
@@ -63,13 +63,11 @@ async def _keep_observed(agent: ReplyingAgent, msg: str | Msg | list[Msg] | None
         raise
 
 
-def _as_observed(msg: Any) -> Any:
-    """Return what is observed as an agent keeps it: a moderator's "system" message is not its own system prompt."""
-    if isinstance(msg, str):
-        return UserMsg("user", msg)
-    if isinstance(msg, list):
-        return [_as_observed(message) for message in msg]
-    return replace(msg, role="user") if isinstance(msg, Msg) and msg.role == "system" else msg
+def _without_system(msg: MessagesInput | None) -> list[Msg]:
+    """Return the messages as an agent keeps what it observed: a moderator's "system" is not its own system prompt."""
+    observed = as_observed(msg)
+    messages = observed if isinstance(observed, list) else [] if observed is None else [observed]
+    return [replace(message, role="user") if message.role == "system" else message for message in messages]
 
 
 @refuse_before_init
@@ -172,7 +170,7 @@ class Agent(ReActAgentBase):
     @overload
     def reply_stream(
         self,
-        inputs: str | ReplyInput = None,
+        inputs: AgentInput = None,
         structured_schema: type[BaseModel] | JSONSchema | None = None,
         *,
         yield_final_msg: Literal[False] = False,
@@ -184,7 +182,7 @@ class Agent(ReActAgentBase):
     @overload
     def reply_stream(
         self,
-        inputs: str | ReplyInput = None,
+        inputs: AgentInput = None,
         structured_schema: type[BaseModel] | JSONSchema | None = None,
         *,
         yield_final_msg: bool = False,
@@ -195,7 +193,7 @@ class Agent(ReActAgentBase):
 
     def reply_stream(
         self,
-        inputs: str | ReplyInput = None,
+        inputs: AgentInput = None,
         structured_schema: type[BaseModel] | JSONSchema | None = None,
         *,
         yield_final_msg: bool = False,
@@ -204,6 +202,8 @@ class Agent(ReActAgentBase):
         deps: Any = None,
     ) -> ReplyStream[AnyEvent | Msg]:
         """Answer, as a stream of events, with the final message after them when asked for.
+
+        The input is a `str`, a `Msg`, a dict such as `{"role": "user", "content": "Hi"}`, or a list of these.
 
         Nothing happens before the first item is asked for. With a `structured_schema`, a pydantic model class or a JSON
         schema, the final message carries an answer that fits it in `structured_output`.
@@ -245,7 +245,7 @@ class Agent(ReActAgentBase):
     @hook_method("on_reply", OverriddenLoopReply)
     async def reply(
         self,
-        inputs: str | ReplyInput = None,
+        inputs: AgentInput = None,
         structured_schema: type[BaseModel] | JSONSchema | None = None,
         *,
         reply_id: str | None = None,
@@ -300,7 +300,7 @@ class Agent(ReActAgentBase):
         """
         return open_question(self.state.reply_context)
 
-    def run_sync(self, inputs: str | ReplyInput = None, *, deps: Any = None) -> Msg:
+    def run_sync(self, inputs: AgentInput = None, *, deps: Any = None) -> Msg:
         """Answer with the final message, from a program that has no event loop. Raises `UsageError` where one runs."""
         if in_event_loop():
             raise UsageError(
@@ -309,7 +309,7 @@ class Agent(ReActAgentBase):
             )
         return anyio.run(self._reply_and_close, inputs, deps)
 
-    async def _reply_and_close(self, inputs: str | ReplyInput, deps: Any) -> Msg:
+    async def _reply_and_close(self, inputs: AgentInput, deps: Any) -> Msg:
         async with self:  # what the model keeps open belongs to the event loop that ends here
             return await self.reply(inputs, deps=deps)
 
@@ -324,7 +324,7 @@ class Agent(ReActAgentBase):
         await self.aclose()
 
     @hook_method("on_observe", OverriddenCall)
-    async def observe(self, msg: str | Msg | list[Msg] | None) -> None:
+    async def observe(self, msg: MessagesInput | None) -> None:
         """Take in messages without answering them; during a reply, or while one waits, they come after it.
 
         A message from a "system" counts as one from a user, for the system prompt is this agent's own. One without
@@ -333,7 +333,7 @@ class Agent(ReActAgentBase):
         if "observe" in vars(self):  # an entry hides this method, which only `super()` reaches
             await _keep_observed(self, msg)
         else:
-            await self.current_chains().on_observe(self, msg=msg)
+            await self.current_chains().on_observe(self, msg=as_observed(msg))
 
     async def compress_context(self, instructions: str | None = None, *, deps: Any = None) -> None:
         """Have the model summarise the older part of the conversation now, however little of its context it fills.

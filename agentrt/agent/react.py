@@ -11,6 +11,7 @@ from agentrt.agent.overrides.overridden_method import hook_method
 from agentrt.agent.overrides.step_override import AS_GIVEN, OverriddenLoopStep, act_by_loop, reason_by_loop
 from agentrt.agent.react_options import check_react_options, warn_of_uncalled_methods
 from agentrt.conversation.config import ReActConfig
+from agentrt.conversation.inputs import MessagesInput
 from agentrt.errors import ConfigError, UsageError
 from agentrt.hooks import MiddlewareBase
 from agentrt.memory import InMemoryMemory, MemoryBase
@@ -104,7 +105,7 @@ class ReActAgent(Agent):
         """Run one tool call and return its result; made to be overridden, as the innermost layer of on_acting."""
         return await act_by_loop(self, tool_call)
 
-    async def observe(self, msg: str | Msg | list[Msg] | None) -> None:
+    async def observe(self, msg: MessagesInput | None) -> None:
         """Take in messages without answering them."""
         await super().observe(msg)
         await self._update_memory()

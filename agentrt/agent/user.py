@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from agentrt.agent.base import AgentBase
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.block import ContentBlock, TextBlock
+from agentrt.conversation.inputs import MessagesInput, as_observed
 from agentrt.errors import InvalidInputError
 from agentrt.hooks import MiddlewareBase
 from agentrt.memory import InMemoryMemory, MemoryBase
@@ -36,9 +37,9 @@ class UserAgent(AgentBase):
         self.memory = InMemoryMemory()
         self._own_input_method: UserInputBase | None = None
 
-    async def reply(self, msg: Msg | list[Msg] | None = None, structured_model: type[BaseModel] | None = None) -> Msg:
+    async def reply(self, msg: MessagesInput | None = None, structured_model: type[BaseModel] | None = None) -> Msg:
         """Ask the user, and return the answer; the values of `structured_model` are in its `metadata`."""
-        await self.memory.add(msg)  # before the user is asked, who may never answer
+        await self.memory.add(as_observed(msg))  # before the user is asked, who may never answer
         ask = self._own_input_method or self._input_method
         question = ask(self.id, self.name, structured_model=structured_model)
         if not isawaitable(question):
@@ -52,9 +53,9 @@ class UserAgent(AgentBase):
         await self.memory.add(answer)
         return answer
 
-    async def observe(self, msg: Msg | list[Msg] | None) -> None:
+    async def observe(self, msg: MessagesInput | None) -> None:
         """Keep messages without asking."""
-        await self.memory.add(msg)
+        await self.memory.add(as_observed(msg))
 
     async def handle_interrupt(self, *args: Any, **kwargs: Any) -> Msg:
         """Return a message that says that there was no answer; it is printed and kept as an answer is."""

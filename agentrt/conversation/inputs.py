@@ -1,33 +1,48 @@
 """What an agent takes as input."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrt.block import BLOCKS
 from agentrt.boundary import is_plain_message, mend_message, whole_characters
 from agentrt.errors import InvalidInputError
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.formatter.message_dict import message_from_dict
 from agentrt.hooks import ReplyInput
-from agentrt.message import Msg, TextBlock, UserMsg
+from agentrt.message import MessageInput, Msg, TextBlock
 
-__all__ = ["ANSWERS", "Answer", "as_input", "as_messages", "check_content", "has_content"]
+__all__ = [
+    "ANSWERS",
+    "AgentInput",
+    "Answer",
+    "MessagesInput",
+    "as_input",
+    "as_message",
+    "as_messages",
+    "as_observed",
+    "check_content",
+    "has_content",
+]
 
+_EXAMPLE = '{"role": "user", "content": "Hi"}'
 # Blocks that only a reply can make: a call in an input would run without a decision about it.
 _REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking", "hint", "provider")
 
 Answer = UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent
+MessagesInput = MessageInput | Sequence[MessageInput]
+"""One message or several, in whatever form an agent takes them."""
+AgentInput = MessagesInput | Answer | None
 ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
 
 
 def as_input(inputs: Any) -> ReplyInput:
-    """Return the input in the form in which it is kept, a plain `str` as a message from the user.
+    """Return the input in the form in which it is kept: a plain `str` is a message from the user, a dict one as well.
 
     Half surrogate pairs are replaced. Raises `InvalidInputError` for what no agent takes, or what could not be saved.
     """
-    if isinstance(inputs, str):
-        inputs = UserMsg("user", whole_characters(inputs))
     if inputs is None or isinstance(inputs, ANSWERS):
         return inputs
-    if isinstance(inputs, list):
+    if isinstance(inputs, (list, tuple)):
         messages = as_messages(inputs)
         check_content(messages)
         return messages
@@ -37,18 +52,36 @@ def as_input(inputs: Any) -> ReplyInput:
     return message
 
 
+def as_observed(msg: Any, taker: str = "an agent") -> Msg | list[Msg] | None:
+    """Return what is to be observed as layers of `on_observe` see it: messages, whatever form they were given in."""
+    if msg is None:
+        return None
+    return [as_message(item, taker) for item in msg] if isinstance(msg, (list, tuple)) else as_message(msg, taker)
+
+
 def as_messages(inputs: Any) -> list[Msg]:
     """Return the messages in the input, as `as_input` does; raises `InvalidInputError` for anything else."""
     if inputs is None:
         return []
-    if inputs.__class__ is str:  # from a layer, since what comes from outside is a message by now
-        return [UserMsg("user", whole_characters(inputs))]
-    return [_mended_message(message) for message in inputs] if isinstance(inputs, list) else [_mended_message(inputs)]
+    return [_mended_message(item) for item in (inputs if isinstance(inputs, (list, tuple)) else [inputs])]
 
 
-def _mended_message(message: Any) -> Msg:
-    if message.__class__ is Msg and message.role == "user" and is_plain_message(message):
-        return message  # nearly every one, for which a closer look would change nothing
+def as_message(value: Any, taker: str = "an agent") -> Msg:
+    """Return the message that a `str`, a dict or a `Msg` stands for; raises `InvalidInputError` for anything else."""
+    if isinstance(value, Msg):
+        return value
+    if isinstance(value, str):
+        return Msg("user", whole_characters(value), "user")
+    if isinstance(value, Mapping):
+        return message_from_dict(value)
+    what = "an event" if isinstance(value, AgentEvent) else f"{value!r:.200}"
+    raise InvalidInputError(f"{taker} takes a str, a Msg, a dict such as {_EXAMPLE}, or a list of these, not {what}")
+
+
+def _mended_message(value: Any) -> Msg:
+    if value.__class__ is Msg and value.role == "user" and is_plain_message(value):
+        return value  # nearly every one, for which a closer look would change nothing
+    message = as_message(value)
     _check_message(message)
     try:
         return mend_message(message)
@@ -79,10 +112,7 @@ def _empty_message(message: Msg) -> InvalidInputError:
     )
 
 
-def _check_message(message: Any) -> None:
-    if not isinstance(message, Msg):
-        value = "an event" if isinstance(message, AgentEvent) else f"{message!r:.200}"
-        raise InvalidInputError(f"an agent takes a str, a Msg or a list of Msg, not {value}")
+def _check_message(message: Msg) -> None:
     if message.role == "system":
         raise InvalidInputError(
             f"the message from {message.name!r} has the role 'system': give Agent(system_prompt=...) instead, "

@@ -8,7 +8,8 @@ import shortuuid
 
 from agentrt.agent import AgentBase
 from agentrt.agent.subscribers import broadcast
-from agentrt.errors import ConfigError, InvalidInputError, UsageError
+from agentrt.conversation.inputs import MessagesInput, as_observed
+from agentrt.errors import ConfigError, UsageError
 from agentrt.message import Msg
 from agentrt.pipeline.participants import agents_in
 
@@ -34,7 +35,7 @@ class MsgHub:
     def __init__(
         self,
         participants: Sequence[AgentBase],
-        announcement: Msg | list[Msg] | None = None,
+        announcement: MessagesInput | None = None,
         enable_auto_broadcast: bool = True,
         name: str | None = None,
     ) -> None:
@@ -89,7 +90,7 @@ class MsgHub:
         """Have the participants observe each other's answers, or only the messages given to `broadcast`."""
         self._change(self._participants, self._is_open, bool(enabled))
 
-    async def broadcast(self, msg: Msg | list[Msg]) -> None:
+    async def broadcast(self, msg: MessagesInput) -> None:
         """Let all participants, the sender too, observe a message or several, each a copy without thinking.
 
         A participant that fails to observe is logged, and does not affect the others.
@@ -121,12 +122,9 @@ def _require_name(name: object) -> str:
     return name
 
 
-def _as_messages(value: object) -> list[Msg]:
-    messages = [] if value is None else value if isinstance(value, list) else [value]
-    for message in messages:
-        if not isinstance(message, Msg):
-            raise InvalidInputError(f"a hub announces and broadcasts a Msg or a list of Msg, not {message!r:.200}")
-    return list(messages)
+def _as_messages(value: MessagesInput | None) -> list[Msg]:
+    messages = as_observed(value, "a hub")
+    return messages if isinstance(messages, list) else [] if messages is None else [messages]
 
 
 def _without(agents: list[AgentBase], others: list[AgentBase]) -> list[AgentBase]:

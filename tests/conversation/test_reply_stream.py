@@ -323,8 +323,8 @@ def test_every_attribute_tells_of_a_missing_super_init(name):
         (UserMsg("user", [ToolCallBlock("1", "add")]), InvalidInputError, "holds a tool_call block"),
         (UserMsg("user", [HintBlock("obey")]), InvalidInputError, "holds a hint block, which only a reply can make"),
         (UserMsg("user", [ProviderBlock("anthropic", "{}")]), InvalidInputError, "holds a provider block"),
-        (7, InvalidInputError, "takes a str, a Msg or a list of Msg, not 7"),
-        (["text"], InvalidInputError, "not 'text'"),
+        (7, InvalidInputError, "or a list of these, not 7"),
+        ([None], InvalidInputError, "not None"),
         (CustomEvent("a"), InvalidInputError, "not an event"),
     ],
 )

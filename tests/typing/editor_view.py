@@ -11,8 +11,11 @@ from agentrt.agent import ReplyStream
 from agentrt.console import show
 from agentrt.event import AgentEvent, AnyEvent, RequireUserConfirmEvent, TextBlockDeltaEvent
 from agentrt.message import (
+    AssistantMsg,
     ContentBlock,
     DataBlock,
+    MessageDict,
+    SystemMsg,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
@@ -51,6 +54,7 @@ from agentrt.model import (
 )
 from agentrt.permission import PermissionDecision
 from agentrt.tool import ToolBase, ToolChoice, ToolChunk, ToolContext, ToolResponse
+from agentrt.types import ImagePart
 
 MODEL = ScriptedChatModel(["Hello."])
 
@@ -326,7 +330,16 @@ async def use() -> None:
     assert_type(AGENT.explain(), str)
     assert_type(AGENT.name, str)
     assert_type(AGENT.model, ChatModelBase)
+    await AGENT.reply({"role": "user", "content": "And in Shanghai?"})
+    await AGENT.reply(["And in Shanghai?", UserMsg("Hi"), {"role": "assistant", "content": "Yes?"}])
+    await AGENT.reply([UserMsg("Hi")])
+    image: ImagePart = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    await AGENT.observe({"role": "user", "content": [{"type": "text", "text": "What is this?"}, image]})
+    history: list[MessageDict] = [{"role": "user", "content": "Hi", "name": "bob"}]
+    await AGENT.reply(history)
     await AGENT.reply(1)  # type: ignore[arg-type]
+    await AGENT.reply({"role": "user", "text": "Hi"})  # type: ignore[arg-type]
+    await AGENT.reply({"role": "tool", "content": "Hi"})  # type: ignore[arg-type]
     AGENT.explain("yaml")  # type: ignore[arg-type]
 
 
@@ -410,3 +423,19 @@ def read(message: Msg) -> None:
     assert_type(message.get_content_blocks(), list[ContentBlock])
     message.get_content_blocks("texts")  # type: ignore[call-overload]
     Msg("user", "hello", "robot")  # type: ignore[arg-type]
+
+
+def make() -> list[Msg]:
+    UserMsg()  # type: ignore[call-overload]
+    UserMsg(name="bob")  # type: ignore[call-overload]
+    UserMsg("bob", None)  # type: ignore[call-overload]
+    return [
+        UserMsg("Hi"),
+        UserMsg("bob", "Hi"),
+        UserMsg("bob", content="Hi"),
+        UserMsg(name="bob", content="Hi"),
+        UserMsg(content="Hi"),
+        UserMsg("Hi", name="bob"),
+        AssistantMsg([TextBlock("Hi")], id="7"),
+        SystemMsg("Hi"),
+    ]
