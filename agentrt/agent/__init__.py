@@ -5,6 +5,7 @@ from agentrt.agent.base import AgentBase, ReActAgentBase
 from agentrt.agent.react import ReActAgent
 from agentrt.agent.user import UserAgent
 from agentrt.conversation.config import ContextConfig, ReActConfig
+from agentrt.conversation.inputs import AgentInput
 from agentrt.conversation.reply_stream import ReplyStream, TextStream
 from agentrt.conversation.run import Run
 from agentrt.output.audio import AudioPlayer
@@ -14,6 +15,7 @@ from agentrt.terminal.user_input import TerminalUserInput, UserInputBase, UserIn
 __all__ = [
     "Agent",
     "AgentBase",
+    "AgentInput",
     "AudioPlayer",
     "ContextConfig",
     "MessageQueue",

@@ -32,6 +32,7 @@ Answer = UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEv
 MessagesInput = MessageInput | Sequence[MessageInput]
 """One message or several, in whatever form an agent takes them."""
 AgentInput = MessagesInput | Answer | None
+"""What `reply` takes: messages, the answer to a question, or nothing."""
 ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
 
 
