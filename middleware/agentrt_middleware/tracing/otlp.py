@@ -5,12 +5,12 @@ import logging
 from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from opentelemetry import trace
 from opentelemetry.trace import ProxyTracerProvider
 
 from agentrt.errors import ConfigError, UsageError
+from agentrt_middleware.tracing.otlp_settings import USUAL_PORTS, OtlpProtocol, OtlpSettings, read_settings
 from agentrt_middleware.validation import check_number
 
 __all__ = ["SpanDelivery", "setup_tracing"]
@@ -72,36 +72,42 @@ class SpanDelivery:
 def setup_tracing(
     endpoint: str | None = None,
     *,
+    protocol: OtlpProtocol | None = None,
     headers: Mapping[str, str] | None = None,
     service_name: str | None = None,
     shutdown_seconds: float = 5.0,
 ) -> SpanDelivery:
-    """Send the spans of this process to an OTLP collector, over HTTP and in batches.
+    """Send the spans of this process to an OTLP collector, over HTTP or gRPC and in batches.
 
-    `endpoint` is the collector's address; one without a path gets "/v1/traces". A key belongs into `headers`. Options
-    that are not given come from the OTEL_* variables; the default endpoint is http://localhost:4318. This sets the
-    global tracer provider, and raises `UsageError` if there is one already. It raises `ConfigError` if the extra is
-    missing, and for an endpoint or a header that cannot be used or that the exporter would log. Spans that the
-    collector does not accept are dropped. The end of the program waits for the collector no longer than
+    `endpoint` is the collector's address; over HTTP, one without a path gets "/v1/traces". A key belongs into
+    `headers`. What is not given comes from the OTEL_* variables, as OpenTelemetry specifies them (..._PROTOCOL,
+    ..._ENDPOINT, ..._HEADERS, ..._COMPRESSION, ..._TIMEOUT in seconds, ...); headers come from both. Without any of
+    these, spans go over HTTP to http://localhost:4318.
+
+    This sets the global tracer provider, and raises `UsageError` if there is one already. It raises `ConfigError` if
+    the extra is missing, and for an endpoint or a header that cannot be used or that the exporter would log. Spans
+    that the collector does not accept are dropped. The end of the program waits for the collector no longer than
     `shutdown_seconds`.
     """
-    url = None if endpoint is None else _traces_url(endpoint)
-    for name, value in (headers or {}).items():
-        _check_header(name, value)
     check_number("setup_tracing(shutdown_seconds=...)", shutdown_seconds)
+    settings = read_settings(protocol, endpoint, headers, default_timeout=shutdown_seconds)
     if not isinstance(trace.get_tracer_provider(), ProxyTracerProvider):
         raise _provider_exists()
     try:
-        from agentrt_middleware.tracing.otlp_sdk import make_provider
+        from agentrt_middleware.tracing.otlp_sdk import make_exporter, make_provider
+
+        exporter = make_exporter(settings)
     except ImportError as error:
         raise ConfigError(
-            'setup_tracing() needs OpenTelemetry\'s SDK and exporter: pip install "agentrt[otel]"'
+            f"setup_tracing(protocol={settings.protocol!r}) needs OpenTelemetry's SDK and exporters: "
+            f'pip install "agentrt[otel]"'
         ) from error
-    provider, exporter = make_provider(url, headers, service_name, shutdown_seconds)
+    provider = make_provider(exporter, service_name)
     trace.set_tracer_provider(provider)
     if trace.get_tracer_provider() is not provider:  # another thread was faster; OpenTelemetry only logs that
         provider.shutdown()
         raise _provider_exists()
+    _warn_of_other_port(settings)
     return SpanDelivery(provider, exporter, shutdown_seconds)
 
 
@@ -112,32 +118,17 @@ def _provider_exists() -> UsageError:
     )
 
 
-def _traces_url(endpoint: str) -> str:
-    # The errors do not show the endpoint, which may hold a key.
-    try:
-        parts = urlsplit(endpoint)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except (AttributeError, TypeError, ValueError):
-        is_address = False
-    if not is_address:
-        raise ConfigError(
-            "setup_tracing(endpoint=...) must be an address such as 'http://localhost:4318', with http or https"
-        )
-    if parts.query:
-        raise ConfigError(
-            "setup_tracing(endpoint=...) has a query after a '?', which the exporter would log whenever the "
-            "collector fails: leave it out, and give a key as headers={...}"
-        )
-    return endpoint if parts.path.strip("/") else parts._replace(path="/v1/traces").geturl()
-
-
-def _check_header(name: object, value: object) -> None:
-    # Unchecked, the exporter would fail with each batch, and log the value.
-    is_ascii = all(isinstance(text, str) and text.isascii() for text in (name, value))
-    if not (is_ascii and isinstance(value, str) and value.isprintable() and value == value.strip()):
-        raise ConfigError(
-            f"setup_tracing(headers=...): the value of {name!r:.100} cannot be sent, and is not shown: it must be a "
-            f"str of ASCII characters, without a line break and without spaces around it"
+def _warn_of_other_port(settings: OtlpSettings) -> None:
+    other: OtlpProtocol = "http/protobuf" if settings.protocol == "grpc" else "grpc"
+    if settings.port == USUAL_PORTS[other]:  # not an error: a port may be mapped to another one
+        _logger.warning(
+            "setup_tracing() sends %s to port %d, where collectors expect %s: if no spans arrive, write port %d, or "
+            "protocol=%r",
+            settings.protocol,
+            settings.port,
+            other,
+            USUAL_PORTS[settings.protocol],
+            other,
         )
 
 

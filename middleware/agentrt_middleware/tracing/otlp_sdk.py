@@ -1,14 +1,15 @@
 """The part of `setup_tracing` that needs OpenTelemetry's SDK; imported only when that is called."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from threading import Lock
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-__all__ = ["CountingExporter", "make_provider"]
+from agentrt_middleware.tracing.otlp_settings import OtlpSettings
+
+__all__ = ["CountingExporter", "make_exporter", "make_provider"]
 
 
 class CountingExporter(SpanExporter):  # type: ignore[misc, unused-ignore]  # `Any` where the extra is missing
@@ -48,11 +49,38 @@ class _CountingProcessor(BatchSpanProcessor):  # type: ignore[misc, unused-ignor
         super().on_end(span)
 
 
-def make_provider(
-    url: str | None, headers: Mapping[str, str] | None, service_name: str | None, timeout: float
-) -> tuple[TracerProvider, CountingExporter]:
+def make_exporter(settings: OtlpSettings) -> CountingExporter:
+    """Return an exporter over HTTP or gRPC; the packages of the other one are not imported."""
+    return CountingExporter(_grpc_exporter(settings) if settings.protocol == "grpc" else _http_exporter(settings))
+
+
+def _http_exporter(settings: OtlpSettings) -> SpanExporter:
+    from opentelemetry.exporter.otlp.proto.http import Compression
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter(
+        settings.endpoint,
+        headers=settings.headers,
+        timeout=settings.timeout,
+        compression=Compression(settings.compression),
+    )
+
+
+def _grpc_exporter(settings: OtlpSettings) -> SpanExporter:
+    import grpc
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter(
+        settings.endpoint,
+        insecure=True if settings.scheme == "http" else None,  # `None`: the exporter asks OTEL_EXPORTER_OTLP_INSECURE
+        headers=settings.headers,
+        timeout=settings.timeout,
+        compression=grpc.Compression.Gzip if settings.compression == "gzip" else grpc.Compression.NoCompression,
+    )
+
+
+def make_provider(exporter: CountingExporter, service_name: str | None) -> TracerProvider:
     attributes = {} if service_name is None else {"service.name": service_name}
-    exporter = CountingExporter(OTLPSpanExporter(url, headers=dict(headers) if headers else None, timeout=timeout))
     provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
     provider.add_span_processor(_CountingProcessor(exporter))
-    return provider, exporter
+    return provider

@@ -3,6 +3,7 @@
 A process has one global tracer provider and sets it once, so each test that sets one has a process of its own.
 """
 
+import json
 import os
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from agentrt.errors import ConfigError, UsageError
 from agentrt.middleware import setup_tracing
+from agentrt_middleware.tracing.otlp_settings import OtlpProtocol
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -35,9 +37,9 @@ print(agent.run_sync("hi").get_text_content(), delivery.undelivered)
 """
 
 
-def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-c", program, *arguments]
-    environment = {**os.environ, "NO_PROXY": "127.0.0.1"}
+    environment = {**os.environ, "NO_PROXY": "127.0.0.1", **variables}
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=60)
 
 
@@ -69,6 +71,29 @@ def collector() -> Iterator[Collector]:
         yield collector
         collector.shutdown()
         thread.join()
+
+
+class GrpcCollector:
+    """A collector in a process of its own: gRPC starts threads and opens files that stay as long as a process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        assert process.stdout is not None
+        self.address = f"127.0.0.1:{process.stdout.readline().strip()}"
+        self.url = f"http://{self.address}"
+
+    def stop(self) -> list[dict[str, Any]]:
+        """Return what has arrived."""
+        output, _ = self._process.communicate(timeout=60)
+        return [json.loads(line) for line in output.splitlines()]
+
+
+@pytest.fixture
+def grpc_collector() -> Iterator[GrpcCollector]:
+    command = [sys.executable, "-m", "tests.servers.otlp_grpc"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        yield GrpcCollector(process)
+        process.kill()
 
 
 @pytest.mark.parametrize(
@@ -131,6 +156,121 @@ def test_a_shutdown_that_takes_too_long_returns_false() -> None:
     assert done.stdout.split() == ["hello", "2", "False"]
 
 
+GRPC_PROGRAM = PROGRAM.replace("sys.argv[1], ", 'sys.argv[1], protocol="grpc", ').replace("x-key", "X-Key")
+
+
+def test_the_end_of_a_program_delivers_its_spans_over_grpc(grpc_collector: GrpcCollector) -> None:
+    done = run(GRPC_PROGRAM, grpc_collector.url)
+    assert (done.stdout.split(), done.stderr) == (["hello", "2"], "")
+    (batch,) = grpc_collector.stop()
+    assert batch["spans"] == ["chat scripted", "invoke_agent assistant"]
+    assert batch["service"] == "shop"
+    assert batch["metadata"]["x-key"] == "open sesame"
+
+
+def test_grpc_delivers_at_a_flush_and_has_nothing_left_to_send(grpc_collector: GrpcCollector) -> None:
+    more = "print(delivery.flush(), delivery.undelivered, delivery.shutdown(), delivery.shutdown())"
+    done = run(GRPC_PROGRAM + more, grpc_collector.url)
+    assert done.stdout.split() == ["hello", "2", "True", "0", "True", "True"], done.stderr
+    assert len(grpc_collector.stop()) == 1
+
+
+FROM_ENVIRONMENT = """
+from opentelemetry import trace
+from agentrt.middleware import setup_tracing
+
+delivery = setup_tracing()
+trace.get_tracer("test").start_span("from the environment").end()
+"""
+
+
+def test_the_variables_alone_are_enough_for_grpc(grpc_collector: GrpcCollector) -> None:
+    done = run(
+        FROM_ENVIRONMENT,
+        OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
+        OTEL_EXPORTER_OTLP_ENDPOINT=grpc_collector.address,  # the specification allows it without "http://"
+        OTEL_EXPORTER_OTLP_INSECURE="true",
+        OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20sesame,x-team=a=b",
+        OTEL_EXPORTER_OTLP_TIMEOUT="5",
+        OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
+        OTEL_SERVICE_NAME="shop",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (batch,) = grpc_collector.stop()
+    assert (batch["spans"], batch["service"]) == (["from the environment"], "shop")
+    assert (batch["metadata"]["authorization"], batch["metadata"]["x-team"]) == ("Bearer sesame", "a=b")
+
+
+def test_the_variables_alone_are_enough_for_http(collector: Collector) -> None:
+    done = run(
+        FROM_ENVIRONMENT,
+        OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
+        OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="http/protobuf",
+        OTEL_EXPORTER_OTLP_ENDPOINT=f"{collector.url}/base/",
+        OTEL_EXPORTER_OTLP_HEADERS="x-key=open sesame",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    ((path, key, _),) = collector.got
+    assert (path, key) == ("/base/v1/traces", "open sesame")
+
+
+def test_grpc_loads_no_http_exporter_and_http_no_grpc() -> None:
+    program = """
+import sys
+from agentrt.middleware import setup_tracing
+delivery = setup_tracing(protocol=sys.argv[1])
+names = "grpc", "requests"
+print([name for name in names if name in sys.modules])
+"""
+    assert run(program, "grpc").stdout.strip() == "['grpc']"
+    assert run(program, "http/protobuf").stdout.strip() == "['requests']"
+
+
+@pytest.mark.parametrize("more", ["", "print(delivery.shutdown(0.01))"])
+def test_a_hanging_grpc_collector_delays_no_reply_and_no_exit(more: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = run(GRPC_PROGRAM + more, f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert (done.returncode, done.stdout.split()) == (0, ["hello", "2", *(["False"] if more else [])])
+    assert "2 spans were not delivered to the collector" in done.stderr
+    assert "open sesame" not in done.stderr
+
+
+def test_a_refusing_grpc_collector_loses_only_the_spans() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
+        done = run(GRPC_PROGRAM, f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
+    assert "2 spans were not delivered to the collector" in done.stderr
+    assert "open sesame" not in done.stderr
+
+
+def test_grpc_to_an_http_collector_is_a_warning_at_the_end(collector: Collector) -> None:
+    done = run(GRPC_PROGRAM, collector.url)
+    assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
+    assert "2 spans were not delivered to the collector" in done.stderr
+    assert "open sesame" not in done.stderr
+
+
+def test_http_to_a_grpc_collector_is_a_warning_at_the_end(grpc_collector: GrpcCollector) -> None:
+    done = run(PROGRAM, grpc_collector.url)
+    assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
+    assert "2 spans were not delivered to the collector" in done.stderr
+    assert "open sesame" not in done.stderr
+    assert grpc_collector.stop() == []
+
+
+@pytest.mark.parametrize(
+    ("protocol", "wrong", "right"), [("grpc", 4318, 4317), ("http/protobuf", 4317, 4318), ("grpc", 4317, None)]
+)
+def test_port_of_the_other_protocol_is_a_warning(protocol: str, wrong: int, right: int | None) -> None:
+    program = (
+        "import sys; from agentrt.middleware import setup_tracing; setup_tracing(sys.argv[1], protocol=sys.argv[2])"
+    )
+    done = run(program, f"http://127.0.0.1:{wrong}", protocol)
+    assert done.returncode == 0
+    assert (f"write port {right}" in done.stderr) == (right is not None), done.stderr
+
+
 def test_a_second_provider_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     provider = TracerProvider(shutdown_on_exit=False)
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
@@ -138,12 +278,23 @@ def test_a_second_provider_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         setup_tracing()
 
 
-@pytest.mark.parametrize("module", ["opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"])
-def test_without_the_extra_the_error_names_it(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "module"),
+    [
+        ("http/protobuf", "opentelemetry.sdk.trace"),
+        ("http/protobuf", "opentelemetry.exporter.otlp.proto.http.trace_exporter"),
+        ("grpc", "opentelemetry.exporter.otlp.proto.grpc.trace_exporter"),
+        ("grpc", "grpc"),
+    ],
+)
+def test_without_the_extra_the_error_names_it(
+    protocol: OtlpProtocol, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, "agentrt_middleware.tracing.otlp_sdk", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=r"agentrt\[otel\]"):
-        setup_tracing()
+    with pytest.raises(ConfigError, match=r"agentrt\[otel\]") as raised:
+        setup_tracing(protocol=protocol)
+    assert protocol in str(raised.value)
 
 
 NO_ADDRESSES = [

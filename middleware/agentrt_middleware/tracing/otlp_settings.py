@@ -1,0 +1,192 @@
+"""Where `setup_tracing` sends spans, and how: its arguments, the OTEL_* variables, and which of them wins.
+
+An argument wins over a variable, and a variable for traces over the one for all signals. A variable that is empty
+counts as not set. No error shows an endpoint or the value of a header, since both may hold a key.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import SplitResult, urlsplit
+
+from opentelemetry.util.re import parse_env_headers
+
+from agentrt.errors import ConfigError
+
+__all__ = ["USUAL_PORTS", "OtlpProtocol", "OtlpSettings", "read_settings"]
+
+OtlpProtocol = Literal["http/protobuf", "grpc"]
+
+USUAL_PORTS: dict[OtlpProtocol, int] = {"http/protobuf": 4318, "grpc": 4317}
+
+_COMPRESSIONS: dict[OtlpProtocol, tuple[str, ...]] = {
+    "http/protobuf": ("none", "gzip", "deflate"),
+    "grpc": ("none", "gzip"),
+}
+_HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+# OpenTelemetry's parser logs what it cannot read, so nothing else may reach it.
+_HEADER_VARIABLE = re.compile(r"[ \t]*[A-Za-z0-9_.%-]+[ \t]*=[\x20\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*")
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpSettings:
+    """What an exporter needs to know."""
+
+    protocol: OtlpProtocol
+    endpoint: str = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    timeout: float
+    """Seconds for one batch, its repetitions included."""
+    compression: str
+
+    @property
+    def scheme(self) -> str:
+        """ "http", "https", or whatever stands first in an address that only gRPC understands."""
+        return urlsplit(self.endpoint).scheme
+
+    @property
+    def port(self) -> int | None:
+        port = self.endpoint.partition("://")[2].partition("/")[0].rpartition(":")[2]
+        return int(port) if port.isdecimal() else None
+
+
+def read_settings(
+    protocol: OtlpProtocol | None, endpoint: str | None, headers: Mapping[str, str] | None, default_timeout: float
+) -> OtlpSettings:
+    """Return what the arguments and the environment say; raises `ConfigError` for what cannot be used."""
+    chosen = _choose_protocol(protocol)
+    return OtlpSettings(
+        protocol=chosen,
+        endpoint=_choose_endpoint(chosen, endpoint),
+        headers=_merge_headers(headers or {}),
+        timeout=_choose_timeout(default_timeout),
+        compression=_choose_compression(chosen),
+    )
+
+
+def _variable(option: str) -> tuple[str, str]:
+    """Return the name and the value of the variable that counts; the value is empty if there is none."""
+    for name in (f"OTEL_EXPORTER_OTLP_TRACES_{option}", f"OTEL_EXPORTER_OTLP_{option}"):
+        value = os.environ.get(name, "").strip()
+        if value:
+            return name, value
+    return "", ""
+
+
+def _choose_protocol(given: OtlpProtocol | None) -> OtlpProtocol:
+    source, value = _variable("PROTOCOL")
+    value = value.lower() or "http/protobuf"
+    if given is not None:
+        source, value = "setup_tracing(protocol=...)", given
+    for protocol in USUAL_PORTS:
+        if protocol == value:
+            return protocol
+    raise ConfigError(f"{source} must be 'http/protobuf' or 'grpc', not {value!r:.100}")
+
+
+def _choose_endpoint(protocol: OtlpProtocol, given: str | None) -> str:
+    if given is not None:
+        parts = _check_address("setup_tracing(endpoint=...)", given, protocol)
+        return parts.geturl() if parts.path.strip("/") else _with_traces_path(parts.geturl(), protocol)
+    source, value = _variable("ENDPOINT")
+    if not value:
+        return _with_traces_path(f"http://localhost:{USUAL_PORTS[protocol]}", protocol)
+    if protocol == "grpc" and not value.lower().startswith(("http://", "https://")):
+        _check_grpc_target(source, value)
+        return value
+    url = _check_address(source, value, protocol).geturl()
+    return _with_traces_path(url, protocol) if source == "OTEL_EXPORTER_OTLP_ENDPOINT" else url
+
+
+def _with_traces_path(url: str, protocol: OtlpProtocol) -> str:
+    return url if protocol == "grpc" else f"{url.removesuffix('/')}/v1/traces"
+
+
+def _check_address(source: str, value: str, protocol: OtlpProtocol) -> SplitResult:
+    try:
+        parts = urlsplit(value)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except (AttributeError, TypeError, ValueError):
+        is_address = False
+    if not is_address or not value.isprintable() or " " in value:
+        raise ConfigError(
+            f"{source} must be an address such as 'http://localhost:{USUAL_PORTS[protocol]}', with http, or with https "
+            f"for a collector that encrypts"
+        )
+    if parts.query or parts.fragment:
+        raise ConfigError(
+            f"{source} has a query after a '?', which the exporter would log whenever the collector fails: leave it "
+            f"out, and give a key as headers={{...}} or in OTEL_EXPORTER_OTLP_HEADERS"
+        )
+    if protocol == "grpc" and "@" in parts.netloc:
+        raise _credentials_in_endpoint(source)
+    return parts
+
+
+def _check_grpc_target(source: str, value: str) -> None:
+    # The specification allows whatever gRPC does: "host:port", "dns:///host:port", "unix:/path".
+    if not value.isprintable() or set(value) & {" ", "?", "#"}:
+        raise ConfigError(f"{source} must be an address such as 'http://localhost:4317' or 'localhost:4317'")
+    if "@" in value:
+        raise _credentials_in_endpoint(source)
+
+
+def _credentials_in_endpoint(source: str) -> ConfigError:
+    return ConfigError(
+        f"{source} has a user or a key before an '@', which gRPC does not send and the exporter would log: leave it "
+        f"out, and give a key as headers={{...}} or in OTEL_EXPORTER_OTLP_HEADERS"
+    )
+
+
+def _merge_headers(given: Mapping[str, str]) -> dict[str, str]:
+    source, value = _variable("HEADERS")
+    for number, part in enumerate(value.split(","), 1):
+        if part.strip() and not _HEADER_VARIABLE.fullmatch(part):
+            raise ConfigError(
+                f"{source} must be a list such as 'name=value,other=value': its entry {number}, which is not shown, "
+                f"cannot be read; encode special characters of a value as in a URL (';' is %3B)"
+            )
+    merged: dict[str, str] = {}
+    for place, headers in ((source, parse_env_headers(value, liberal=True)), ("setup_tracing(headers=...)", given)):
+        for name, text in headers.items():
+            _check_header(place, name, text)
+            merged[name.lower()] = text  # gRPC refuses capitals
+    return merged
+
+
+def _check_header(source: str, name: object, value: object) -> None:
+    # Unchecked, the exporter would fail with each batch, and log the value.
+    if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name) or name.lower().endswith("-bin"):
+        raise ConfigError(
+            f"{source} has a header whose name cannot be sent, and is not shown: use letters, digits, '-', '_' and "
+            f"'.', and no '-bin' at the end"
+        )
+    if not (isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip()):
+        raise ConfigError(
+            f"{source}: the value of {name!r:.100} cannot be sent, and is not shown: it must be a str of ASCII "
+            f"characters, without a line break and without spaces around it"
+        )
+
+
+def _choose_timeout(default: float) -> float:
+    source, value = _variable("TIMEOUT")
+    if not source:
+        return default
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):  # written so that nan is refused
+        raise ConfigError(f"{source} must be a number of seconds above 0, not {value!r:.100}")
+    return seconds
+
+
+def _choose_compression(protocol: OtlpProtocol) -> str:
+    source, value = _variable("COMPRESSION")
+    compression = value.lower() or "none"
+    if compression not in _COMPRESSIONS[protocol]:
+        names = ", ".join(repr(name) for name in _COMPRESSIONS[protocol])
+        raise ConfigError(f"{source} must be one of {names}, not {value!r:.100}")
+    return compression
