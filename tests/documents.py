@@ -72,8 +72,10 @@ def name_of(page: Path) -> str:
 
 def anchors_of(page: Path) -> set[str]:
     """Return what a link to a heading of this page may end with, after the `#`."""
-    titles = re.findall(r"^#+ (.*)$", _without_blocks(page), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    text = _without_blocks(page)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    described = re.findall(r"^::: (.*)$", text, re.MULTILINE)  # by mkdocstrings, under the full name
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles} | set(described)
 
 
 def links_of(page: Path) -> list[tuple[Path, str]]:

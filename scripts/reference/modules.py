@@ -39,6 +39,7 @@ MODULES = (
     "agentrt.chain",
     "agentrt.boundary",
     "agentrt.text",
+    "agentrt.timestamp",
 )
 _HOMES = (*(name for name in MODULES if name not in ("agentrt", "agentrt.hooks")), "agentrt.hooks", "agentrt")
 
