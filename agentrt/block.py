@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from agentrt.errors import InvalidInputError
+from agentrt.keywords import suggest_attributes, suggest_keywords
 
 __all__ = [
     "BLOCKS",
@@ -98,6 +99,7 @@ class Strict:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class Base64Source(Strict):
     """Bytes carried in the message itself, base64-encoded."""
@@ -107,6 +109,7 @@ class Base64Source(Strict):
     type: Literal["base64"] = "base64"
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class URLSource(Strict):
     """Bytes that live elsewhere."""
@@ -116,6 +119,7 @@ class URLSource(Strict):
     type: Literal["url"] = "url"
 
 
+@suggest_attributes(content="write block.text", value="write block.text")
 @dataclass(slots=True)
 class TextBlock(Strict):
     """Text for the reader."""
@@ -125,6 +129,7 @@ class TextBlock(Strict):
     type: Literal["text"] = "text"
 
 
+@suggest_attributes(content="write block.thinking", text="write block.thinking")
 @dataclass(slots=True)
 class ThinkingBlock(Strict):
     """The model's reasoning, kept apart from its answer; `signature` is what some providers need to take it back."""
@@ -135,6 +140,13 @@ class ThinkingBlock(Strict):
     type: Literal["thinking"] = "thinking"
 
 
+@suggest_attributes(
+    data="write block.source.data, of a Base64Source",
+    media_type="write block.source.media_type",
+    mime_type="write block.source.media_type",
+    url="write block.source.url, of a URLSource",
+)
+@suggest_keywords()
 @dataclass(slots=True)
 class DataBlock(Strict):
     """An image, sound or file."""
@@ -145,6 +157,8 @@ class DataBlock(Strict):
     type: Literal["data"] = "data"
 
 
+@suggest_attributes(content="write block.hint", text="write block.hint")
+@suggest_keywords()
 @dataclass(slots=True)
 class HintBlock(Strict):
     """A note from the runtime or a middleware to the model, inside the model's own turn."""
@@ -159,6 +173,16 @@ class HintBlock(Strict):
             raise TypeError(f"HintBlock(hint=...) must be a str, not {self.hint!r:.200}: join its parts into one")
 
 
+@suggest_attributes(
+    args="write block.input, which is JSON text",
+    arguments="write block.input, which is JSON text",
+    call_id="write block.id",
+    function="write block.name and block.input",
+    parameters="write block.input, which is JSON text",
+    tool_call_id="write block.id",
+    tool_call_name="write block.name",
+    tool_name="write block.name",
+)
 @dataclass(slots=True)
 class ToolCallBlock(Strict):
     """A model's request to run a tool; `input` is JSON text, exactly as the model wrote it."""
@@ -174,6 +198,14 @@ class ToolCallBlock(Strict):
             raise ValueError(f"the type of a ToolCallBlock is 'tool_call', not {self.type!r:.100}: leave it out")
 
 
+@suggest_attributes(
+    content="write block.output",
+    result="write block.output",
+    tool_call_id="write block.id",
+    tool_call_name="write block.name",
+    tool_name="write block.name",
+)
+@suggest_keywords()
 @dataclass(slots=True)
 class ToolResultBlock(Strict):
     """The result of the tool call with the same `id`."""
@@ -186,6 +218,7 @@ class ToolResultBlock(Strict):
     type: Literal["tool_result"] = "tool_result"
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class ProviderBlock(Strict):
     """What a provider did on its own side, such as a web search; it is sent back in the next request.

@@ -2,6 +2,7 @@
 
     AgentRTError
     ├── ConfigError                  the caller built something wrongly
+    │   ├── UnknownKeywordError        a constructor does not have a keyword that it was given
     │   ├── MiddlewareConfigError      a middleware, or the order of the list
     │   └── ToolConfigError            a function or class that cannot be a tool
     ├── UsageError                   the caller used something in the wrong place or at the wrong time
@@ -9,7 +10,8 @@
     │   ├── HookError                  a pre/post hook of an unknown type, or one that does what it must not
     │   │   └── HookTargetError            a pre/post hook for what is not an agent
     │   ├── InvalidInputError          a message or event that an agent does not take
-    │   └── ResumeError                an answer to a question that was not asked (`code` says which way)
+    │   ├── ResumeError                an answer to a question that was not asked (`code` says which way)
+    │   └── WrongCallError             a function does not have a keyword that it was given
     ├── ChainError                   a middleware misused its `next_handler`
     ├── ChainContractError           a middleware or a model broke the contract of its hook
     │   └── MissingTerminalError       a stream ended without the item that it must end with
@@ -66,7 +68,9 @@ __all__ = [
     "ToolConfigError",
     "ToolError",
     "Transient",
+    "UnknownKeywordError",
     "UsageError",
+    "WrongCallError",
 ]
 
 
@@ -76,6 +80,10 @@ class AgentRTError(Exception):
 
 class ConfigError(AgentRTError):
     """Something was put together wrongly; raised by constructors, before anything runs."""
+
+
+class UnknownKeywordError(ConfigError, TypeError):
+    """A constructor was given a keyword that it does not have; the message says which one was meant."""
 
 
 class MiddlewareConfigError(ConfigError):
@@ -118,6 +126,10 @@ class ResumeError(UsageError, ValueError):
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class WrongCallError(UsageError, TypeError):
+    """A function was given a keyword that it does not have; the message says which one was meant."""
 
 
 class ChainError(AgentRTError):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from agentrt.block import ContentBlock, Strict, ToolCallBlock, ToolResultBlock, ToolResultState, parse_json
+from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.timestamp import WireTimestamp
 from agentrt.types import ChatUsage, FinishedReason, JSONObject, PermissionDecision, PermissionRule, Role, ToolOutput
 
@@ -55,6 +56,31 @@ __all__ = [
 ]
 
 
+_DELTA = "write event.delta, of the events whose type ends with _DELTA"
+_EVENT_JSON = "write event.to_json()"
+_EVENT_NAME = "write event.tool_call_name, of the events about a tool"
+_EVENT_GUESSES = {
+    "args": "the deltas of TOOL_CALL_DELTA are its JSON text",
+    "arguments": "the deltas of TOOL_CALL_DELTA are its JSON text",
+    "call_id": "write event.tool_call_id, of the events about a tool",
+    "chunk": _DELTA,
+    "content": _DELTA,
+    "dict": _EVENT_JSON,
+    "event": "write event.type",
+    "event_type": "write event.type",
+    "json": _EVENT_JSON,
+    "kind": "write event.type",
+    "message": "write agent.reply_stream(..., yield_final_msg=True), which ends with the message",
+    "model_dump": _EVENT_JSON,
+    "model_dump_json": _EVENT_JSON,
+    "name": _EVENT_NAME,
+    "text": _DELTA,
+    "timestamp": "write event.created_at",
+    "tool_name": _EVENT_NAME,
+}
+
+
+@suggest_attributes(**_EVENT_GUESSES)
 @dataclass(slots=True)
 class AgentEvent(Strict):
     """Base of all events; `reply_id` names the reply that it belongs to."""
@@ -142,6 +168,7 @@ class ModelCallEndEvent(AgentEvent):
     type: Literal["MODEL_CALL_END"] = "MODEL_CALL_END"
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class ModelCallRetryEvent(AgentEvent):
     """An attempt at the model was given up: forget the blocks named in `block_ids`, another attempt follows.
@@ -250,6 +277,7 @@ class DataBlockEndEvent(AgentEvent):
     type: Literal["DATA_BLOCK_END"] = "DATA_BLOCK_END"
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class HintBlockEvent(AgentEvent):
     """A note to the model entered the conversation."""
@@ -368,6 +396,7 @@ class RequireExternalExecutionEvent(AgentEvent):
     type: Literal["REQUIRE_EXTERNAL_EXECUTION"] = "REQUIRE_EXTERNAL_EXECUTION"
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class ConfirmResult(Strict):
     """The user's decision on one tool call; `rules` are to hold for later calls too, `feedback` is for the model."""
@@ -378,6 +407,7 @@ class ConfirmResult(Strict):
     feedback: str | None = None
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class UserConfirmResultEvent(AgentEvent):
     """Input: the answer to `RequireUserConfirmEvent`."""
@@ -387,6 +417,7 @@ class UserConfirmResultEvent(AgentEvent):
     type: Literal["USER_CONFIRM_RESULT"] = "USER_CONFIRM_RESULT"
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class ExternalExecutionResultEvent(AgentEvent):
     """Input: the answer to `RequireExternalExecutionEvent`."""
@@ -396,6 +427,7 @@ class ExternalExecutionResultEvent(AgentEvent):
     type: Literal["EXTERNAL_EXECUTION_RESULT"] = "EXTERNAL_EXECUTION_RESULT"
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class UserInterruptEvent(AgentEvent):
     """Input: stop the reply."""
@@ -404,6 +436,7 @@ class UserInterruptEvent(AgentEvent):
     type: Literal["USER_INTERRUPT"] = "USER_INTERRUPT"
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class CustomEvent(AgentEvent):
     """Whatever a middleware or tool wants to tell the listener."""

@@ -60,6 +60,7 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
     UserConfirmResultEvent,
 )
+from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.timestamp import Timestamp, timestamp_text
 from agentrt.types import ChatUsage, FinishedReason, JSONObject, MessageDict, Role
 
@@ -92,9 +93,31 @@ _ROLES = ("user", "assistant", "system")
 # In Python 3.11 a member looked up on its class takes seven times as long as a name of the module.
 _RESULT_RUNNING, _CALL_FINISHED = ToolResultState.RUNNING, ToolCallState.FINISHED
 _BLOCK_TYPES: tuple[str, ...] = get_args(BlockType)
+_TEXT, _MSG_JSON = "write msg.get_text_content()", "write msg.to_json()"
+_MSG_GUESSES = {
+    "blocks": "write msg.get_content_blocks()",
+    "data": "write msg.structured_output",
+    "dict": _MSG_JSON,
+    "final_output": _TEXT,
+    "json": _MSG_JSON,
+    "message": "it is the message itself",
+    "model_dump": _MSG_JSON,
+    "model_dump_json": _MSG_JSON,
+    "model_validate_json": "write Msg.from_json(text)",
+    "output": _TEXT,
+    "parsed": "write msg.structured_output",
+    "sender": "write msg.name",
+    "text": _TEXT,
+    "timestamp": "write msg.created_at, in nanoseconds since the epoch",
+    "to_dict": _MSG_JSON,
+    "tool_calls": 'write msg.get_content_blocks("tool_call")',
+    "usage_metadata": "write msg.usage",
+}
 _AFTER_A_CALL: tuple[BlockType, ...] = ("tool_result", "hint")
 
 
+@suggest_attributes(**_MSG_GUESSES)
+@suggest_keywords()
 @dataclass(slots=True)
 class Msg(InProcess, Strict):
     """One message of a conversation.
@@ -294,6 +317,15 @@ def new_message_like(message: Msg, content: str | list[ContentBlock]) -> Msg:
     new.name, new.role, new.id, new.created_at = message.name, message.role, message.id, message.created_at
     new.content = content
     new.metadata = {}
+    new.usage = new.structured_output = new.finished_reason = new.error = None
+    return new
+
+
+def new_reply_message(name: str, reply_id: str) -> Msg:
+    """Return the message of a reply that begins, without content."""
+    new = Msg.__new__(Msg)  # as above
+    new.name, new.content, new.role, new.id = name, [], "assistant", reply_id
+    new.metadata, new.created_at = {}, time_ns()
     new.usage = new.structured_output = new.finished_reason = new.error = None
     return new
 

@@ -30,6 +30,7 @@ from agentrt.hooks import (
     ReplyOverrides,
     ReplyValues,
 )
+from agentrt.keywords import suggest_keywords
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
@@ -89,4 +90,5 @@ __all__ = [
     "UsageMiddleware",
     "UsageReport",
     "setup_tracing",
+    "suggest_keywords",
 ]

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict
 
 from agentrt.block import ContentBlock, DataBlock, JSONObject, Strict, TextBlock, ToolResultState
+from agentrt.keywords import suggest_keywords
 from agentrt.text import repr_of, whole_characters
 
 __all__ = [
@@ -83,6 +84,7 @@ PreHookTypes = Literal["pre_reply", "pre_print", "pre_observe", "pre_reasoning",
 PostHookTypes = Literal["post_reply", "post_print", "post_observe", "post_reasoning", "post_acting"]
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class ChatUsage(Strict):
     """Tokens of one model call, or of several added up; `estimated` when the provider did not say all of them.
@@ -136,6 +138,7 @@ class ChatResponse:
     metadata: JSONObject | None = None
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class ToolChoice:
     """Which tools the model may or must call.
@@ -169,6 +172,7 @@ class ToolChunk:
     metadata: JSONObject = field(default_factory=dict)
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class ToolResponse:
     """A tool's whole result.
@@ -206,6 +210,7 @@ class PermissionMode(StrEnum):
     DONT_ASK = "dont_ask"
 
 
+@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class PermissionRule(Strict):
     """What happens to the tool calls that the rule covers.
@@ -232,6 +237,7 @@ class PermissionRule(Strict):
                 object.__setattr__(self, name, "")
 
 
+@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class PermissionDecision(Strict):
     """What happens to one tool call; to change a decision, make another with `dataclasses.replace`.
@@ -268,6 +274,7 @@ def _whole_text(cls: str, name: str, value: object) -> str:
     return whole_characters(value)
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class PermissionContext(Strict):
     """What a conversation permits. The order of the rules does not matter.

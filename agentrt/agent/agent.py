@@ -8,11 +8,12 @@ from typing import Any, ClassVar, Literal, Self, cast, overload
 import anyio
 from pydantic import BaseModel
 
-from agentrt.agent.base import ReActAgentBase, interrupted_msg
+from agentrt.agent.base import ReActAgentBase, interrupted_msg, no_run_error
 from agentrt.agent.hook_registry import class_hooks
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import OverriddenCall, hook_method
 from agentrt.agent.overrides.reply_override import OverriddenLoopReply, reply_by_loop
+from agentrt.agent.peer_words import AGENT_ATTRIBUTES, AGENT_KEYWORDS
 from agentrt.agent.validation import check_options, check_parts, check_state
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
@@ -27,6 +28,7 @@ from agentrt.conversation.turns import Claim, WhenBusy, lock_of
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
 from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase, ReplyInput
+from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import run_reply
 from agentrt.loop.outcome import abandon_unfinished_reply
@@ -70,6 +72,8 @@ def _without_system(msg: MessagesInput | None) -> list[Msg]:
     return [replace(message, role="user") if message.role == "system" else message for message in messages]
 
 
+@suggest_keywords(**AGENT_KEYWORDS)
+@suggest_attributes(**AGENT_ATTRIBUTES)
 @refuse_before_init
 class Agent(ReActAgentBase):
     """An agent: asks its model, runs the tools that the model calls, until there is an answer.
@@ -155,7 +159,7 @@ class Agent(ReActAgentBase):
         """The reply in progress, for middlewares and tools; raises `UsageError` between replies."""
         run = self.live_conversation.run
         if run is None:
-            raise UsageError(f"agent {self.name!r} has no reply in progress: use agent.run only in hooks and tools")
+            raise no_run_error(self.name)
         return run
 
     @property

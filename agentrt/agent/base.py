@@ -29,6 +29,7 @@ from agentrt.agent.overrides.overridden_method import (
     OverriddenStep,
     hook_method,
 )
+from agentrt.agent.peer_words import BASE_ATTRIBUTES
 from agentrt.agent.validation import check_agent_name, check_is_list, check_use
 from agentrt.chain import HookSpec, compile_chains, explain
 from agentrt.chain.explain import ExplainFormat
@@ -37,11 +38,12 @@ from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError, UsageError
 from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase
+from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.message import Msg
 from agentrt.module import StateModule
 from agentrt.state import AgentState
 
-__all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg"]
+__all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg", "no_run_error"]
 
 
 class _Compiled(NamedTuple):
@@ -63,6 +65,8 @@ async def _refuse_to_observe(agent: object, msg: object) -> NoReturn:
     raise NotImplementedError(f"{type(agent).__name__} cannot observe messages: write `async def observe(self, msg)`")
 
 
+@suggest_keywords()
+@suggest_attributes(**BASE_ATTRIBUTES)
 @refuse_before_init
 class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     """Base of agents that write their own `async def reply(self, ...)`, and of `Agent`.
@@ -166,7 +170,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         """The reply in progress; raises `UsageError` between replies."""
         run = current_run(self)
         if run is None:
-            raise UsageError(f"agent {self.name!r} has no reply in progress: use agent.run only in hooks and tools")
+            raise no_run_error(self.name)
         return run
 
     @property
@@ -278,6 +282,14 @@ class ReActAgentBase(AgentBase):
     @hook_method("on_acting", OverriddenStep)
     async def _acting(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no _acting of its own")
+
+
+def no_run_error(name: str) -> UsageError:
+    """Return the error of `agent.run` between replies, also for those who mean by it to ask the agent."""
+    return UsageError(
+        f"agent {name!r} has no reply in progress: use agent.run only in hooks and tools, and ask the agent with "
+        f"`await agent.reply(message)`"
+    )
 
 
 def interrupted_msg(name: str, reason: str | None = None) -> Msg:

@@ -17,6 +17,7 @@ from agentrt.conversation.run import Run
 from agentrt.errors import HookError
 from agentrt.event import AgentEvent
 from agentrt.hooks import MiddlewareBase
+from agentrt.keywords import suggest_keywords
 from agentrt.message import AssistantMsg, Msg
 from agentrt.types import ToolChunk, ToolResponse
 
@@ -48,6 +49,7 @@ class _HookCall:
 _calls: ContextVar[tuple[_HookCall, ...]] = ContextVar("agentrt_hook_calls", default=())
 
 
+@suggest_keywords()
 class HookMiddleware(MiddlewareBase):
     """Runs pre hooks before a core and post hooks after it; one class for each core.
 

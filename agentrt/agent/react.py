@@ -14,6 +14,7 @@ from agentrt.conversation.config import ReActConfig
 from agentrt.conversation.inputs import MessagesInput
 from agentrt.errors import ConfigError, UsageError
 from agentrt.hooks import MiddlewareBase
+from agentrt.keywords import suggest_keywords
 from agentrt.memory import InMemoryMemory, MemoryBase
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.model import ChatModelBase
@@ -26,6 +27,7 @@ __all__ = ["ReActAgent"]
 _MAX_ITERS = 10
 
 
+@suggest_keywords()
 @refuse_before_init
 class ReActAgent(Agent):
     """An `Agent` with a `memory` that holds what its conversation holds, and that shows its replies by itself.

@@ -12,6 +12,7 @@ from agentrt.block import ContentBlock, TextBlock
 from agentrt.conversation.inputs import MessagesInput, as_observed
 from agentrt.errors import InvalidInputError
 from agentrt.hooks import MiddlewareBase
+from agentrt.keywords import suggest_keywords
 from agentrt.memory import InMemoryMemory, MemoryBase
 from agentrt.message import Msg
 from agentrt.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
@@ -21,6 +22,7 @@ __all__ = ["UserAgent"]
 _BLOCKS = get_args(get_args(ContentBlock)[0])
 
 
+@suggest_keywords()
 @refuse_before_init
 class UserAgent(AgentBase):
     """An agent whose reply is what the user answers: in the terminal, unless another way of asking is set.

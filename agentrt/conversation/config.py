@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from agentrt.errors import ConfigError
+from agentrt.keywords import suggest_keywords
 
 __all__ = ["ContextConfig", "ReActConfig"]
 
 _DAY = 24 * 60 * 60
 
 
+@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class ReActConfig:
     """How far one reply may go; each limit ends it tidily, with a `finished_reason` of its own.
@@ -39,6 +41,7 @@ class ReActConfig:
                 )
 
 
+@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class ContextConfig:
     """When a conversation that grows too long for its model is summarised, and how much of it stays.

@@ -18,7 +18,7 @@ from agentrt.event import (
     ThinkingBlockEndEvent,
     ThinkingBlockStartEvent,
 )
-from agentrt.message import Msg
+from agentrt.message import Msg, new_reply_message
 
 __all__ = ["DELTAS", "RECORDED", "Recorder"]
 
@@ -49,7 +49,7 @@ class Recorder:
     __slots__ = ("_block_id", "_message", "pieces")
 
     def __init__(self, reply_id: str, name: str) -> None:
-        self._message = Msg(name, [], "assistant", id=reply_id)
+        self._message = new_reply_message(name, reply_id)
         self._block_id = ""
         self.pieces: list[str] = []
 

@@ -25,7 +25,7 @@ from agentrt.event import (
     ToolCallStartEvent,
 )
 from agentrt.hooks import ReplyInput
-from agentrt.message import Msg, copy_block
+from agentrt.message import Msg, copy_block, new_reply_message
 from agentrt.state import AgentState, ReplyContext, ReplyOutcome
 from agentrt.types import FinishedReason
 
@@ -50,7 +50,7 @@ UNSAVED = 1_000_000_000
 def begin_context(agent: ReplyingAgent, run: Run) -> ReplyContext:
     """Begin the message of a reply, which is in progress once the state holds what is returned."""
     progress = run.progress
-    message = Msg(agent.name, [], "assistant", id=run.id)
+    message = new_reply_message(agent.name, run.id)
     progress.open(message)
     if progress.start_event is not None:  # it is out already, since a layer spoke before us
         message.append_event(progress.start_event)

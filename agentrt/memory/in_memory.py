@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentrt.errors import SessionCorrupt, SessionUnserializable
+from agentrt.keywords import suggest_keywords
 from agentrt.memory.base import MemoryBase
 from agentrt.message import Msg, message_adapter, message_serializer
 from agentrt.text import type_with_article
@@ -18,6 +19,7 @@ _MarkedMessage = tuple[Msg, list[str]]
 _Index = tuple[list[_MarkedMessage], int, set[str]]
 
 
+@suggest_keywords()
 class InMemoryMemory(MemoryBase):
     """Keeps messages in this process; its state holds them all. It stores and returns copies only."""
 

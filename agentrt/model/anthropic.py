@@ -9,6 +9,7 @@ from agentrt.block import ContentBlock, JSONObject, ProviderBlock
 from agentrt.errors import ConfigError, Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_anthropic
 from agentrt.formatter.anthropic import ANTHROPIC, pack_thinking
+from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model.claude import ClaudeRules, rules_of
 from agentrt.model.estimate import estimated_usage
@@ -41,6 +42,7 @@ _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_cr
 _COUNTED_TOGETHER = (("output_tokens",), ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"))
 
 
+@suggest_keywords()
 class AnthropicChatModel(RemoteChatModel):
     """Claude, or a model of any server that speaks Anthropic's messages API, whose URL is given as `base_url`.
 

@@ -5,14 +5,19 @@ from types import MappingProxyType
 from typing import Any
 
 from agentrt.errors import UsageError
+from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.message import Msg
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
 __all__ = ["ChatModelBase", "ModelResult"]
 
+_MODEL_GUESSES = ("ainvoke", "chat", "complete", "create", "generate", "invoke", "predict", "request")
+
 ModelResult = ChatResponse | AsyncGenerator[ChatResponse, None]
 
 
+@suggest_attributes(**dict.fromkeys(_MODEL_GUESSES, "write `await model(messages)`"))
+@suggest_keywords()
 class ChatModelBase:
     """A chat model. A subclass overrides one coroutine, `_call`, and calling the model calls that.
 

@@ -8,6 +8,7 @@ from typing import Unpack
 from agentrt.block import ContentBlock, JSONObject
 from agentrt.errors import Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_openai
+from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote.accumulator import StreamAccumulator
@@ -31,6 +32,7 @@ _AUDIO_TYPES = {
 }
 
 
+@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class Quirks:
     """How a server differs from the others that speak OpenAI's API.
@@ -54,6 +56,7 @@ class Quirks:
 _OPENAI = Quirks("max_completion_tokens", says_reason=True)
 
 
+@suggest_keywords()
 class OpenAIChatModel(RemoteChatModel):
     """A model of OpenAI, or of any server that speaks its chat completions API, whose URL is given as `base_url`.
 

@@ -1,7 +1,7 @@
 """Models by name: "openai:gpt-5-mini", "ollama:qwen3", "rules"."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -11,7 +11,7 @@ from agentrt.errors import ConfigError
 from agentrt.model.anthropic import AnthropicChatModel
 from agentrt.model.base import ChatModelBase
 from agentrt.model.openai import OpenAIChatModel, Quirks
-from agentrt.model.remote.settings import option_names
+from agentrt.model.remote.settings import check_option_names, option_names
 from agentrt.model.rules import RulesChatModel
 
 __all__ = ["PRESETS", "Preset", "chat_model", "default_model"]
@@ -55,7 +55,8 @@ class Preset:
         defaults = {"base_url": own_url or self.base_url, "api_key": self._key(own_url)}
         if self.adapter is OpenAIChatModel:  # many providers speak its API; only they differ from the adapter's own
             defaults |= {"key_variable": self.key_variable, "quirks": self.quirks}
-        _check_settings(settings, self.adapter)
+        # Before any key or URL is asked for: a slip in a setting should not show up as a missing key.
+        check_option_names(self.adapter, settings, option_names(self.adapter))
         return self.adapter(model, **defaults | {name: value for name, value in settings.items() if value is not None})
 
     def _url_of_environment(self) -> str | None:
@@ -123,7 +124,7 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
     if provider == "rules":
         if model:
             raise ConfigError(f"{spec!r:.100} names no model: there is only one that follows rules, so write 'rules'")
-        _check_settings(settings, RulesChatModel)
+        check_option_names(RulesChatModel, settings, option_names(RulesChatModel))
         return RulesChatModel(**settings)
     preset = PRESETS.get(provider)
     if preset is None:
@@ -139,14 +140,6 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
     built = preset.build(model, settings)
     built.provider = provider
     return built
-
-
-def _check_settings(settings: Iterable[str], model: Callable[..., ChatModelBase]) -> None:
-    # Before any key or URL is asked for: a slip in a setting should not show up as a missing key.
-    known = option_names(model)
-    for name in settings:
-        if name not in known:
-            raise ConfigError(f"{model.__name__} has no setting {name!r}: it takes {', '.join(known)}")
 
 
 def default_model() -> ChatModelBase:

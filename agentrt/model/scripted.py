@@ -10,6 +10,7 @@ import anyio.lowlevel
 
 from agentrt.block import BLOCKS, ContentBlock, TextBlock, ThinkingBlock, ToolCallBlock, new_id
 from agentrt.errors import ConfigError, UsageError
+from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.model.estimate import estimated_usage
@@ -34,6 +35,7 @@ class ScriptedCall:
     tool_choice: ToolChoice | None
 
 
+@suggest_keywords()
 class ScriptedChatModel(ChatModelBase):
     """A model that gives `responses` one after the other, whatever it is asked, and remembers its `calls`.
 

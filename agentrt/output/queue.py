@@ -7,12 +7,14 @@ import anyio
 import anyio.lowlevel
 
 from agentrt.errors import ConfigError
+from agentrt.keywords import suggest_keywords
 
 __all__ = ["MessageQueue"]
 
 _T = TypeVar("_T")
 
 
+@suggest_keywords()
 class MessageQueue(Generic[_T]):
     """A bounded queue, first come first served on both sides, for tasks of one event loop.
 

@@ -37,6 +37,7 @@ from agentrt.message import (
     ToolResultBlock,
     copy_block,
     new_message_like,
+    new_reply_message,
 )
 from agentrt.state import AgentState
 
@@ -103,7 +104,7 @@ class _PrintedMessage:
 
     def __init__(self, name: str, first: AgentEvent, waiting: Msg | None) -> None:
         resumes = waiting is not None and waiting.id == first.reply_id and not isinstance(first, ReplyStartEvent)
-        self.message = waiting if resumes and waiting else Msg(name, [], "assistant", id=first.reply_id)
+        self.message = waiting if resumes and waiting else new_reply_message(name, first.reply_id)
         self._hidden_calls: set[str] = set()  # of the tool for structured answers
         self._round_start = 0
 

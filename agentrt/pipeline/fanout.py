@@ -5,6 +5,7 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
+from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.pipeline.concurrency import gather
 from agentrt.pipeline.participants import Stage, stages_in
@@ -28,6 +29,7 @@ async def fanout_pipeline(
     return await gather(calls) if enable_gather else [await call() for call in calls]
 
 
+@suggest_keywords()
 class FanoutPipeline:
     """A `fanout_pipeline` to be called again and again."""
 

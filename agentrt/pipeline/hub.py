@@ -10,6 +10,7 @@ from agentrt.agent import AgentBase
 from agentrt.agent.subscribers import broadcast
 from agentrt.conversation.inputs import MessagesInput, as_observed
 from agentrt.errors import ConfigError, UsageError
+from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.pipeline.participants import agents_in
 
@@ -18,6 +19,7 @@ __all__ = ["MsgHub"]
 _logger = logging.getLogger("agentrt")
 
 
+@suggest_keywords()
 class MsgHub:
     """Agents that observe each other: what one of them answers to `await agent(...)`, all the others take in.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from agentrt.agent import Agent
 from agentrt.block import BlockType
+from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.pipeline.participants import Stage, stages_in
 
@@ -32,6 +33,7 @@ async def sequential_pipeline(agents: Sequence[Stage], msg: Any = None, **kwargs
     return msg
 
 
+@suggest_keywords()
 class SequentialPipeline:
     """A `sequential_pipeline` to be called again and again."""
 

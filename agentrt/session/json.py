@@ -9,6 +9,7 @@ from os import PathLike
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from agentrt.errors import ConfigError, SessionCorrupt, UsageError
+from agentrt.keywords import suggest_keywords
 from agentrt.module import StateModule, load_states, save_states
 from agentrt.session.base import SessionBase
 from agentrt.state.file import AtomicFile, FileKeeper, hash_name, read_file
@@ -22,6 +23,7 @@ _SAFE_FILE_NAME = re.compile(r"(?![0-9a-fA-F]{64}\Z)[\w@+=,~-][\w@+=,~. -]*")
 _MAX_FILE_NAME = 200  # bytes: file systems take 255
 
 
+@suggest_keywords()
 class JSONSession(FileKeeper, SessionBase):
     """Keeps each session in a file of `save_dir`, which is made at the first save: `{name of a module: its state}`.
 

@@ -26,6 +26,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from pydantic_core import from_json
 
 from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionVersion
+from agentrt.keywords import suggest_keywords
 from agentrt.state.state import AgentState, state_from_json, state_to_json
 from agentrt.state.store import check_revision, check_session_id, next_revision
 from agentrt.types import JSONObject
@@ -66,6 +67,7 @@ def _resolve_folder(directory: object, cls: str) -> Path:
     return Path(os.path.abspath(path))
 
 
+@suggest_keywords()
 class FileKeeper:
     """Keeps sessions in files of one directory: a file is replaced as a whole, one operation after the other."""
 

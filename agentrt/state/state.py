@@ -13,6 +13,7 @@ from pydantic_core import CoreConfig, SchemaSerializer, from_json
 
 from agentrt.block import InProcess, Strict
 from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion
+from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.message import ContentBlock, Msg, TextBlock, message_adapter, message_serializer
 from agentrt.types import (
     FinishedReason,
@@ -43,6 +44,21 @@ _LETTERS = bytes(shortuuid.get_alphabet().encode()[byte % 57] for byte in range(
 # an earlier one has saved, and takes no longer for a long conversation. They belong to the module, since whether JSON
 # loads depends on nothing but the JSON; a state, which may be copied or loaded again, could not carry them along.
 _loadable: set[int] = set()
+
+_STATE_JSON = "write state.model_dump_json()"
+_STATE_GUESSES = {
+    "dict": _STATE_JSON,
+    "from_json": "write AgentState.model_validate_json(text)",
+    "history": "write state.context",
+    "id": "write state.session_id",
+    "json": _STATE_JSON,
+    "memory": "write state.context",
+    "messages": "write state.context",
+    "model_dump": _STATE_JSON,
+    "model_validate": "write AgentState.model_validate_json(text)",
+    "to_dict": _STATE_JSON,
+    "to_json": _STATE_JSON,
+}
 
 Waits = Literal["user", "external"]
 
@@ -135,6 +151,8 @@ class ReplyOutcome(Strict):
     answer_start: int = 0
 
 
+@suggest_attributes(**_STATE_GUESSES)
+@suggest_keywords()
 @dataclass(slots=True)
 class AgentState(InProcess, Strict):
     """One conversation, whole: saved and loaded again, it continues in another process.

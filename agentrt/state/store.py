@@ -4,6 +4,7 @@ from time import time_ns
 from typing import Protocol
 
 from agentrt.errors import SessionConflict, UsageError
+from agentrt.keywords import suggest_keywords
 from agentrt.state.state import AgentState, state_from_json, state_to_json
 
 __all__ = [
@@ -33,6 +34,7 @@ class StateStore(Protocol):
         ...
 
 
+@suggest_keywords()
 class InMemoryStateStore:
     """Keeps states in this process, as JSON, so that what is loaded shares nothing with what was saved."""
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from agentrt.errors import InputEnded
+from agentrt.keywords import suggest_keywords
 from agentrt.message import ContentBlock, TextBlock
 from agentrt.terminal.form import Form, check_form_model
 from agentrt.terminal.line_reader import LineReader
@@ -21,6 +22,7 @@ __all__ = ["TerminalUserInput", "UserInputBase", "UserInputData"]
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class UserInputData:
     """What the user answered: content for a message, and the values of a form where one was to be filled in."""
@@ -47,6 +49,7 @@ class UserInputBase(ABC):
         return self  # a copy of an agent asks the same user, at the same terminal
 
 
+@suggest_keywords()
 class TerminalUserInput(UserInputBase):
     """Asks on standard input and output; questions that are asked at the same time wait for each other.
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import SecretStr
 
 from agentrt.errors import ToolConfigError
+from agentrt.keywords import suggest_keywords
 from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_tool
 from agentrt.tool.docstring import parse_docstring
 from agentrt.tool.invocation import CallPlan, make_call_plan
@@ -15,6 +16,7 @@ from agentrt.types import JSONObject, JSONSchema
 __all__ = ["FunctionTool"]
 
 
+@suggest_keywords()
 class FunctionTool(ToolBase):
     """A typed function that a model may call; schema and validator are built here, once.
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrt.keywords import suggest_keywords
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
 
@@ -15,6 +16,7 @@ BASIC_GROUP = "basic"
 META_TOOL = "reset_equipped_tools"
 
 
+@suggest_keywords()
 @dataclass(slots=True)
 class ToolGroup:
     """Tools that are offered together, or not at all.

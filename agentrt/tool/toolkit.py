@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from agentrt.block import TextBlock, ToolCallBlock, ToolResultState
 from agentrt.errors import ToolConfigError
+from agentrt.keywords import suggest_arguments, suggest_attributes, suggest_keywords
 from agentrt.module import StateModule
 from agentrt.text import short_repr, type_with_article
 from agentrt.tool.arguments import ArgumentsError
@@ -24,6 +25,22 @@ from agentrt.types import JSONObject, JSONSchema, ToolChunk, ToolResponse
 
 __all__ = ["Toolkit"]
 
+_ADD = "write toolkit.register_tool_function(f)"
+_TOOLKIT_GUESSES = {
+    "add": _ADD,
+    "add_function": _ADD,
+    "add_tool": _ADD,
+    "append": _ADD,
+    "function": _ADD,
+    "get_tool": "write toolkit.get(name)",
+    "get_tools": "write toolkit.names(), and toolkit.get(name)",
+    "register": _ADD,
+    "register_function": _ADD,
+    "register_tool": _ADD,
+    "schemas": "write toolkit.get_json_schemas()",
+    "tool": _ADD,
+    "tools": "write toolkit.names(), and toolkit.get(name)",
+}
 _MAX_NAMES_LISTED = 50
 _MAX_CACHED = 64
 _ACTIVE_GROUPS = "active_groups"
@@ -45,6 +62,8 @@ class _ToolEntry:
         return _ToolEntry.of, (self.tool, self.group)  # the plan cannot be pickled
 
 
+@suggest_attributes(**_TOOLKIT_GUESSES)
+@suggest_keywords()
 class Toolkit(StateModule):
     """The tools of an agent: functions and `ToolBase`s, some of them in groups that can be switched on and off.
 
@@ -70,6 +89,15 @@ class Toolkit(StateModule):
         for group in groups:
             self._add_group(group)
 
+    @suggest_arguments(
+        name="func_name",
+        description="func_description",
+        group="group_name",
+        schema="json_schema",
+        override="write namesake='override'",
+        ask="write FunctionTool(f, ask=True)",
+        timeout="write FunctionTool(f, timeout=...)",
+    )
     def register_tool_function(
         self,
         function: Callable[..., Any] | ToolBase,

@@ -8,6 +8,7 @@ from typing import ClassVar
 from agentrt.agent import AgentBase
 from agentrt.errors import CircuitOpen, Timeout, Transient
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatResponse, ModelResult
 from agentrt_middleware.attempts import watch
 from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors, retry_after_of
@@ -17,6 +18,7 @@ __all__ = ["CircuitBreakerMiddleware"]
 _logger = logging.getLogger("agentrt")
 
 
+@suggest_keywords()
 class CircuitBreakerMiddleware(MiddlewareBase):
     """Refuses calls of a model that has failed `failure_threshold` times in a row, with `CircuitOpen`.
 

@@ -6,12 +6,14 @@ from inspect import isawaitable
 from agentrt.agent import AgentBase
 from agentrt.errors import ChainContractError, MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase
+from agentrt.keywords import suggest_keywords
 
 __all__ = ["DynamicContextMiddleware"]
 
 ContextProvider = str | Callable[[], Awaitable[str | None] | str | None]
 
 
+@suggest_keywords()
 class DynamicContextMiddleware(MiddlewareBase):
     """Adds a section to the system prompt each time it is assembled: `provider`, or what that function returns.
 

@@ -17,6 +17,7 @@ from agentrt.errors import (
 )
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.keywords import suggest_keywords
 from agentrt.message import DataBlock, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt_middleware.attempts import make_attempts
@@ -32,6 +33,7 @@ def _is_model_failure(error: Exception) -> bool:
     return isinstance(error, _FAILURES) or not isinstance(error, AgentRTError)
 
 
+@suggest_keywords()
 class ModelFallbackMiddleware(MiddlewareBase):
     """Asks `models`, one after the other, when the agent's own model fails with an error of `fallback_on`.
 

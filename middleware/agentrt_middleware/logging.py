@@ -26,6 +26,7 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
 )
 from agentrt.hooks import MiddlewareBase, NextReply, ReplyValues
+from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg, TextBlock, ToolResultState
 from agentrt_middleware.reply_info import input_of, messages_of
 
@@ -40,6 +41,7 @@ _MAX_LOGGED_CHARACTERS = 2_000  # of one text in a line
 _Fields = Mapping[str, object]
 
 
+@suggest_keywords()
 class LoggingMiddleware(MiddlewareBase):
     """Logs the start and end of a reply, and each of its model calls, retries, tool calls, questions and custom events.
 

@@ -9,6 +9,7 @@ from agentrt.agent import AgentBase
 from agentrt.errors import RateLimited, Timeout, Transient
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatResponse, ModelResult
 from agentrt_middleware.attempts import make_attempts
 from agentrt_middleware.validation import Backoff, ErrorChoice, check_number, choose_errors, retry_after_of
@@ -19,6 +20,7 @@ _MAX_SAVED_RETRIES = 10.0  # what a quiet time leaves for a bad one
 _RETRIES_PER_SECOND = 10.0 / 60.0  # granted however few calls there are
 
 
+@suggest_keywords()
 class RetryMiddleware(MiddlewareBase):
     """Calls the model again, up to `max_retries` times, when it fails with an error of `retry_on`.
 

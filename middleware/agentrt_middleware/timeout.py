@@ -9,6 +9,7 @@ import anyio
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError, Timeout
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt_middleware.attempts import close
 from agentrt_middleware.validation import check_number
@@ -23,6 +24,7 @@ _SILENCES = {
 }
 
 
+@suggest_keywords()
 class TimeoutMiddleware(MiddlewareBase):
     """Raises `Timeout` when a model takes too long, in seconds: at least one limit must be given.
 

@@ -10,6 +10,7 @@ from typing import Literal
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import ActingValues, MiddlewareBase, ModelCallValues, NextActing, NextModelCall
+from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatResponse, ModelResult
 from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.attempts import watch
@@ -39,6 +40,7 @@ class Timing:
     reply_id: str
 
 
+@suggest_keywords()
 class TimingMiddleware(MiddlewareBase):
     """Measures each model call and each tool call, to the end of its stream, and calls `on_timing` with a `Timing`.
 

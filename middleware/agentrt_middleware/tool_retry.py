@@ -10,6 +10,7 @@ from agentrt.agent import AgentBase
 from agentrt.errors import AgentRTError, MiddlewareConfigError, ToolError
 from agentrt.event import CustomEvent
 from agentrt.hooks import ActingValues, MiddlewareBase, NextActing
+from agentrt.keywords import suggest_keywords
 from agentrt.message import ToolCallBlock, ToolResultState
 from agentrt.permission.glob import matches
 from agentrt.tool import Toolkit
@@ -24,6 +25,7 @@ _RETRIED_STATES = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
 RetryableTools = Sequence[str] | Callable[[ToolCallBlock], bool]
 
 
+@suggest_keywords()
 class ToolRetryMiddleware(MiddlewareBase):
     """Runs a tool call again, up to `max_retries` times, when it ends in an error or exceeds its time.
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypedDict
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.keywords import suggest_keywords
 from agentrt.message import ContentBlock, Msg
 from agentrt.model import ChatResponse, ChatUsage, ModelResult
 from agentrt.model.estimate import estimated_usage
@@ -42,6 +43,7 @@ class UsageReport:
     models: "dict[str, UsageReport]" = field(default_factory=dict)
 
 
+@suggest_keywords()
 class UsageMiddleware(MiddlewareBase):
     """Counts the tokens of each reply, of each conversation and of all conversations, and what they cost.
 

@@ -19,7 +19,7 @@ from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.loop.reasoning import forget_attempt, reason
 from agentrt.loop.tool_calls.acting import act
-from agentrt.message import Msg, ToolCallBlock
+from agentrt.message import Msg, ToolCallBlock, new_reply_message
 from agentrt.types import ToolChoice, ToolResponse
 
 __all__ = ["AS_GIVEN", "OverriddenLoopStep", "act_by_loop", "reason_by_loop"]
@@ -130,7 +130,7 @@ async def reason_by_loop(agent: ReplyingAgent, tool_choice: ToolChoice | str | N
     """Ask the model, inside an overridden `_reasoning`; returns its answer, whose events are on their way."""
     step = _step_in_progress(agent, "_reasoning")
     choice = cast("ToolChoice | None", step.value) if tool_choice is AS_GIVEN else tool_choice
-    answer = Msg(agent.name, [], "assistant", id=agent.run.id)
+    answer = new_reply_message(agent.name, agent.run.id)
     stream = reason(agent, ToolChoice(choice) if isinstance(choice, str) else choice)
     try:
         async for item in stream:

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from agentrt.block import JSONObject
 from agentrt.errors import ConfigError, Malformed, ModelError, Rejected, Timeout, Transient, UsageError
+from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.model.remote.connection import SharedClient, Unsuccessful, raise_for_status
@@ -38,6 +39,7 @@ __all__ = ["RemoteChatModel"]
 _NOT_SENT = {"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"}
 
 
+@suggest_keywords()
 class RemoteChatModel(ChatModelBase):
     """A model behind an HTTP API, reached through its provider's SDK.
 
@@ -47,8 +49,7 @@ class RemoteChatModel(ChatModelBase):
     is ever tried again, and no redirect is followed: that is a middleware's affair.
 
     `connection` takes the `ConnectionOptions`, which say how the model is reached. Raises `ConfigError` when the SDK or
-    the key is missing, and for a `base_url` with a password or a query in it; `TypeError` for an option that does not
-    exist.
+    the key is missing, for a `base_url` with a password or a query in it, and for an option that does not exist.
     """
 
     _sdk: ClassVar[str]
@@ -69,7 +70,7 @@ class RemoteChatModel(ChatModelBase):
         self, model: str, *, stream: bool = True, context_size: int = 128_000, **connection: Unpack[ConnectionOptions]
     ) -> None:
         cls = type(self).__name__
-        check_option_names(type(self), connection)
+        check_option_names(type(self), connection, ConnectionOptions.__annotations__)
         check_connection(model, connection, cls)
         super().__init__(model=model, stream=stream, context_size=context_size)
         url = connection.get("base_url") or os.environ.get(self._url_variable or "", "")

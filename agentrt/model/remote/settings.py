@@ -2,9 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import TypedDict
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from agentrt.errors import ConfigError
+from agentrt.keywords import suggest_keywords, unknown_keywords
 
 __all__ = [
     "MAX_BYTES",
@@ -29,6 +29,7 @@ MAX_BYTES = 64 * 2**20
 """The most bytes of one answer: the longest ones are well below that, at some 300 bytes for each streamed token."""
 
 
+@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """The longest that a model may take, in seconds; `math.inf` for no limit.
@@ -102,14 +103,11 @@ def option_names(model: Callable[..., object]) -> list[str]:
     return [*model_options, *(name for name in ConnectionOptions.__annotations__ if name in names)]
 
 
-def check_option_names(model: type, connection: Iterable[str]) -> None:
-    """Raise `TypeError` for a keyword that is not an option, as a plain signature would, with the nearest one."""
-    for name in connection:
-        if name not in ConnectionOptions.__annotations__:
-            known = option_names(model)
-            matches = get_close_matches(name, known, 1)
-            remedy = f"did you mean {matches[0]!r}?" if matches else f"it takes {', '.join(known)}"
-            raise TypeError(f"{model.__name__}() has no option {name!r}: {remedy}")
+def check_option_names(model: Callable[..., object], options: Iterable[str], known: Container[str]) -> None:
+    """Raise `UnknownKeywordError` for options that are not among those known, with what was meant."""
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise unknown_keywords(model.__name__, unknown, option_names(model))
 
 
 def check_option(value: object, kind: type, place: str, example: str) -> None:

@@ -7,6 +7,7 @@ import anyio.lowlevel
 
 from agentrt.block import ContentBlock, TextBlock, ToolCallBlock, ToolResultBlock, new_id
 from agentrt.errors import Rejected
+from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.model.rules.default_rules import AT_A_LOSS, DEFAULT_RULES
@@ -18,6 +19,7 @@ from agentrt.types import JSONSchema, ToolChoice
 __all__ = ["RulesChatModel"]
 
 
+@suggest_keywords()
 class RulesChatModel(ChatModelBase):
     """A model that follows `rules`, `DEFAULT_RULES` when none are given; a plain set of rules, not a language model.
 

@@ -7,6 +7,7 @@ from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout
 from agentrt.event import CustomEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt_middleware.attempts import close, is_readable
 from agentrt_middleware.rate_limit.call_tokens import AnswerLengths, CallTokens
@@ -26,6 +27,7 @@ _logger = logging.getLogger("agentrt")
 _limiters: dict[Hashable, Limiter] = {}
 
 
+@suggest_keywords()
 class RateLimitMiddleware(MiddlewareBase):
     """Lets a call of the model wait until the limits allow it: first come, first served.
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrt.errors import ConfigError
+from agentrt.keywords import suggest_keywords
 from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
 
 __all__ = ["RedisStore"]
@@ -146,6 +147,7 @@ return answer
 """.replace("POLL", _POLL).replace("KEPT", _KEPT)
 
 
+@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class RedisStore:
     """Counts in Redis, on its clock: `redis://`, `rediss://` or `unix://`. Needs the extra `redis`.

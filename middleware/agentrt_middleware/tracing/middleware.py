@@ -26,6 +26,7 @@ from agentrt.event import (
     ToolResultEndEvent,
 )
 from agentrt.hooks import ActingValues, ModelCallValues, NextActing, NextModelCall, NextReply, ReplyValues
+from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultState
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult
 from agentrt.types import ToolChunk, ToolResponse
@@ -100,6 +101,7 @@ async def _stream_in_context(
         yield item
 
 
+@suggest_keywords()
 class TracingMiddleware(MiddlewareBase):
     """Traces replies: `invoke_agent {agent}`, and under it `chat {model}` and `execute_tool {tool}`.
 

@@ -10,6 +10,7 @@ from opentelemetry import trace
 from opentelemetry.trace import ProxyTracerProvider
 
 from agentrt.errors import ConfigError, UsageError
+from agentrt.keywords import suggest_arguments
 from agentrt_middleware.tracing.otlp_settings import USUAL_PORTS, OtlpProtocol, OtlpSettings, read_settings
 from agentrt_middleware.validation import check_number
 
@@ -69,6 +70,7 @@ class SpanDelivery:
         return is_finished
 
 
+@suggest_arguments()
 def setup_tracing(
     endpoint: str | None = None,
     *,

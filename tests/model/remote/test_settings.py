@@ -27,12 +27,12 @@ MODELS: list[type[Any]] = [OpenAIChatModel, AnthropicChatModel]
 def test_a_misspelt_option_is_answered_with_the_nearest(model: type[Any], wrong: str, near: str) -> None:
     with pytest.raises(TypeError) as caught:
         model("m", api_key=KEY, **{wrong: None})
-    assert str(caught.value) == f"{model.__name__}() has no option {wrong!r}: did you mean {near!r}?"
+    assert str(caught.value) == f"{model.__name__}() has no parameter {wrong!r}: did you mean {near!r}?"
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_an_option_like_no_other_is_answered_with_all_of_them(model: type[Any]) -> None:
-    with pytest.raises(TypeError, match=r"has no option 'colour': it takes .*temperature.*http_client$"):
+    with pytest.raises(TypeError, match=r"has no parameter 'colour': it takes .*temperature.*http_client$"):
         model("m", api_key=KEY, colour="red")
 
 
@@ -57,7 +57,7 @@ def test_a_model_of_the_users_own_has_its_options_found_as_well() -> None:
 
     assert Own("m", api_key=KEY, base_url=URL, flavour="mild").base_url == URL
     for wrong, near in (("flavor", "flavour"), ("temprature", "temperature"), ("api_kye", "api_key")):
-        with pytest.raises(TypeError, match=rf"^Own\(\) has no option '{wrong}': did you mean '{near}'"):
+        with pytest.raises(TypeError, match=rf"^Own\(\) has no parameter '{wrong}': did you mean '{near}'"):
             Own("m", **{wrong: KEY})
 
 

@@ -1,0 +1,120 @@
+"""What other frameworks call the parts and methods of an agent, and what to write here."""
+
+from collections.abc import Iterable
+
+__all__ = ["AGENT_ATTRIBUTES", "AGENT_KEYWORDS", "BASE_ATTRIBUTES", "REPLY_KEYWORDS"]
+
+
+def _by_word(table: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the remedy for each word; `WORD` in a remedy stands for it."""
+    return {word: remedy.replace("WORD", word) for words, remedy in table for word in words.split()}
+
+
+_MODEL_WORDS = (
+    "api_key base_url max_completion_tokens max_output_tokens max_tokens reasoning_effort seed stop stream temperature "
+    "top_p"
+)
+_ROUND_WORDS = "max_iter max_iterations max_iters max_rounds max_steps max_turns recursion_limit"
+_SESSION_WORDS = "conversation_id session session_id thread_id"
+
+# Words for which an agent has a parameter are not here: `suggest_keywords` knows these by itself.
+AGENT_KEYWORDS = _by_word(
+    (
+        (_MODEL_WORDS, "the model has it: write model=chat_model('openai:gpt-5-mini', WORD=...)"),
+        ("model_kwargs model_settings", "the model has them: write model=chat_model('openai:gpt-5-mini', ...)"),
+        ("formatter", "the model has it: write model=OpenAIChatModel(..., formatter=...)"),
+        (_ROUND_WORDS, "write react_config=ReActConfig(max_iters=...)"),
+        ("max_tool_calls max_seconds max_execution_time", "write react_config=ReActConfig(max_seconds=...)"),
+        ("compression compression_config", "write context_config=ContextConfig(...)"),
+        # What a peer fixes for all messages, and an agent here is given with each.
+        (
+            "output_model output_pydantic output_schema output_type response_format response_model result_type schema "
+            "structured_model structured_schema",
+            "each message has its own: write agent.reply(message, structured_schema=...)",
+        ),
+        (
+            "context context_schema context_type dependencies deps deps_type run_context",
+            "each message has its own: write agent.reply(message, deps=...)",
+        ),
+        # The conversation.
+        (_SESSION_WORDS, "write state=AgentState(session_id=...)"),
+        ("chat_history history message_history messages", "write state=AgentState(context=[...])"),
+        (
+            "conversation memory",
+            "the conversation is state=AgentState(), which state_store=FileStateStore(folder) keeps",
+        ),
+        (
+            "permission_context permission_mode permissions",
+            "write state=AgentState(permission_context=PermissionContext(...))",
+        ),
+        # What a middleware does.
+        ("max_retries retries", "write middlewares=[RetryMiddleware(max_retries=...)], for calls of the model"),
+        ("fallback_models fallbacks", "write middlewares=[ModelFallbackMiddleware([...])], with the other models"),
+        (
+            "max_rpm rate_limit requests_per_minute rpm tokens_per_minute tpm",
+            "write middlewares=[RateLimitMiddleware(requests_per_minute=..., tokens_per_minute=...)]",
+        ),
+        (
+            "debug logger logging show_tool_calls verbose",
+            "write middlewares=[LoggingMiddleware()], or show(agent.reply_stream(...)) in a terminal",
+        ),
+        ("tool_choice", "write a middleware whose on_reasoning calls next_handler(tool_choice=...)"),
+        # What a tool does.
+        ("functions", "write tools=[...]"),
+        ("agents handoffs sub_agents subagents", "give it a tool that asks the other agent, or see agentrt.pipeline"),
+        (
+            "human_in_the_loop human_input human_input_mode interrupt_after interrupt_before interrupt_on",
+            "each tool says so: write tools=[FunctionTool(f, ask=True)]",
+        ),
+        (
+            "knowledge knowledge_base knowledge_sources long_term_memory rag retriever vectorstore",
+            "give it a tool that searches, or a middleware with on_system_prompt",
+        ),
+        ("description goal role task", "write it into system_prompt"),
+        (
+            "timeout",
+            "of a model call: write chat_model(spec, timeouts=Timeouts(total=...)); of a whole reply: write "
+            "react_config=ReActConfig(max_seconds=...)",
+        ),
+    )
+)
+
+REPLY_KEYWORDS = _by_word(
+    (
+        (_MODEL_WORDS, "the model has it: write chat_model('openai:gpt-5-mini', WORD=...)"),
+        (_ROUND_WORDS, "the agent has it: write Agent(..., react_config=ReActConfig(max_iters=...))"),
+        (_SESSION_WORDS, "the conversation is agent.state: write agent.with_state(AgentState(session_id=...))"),
+        ("chat_history history message_history", "the conversation is agent.state: write agent.with_state(state)"),
+        ("config", "give dependencies as deps=..., and a conversation with agent.with_state(state)"),
+        ("instructions system_prompt", "the agent has it: write Agent(..., system_prompt=...)"),
+        ("model", "the agent has it: write Agent(..., model=...), or a middleware that passes on current_model=..."),
+        ("stream", "write agent.reply_stream(...) for events, and agent.reply(...) for the message"),
+        ("timeout", "write `with anyio.fail_after(seconds):` around it, or ReActConfig(max_seconds=...) for the agent"),
+        ("tools", "the agent has them: write Agent(..., tools=[...])"),
+    )
+)
+
+BASE_ATTRIBUTES = _by_word(
+    (
+        (
+            "achat acall ainvoke arun ask chat execute generate generate_reply invoke kickoff predict run_async",
+            "write `await agent.reply(message)`",
+        ),
+    )
+)
+AGENT_ATTRIBUTES = _by_word(
+    (
+        (
+            "astream astream_events iter run_stream run_streamed stream stream_async stream_events",
+            "write `async for event in agent.reply_stream(message)`",
+        ),
+        ("context history messages", "write agent.state.context"),
+        ("session_id", "write agent.state.session_id"),
+        ("instructions", "write agent.system_prompt"),
+        ("llm", "write agent.model"),
+        ("middleware middlewares", "write agent.chains.middlewares"),
+        ("add_middleware", "give them when it is built: write Agent(..., middlewares=[...])"),
+        ("tools", "write agent.toolkit"),
+        ("add_tool register_tool tool", "write Agent(..., tools=[f]), or agent.toolkit.register_tool_function(f)"),
+    )
+)
