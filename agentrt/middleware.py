@@ -34,6 +34,7 @@ from agentrt.keywords import suggest_keywords
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
+from agentrt_middleware.genai_prices import genai_prices
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
 from agentrt_middleware.rate_limit.redis import RedisStore
@@ -89,6 +90,7 @@ __all__ = [
     "TracingMiddleware",
     "UsageMiddleware",
     "UsageReport",
+    "genai_prices",
     "setup_tracing",
     "suggest_keywords",
 ]

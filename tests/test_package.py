@@ -79,7 +79,8 @@ def test_wheel_metadata_tells_version_licence_and_extras(wheel: Path) -> None:
 
     assert metadata["Version"] == agentrt.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert {"all", "anthropic", "console", "openai", "otel", "redis"} <= set(metadata.get_all("Provides-Extra", []))
+    extras = {"all", "anthropic", "console", "openai", "otel", "prices", "redis"}
+    assert extras <= set(metadata.get_all("Provides-Extra", []))
     assert f"{folder}/licenses/LICENSE" in files_of_wheel(wheel)
 
 

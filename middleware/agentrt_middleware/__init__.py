@@ -4,6 +4,7 @@ from agentrt.agent.hook_middleware import HookMiddleware
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
+from agentrt_middleware.genai_prices import genai_prices
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
 from agentrt_middleware.rate_limit.redis import RedisStore
@@ -32,5 +33,6 @@ __all__ = [
     "TracingMiddleware",
     "UsageMiddleware",
     "UsageReport",
+    "genai_prices",
     "setup_tracing",
 ]

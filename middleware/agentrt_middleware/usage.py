@@ -1,30 +1,41 @@
 """Usage: counts how many tokens are used, and what they cost."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from threading import Lock
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, NotRequired, TypedDict
 
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.keywords import suggest_keywords
 from agentrt.message import ContentBlock, Msg
-from agentrt.model import ChatResponse, ChatUsage, ModelResult
+from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult
 from agentrt.model.estimate import estimated_usage
 from agentrt_middleware.attempts import usage_of, watch
 from agentrt_middleware.validation import check_number
 
-__all__ = ["UsageMiddleware", "UsageReport"]
+__all__ = ["CostOfCall", "UsageMiddleware", "UsageReport"]
 
+_logger = logging.getLogger("agentrt")
 _TOKENS_PER_PRICE = 1_000_000
 
 
+CostOfCall = Callable[[ChatModelBase, ChatUsage], float | Decimal | None]
+"""Returns what one call of the model cost, `None` if that is not known."""
+
+
 class _Tally(TypedDict):
-    """What the calls of one model used, as JSON; `tokens` are the fields of a `ChatUsage`."""
+    """What the calls of one model used, as JSON; `tokens` are the fields of a `ChatUsage`.
+
+    `cost` is what `cost_of` said of all of them, and missing if it did not know one.
+    """
 
     calls: int
     tokens: dict[str, Any]
+    cost: NotRequired[float]
 
 
 _Tallies = dict[str, _Tally]  # by the name of the model
@@ -48,16 +59,24 @@ class UsageMiddleware(MiddlewareBase):
     """Counts the tokens of each reply, of each conversation and of all conversations, and what they cost.
 
     `prices` are for a million tokens, in any currency: `{"gpt-5-mini": (input, output, cached_input)}`. Without a price
-    of its own, cached input costs as much as other input. A model without a price has the cost `None`, and so has every
-    sum that includes it. If the provider does not report the tokens, or an answer is cut short, they are estimated. The
-    runtime's own calls, for summaries, count as well.
+    of its own, cached input costs as much as other input. `cost_of(model, usage)` returns the cost of one call, where
+    `prices` does not list the model; `genai_prices()` makes such a function. A model without a price has the cost
+    `None`, and so has every sum that includes it. If the provider does not report the tokens, or an answer is cut
+    short, they are estimated. The runtime's own calls, for summaries, count as well.
 
     The usage of a conversation is saved with its state, the total is not.
     """
 
     wrapped_by: ClassVar = ("ModelFallbackMiddleware", "RetryMiddleware")  # each attempt uses tokens
 
-    def __init__(self, prices: Mapping[str, Sequence[float]] | None = None) -> None:
+    def __init__(
+        self, prices: Mapping[str, Sequence[float]] | None = None, *, cost_of: CostOfCall | None = None
+    ) -> None:
+        if cost_of is not None and not callable(cost_of):
+            raise MiddlewareConfigError(
+                f"UsageMiddleware(cost_of=...) must be a function of a model and a ChatUsage, not {cost_of!r:.200}: "
+                f"give genai_prices(), or one of yours"
+            )
         self._prices: dict[str, tuple[float, float, float]] = {}
         for name, price in (prices or {}).items():
             if not isinstance(price, (list, tuple)) or len(price) not in (2, 3):
@@ -68,6 +87,7 @@ class UsageMiddleware(MiddlewareBase):
             for rate in price:
                 check_number(f"UsageMiddleware(prices=...) for {name!r}", rate, least=0)
             self._prices[name] = (price[0], price[1], price[2] if len(price) == 3 else price[0])
+        self._cost_of = cost_of
         self._total: _Tallies = {}
         self._lock = Lock()
 
@@ -92,15 +112,26 @@ class UsageMiddleware(MiddlewareBase):
         if data.get("reply_id") != agent.run.id:
             data.update(reply_id=agent.run.id, reply={})
         tallies = [data["reply"], data.setdefault("conversation", {})]
-        call = _CountedCall(self, tallies, input_kwargs["current_model"].model, input_kwargs["messages"])
+        call = _CountedCall(self, tallies, input_kwargs["current_model"], input_kwargs["messages"])
         return await watch(next_handler, input_kwargs, call)
 
-    def add(self, tallies: list[_Tallies], model: str, usage: ChatUsage) -> None:
+    def add(self, tallies: list[_Tallies], model: ChatModelBase, usage: ChatUsage) -> None:
         """Add the usage of one call to the tallies of its reply and conversation, and to the total."""
+        cost = self._find_cost(model, usage)
         for tally in tallies:
-            _add_to(tally, model, usage)
+            _add_to(tally, model.model, usage, cost)
         with self._lock:  # event loops in other threads may add to the total as well
-            _add_to(self._total, model, usage)
+            _add_to(self._total, model.model, usage, cost)
+
+    def _find_cost(self, model: ChatModelBase, usage: ChatUsage) -> float | None:
+        if self._cost_of is None or model.model in self._prices:
+            return None
+        try:
+            cost = self._cost_of(model, usage)
+            return None if cost is None else float(cost)
+        except Exception as error:  # noqa: BLE001  # a reply that has been paid for does not fail for its price
+            _logger.warning("the cost of a call of %r is not known: %s", model.model, type(error).__name__)
+            return None
 
     def _report(self, tallies: _Tallies) -> UsageReport:
         models = {name: self._report_of(name, tally) for name, tally in tallies.items()}
@@ -116,7 +147,7 @@ class UsageMiddleware(MiddlewareBase):
         tokens = ChatUsage(**tally["tokens"])
         price = self._prices.get(model)
         if price is None:
-            return UsageReport(tally["calls"], tokens, None)
+            return UsageReport(tally["calls"], tokens, tally.get("cost"))
         # The input includes the cached tokens; a server that reports more of these must not make the rest negative.
         cached = min(tokens.cache_input_tokens, tokens.input_tokens)
         counts = (tokens.input_tokens - cached, tokens.output_tokens, cached)
@@ -127,7 +158,9 @@ class UsageMiddleware(MiddlewareBase):
 class _CountedCall:
     """One model call, whose usage is added up when it is over."""
 
-    def __init__(self, counter: UsageMiddleware, tallies: list[_Tallies], model: str, messages: list[Msg]) -> None:
+    def __init__(
+        self, counter: UsageMiddleware, tallies: list[_Tallies], model: ChatModelBase, messages: list[Msg]
+    ) -> None:
         self._counter = counter
         self._tallies = tallies
         self._model = model
@@ -151,10 +184,14 @@ class _CountedCall:
         self._counter.add(self._tallies, self._model, usage)
 
 
-def _add_to(tallies: _Tallies, model: str, usage: ChatUsage) -> None:
+def _add_to(tallies: _Tallies, model: str, usage: ChatUsage, cost: float | None) -> None:
     before = tallies.get(model)
+    tally: _Tally
     if before is None:
-        tallies[model] = {"calls": 1, "tokens": asdict(usage)}
+        tally = {"calls": 1, "tokens": asdict(usage)}
     else:
-        tokens = ChatUsage(**before["tokens"]) + usage
-        tallies[model] = {"calls": before["calls"] + 1, "tokens": asdict(tokens)}
+        tally = {"calls": before["calls"] + 1, "tokens": asdict(ChatUsage(**before["tokens"]) + usage)}
+    cost_before = 0.0 if before is None else before.get("cost")
+    if cost is not None and cost_before is not None:
+        tally["cost"] = cost_before + cost
+    tallies[model] = tally

@@ -1,5 +1,6 @@
 """Usage counts tokens and what they cost: row 17 of the fault table."""
 
+from decimal import Decimal
 from typing import Any
 
 import anyio
@@ -134,3 +135,57 @@ def test_usage_stands_inside_the_layers_that_make_attempts(outer: MiddlewareBase
     layers = [UsageMiddleware(), outer]
     with pytest.raises(MiddlewareConfigError, match="put"):
         agent_of([], middlewares=layers)
+
+
+async def test_the_cost_of_a_call_is_asked_where_there_is_no_price() -> None:
+    asked = []
+
+    def cost_of(model: Any, usage: ChatUsage) -> Decimal:
+        asked.append((model.model, usage.input_tokens))
+        return Decimal("0.5")
+
+    usage = UsageMiddleware(PRICES, cost_of=cost_of)
+    agent = agent_of([answer(100, 10)], middlewares=[usage])
+    await agent.reply("go")
+    assert asked == []
+    agent.model = ScriptedChatModel([answer(3, 4), answer(5, 6)], model="third")
+    await agent.reply("go")
+    await agent.reply("go")
+    assert asked == [("third", 3), ("third", 5)]
+    assert usage.of_reply(agent).cost == 0.5
+    assert usage.of_conversation(agent).models["third"].cost == 1.0
+    assert usage.total().cost == pytest.approx(1.0 + (100 * 2 + 10 * 10) / 1e6)
+
+
+@pytest.mark.parametrize("last", [None, "free", ZeroDivisionError()])
+async def test_a_cost_that_is_not_known_makes_the_sum_none(last: Any, caplog: pytest.LogCaptureFixture) -> None:
+    costs = iter([1.0, last, 1.0])
+
+    def cost_of(model: Any, usage: ChatUsage) -> Any:
+        cost = next(costs)
+        if isinstance(cost, Exception):
+            raise cost
+        return cost
+
+    usage = UsageMiddleware(cost_of=cost_of)
+    agent = agent_of([answer(1, 1)] * 3, middlewares=[usage])
+    for expected in (1.0, None, None):
+        await agent.reply("go")
+        assert usage.of_conversation(agent).cost == expected
+    assert len(caplog.records) == (last is not None)
+
+
+async def test_the_cost_of_calls_is_saved_with_the_conversation() -> None:
+    usage = UsageMiddleware(cost_of=lambda model, usage: 0.25)
+    agent = agent_of([answer(1, 1)], middlewares=[usage])
+    await agent.reply("go")
+    state = AgentState.model_validate_json(agent.state.model_dump_json())
+    usage = UsageMiddleware(cost_of=lambda model, usage: 0.5)
+    later = Agent("tester", model=ScriptedChatModel([answer(1, 1)]), middlewares=[usage], state=state)
+    await later.reply("go")
+    assert usage.of_conversation(later).cost == 0.75
+
+
+def test_a_cost_that_is_not_a_function_is_refused() -> None:
+    with pytest.raises(MiddlewareConfigError, match=r"cost_of=...\) must be a function .* not 'genai-prices': give"):
+        UsageMiddleware(cost_of="genai-prices")  # type: ignore[arg-type]
