@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from agentrt.chain import Chains, HookSpec
+from agentrt.config import ContextConfig
 from agentrt.event import AgentEvent, AnyEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import DataBlock, Msg, ToolCallBlock
 from agentrt.model.base import ChatModelBase, ModelResult
@@ -131,16 +132,16 @@ class CheckPermissionOverrides(TypedDict, total=False):
 
 
 class CompressContextValues(TypedDict):
-    """What `on_compress_context` receives; `context_config` is a `ContextConfig`."""
+    """What `on_compress_context` receives."""
 
-    context_config: Any
+    context_config: ContextConfig
     instructions: str | None
 
 
 class CompressContextOverrides(TypedDict, total=False):
-    """What the `next_handler` of `on_compress_context` takes; `context_config` is a `ContextConfig`."""
+    """What the `next_handler` of `on_compress_context` takes."""
 
-    context_config: Any
+    context_config: ContextConfig
     instructions: str | None
 
 
@@ -299,7 +300,7 @@ HOOKS: tuple[HookSpec, ...] = (
         (),
         None,
         "shrinking a conversation that fills its model's context",
-        types={"instructions": (str, _NONE)},  # that of `context_config` is the agent's, which adds it to its own table
+        types={"context_config": (ContextConfig,), "instructions": (str, _NONE)},
     ),
     HookSpec(
         "on_observe",

@@ -4,7 +4,7 @@ from agentrt.agent.agent import Agent
 from agentrt.agent.base import AgentBase, ReActAgentBase
 from agentrt.agent.react import ReActAgent
 from agentrt.agent.user import UserAgent
-from agentrt.conversation.config import ContextConfig, ReActConfig
+from agentrt.config import ContextConfig, ReActConfig
 from agentrt.conversation.inputs import AgentInput
 from agentrt.conversation.reply_stream import ReplyStream, TextStream
 from agentrt.conversation.run import Run

@@ -17,7 +17,7 @@ from agentrt.agent.peer_words import AGENT_ATTRIBUTES, AGENT_KEYWORDS
 from agentrt.agent.validation import check_options, check_parts, check_state
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
-from agentrt.conversation.config import ContextConfig, ReActConfig
+from agentrt.config import ContextConfig, ReActConfig
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.emission import emitting_hooks
 from agentrt.conversation.inputs import AgentInput, MessagesInput, as_input, as_messages, as_observed, has_content
@@ -27,7 +27,7 @@ from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim, WhenBusy, lock_of
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
-from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase, ReplyInput
+from agentrt.hooks import AgentChains, MiddlewareBase, ReplyInput
 from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import run_reply
@@ -101,12 +101,6 @@ class Agent(ReActAgentBase):
     }
     _shows_by_itself = False
     runs_reply_loop = True
-    _table = tuple(
-        replace(spec, types={**spec.types, "context_config": (ContextConfig,)})  # which the hook table cannot know
-        if spec.name == "on_compress_context"
-        else spec
-        for spec in HOOKS
-    )
 
     system_prompt: str
     model: ChatModelBase

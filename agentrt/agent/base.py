@@ -31,7 +31,7 @@ from agentrt.agent.overrides.overridden_method import (
 )
 from agentrt.agent.peer_words import BASE_ATTRIBUTES
 from agentrt.agent.validation import check_agent_name, check_is_list, check_use
-from agentrt.chain import HookSpec, compile_chains, explain
+from agentrt.chain import compile_chains, explain
 from agentrt.chain.explain import ExplainFormat
 from agentrt.concurrency.event_loop import call_soon_function
 from agentrt.concurrency.interrupt import InterruptResult
@@ -80,8 +80,6 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     _shows_by_itself: ClassVar[bool] = True
     runs_reply_loop: ClassVar[bool] = False
     """Whether replies are those of the runtime's loop, as an `Agent`'s are."""
-    # An `Agent` overrides it with what the hook table, which is below the agents, cannot know.
-    _table: ClassVar[tuple[HookSpec, ...]] = HOOKS
 
     id: str
     name: str
@@ -220,7 +218,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         if compiled.hooks is None or not are_same_hooks(hooks, compiled.hooks):
             overridden = {method.hook: method for method in compiled.overrides}
             # A class with parameters of its own has them as the keys of its hook.
-            table = [overridden[spec.name].adapt(spec) if spec.name in overridden else spec for spec in self._table]
+            table = [overridden[spec.name].adapt(spec) if spec.name in overridden else spec for spec in HOOKS]
             cores = self._cores | {hook: method.core for hook, method in overridden.items()}
             check_use(type(self), compiled.middlewares, cores)
             layers = [*compiled.middlewares, *layers_for(hooks)]  # hooks see the arguments that reach the core

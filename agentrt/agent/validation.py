@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from agentrt.chain.check import overrides
-from agentrt.conversation.config import ContextConfig, ReActConfig
+from agentrt.config import ContextConfig, ReActConfig
 from agentrt.errors import ConfigError, MiddlewareConfigError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.model import ChatModelBase

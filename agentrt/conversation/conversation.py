@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from agentrt.conversation.config import ContextConfig, ReActConfig
+from agentrt.config import ContextConfig, ReActConfig
 from agentrt.conversation.context_usage import ContextUsage
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import WhenBusy

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from agentrt.concurrency.background_task import BackgroundTask
-from agentrt.conversation.config import ContextConfig
+from agentrt.config import ContextConfig
 from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN, characters_in
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.run import Run

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, NamedTuple, assert_type
 
 from agentrt import Agent, AgentState, Msg, Toolkit, UserMsg
-from agentrt.agent import ReplyStream
+from agentrt.agent import ContextConfig, ReplyStream
 from agentrt.console import show
 from agentrt.event import AgentEvent, AnyEvent, RequireUserConfirmEvent, TextBlockDeltaEvent
 from agentrt.message import (
@@ -173,7 +173,7 @@ class EveryKey(MiddlewareBase):
     async def on_compress_context(
         self, agent: Agent, input_kwargs: CompressContextValues, next_handler: NextCompressContext
     ) -> None:
-        assert_type(input_kwargs["instructions"], str | None)
+        assert_type(input_kwargs["context_config"], ContextConfig)
         await next_handler(**input_kwargs)
 
     async def on_observe(self, agent: Agent, input_kwargs: ObserveValues, next_handler: NextObserve) -> None:
