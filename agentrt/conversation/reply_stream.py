@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self
+from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
@@ -91,13 +91,15 @@ class ReplyStream(Generic[_Item]):
     ) -> None:
         await self._items.aclose()
 
-    def __iter__(self) -> NoReturn:
+    # `object`, so that a type checker refuses these too; what follows a `NoReturn` is not even looked at.
+
+    def __iter__(self) -> object:
         raise TypeError(
             "a reply stream is asynchronous: write `async for event in agent.reply_stream(...)` in an `async def`, "
             "or call `agent.run_sync(...)` for the final message alone"
         )
 
-    def __await__(self) -> NoReturn:
+    def __await__(self) -> object:
         raise TypeError(
             "a reply stream is not awaited: write `async for event in agent.reply_stream(...)`, "
             "or `await agent.reply(...)` for the final message alone"
@@ -143,12 +145,12 @@ class TextStream:
     async def __aexit__(self, *_: object) -> None:
         await self._stream.aclose()
 
-    def __iter__(self) -> NoReturn:
+    def __iter__(self) -> object:
         raise TypeError(
             "the text of a reply is asynchronous: write `async for text in stream.text()` in an `async def`"
         )
 
-    def __await__(self) -> NoReturn:
+    def __await__(self) -> object:
         raise TypeError(
             "stream.text() is not awaited: write `async for text in stream.text()`, "
             "or `(await agent.reply(...)).get_text_content()` for the whole text alone"

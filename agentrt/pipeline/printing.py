@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from inspect import isawaitable, iscoroutine
 from types import TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import anyio
 
@@ -107,7 +107,7 @@ class PrintedStream:
     ) -> None:
         await self.aclose()
 
-    def __iter__(self) -> NoReturn:
+    def __iter__(self) -> object:  # so that a type checker refuses it too
         raise TypeError("a printed stream is asynchronous: write `async for msg, last in ...` in an `async def`")
 
     def __del__(self) -> None:

@@ -53,6 +53,7 @@ from agentrt.model import (
     Timeouts,
 )
 from agentrt.permission import PermissionDecision
+from agentrt.pipeline import stream_printing_messages
 from agentrt.tool import ToolBase, ToolChoice, ToolChunk, ToolContext, ToolResponse
 from agentrt.types import ImagePart
 
@@ -376,6 +377,17 @@ async def narrow() -> None:
             case _:
                 print(event.type)
     assert_type(AgentEvent.from_json("{}"), AnyEvent)
+
+
+async def misread() -> None:
+    await AGENT.reply_stream("And in Shanghai?")  # type: ignore[misc]
+    await AGENT.reply_stream("And in Shanghai?").text()  # type: ignore[misc]
+    for _ in AGENT.reply_stream("And in Shanghai?"):  # type: ignore[attr-defined]
+        print("never")
+    for _ in AGENT.reply_stream("And in Shanghai?").text():  # type: ignore[attr-defined]
+        print("never")
+    for _ in stream_printing_messages([AGENT], AGENT("And in Shanghai?")):  # type: ignore[attr-defined]
+        print("never")
 
 
 # Dependencies
