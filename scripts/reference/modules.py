@@ -38,6 +38,7 @@ MODULES = (
     "agentrt.block",
     "agentrt.chain",
     "agentrt.boundary",
+    "agentrt.config",
     "agentrt.text",
     "agentrt.timestamp",
 )
