@@ -1,22 +1,27 @@
 """What a user installs, what every public module promises, and the script that runs the jobs."""
 
 import importlib
+import json
 import os
 import pkgutil
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 
 import pytest
+import trove_classifiers
 
 import agentrt
 import agentrt_middleware
 import dev
+from tests.documents import REPOSITORY, SITE
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -72,10 +77,15 @@ def test_wheel_holds_nothing_but_the_packages_and_their_metadata(wheel: Path) ->
     assert tops == {"agentrt", "agentrt_middleware", f"agentrt-{agentrt.__version__}.dist-info"}
 
 
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        text = archive.read(f"agentrt-{agentrt.__version__}.dist-info/METADATA").decode()
+    return HeaderParser().parsestr(text)
+
+
 def test_wheel_metadata_tells_version_licence_and_extras(wheel: Path) -> None:
     folder = f"agentrt-{agentrt.__version__}.dist-info"
-    with zipfile.ZipFile(wheel) as archive:
-        metadata = HeaderParser().parsestr(archive.read(f"{folder}/METADATA").decode())
+    metadata = metadata_of(wheel)
 
     assert metadata["Version"] == agentrt.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -84,11 +94,67 @@ def test_wheel_metadata_tells_version_licence_and_extras(wheel: Path) -> None:
     assert f"{folder}/licenses/LICENSE" in files_of_wheel(wheel)
 
 
+def test_wheel_metadata_tells_who_wrote_it_and_where_it_lives(wheel: Path) -> None:
+    metadata = metadata_of(wheel)
+    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL", []))
+
+    assert metadata["Author"] == "The agentrt authors"
+    assert set(urls) == {"Changelog", "Documentation", "Homepage", "Issues"}
+    assert all(url.startswith((REPOSITORY, SITE)) for url in urls.values())
+
+
+def test_classifiers_are_those_that_the_index_knows(wheel: Path) -> None:
+    assert set(metadata_of(wheel).get_all("Classifier", [])) <= trove_classifiers.classifiers
+
+
+def test_all_files_name_the_same_versions_of_python(wheel: Path) -> None:
+    metadata = metadata_of(wheel)
+    classifiers = " ".join(metadata.get_all("Classifier", []))
+    supported = re.findall(r"Python :: (3\.\d+)", classifiers)
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+
+    assert f"python: {json.dumps(supported)}" in workflow
+    assert metadata["Requires-Python"] == f">={supported[0]}"
+    assert tuple(int(part) for part in supported[0].split(".")) == dev.OLDEST_PYTHON
+
+
+def test_hooks_for_commits_are_local_and_download_nothing() -> None:
+    config = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+
+    assert re.findall(r"repo: (.*)", config) == ["local"]
+    assert set(re.findall(r"language: (.*)", config)) == {"pygrep", "system"}
+    assert all(entry.startswith(("python3 dev.py ", "'")) for entry in re.findall(r"entry: (.*)", config))
+
+
+@pytest.mark.parametrize(
+    ("subject", "is_accepted"),
+    [
+        ("tool: refuse a name twice", True),
+        ("tool, docs: refuse a name twice", True),
+        ("fixup! tool: refuse a name twice", True),
+        ("refuse a name twice", False),
+        ("Tool: refuse a name twice", False),
+        (f"tool: {'x' * 66}", True),
+        (f"tool: {'x' * 67}", False),
+    ],
+)
+def test_hook_for_subjects_wants_a_scope_and_72_characters(subject: str, is_accepted: bool) -> None:
+    config = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    [pattern] = re.findall(r"entry: '(.*)'", config)
+
+    assert (re.search(pattern, f"{subject}\n\nThe body.\n", re.MULTILINE) is not None) == is_accepted
+
+
 def test_sdist_holds_what_its_tests_need(built: Path) -> None:
     assert {
         ".ci/run",
+        ".github/workflows/ci.yml",
+        ".pre-commit-config.yaml",
+        "CODE_OF_CONDUCT.md",
+        "CONTRIBUTING.md",
         "LICENSE",
         "README.md",
+        "SECURITY.md",
         "dev.py",
         "examples/quickstart.py",
         "pyproject.toml",
