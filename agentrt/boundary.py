@@ -189,6 +189,12 @@ def mend_message(message: Msg) -> Msg:
             changes["content"] = blocks
     else:
         raise ValueError(f"its content is {repr_of(content, 100)}: it must be a str or a list of blocks")
+    if message.structured_output is not None:  # an instance of any type, which is kept as JSON
+        if problem := json_problem(message.structured_output):
+            raise ValueError(f"its structured_output cannot be saved: {problem}")
+        output = from_json(to_json(message.structured_output))
+        if output != message.structured_output:
+            changes["structured_output"] = output
     _refuse_unsavable_fields(message)
     return replace(message, **changes) if changes else message
 
@@ -198,7 +204,9 @@ def is_plain_message(message: Msg) -> bool:
     content, name, id = message.content, message.name, message.id
     if content.__class__ is not str or name.__class__ is not str or id.__class__ is not str:
         return False
-    if message.metadata or message.usage or message.structured_output or message.finished_reason or message.error:
+    if message.metadata or message.usage or message.finished_reason or message.error:
+        return False
+    if message.structured_output is not None:
         return False
     if message.metadata.__class__ is not dict or message.created_at.__class__ is not int:
         return False
@@ -206,12 +214,11 @@ def is_plain_message(message: Msg) -> bool:
 
 
 def _refuse_unsavable_fields(message: Msg) -> None:
-    for name in ("metadata", "structured_output"):
-        value = getattr(message, name)
-        if not (isinstance(value, dict) or (value is None and name == "structured_output")):
-            raise ValueError(f"its {name} is {repr_of(value, 100)}: it must be a dict")
-        if value and (problem := json_problem(value)):
-            raise ValueError(f"its {name} cannot be saved: {problem}")
+    metadata: object = message.metadata
+    if not isinstance(metadata, dict):
+        raise ValueError(f"its metadata is {repr_of(metadata, 100)}: it must be a dict")
+    if metadata and (problem := json_problem(metadata)):
+        raise ValueError(f"its metadata cannot be saved: {problem}")
     usage = message.usage
     if usage is not None:
         if not isinstance(usage, ChatUsage):

@@ -143,7 +143,7 @@ class ReplyEndEvent(AgentEvent):
     session_id: str
     finished_reason: FinishedReason = "completed"
     error: str | None = None
-    structured_output: JSONObject | None = None
+    structured_output: Any = None
     type: Literal["REPLY_END"] = "REPLY_END"
 
 

@@ -237,7 +237,7 @@ HOOKS: tuple[HookSpec, ...] = (
         (AgentEvent, Msg),
         Msg,
         "one whole reply, to its end",
-        types={"inputs": (str, Msg, list, *_ANSWER_EVENTS, _NONE), "structured_schema": (type, dict, _NONE)},
+        types={"inputs": (str, Msg, list, *_ANSWER_EVENTS, _NONE)},
     ),
     HookSpec(
         "on_reasoning",

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from html import escape
 from time import time_ns
-from typing import Any, Literal, TypeVar, get_args, overload
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, overload
 
-from pydantic import TypeAdapter
-from pydantic_core import CoreConfig, SchemaSerializer, to_json
+from pydantic import PlainSerializer, TypeAdapter
+from pydantic_core import CoreConfig, SchemaSerializer, to_json, to_jsonable_python
+from typing_extensions import TypeVar as TypeVarWithDefault
 
 from agentrt.block import (
     BLOCKS,
@@ -87,6 +88,7 @@ __all__ = [
 ]
 
 _Cloned = TypeVar("_Cloned")
+_OutputType = TypeVarWithDefault("_OutputType", default=Any)
 _MAX_LOOK_BACK = 16  # blocks; looking at so many is as quick as an index
 _OPENING_EVENTS = (ReplyStartEvent, ReplyResumedEvent)
 _ROLES = ("user", "assistant", "system")
@@ -119,11 +121,13 @@ _AFTER_A_CALL: tuple[BlockType, ...] = ("tool_result", "hint")
 @suggest_attributes(**_MSG_GUESSES)
 @suggest_keywords()
 @dataclass(slots=True)
-class Msg(InProcess, Strict):
+class Msg(InProcess, Strict, Generic[_OutputType]):
     """One message of a conversation.
 
     `content` is a `str` or a list of blocks; every accessor treats a `str` as one text block. The message that an
-    agent's reply builds up has the reply's id, and `finished_reason` and `error` say how that reply ended.
+    agent's reply builds up has the reply's id, and `finished_reason` and `error` say how that reply ended. Where the
+    caller asked for a type, `structured_output` is an instance of it, and that is a `Msg[T]`; it becomes plain JSON
+    where the message is saved or given to another agent.
     """
 
     name: str
@@ -132,7 +136,9 @@ class Msg(InProcess, Strict):
     id: str = field(default_factory=new_id, kw_only=True)
     metadata: JSONObject = field(default_factory=dict, kw_only=True)
     usage: ChatUsage | None = field(default=None, kw_only=True)
-    structured_output: JSONObject | None = field(default=None, kw_only=True)
+    structured_output: Annotated[_OutputType | None, PlainSerializer(to_jsonable_python)] = field(
+        default=None, kw_only=True
+    )
     finished_reason: FinishedReason | None = field(default=None, kw_only=True)
     error: str | None = field(default=None, kw_only=True)
     created_at: Timestamp = field(default_factory=time_ns, kw_only=True)
@@ -191,11 +197,11 @@ class Msg(InProcess, Strict):
             return "text" in types
         return any(block.type in types for block in self.content)
 
-    def snapshot(self) -> "Msg":
+    def snapshot(self) -> "Msg[_OutputType]":
         """Return a message with a list of its own over the same blocks: what is added to this one stays out of it."""
         return new_message_like(self, self.content if isinstance(self.content, str) else list(self.content))
 
-    def copy(self) -> "Msg":
+    def copy(self) -> "Msg[_OutputType]":
         """Return a message of its own: changing its blocks, lists or dicts leaves this one alone."""
         if self.__class__ is Msg:  # one by one, in a third of the time
             new = Msg.__new__(Msg)
@@ -212,7 +218,7 @@ class Msg(InProcess, Strict):
             new.content = [copy_block(block) for block in self.content]
         return new
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "Msg":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Msg[_OutputType]":
         # What hooks are given is copied each time; the general way takes five times as long.
         new = self.copy()
         new.usage = _clone(self.usage) if self.usage is not None else None
@@ -235,7 +241,7 @@ class Msg(InProcess, Strict):
         blocks = "".join(map(_block_as_html, self.get_content_blocks()))
         return f'<div style="white-space: pre-wrap"><b>{escape(self.name)}</b>{blocks}</div>'
 
-    def append_event(self, event: AgentEvent) -> "Msg":
+    def append_event(self, event: AgentEvent) -> "Msg[_OutputType]":
         """Apply one event of the reply that builds this message, and return the message.
 
         The runtime builds its own message this way, so applying a reply's events in order, from `REPLY_START` on,

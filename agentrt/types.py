@@ -10,6 +10,7 @@ from agentrt.keywords import suggest_keywords
 from agentrt.text import repr_of, whole_characters
 
 __all__ = [
+    "STRUCTURED_OUTPUT",
     "AgentHookTypes",
     "ChatResponse",
     "ChatUsage",
@@ -43,8 +44,11 @@ FinishedReason = Literal[
     "exceed_max_tool_calls",
     "exceed_max_seconds",
     "exceed_max_output",
+    "exceed_max_form_attempts",
     "error",
 ]
+STRUCTURED_OUTPUT = "GenerateStructuredOutput"
+"""The name of the tool through which a model gives an answer that must have a form."""
 JSONSchema = JSONObject
 ToolOutput = list[TextBlock | DataBlock]
 

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from time import time_ns
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -78,7 +78,7 @@ _json = st.recursive(
 def anything(hint: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for whatever a type hint allows, all fields of a dataclass included."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
+    if hint is Any or isinstance(hint, TypeVar):  # what a message carries for its reader, as JSON
         return _json
     if origin is Annotated:
         return anything(arguments[0])

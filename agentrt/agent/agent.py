@@ -3,10 +3,9 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self, cast, overload
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 import anyio
-from pydantic import BaseModel
 
 from agentrt.agent.base import ReActAgentBase, interrupted_msg, no_run_error
 from agentrt.agent.hook_registry import class_hooks
@@ -25,6 +24,7 @@ from agentrt.conversation.question import open_question
 from agentrt.conversation.reply_stream import ReplyStream
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim, WhenBusy, lock_of
+from agentrt.decoding.answer_form import AnswerForm
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
 from agentrt.hooks import AgentChains, MiddlewareBase, ReplyInput
@@ -35,7 +35,6 @@ from agentrt.loop.outcome import abandon_unfinished_reply
 from agentrt.loop.reasoning import call_model, reason, system_prompt
 from agentrt.loop.repeat import check_reply_id, check_sequence_number
 from agentrt.loop.reply import reply
-from agentrt.loop.structured_output import validate_schema
 from agentrt.loop.tool_calls.acting import act
 from agentrt.loop.tool_calls.approval import check_permission
 from agentrt.message import Msg
@@ -43,9 +42,10 @@ from agentrt.model import ChatModelBase
 from agentrt.output.reply_printing import print_reply
 from agentrt.state import AgentState, StateStore
 from agentrt.tool import Toolkit
-from agentrt.types import JSONSchema
 
 __all__ = ["Agent"]
+
+_SchemaType = TypeVar("_SchemaType")
 
 _SAVE_SECONDS = 15.0  # longer than the file store's own limit
 
@@ -165,11 +165,12 @@ class Agent(ReActAgentBase):
         context, last = self.state.reply_context, self.state.last_reply
         return context.reply_id if context is not None else last.reply_id if last is not None else None
 
+    # `object` is for JSON schemas and for types that are not classes to a checker, such as `A | B` and `Literal`.
     @overload
     def reply_stream(
         self,
         inputs: AgentInput = None,
-        structured_schema: type[BaseModel] | JSONSchema | None = None,
+        structured_schema: object = None,
         *,
         yield_final_msg: Literal[False] = False,
         reply_id: str | None = None,
@@ -181,7 +182,31 @@ class Agent(ReActAgentBase):
     def reply_stream(
         self,
         inputs: AgentInput = None,
-        structured_schema: type[BaseModel] | JSONSchema | None = None,
+        *,
+        structured_schema: type[_SchemaType],
+        yield_final_msg: Literal[True],
+        reply_id: str | None = None,
+        after: int = 0,
+        deps: Any = None,
+    ) -> ReplyStream[AnyEvent | Msg[_SchemaType]]: ...
+
+    @overload
+    def reply_stream(
+        self,
+        inputs: AgentInput,
+        structured_schema: type[_SchemaType],
+        *,
+        yield_final_msg: Literal[True],
+        reply_id: str | None = None,
+        after: int = 0,
+        deps: Any = None,
+    ) -> ReplyStream[AnyEvent | Msg[_SchemaType]]: ...
+
+    @overload
+    def reply_stream(
+        self,
+        inputs: AgentInput = None,
+        structured_schema: object = None,
         *,
         yield_final_msg: bool = False,
         reply_id: str | None = None,
@@ -192,7 +217,7 @@ class Agent(ReActAgentBase):
     def reply_stream(
         self,
         inputs: AgentInput = None,
-        structured_schema: type[BaseModel] | JSONSchema | None = None,
+        structured_schema: object = None,
         *,
         yield_final_msg: bool = False,
         reply_id: str | None = None,
@@ -203,8 +228,10 @@ class Agent(ReActAgentBase):
 
         The input is a `str`, a `Msg`, a dict such as `{"role": "user", "content": "Hi"}`, or a list of these.
 
-        Nothing happens before the first item is asked for. With a `structured_schema`, a pydantic model class or a JSON
-        schema, the final message carries an answer that fits it in `structured_output`.
+        Nothing happens before the first item is asked for. With a `structured_schema` the final message carries an
+        answer that fits it in `structured_output`: an instance of the type, where that is a type such as a pydantic
+        model class, a dataclass, a TypedDict, an enum, `list[X]` or `A | B`, and JSON where it is a JSON schema. Events
+        and saved states hold JSON.
 
         A reply that needs an answer from outside stops with `REQUIRE_USER_CONFIRM` or `REQUIRE_EXTERNAL_EXECUTION` and
         a message that carries the calls. Given the answering event as `inputs`, it resumes, here or in another process
@@ -230,9 +257,8 @@ class Agent(ReActAgentBase):
             check_sequence_number(after)
         claim = Claim(reply_id, after)
         inputs = as_input(inputs)
-        if structured_schema is not None:
-            validate_schema(structured_schema)
-        items = run_reply(self, claim, inputs, structured_schema, yield_final_msg, deps)
+        form = None if structured_schema is None else AnswerForm(structured_schema)
+        items = run_reply(self, claim, inputs, form, yield_final_msg, deps)
         # Printing is a generator more for each event, so it is there only where something is to be printed.
         audience, chains = self.live_conversation.audience, self.current_chains()
         if audience.shows or audience.queue is not None or chains.on_print is not self._cores["on_print"]:
@@ -240,11 +266,42 @@ class Agent(ReActAgentBase):
             items = print_reply(self, items)
         return ReplyStream(items, claim)
 
+    # A type by keyword, or after the input: it has no default, and so cannot follow a parameter that has one.
+    @overload
+    async def reply(
+        self,
+        inputs: AgentInput = None,
+        *,
+        structured_schema: type[_SchemaType],
+        reply_id: str | None = None,
+        deps: Any = None,
+    ) -> Msg[_SchemaType]: ...
+
+    @overload
+    async def reply(
+        self,
+        inputs: AgentInput,
+        structured_schema: type[_SchemaType],
+        *,
+        reply_id: str | None = None,
+        deps: Any = None,
+    ) -> Msg[_SchemaType]: ...
+
+    @overload
+    async def reply(
+        self,
+        inputs: AgentInput = None,
+        structured_schema: object = None,
+        *,
+        reply_id: str | None = None,
+        deps: Any = None,
+    ) -> Msg: ...
+
     @hook_method("on_reply", OverriddenLoopReply)
     async def reply(
         self,
         inputs: AgentInput = None,
-        structured_schema: type[BaseModel] | JSONSchema | None = None,
+        structured_schema: object = None,
         *,
         reply_id: str | None = None,
         deps: Any = None,

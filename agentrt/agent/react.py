@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, NoReturn, Self
 
+from pydantic_core import to_jsonable_python
+
 from agentrt.agent.agent import Agent
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import hook_method
@@ -94,7 +96,9 @@ class ReActAgent(Agent):
         finally:  # a reply that failed may have taken in its input all the same
             await self._update_memory()
         if answer.structured_output is not None:
-            answer.metadata = {**answer.structured_output, **answer.metadata}
+            # In 1.x the metadata held the fields, and `super()` may give an instance.
+            output = to_jsonable_python(answer.structured_output)
+            answer.metadata = {**(output if isinstance(output, dict) else {}), **answer.metadata}
         return answer
 
     @hook_method("on_reasoning", OverriddenLoopStep)

@@ -6,14 +6,25 @@ from agentrt.message import DataBlock, Msg, TextBlock, ToolCallBlock, copy_block
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
 
-__all__ = ["final_message"]
+__all__ = ["end_error", "final_message"]
 
 _LAST_WORDS: dict[FinishedReason, str] = {
     "exceed_max_iters": "I used up the rounds that I have for one reply and could not finish.",
     "exceed_max_tool_calls": "I used up the tool calls that I have for one reply and could not finish.",
     "exceed_max_seconds": "I used up the time that I have for one reply and could not finish.",
     "exceed_max_output": "I wrote more than I may in one reply and was stopped.",
+    "exceed_max_form_attempts": "I could not give an answer in the form that was asked for.",
 }
+
+
+def end_error(context: ReplyContext, reason: FinishedReason) -> str | None:
+    """Return what the end of a reply says besides its reason: why no answer had the form that was asked for."""
+    task = context.structured
+    if task is None or reason != "exceed_max_form_attempts":
+        return None
+    if task.attempts == 1:
+        return f"the answer does not fit the structured_schema: {task.misfit}"
+    return f"none of {task.attempts} answers fits the structured_schema; the last one: {task.misfit}"
 
 
 def final_message(context: ReplyContext, reason: FinishedReason) -> Msg:
@@ -24,12 +35,14 @@ def final_message(context: ReplyContext, reason: FinishedReason) -> Msg:
         has_calls = any(isinstance(block, ToolCallBlock) for block in answer)
         if has_calls or not any(isinstance(block, (TextBlock, DataBlock)) for block in answer):
             answer = [TextBlock(_LAST_WORDS[reason])]  # what was said before a call is not an answer
-    output = context.structured.output if context.structured is not None else None
-    if output is not None:
-        answer = [block for block in answer if isinstance(block, TextBlock)] or [TextBlock(to_json(output).decode())]
+    task = context.structured
+    if task is not None and task.output is not None:
+        text = to_json(task.answer).decode()
+        answer = [block for block in answer if isinstance(block, TextBlock)] or [TextBlock(text)]
     final = new_message_like(message, answer)
     final.role = "assistant"
-    final.usage, final.structured_output, final.finished_reason = message.usage, output, reason
+    final.usage, final.finished_reason, final.error = message.usage, reason, end_error(context, reason)
+    final.structured_output = None if task is None else task.answer
     if context.response is not None:
         final.metadata = dict(context.response.metadata)
     return final

@@ -30,6 +30,7 @@ from typing import Any, TypeVar, get_args
 from agentrt.concurrency.background_task import enclosing_replies
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.conversation.turns import Claim
+from agentrt.decoding.answer_form import AnswerForm
 from agentrt.decoding.block_comparison import spoken_blocks
 from agentrt.decoding.decoder import Decoder
 from agentrt.decoding.recorder import DELTAS, RECORDED, Recorder
@@ -116,6 +117,7 @@ class ReplyProgress:
     continuations: tuple[str, ...] = ()
     message: Msg | None = None
     parked_context: ReplyContext | None = None
+    form: AnswerForm | None = None  # that the caller asked for
     start_event: ReplyStartEvent | ReplyResumedEvent | None = None
     end_event: ReplyEndEvent | None = None
     last_event: AgentEvent | None = None

@@ -12,18 +12,17 @@ A reply is a sequence of rounds. A round asks the model once, and then runs the 
     the same, after that                      finish; the rounds are used up
 
 A call may go ahead when it was decided on, and otherwise when no call waits. A tool's own final answer finishes the
-reply at once. A reply whose answer must have a form is complete when that is there, and never by text; it gets a few
-more requests at the end, which ask for that and nothing else.
+reply at once. A reply whose answer must have a form is complete when that is there, and never by text; it ends when too
+many answers did not fit, and it gets a few more requests at the end, which ask for that and nothing else.
 """
 
 from dataclasses import dataclass
 
 from agentrt.message import DataBlock, TextBlock, ToolCallBlock, ToolCallState
 from agentrt.state import ReplyContext
-from agentrt.types import FinishedReason, ToolChoice
+from agentrt.types import STRUCTURED_OUTPUT, FinishedReason, ToolChoice
 
 __all__ = [
-    "STRUCTURED_OUTPUT",
     "Act",
     "Finish",
     "Reason",
@@ -34,9 +33,6 @@ __all__ = [
     "step_between_rounds",
     "step_of_calls",
 ]
-
-STRUCTURED_OUTPUT = "GenerateStructuredOutput"
-"""The name of the tool through which the model gives an answer that must have a form."""
 
 _FINISHED = ToolCallState.FINISHED
 # A model may answer in words several times before it calls the tool, and its rounds may be used up by then.
@@ -78,6 +74,7 @@ _LAST_CALL = Reason(ToolChoice("none"))
 _LAST_CALL_FOR_OUTPUT = Reason(ToolChoice(STRUCTURED_OUTPUT))
 _COMPLETED = Finish("completed")
 _EXCEEDED = Finish("exceed_max_iters")
+_NO_FIT = Finish("exceed_max_form_attempts")
 
 
 def next_step(reply: ReplyContext) -> Step:
@@ -116,6 +113,8 @@ def step_between_rounds(reply: ReplyContext) -> Reason | Finish:
     if reply.structured is not None:
         if reply.structured.output is not None:
             return _COMPLETED
+        if reply.structured.attempts >= reply.structured.max_attempts:
+            return _NO_FIT
         if reply.cur_iter < reply.max_iters:
             return _REASON
         return _LAST_CALL_FOR_OUTPUT if reply.cur_iter < reply.max_iters + _GRACE_ROUNDS else _EXCEEDED

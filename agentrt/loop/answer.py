@@ -8,12 +8,15 @@ is kept becomes what the listener has.
 
 from copy import copy
 
+from pydantic import ValidationError
+
 from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock
 from agentrt.boundary import mend_message
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import as_messages
 from agentrt.conversation.progress import CoreAnswer, ReplyProgress
 from agentrt.conversation.run import Run
+from agentrt.decoding.answer_form import AnswerForm, describe_misfit
 from agentrt.decoding.block_comparison import common_start, have_same_content, is_same, spoken_blocks
 from agentrt.decoding.decoder import Decoder
 from agentrt.decoding.recorder import Recorder
@@ -46,21 +49,26 @@ def core_answer(context: ReplyContext, final: Msg) -> CoreAnswer:
     return CoreAnswer(final.copy(), frozenset(block.id for block in spoken if stands_for_them))
 
 
-def mend_answer(final: Msg) -> Msg:
-    """Return the last message of on_reply as it can be kept; raises `ChainContractError` for one that cannot.
+def mend_answer(final: Msg, form: AnswerForm | None) -> Msg:
+    """Return the last message of on_reply as it can be kept, with its structured output as JSON.
 
-    Its head is not kept, and its metadata is for the caller alone.
+    Its head is not kept, and its metadata is for the caller alone. Raises `ChainContractError` for one that cannot be
+    kept, or whose output does not fit the form that the caller asked for.
     """
     content_alone = AssistantMsg("", [], structured_output=final.structured_output)
     content_alone.content = final.content
     try:
+        if form is not None and final.structured_output is not None:
+            content_alone.structured_output = form.take(final.structured_output)
         mended = mend_message(content_alone)
+    except ValidationError as error:
+        problem = f"its structured_output does not fit the structured_schema: {describe_misfit(error)}"
     except ValueError as error:
         problem = str(error)
     else:
-        if mended is not content_alone:
+        if mended.content is not final.content or mended.structured_output is not final.structured_output:
             final = copy(final)
-            final.content = mended.content
+            final.content, final.structured_output = mended.content, mended.structured_output
         return final
     raise ChainContractError(f"on_reply: its last message cannot be kept: {problem}")
 

@@ -114,7 +114,7 @@ class Delivery:
             return ()
         if self.failure is None and self._final is not None and progress.recorder is not None:
             try:
-                self._final = mend_answer(self._final)
+                self._final = mend_answer(self._final, progress.form)
             except Exception as error:  # noqa: BLE001  # raised once the listener has seen the end
                 self.failure = error
         if not self._is_still_waiting():

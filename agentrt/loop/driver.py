@@ -9,6 +9,7 @@ from agentrt.conversation.inputs import ANSWERS
 from agentrt.conversation.progress import PLAIN_BETWEEN_LAYERS, PLAIN_OUTSIDE
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim, lock_of
+from agentrt.decoding.answer_form import AnswerForm
 from agentrt.decoding.recorder import DELTAS
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, UserInterruptEvent
@@ -18,7 +19,7 @@ from agentrt.loop.outcome import abandon_unfinished_reply, skip_unsaved
 from agentrt.loop.repeat import is_in_progress, repeat_reply
 from agentrt.loop.reply import reply
 from agentrt.loop.resume import already_answered, reply_to_resume
-from agentrt.loop.structured_output import toolkit_for_reply
+from agentrt.loop.structured_output import check_form, toolkit_for_reply, with_instance
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext
 
@@ -29,7 +30,7 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
     agent: ReplyingAgent,
     claim: Claim,
     inputs: ReplyInput,
-    structured_schema: Any,
+    form: AnswerForm | None,
     yield_final_msg: bool,
     deps: Any = None,
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
@@ -37,17 +38,17 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
 
     A reply that waits resumes with the right answer; anything else is refused before any layer sees it.
     """
-    inputs, run = await _begin_run(agent, claim, inputs)
+    inputs, run = await _begin_run(agent, claim, inputs, form)
     if isinstance(run, Msg):  # nothing is left to do
-        claim.final = run
+        claim.final = with_instance(run, form)
         if yield_final_msg:
-            yield run
+            yield claim.final
         return
     run.deps = deps
     on_reply = agent.chains.on_reply
     has_layers = on_reply is not reply
     delivery = Delivery(agent, run, inputs, has_layers)
-    stream = on_reply(agent, inputs=inputs, structured_schema=structured_schema)
+    stream = on_reply(agent, inputs=inputs, structured_schema=None if form is None else form.source)
     # What each event needs. The loop stays in this generator: another one, or a call, would slow every event down.
     progress, recorder = run.progress, run.progress.recorder
     plain = PLAIN_OUTSIDE if recorder is None else PLAIN_BETWEEN_LAYERS
@@ -77,14 +78,17 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
                 yield progress.assign_seq(event)
         if delivery.failure is not None:
             raise delivery.failure
-        claim.final = delivery.message()
+        message = delivery.message()
+        claim.final = message if form is None else with_instance(message, form)
         if yield_final_msg:
             yield claim.final
     finally:
         await delivery.leave(stream)
 
 
-async def _begin_run(agent: ReplyingAgent, claim: Claim, inputs: ReplyInput) -> tuple[ReplyInput, Run | Msg]:
+async def _begin_run(
+    agent: ReplyingAgent, claim: Claim, inputs: ReplyInput, form: AnswerForm | None
+) -> tuple[ReplyInput, Run | Msg]:
     """Take the conversation; returns the input and the run, or the message where nothing is left to do."""
     lock = lock_of(agent.state)
     if isinstance(inputs, UserInterruptEvent) and lock.run is not None:
@@ -106,7 +110,7 @@ async def _begin_run(agent: ReplyingAgent, claim: Claim, inputs: ReplyInput) -> 
         if agent.state.reply_context is not None or claim.is_named or isinstance(inputs, ANSWERS):
             inputs, unfinished, message = _relate_to_earlier(agent, claim, inputs)
         agent.current_chains()  # which are compiled anew here, if hooks were registered since the last reply
-        run = _new_run(agent, claim, unfinished) if message is None else None
+        run = _new_run(agent, claim, unfinished, form) if message is None else None
     except BaseException:
         claim.give_back()
         raise
@@ -141,17 +145,20 @@ def _relate_to_earlier(
     return inputs, None, message
 
 
-def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None) -> Run:
+def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None, form: AnswerForm | None) -> Run:
     state = agent.state
     if unfinished is None:
         if state.reply_context is not None:
             abandon_unfinished_reply(agent)
         toolkit = agent.toolkit
     else:
+        if agent.chains.on_reply is reply:  # a layer may have put another form in its place
+            check_form(unfinished, form)
         skip_unsaved(state)
         claim.reply_id = unfinished.reply_id
         toolkit = toolkit_for_reply(agent, unfinished)
     run = Run(claim, max(state.sequence, claim.after) if claim.after else state.sequence, toolkit)
+    run.progress.form = form
     if unfinished is not None:
         run.progress.restore(unfinished)
         run.toolkit = agent.live_conversation.round_toolkit or toolkit

@@ -1,6 +1,5 @@
 """How the core of a reply opens it: with an input, with the answer that it waited for, or all over again."""
 
-import logging
 from copy import deepcopy
 from typing import Any
 
@@ -14,13 +13,11 @@ from agentrt.event import AgentEvent, ModelCallRetryEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
 from agentrt.loop.outcome import begin_context, start_event
 from agentrt.loop.resume import apply_answer, reply_to_resume
-from agentrt.loop.structured_output import require_structured_output
+from agentrt.loop.structured_output import require_structured_output, restore_form
 from agentrt.message import APPLY, Msg
 from agentrt.state import ReplyContext
 
 __all__ = ["open_reply"]
-
-_logger = logging.getLogger("agentrt")
 
 
 async def open_reply(
@@ -49,8 +46,7 @@ async def open_reply(
                 raise
         return context, opening
     if progress.is_new:
-        if structured_schema is not None:
-            _logger.warning("structured_schema is ignored: the reply %r resumes with the schema it began with", run.id)
+        restore_form(agent, run, context, structured_schema)
         return context, await _resume_reply(agent, run, context, inputs)
     if progress.origin is not Origin.INPUT:
         return context, []  # what the user answered stands, and so does what was done about it
@@ -115,5 +111,5 @@ def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
     context.response = None
     context.decisions.clear()
     if context.structured is not None:
-        context.structured.output = None
+        context.structured.begin_again()
     return ModelCallRetryEvent("the reply was started again", block_ids=block_ids, reply_id=run.id)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from inspect import isawaitable
 
 from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.final_message import end_error
 from agentrt.conversation.open_calls import close_abandoned_calls, open_calls
 from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError
@@ -85,7 +86,9 @@ def end_event(agent: ReplyingAgent, run: Run, reason: FinishedReason, error: str
     """Return the event that tells of this end, before it is on record."""
     context = agent.state.reply_context
     task = context.structured if context is not None else None
-    output = task.output if task is not None and reason == "completed" else None
+    output = task.answer if task is not None and reason == "completed" else None
+    if context is not None and error is None:
+        error = end_error(context, reason)
     return ReplyEndEvent(run.id, agent.state.session_id, reason, error, output)
 
 

@@ -10,8 +10,10 @@ from agentrt.conversation.open_calls import waiting_calls
 from agentrt.conversation.question import question_message
 from agentrt.errors import InvalidInputError, ResumeError
 from agentrt.hooks import ReplyInput
-from agentrt.message import AssistantMsg, Msg
+from agentrt.message import AssistantMsg, Msg, ToolCallBlock
 from agentrt.state import ReplyContext, StructuredTask
+from agentrt.state.state import WRAPPER
+from agentrt.types import STRUCTURED_OUTPUT
 
 __all__ = ["check_reply_id", "check_sequence_number", "is_in_progress", "repeat_reply"]
 
@@ -76,8 +78,11 @@ def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
         )
     if message is None:  # nothing was said in it
         message = AssistantMsg(agent.name, [], id=reply_id)
-    structured = None if message.structured_output is None else StructuredTask({}, message.structured_output)
-    context = ReplyContext(reply_id, message, 0, round_start=outcome.answer_start, structured=structured)
+    context = ReplyContext(reply_id, message, 0, round_start=outcome.answer_start)
+    calls = (block for block in context.blocks[outcome.answer_start :] if isinstance(block, ToolCallBlock))
+    has_form = message.structured_output is not None or any(call.name == STRUCTURED_OUTPUT for call in calls)
+    if has_form and outcome.finished_reason == "completed":  # the answer may well be `null`
+        context.structured = StructuredTask({}, {WRAPPER: message.structured_output}, is_wrapped=True)
     final = final_message(context, outcome.finished_reason)
     final.error = outcome.error
     return final

@@ -26,6 +26,7 @@ from agentrt.loop.answer import announce_round, core_answer
 from agentrt.loop.compression import compress_then_reason, near_context_limit, update_from_usage
 from agentrt.loop.outcome import end_event, end_partial_message, message_when_interrupted, record_end
 from agentrt.loop.reasoning import forget_attempt
+from agentrt.loop.structured_output import count_answer_in_words
 from agentrt.loop.tool_calls.acting import calls_of_round, run_calls
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.state import ReplyContext
@@ -205,6 +206,8 @@ class Rounds:
         context.empty_rounds = 0 if added > 0 else context.empty_rounds + 1
         if context.empty_rounds > _MAX_EMPTY_ROUNDS:
             raise Malformed(f"model {agent.model.model!r} gave {context.empty_rounds} empty answers in a row")
+        if context.structured is not None and added > 0 and not context.paused:
+            count_answer_in_words(context)
         if added > 1:  # a call has its result by now
             context.tool_calls += len(calls_of_round(context))
         step = step_between_rounds(context)
@@ -224,7 +227,7 @@ class Rounds:
         context.round_start = len(context.blocks)
         context.response = None
         if context.structured is not None:
-            context.structured.output = None  # another round is wanted, so the output so far does not count
+            context.structured.begin_again()  # another round is wanted, so the output so far does not count
         return hint
 
     def _start(self, step: Reason | Act) -> _Items:

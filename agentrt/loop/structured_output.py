@@ -1,99 +1,141 @@
-"""Answers of a given structure: the model gives them through a tool that exists for one reply only."""
+"""Answers of a given form: the model gives them through a tool that exists for one reply only."""
 
-from contextlib import suppress
-from copy import deepcopy
-from typing import Any, TypeGuard
+import logging
+from copy import copy
+from typing import Any
 
-from pydantic import BaseModel, PydanticUserError, ValidationError
-from pydantic_core import from_json, to_json
+from pydantic import ValidationError
 
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.step import STRUCTURED_OUTPUT
-from agentrt.errors import InvalidInputError, ToolError, UsageError
+from agentrt.conversation.run import Run
+from agentrt.decoding.answer_form import AnswerForm, add_defaults, describe_misfit
+from agentrt.errors import ResumeError, UsageError
+from agentrt.message import Msg, TextBlock, ToolCallBlock
 from agentrt.state import ReplyContext, StructuredTask
 from agentrt.tool import ToolBase, Toolkit
-from agentrt.tool.json_schema.compiler import CompiledSchema, SchemaError
-from agentrt.types import JSONSchema
+from agentrt.tool.to_response import failure
+from agentrt.types import STRUCTURED_OUTPUT, ToolOutput, ToolResponse
 
-__all__ = ["require_structured_output", "toolkit_for_reply", "validate_schema"]
+__all__ = [
+    "check_form",
+    "count_answer",
+    "count_answer_in_words",
+    "form_of",
+    "require_structured_output",
+    "restore_form",
+    "toolkit_for_reply",
+    "with_instance",
+]
 
-_MAX_ERRORS = 5
+_logger = logging.getLogger("agentrt")
+_MAX_MISFIT = 500  # characters
+_REFUSED = "the answer does not fit: "
 _TAKEN = "The answer was taken."
 
 
-def validate_schema(structured_schema: object) -> None:
-    """Raise `InvalidInputError` for a value that does not describe a structure; `None` describes any."""
-    if structured_schema is not None:
-        _json_schema(structured_schema)
+def form_of(run: Run, structured_schema: object) -> AnswerForm:
+    """Return the form that the schema describes, which is made once for the caller's own."""
+    form = run.progress.form
+    if isinstance(structured_schema, AnswerForm):
+        return structured_schema
+    return form if form is not None and form.source is structured_schema else AnswerForm(structured_schema)
 
 
 def require_structured_output(agent: ReplyingAgent, context: ReplyContext, structured_schema: object) -> None:
-    """Make the reply end with an answer of that structure, `None` for any."""
+    """Make the reply end with an answer of that form, `None` for any."""
     if structured_schema is None:
         return
-    context.structured = StructuredTask(_json_schema(structured_schema))
-    model_class = structured_schema if _is_model_class(structured_schema) else None
-    agent.run.toolkit = agent.run.progress.lasting_toolkit = _add_answer_tool(
-        agent.toolkit, _StructuredOutput(context.structured, model_class)
+    form = form_of(agent.run, structured_schema)
+    context.structured = StructuredTask(
+        form.schema, is_wrapped=form.is_wrapped, max_attempts=agent.react_config.max_form_attempts
+    )
+    toolkit = toolkit_for_reply(agent, context, form)
+    agent.run.toolkit = agent.run.progress.lasting_toolkit = toolkit
+
+
+def check_form(context: ReplyContext, form: AnswerForm | None) -> None:
+    """Raise `ResumeError` for another form than the one that the reply began with."""
+    task = context.structured
+    if form is None or (task is not None and form.is_form_of(task)):
+        return
+    began = "without one" if task is None else "with another one"
+    raise ResumeError(
+        f"the reply {context.reply_id!r} cannot resume with the structured_schema {form.source!r:.200}, since it began "
+        f"{began}: leave structured_schema out{'' if task is None else ' to get the answer as JSON'}",
+        code="mismatch",
     )
 
 
-def toolkit_for_reply(agent: ReplyingAgent, context: ReplyContext) -> Toolkit:
-    """Return the tools of a reply that is resumed; of a pydantic class, its JSON schema is what was saved."""
+def restore_form(agent: ReplyingAgent, run: Run, context: ReplyContext, structured_schema: object) -> None:
+    """Check the answer of a reply that resumes by its type again, which is not saved."""
+    if structured_schema is None:
+        return
+    form = form_of(run, structured_schema)
+    if context.structured is None or not form.is_form_of(context.structured):  # of a layer, or it will be checked there
+        _logger.warning("structured_schema is ignored: the reply %r resumes with the schema it began with", run.id)
+        return
+    run.progress.lasting_toolkit = toolkit_for_reply(agent, context, form)
+    run.toolkit = agent.live_conversation.round_toolkit or run.progress.lasting_toolkit
+
+
+def toolkit_for_reply(agent: ReplyingAgent, context: ReplyContext, form: AnswerForm | None = None) -> Toolkit:
+    """Return the tools of a reply; without its form, the answer is checked by its schema alone."""
     task = context.structured
-    return agent.toolkit if task is None else _add_answer_tool(agent.toolkit, _StructuredOutput(task, None))
-
-
-def _add_answer_tool(toolkit: Toolkit, tool: ToolBase) -> Toolkit:
-    if toolkit.get(STRUCTURED_OUTPUT) is not None:
+    if task is None:
+        return agent.toolkit
+    if agent.toolkit.get(STRUCTURED_OUTPUT) is not None:
         raise UsageError(
             f"structured_schema needs the name {STRUCTURED_OUTPUT!r} for a tool of its own, but the toolkit has a tool "
             f"of that name: rename that tool"
         )
-    return toolkit.with_tools([tool])
+    return agent.toolkit.with_tools([_StructuredOutput(task, form)])
 
 
-def _is_model_class(value: object) -> TypeGuard[type[BaseModel]]:
-    return isinstance(value, type) and issubclass(value, BaseModel)
+def with_instance(message: Msg, form: AnswerForm | None) -> Msg:
+    """Return the message as the caller gets it: with an instance of the type that it asked for.
 
-
-def _json_schema(structured_schema: object) -> JSONSchema:
-    """Return a copy of the JSON schema; raises `InvalidInputError` for one that cannot be used or checked."""
-    is_model_class = _is_model_class(structured_schema)
+    Raises `ResumeError` where the answer does not fit, which was given to another process, or for another type.
+    """
+    output = message.structured_output
+    if form is None or not form.has_type or output is None:
+        return message
     try:
-        value = structured_schema.model_json_schema() if _is_model_class(structured_schema) else structured_schema
-        schema: JSONSchema | None = from_json(to_json(value)) if isinstance(value, dict) else None
-    except (PydanticUserError, ValueError) as error:  # a field or value that JSON cannot hold
-        why = str(error).partition("\n")[0]
-        raise InvalidInputError(f"structured_schema {structured_schema!r:.200} has no JSON schema: {why}") from error
-    if schema is None or schema.get("type", "object") != "object" or not isinstance(schema.get("properties", {}), dict):
-        raise InvalidInputError(
-            f"structured_schema must be a pydantic model class or a JSON schema of an object, such as "
-            f'{{"type": "object", "properties": {{"answer": {{"type": "string"}}}}}}, not {structured_schema!r:.200}; '
-            f"a list or a number goes into a property"
-        )
-    if is_model_class:
-        with suppress(SchemaError):  # nearly always it compiles as it is
-            CompiledSchema(schema)
-            return schema
-        schema = _drop_patterns(schema)  # they may be written for Python's engine, and the class checks them itself
-    try:
-        CompiledSchema(schema)
-    except SchemaError as error:
-        raise InvalidInputError(f"structured_schema {structured_schema!r:.200} cannot be used: {error}") from error
-    return schema
+        instance = form.load(output)
+    except ValidationError as error:
+        problem = describe_misfit(error)
+    else:
+        message = copy(message)  # what is on record keeps the JSON
+        message.structured_output = instance
+        return message
+    raise ResumeError(
+        f"the answer of the reply {message.id!r} does not fit the structured_schema {form.source!r:.200}: {problem}; "
+        f"leave structured_schema out to get it as JSON",
+        code="mismatch",
+    )
 
 
-def _drop_patterns(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_drop_patterns(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        name: _drop_patterns(part)
-        for name, part in schema.items()
-        if name != "pattern" or not isinstance(part, str)  # a property may be named so as well
-    }
+def count_answer(context: ReplyContext, result: ToolOutput) -> None:
+    """Count a call of the form's tool, whose result says what did not fit, unless its answer was taken."""
+    task = context.structured
+    if task is not None and task.output is None:
+        # When the result is there, and not after the round: so the number is saved together with the result.
+        _count_misfit(task, "".join(block.text for block in result if isinstance(block, TextBlock)))
+
+
+def count_answer_in_words(context: ReplyContext) -> None:
+    """Count the current round if the model has called no tool in it."""
+    task = context.structured
+    # What is said before a call is not an answer: the model is about to work on.
+    has_calls = any(isinstance(block, ToolCallBlock) for block in context.blocks[context.round_start :])
+    if task is not None and not has_calls:
+        _count_misfit(task, "it is in words")
+
+
+def _count_misfit(task: StructuredTask, problem: str) -> None:
+    task.attempts += 1
+    task.misfit = f"{problem.removeprefix(_REFUSED):.{_MAX_MISFIT}}"
+    number = f"{task.attempts} of {task.max_attempts}"
+    _logger.debug("an answer does not fit the structured_schema (attempt %s): %s", number, task.misfit)
 
 
 class _StructuredOutput(ToolBase):
@@ -103,52 +145,19 @@ class _StructuredOutput(ToolBase):
     is_concurrency_safe = False
     is_read_only = True
 
-    def __init__(self, task: StructuredTask, model_class: type[BaseModel] | None) -> None:
+    def __init__(self, task: StructuredTask, form: AnswerForm | None) -> None:
         self.input_schema = task.schema
         self._task = task
-        self._model_class = model_class
+        self._form = form
 
-    async def call(self, /, **answer: Any) -> str:  # the structure may have a property `self`
+    async def call(self, /, **answer: Any) -> str | ToolResponse:  # the structure may have a property `self`
         # What comes in fits the schema: that is checked for every tool.
-        if self._model_class is None:
-            self._task.output = _add_defaults(answer, self._task.schema, self._task.schema)
+        if self._form is None:
+            self._task.output = add_defaults(answer, self._task.schema, self._task.schema)
             return _TAKEN
         try:
-            # As JSON: a strict class takes a date from JSON text, but not from a Python str.
-            output = self._model_class.model_validate_json(to_json(answer))
+            self._task.output = self._form.fill_in(answer)
         except ValidationError as error:
-            # Without the input, which may be long, and which the model has just written.
-            problems = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]
-            text = "; ".join(
-                f"{'.'.join(map(str, problem['loc'])) or 'the answer'}: {problem['msg']}" for problem in problems
-            )
-            raise ToolError(f"the answer does not fit: {text}") from None
-        self._task.output = output.model_dump(mode="json", by_alias=True)
+            # A result, and no error of the tool, since those are logged with their frames.
+            return failure(f"{_REFUSED}{describe_misfit(error, self._form.path)}")
         return _TAKEN
-
-
-def _add_defaults(value: Any, schema: object, root: JSONSchema) -> Any:
-    """Return the value with what its JSON schema says of the properties that it lacks."""
-    resolved = _resolve_schema(schema, root)
-    if isinstance(value, list):
-        return [_add_defaults(item, resolved.get("items", {}), root) for item in value]
-    properties = resolved.get("properties", {})
-    if not isinstance(value, dict) or not isinstance(properties, dict):
-        return value
-    complete = {name: _add_defaults(item, properties.get(name, {}), root) for name, item in value.items()}
-    for name, part in properties.items():
-        if name not in complete and isinstance(part, dict) and "default" in part:
-            complete[name] = deepcopy(part["default"])
-    return complete
-
-
-def _resolve_schema(schema: object, root: JSONSchema) -> JSONSchema:
-    """Return the schema behind a reference, or that of the value where `null` is allowed as well."""
-    if isinstance(schema, dict):
-        variants = [variant for variant in schema.get("anyOf") or [] if variant != {"type": "null"}]
-        if len(variants) == 1:  # an optional value
-            schema = variants[0]
-    reference = schema.get("$ref") if isinstance(schema, dict) else None
-    if isinstance(reference, str) and reference.startswith("#/$defs/"):
-        schema = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {})
-    return schema if isinstance(schema, dict) else {}

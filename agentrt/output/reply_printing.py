@@ -8,7 +8,6 @@ import anyio
 from pydantic_core import to_json
 
 from agentrt.conversation.conversation import Conversation
-from agentrt.conversation.step import STRUCTURED_OUTPUT
 from agentrt.event import (
     AgentEvent,
     DataBlockEndEvent,
@@ -40,6 +39,7 @@ from agentrt.message import (
     new_reply_message,
 )
 from agentrt.state import AgentState
+from agentrt.types import STRUCTURED_OUTPUT
 
 __all__ = ["print_reply"]
 

@@ -37,6 +37,9 @@ __all__ = [
     "state_to_json",
 ]
 
+WRAPPER = "value"
+"""The property that holds an answer which is not an object itself."""
+
 _MAX_LOADABLE = 1 << 15
 _LETTERS = bytes(shortuuid.get_alphabet().encode()[byte % 57] for byte in range(256))
 
@@ -90,10 +93,27 @@ class CallDecision(Strict):
 
 @dataclass(slots=True)
 class StructuredTask(Strict):
-    """The form that a reply's answer must have, as a JSON schema, and the answer once it is there."""
+    """The form that a reply's answer must have, as a JSON schema, and what the model filled in once it is there.
+
+    `is_wrapped` says that the answer is the one property of that, since it is not an object itself. `attempts` counts
+    the answers that did not fit, up to `max_attempts`, and `misfit` says why the last one did not.
+    """
 
     schema: JSONSchema
     output: JSONObject | None = None
+    is_wrapped: bool = False
+    attempts: int = 0
+    max_attempts: int = 3
+    misfit: str = ""
+
+    def begin_again(self) -> None:
+        """Forget the answer, and those that did not fit."""
+        self.output, self.attempts, self.misfit = None, 0, ""
+
+    @property
+    def answer(self) -> Any:
+        """The answer as JSON, `None` while there is none."""
+        return self.output[WRAPPER] if self.is_wrapped and self.output is not None else self.output
 
 
 @dataclass(slots=True)

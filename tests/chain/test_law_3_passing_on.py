@@ -434,7 +434,6 @@ async def pass_through(layer: MiddlewareBase, hook: str, *inner: MiddlewareBase)
     ("hook", "key", "value", "wanted"),
     [
         ("on_reply", "inputs", 1, "str or Msg or list or "),
-        ("on_reply", "structured_schema", 1, "type or dict or None"),
         ("on_reasoning", "tool_choice", 1, "ToolChoice or None"),
         ("on_model_call", "messages", "hi", "list"),
         ("on_model_call", "messages", None, "list"),

@@ -20,7 +20,7 @@ from agentrt.message import (
     ToolResultBlock,
     URLSource,
 )
-from agentrt.state import ReplyContext
+from agentrt.state import ReplyContext, StructuredTask
 from agentrt.types import ToolChoice
 
 TEXT = TextBlock("so")
@@ -35,6 +35,8 @@ ALSO_OPEN = ToolCallBlock("3", "g", state=ToolCallState.ALLOWED)
 ASK = Reason()
 LAST_CALL = Reason(ToolChoice("none"))
 COMPLETED = Finish("completed")
+NO_FIT = Finish("exceed_max_form_attempts")
+LAST_CALL_FOR_FORM = Reason(ToolChoice("GenerateStructuredOutput"))
 EXCEEDED = Finish("exceed_max_iters")
 
 
@@ -45,6 +47,12 @@ def reply_of(
     message = AssistantMsg("tester", list(blocks))
     answer = None if response is None else AssistantMsg("tool", response)
     return ReplyContext("r", message, most, done, round_start=before, response=answer)
+
+
+def formed(reply: ReplyContext, attempts: int = 0, *, is_answered: bool = False) -> ReplyContext:
+    """Return the reply with a form for its answer, which so many answers have not fitted."""
+    reply.structured = StructuredTask({}, {} if is_answered else None, attempts=attempts, max_attempts=2)
+    return reply
 
 
 TABLE: list[tuple[str, ReplyContext, Step]] = [
@@ -73,6 +81,14 @@ TABLE: list[tuple[str, ReplyContext, Step]] = [
     ("a tool's own answer", reply_of(DONE, RESULT, response="the end"), COMPLETED),
     ("a tool's own answer, in the last request", reply_of(DONE, RESULT, done=4, response="the end"), COMPLETED),
     ("an empty answer of a tool", reply_of(DONE, RESULT, before=2, response=""), COMPLETED),
+    ("a text, where a form is due", formed(reply_of(TEXT), 1), ASK),
+    ("a text, after the last attempt", formed(reply_of(TEXT), 2), NO_FIT),
+    ("finished calls, after the last attempt", formed(reply_of(DONE, RESULT), 2), NO_FIT),
+    ("a call, after the last attempt", formed(reply_of(OPEN), 2), Act([OPEN])),
+    ("an answer of the form, after the last attempt", formed(reply_of(DONE, RESULT), 2, is_answered=True), COMPLETED),
+    ("a text where a form is due, no rounds left", formed(reply_of(TEXT, done=3), 1), LAST_CALL_FOR_FORM),
+    ("the same, after the last attempt", formed(reply_of(TEXT, done=3), 2), NO_FIT),
+    ("the same, after all requests", formed(reply_of(TEXT, done=8), 1), EXCEEDED),
 ]
 
 

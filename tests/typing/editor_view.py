@@ -4,7 +4,11 @@ or pyright would not report is itself an error.
 """
 
 from collections.abc import AsyncGenerator
-from typing import Any, NamedTuple, assert_type
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, NamedTuple, TypedDict, assert_type
+
+from pydantic import BaseModel
 
 from agentrt import Agent, AgentState, Msg, Toolkit, UserMsg
 from agentrt.agent import ContextConfig, ReplyStream
@@ -338,10 +342,59 @@ async def use() -> None:
     await AGENT.observe({"role": "user", "content": [{"type": "text", "text": "What is this?"}, image]})
     history: list[MessageDict] = [{"role": "user", "content": "Hi", "name": "bob"}]
     await AGENT.reply(history)
-    await AGENT.reply(1)  # type: ignore[arg-type]
-    await AGENT.reply({"role": "user", "text": "Hi"})  # type: ignore[arg-type]
-    await AGENT.reply({"role": "tool", "content": "Hi"})  # type: ignore[arg-type]
+    await AGENT.reply(1)  # type: ignore[call-overload]
+    await AGENT.reply({"role": "user", "text": "Hi"})  # type: ignore[call-overload]
+    await AGENT.reply({"role": "tool", "content": "Hi"})  # type: ignore[call-overload]
+    await AGENT.reply("hi", str, schema=str)  # type: ignore[call-overload]
     AGENT.explain("yaml")  # type: ignore[arg-type]
+
+
+# Structured output
+
+
+class Trip(BaseModel):
+    days: int
+
+
+class Movie(TypedDict):
+    title: str
+
+
+class Color(Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+
+
+async def use_structured_output() -> None:
+    assert_type((await AGENT.reply("hi", Trip)).structured_output, Trip | None)
+    assert_type(await AGENT.reply("hi", structured_schema=Trip, reply_id="r"), Msg[Trip])
+    assert_type(await AGENT.reply(structured_schema=Trip), Msg[Trip])
+    assert_type(await AGENT.reply("hi", Movie), Msg[Movie])
+    assert_type(await AGENT.reply("hi", Color), Msg[Color])
+    assert_type(await AGENT.reply("hi", Point), Msg[Point])
+    assert_type(await AGENT.reply("hi", list[Point]), Msg[list[Point]])
+    assert_type(await AGENT.reply("hi", int), Msg[int])
+    assert_type(await AGENT.reply("hi", {"type": "object"}), Msg[Any])
+    assert_type(await AGENT.reply("hi", Trip | Point), Msg[Any])  # mypy has no name for the type of a union
+    assert_type(await AGENT.reply("hi", Literal["a", "b"]), Msg[Any])
+    async for item in AGENT.reply_stream("hi", Trip):
+        assert_type(item, AnyEvent)
+    async for item_or_msg in AGENT.reply_stream("hi", Trip, yield_final_msg=True):
+        if isinstance(item_or_msg, Msg):
+            assert_type(item_or_msg.structured_output, Trip | None)
+    assert_type(
+        await AGENT.reply_stream(structured_schema=Trip, yield_final_msg=True).drain(), AnyEvent | Msg[Trip] | None
+    )
+    message = await AGENT.reply("hi", Trip)
+    assert_type(message.copy(), Msg[Trip])
+    plain: Msg = message
+    assert_type(plain.structured_output, Any | None)
+    if message.structured_output is not None:
+        print(message.structured_output.day)  # type: ignore[attr-defined]
 
 
 # Functions that run before and after

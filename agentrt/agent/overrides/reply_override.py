@@ -19,8 +19,10 @@ from agentrt.conversation.open_calls import drain_and_close
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.hooks import ReplyInput
+from agentrt.loop.answer import mend_answer
 from agentrt.loop.outcome import end_event, end_reply, message_when_interrupted
 from agentrt.loop.reply import reply
+from agentrt.loop.structured_output import form_of, with_instance
 from agentrt.message import Msg
 
 __all__ = ["OverriddenLoopReply", "reply_by_loop"]
@@ -81,6 +83,8 @@ class OverriddenLoopReply(OverriddenMethod):
             final = await message_when_interrupted(agent, inputs, run.interruption.message)
         if not isinstance(final, Msg):
             raise ChainContractError(f"{self.title} must return a Msg, not {final!r:.200}")
+        if final.structured_output is not None:  # an instance, from the loop
+            final = mend_answer(final, None if structured_schema is None else form_of(run, structured_schema))
         yield final
 
 
@@ -97,7 +101,9 @@ async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_sch
     if deps is not None:
         run.deps = deps
     final: Msg | None = None
-    stream = reply(agent, inputs, structured_schema)
+    # Made here, so that the loop's tool and the message below have one form, which knows the instance.
+    form = None if structured_schema is None else form_of(run, structured_schema)
+    stream = reply(agent, inputs, form)
     try:
         async for item in stream:
             if isinstance(item, Msg):
@@ -110,4 +116,4 @@ async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_sch
         finally:
             run.interruption.rearm()  # the rest of the method runs outside of the loop, and can be interrupted too
     assert final is not None  # the loop ends with the message, or raises
-    return final
+    return with_instance(final, form)

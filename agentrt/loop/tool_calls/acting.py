@@ -18,7 +18,7 @@ import anyio
 from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.run import Run
-from agentrt.conversation.step import STRUCTURED_OUTPUT, Act
+from agentrt.conversation.step import Act
 from agentrt.decoding.base64_groups import DataPieces
 from agentrt.errors import MissingTerminalError
 from agentrt.event import AgentEvent, ToolResultStartEvent
@@ -35,7 +35,7 @@ from agentrt.state import ReplyContext
 from agentrt.tool import ToolContext, Toolkit
 from agentrt.tool.call import PreparedCall, respond, run_call
 from agentrt.tool.to_response import failure
-from agentrt.types import PermissionBehavior, ToolChunk, ToolOutput, ToolResponse
+from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, ToolChunk, ToolOutput, ToolResponse
 
 __all__ = ["act", "calls_of_round", "run_calls"]
 

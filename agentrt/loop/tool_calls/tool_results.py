@@ -7,10 +7,11 @@ from agentrt.boundary import is_plain_text, json_problem, mend_block, mend_messa
 from agentrt.conversation.run import Run
 from agentrt.decoding.base64_groups import DataPieces
 from agentrt.event import AgentEvent, ToolResultDataDeltaEvent, ToolResultEndEvent, ToolResultTextDeltaEvent
+from agentrt.loop.structured_output import count_answer
 from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultState
 from agentrt.state import ReplyContext
 from agentrt.tool.to_response import final_state
-from agentrt.types import PermissionBehavior, ToolOutput, ToolResponse
+from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, ToolOutput, ToolResponse
 
 __all__ = ["delta_events", "lost_response", "mended_content", "note_of", "result_events", "whole_base64_groups"]
 
@@ -34,6 +35,8 @@ def result_events(
     for block in content:
         if isinstance(block, TextBlock):
             context.received += len(block.text)
+    if context.structured is not None and call.name == STRUCTURED_OUTPUT:
+        count_answer(context, content)
     note = note_of(context, call)
     output: ToolOutput | None = None
     if not streamed:

@@ -15,7 +15,7 @@ from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt.model.scripted import stream_response, whole_response
 from agentrt.state import AgentState, InMemoryStateStore, StateStore
 from agentrt.tool import FunctionTool, ToolBase, Toolkit
-from agentrt.types import JSONSchema, ToolChoice
+from agentrt.types import STRUCTURED_OUTPUT, JSONSchema, ToolChoice
 
 __all__ = [
     "CONFIRM_QUESTION",
@@ -56,7 +56,6 @@ FORM: JSONSchema = {"type": "object", "properties": {"city": {"type": "string"}}
 """The form in which structured output is asked for."""
 
 _ID = re.compile(r"\bid='[^']*'(, )?")
-_FORM_TOOL = "GenerateStructuredOutput"  # the tool by which a model gives structured output
 _CALL_INPUTS = {
     "add": '{"a": 1, "b": 2}',
     "subtract": "{}",
@@ -143,8 +142,8 @@ async def _stream_past_points(
 def _answer_content(messages: Sequence[Msg], tools: Sequence[JSONSchema]) -> list[ContentBlock]:
     """Return the answer to the last question of the user, or to the results that have come since."""
     names = [tool["function"]["name"] for tool in tools]
-    if _FORM_TOOL in names:
-        return [ToolCallBlock("form", _FORM_TOOL, '{"city": "Beijing"}')]
+    if STRUCTURED_OUTPUT in names:
+        return [ToolCallBlock("form", STRUCTURED_OUTPUT, '{"city": "Beijing"}')]
     question, later = "", messages[:0]
     for index in range(len(messages) - 1, -1, -1):
         # The runtime speaks as a user, too, when it asks for another attempt.

@@ -1,0 +1,192 @@
+"""The form that a reply's answer must have: a type or a JSON schema, what the model fills in, what the caller gets.
+
+A model fills in objects only, and so do the APIs of providers: for a type of anything else, such as `list[X]` or `int`,
+it fills in an object with one property, and the caller gets what that property holds.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any, get_origin
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
+
+from agentrt.errors import InvalidInputError
+from agentrt.state.state import WRAPPER, StructuredTask
+from agentrt.tool.json_schema.compiler import CompiledSchema, SchemaError
+from agentrt.types import JSONObject, JSONSchema
+
+__all__ = ["AnswerForm", "add_defaults", "describe_misfit"]
+
+_MAX_ERRORS = 5
+_NAMES_OF_TYPES = ("__supertype__", "__value__")  # of a NewType, and of what a `type` statement makes
+_SCHEMA_EXAMPLE = '{"type": "object", "properties": {"answer": {"type": "string"}}}'
+
+
+class AnswerForm:
+    """The form of one reply's answer; raises `InvalidInputError` for what describes none.
+
+    `source` is what describes it, as it was given, and `schema` the JSON schema of the object that the model fills in:
+    a copy. `is_wrapped` says that the answer is the one property of that object.
+    """
+
+    __slots__ = ("_adapter", "_latest", "is_wrapped", "schema", "source")
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.is_wrapped = False
+        self._adapter: TypeAdapter[Any] | None = None
+        self._latest: tuple[object, Any] | None = None  # the last answer, as JSON and as an instance
+        # A `str` would be taken for a forward reference, and an instance of a model for the schema that its class has.
+        is_type = isinstance(source, type) or get_origin(source) is not None
+        if not is_type and not isinstance(source, dict) and not any(hasattr(source, name) for name in _NAMES_OF_TYPES):
+            raise InvalidInputError(
+                f"structured_schema must be a type, such as a pydantic model class, a dataclass or list[str], or a "
+                f"JSON schema of an object, such as {_SCHEMA_EXAMPLE}, not {source!r:.200}"
+            )
+        try:
+            if not isinstance(source, dict):
+                self._adapter = TypeAdapter(source)
+            schema = source if self._adapter is None else self._adapter.json_schema()
+            self.schema: JSONSchema = from_json(to_json(schema))  # a copy: the user may change it during the reply
+        except (PydanticUserError, ValueError, TypeError) as error:  # a field or value that JSON cannot hold
+            why = str(error).partition("\n")[0]
+            raise InvalidInputError(f"structured_schema {source!r:.200} has no JSON schema: {why}") from error
+        if self._adapter is not None:
+            self.schema, self.is_wrapped = _object_schema(self.schema)
+        elif self.schema.get("type", "object") != "object" or not isinstance(self.schema.get("properties", {}), dict):
+            raise InvalidInputError(
+                f"structured_schema must be the JSON schema of an object, such as {_SCHEMA_EXAMPLE}, not "
+                f"{source!r:.200}: a list or a number goes into a property, or give a type, such as list[str]"
+            )
+        self._check_schema()
+
+    @property
+    def has_type(self) -> bool:
+        """Whether the caller gets an instance of a type, and not JSON."""
+        return self._adapter is not None
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Where in what the model fills in the answer is."""
+        return (WRAPPER,) if self.is_wrapped else ()
+
+    def is_form_of(self, task: StructuredTask) -> bool:
+        """Say whether a reply that is saved began with this form."""
+        return self.schema == task.schema and self.is_wrapped == task.is_wrapped
+
+    def fill_in(self, answer: JSONObject) -> JSONObject:
+        """Return the object that the model has filled in, as JSON with its defaults.
+
+        What comes in fits the schema. Raises `ValidationError` where the type refuses it.
+        """
+        filled_in: JSONObject
+        if self._adapter is None:
+            filled_in = add_defaults(answer, self.schema, self.schema)
+            return filled_in
+        # As JSON: a strict class takes a date from JSON text, but not from a Python str.
+        value = self._adapter.validate_json(to_json(answer[WRAPPER] if self.is_wrapped else answer))
+        output = self._dump(value)
+        self._latest = output, value
+        filled_in = {WRAPPER: output} if self.is_wrapped else output
+        return filled_in
+
+    def load(self, output: Any) -> Any:
+        """Return what the caller gets for an answer that is JSON; raises `ValidationError` where it does not fit."""
+        if self._adapter is None:
+            return output
+        # What was validated already, since a type need not accept what it dumps.
+        if self._latest is not None and self._latest[0] == output:
+            return self._latest[1]
+        return self._adapter.validate_json(to_json(output))
+
+    def take(self, output: Any) -> Any:
+        """Return an answer of a layer, which may be an instance or JSON, as JSON.
+
+        Raises a `ValueError` where it does not fit.
+        """
+        if self._adapter is None:
+            return output
+        plain = from_json(to_json(output))
+        # As JSON where it is JSON: a strict class takes a date from JSON text, but not from a Python str.
+        value = self.load(output) if plain == output else self._adapter.validate_python(output)
+        plain = plain if plain == output else self._dump(value)
+        self._latest = plain, value
+        return plain
+
+    def _dump(self, value: Any) -> Any:
+        assert self._adapter is not None
+        return from_json(self._adapter.dump_json(value, by_alias=True))
+
+    def _check_schema(self) -> None:
+        if self._adapter is not None:
+            with suppress(SchemaError):  # nearly always it compiles as it is
+                CompiledSchema(self.schema)
+                return
+            self.schema = _drop_patterns(self.schema)  # they may be for Python's engine, and the type checks them
+        try:
+            CompiledSchema(self.schema)
+        except SchemaError as error:
+            raise InvalidInputError(f"structured_schema {self.source!r:.200} cannot be used: {error}") from error
+
+
+def describe_misfit(error: ValidationError, path: Iterable[str] = ()) -> str:
+    """Say what does not fit, without the values, which may be long, and which the model has just written."""
+    problems = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_ERRORS]
+    return "; ".join(
+        f"{'.'.join(map(str, [*path, *problem['loc']])) or 'the answer'}: {problem['msg']}" for problem in problems
+    )
+
+
+def _object_schema(schema: JSONSchema) -> tuple[JSONSchema, bool]:
+    """Return the schema of a type as that of an object, and whether that object wraps the type."""
+    definitions = schema.get("$defs", {})
+    reference = schema.get("$ref")
+    if isinstance(reference, str):  # of a type that holds itself: providers want the type of the root at the root
+        schema = {**definitions[reference.removeprefix("#/$defs/")], "$defs": definitions}
+    if schema.get("type") == "object":
+        return schema, False
+    # Definitions stay at the root, where references lead.
+    inner = {name: part for name, part in schema.items() if name != "$defs"}
+    wrapped: JSONSchema = {"type": "object", "properties": {WRAPPER: inner}, "required": [WRAPPER]}
+    return (wrapped | {"$defs": definitions} if definitions else wrapped), True
+
+
+def _drop_patterns(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_drop_patterns(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _drop_patterns(part)
+        for name, part in schema.items()
+        if name != "pattern" or not isinstance(part, str)  # a property may be named so as well
+    }
+
+
+def add_defaults(value: Any, schema: object, root: JSONSchema) -> Any:
+    """Return the value with what its JSON schema says of the properties that it lacks."""
+    resolved = _resolve_schema(schema, root)
+    if isinstance(value, list):
+        return [add_defaults(item, resolved.get("items", {}), root) for item in value]
+    properties = resolved.get("properties", {})
+    if not isinstance(value, dict) or not isinstance(properties, dict):
+        return value
+    complete = {name: add_defaults(item, properties.get(name, {}), root) for name, item in value.items()}
+    for name, part in properties.items():
+        if name not in complete and isinstance(part, dict) and "default" in part:
+            complete[name] = deepcopy(part["default"])
+    return complete
+
+
+def _resolve_schema(schema: object, root: JSONSchema) -> JSONSchema:
+    """Return the schema behind a reference, or that of the value where `null` is allowed as well."""
+    if isinstance(schema, dict):
+        variants = [variant for variant in schema.get("anyOf") or [] if variant != {"type": "null"}]
+        if len(variants) == 1:  # an optional value
+            schema = variants[0]
+    reference = schema.get("$ref") if isinstance(schema, dict) else None
+    if isinstance(reference, str) and reference.startswith("#/$defs/"):
+        schema = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {})
+    return schema if isinstance(schema, dict) else {}

@@ -1,0 +1,365 @@
+"""Answers that are instances of a type for the caller, and plain JSON for everybody else."""
+
+import copy
+import dataclasses
+import enum
+import json
+import logging
+import pickle
+from typing import Annotated, Any, Literal, NewType, Optional
+
+import pytest
+from pydantic import BaseModel, Field, RootModel, TypeAdapter, field_validator
+from typing_extensions import TypedDict
+
+from agentrt import Agent, AgentState, MiddlewareBase, Msg
+from agentrt.agent import ReActAgent
+from agentrt.errors import ChainContractError, ResumeError
+from agentrt.event import ConfirmResult, UserConfirmResultEvent
+from agentrt.message import AssistantMsg, ToolCallBlock
+from agentrt.model import ScriptedChatModel
+from agentrt.state import InMemoryStateStore
+from agentrt.tool import FunctionTool
+from agentrt.types import STRUCTURED_OUTPUT
+from tests.loop.helpers import add, agent_of, call
+
+
+class Trip(BaseModel):
+    city: str = Field(alias="cityName")
+    days: int = Field(gt=0)
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Movie(TypedDict):
+    title: str
+    year: int
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Node(BaseModel):
+    name: str
+    children: list["Node"] = []
+
+
+UserId = NewType("UserId", int)
+Short = Annotated[str, Field(max_length=3)]
+TRIP = Trip(cityName="Kyoto", days=3)
+TRIP_JSON = {"cityName": "Kyoto", "days": 3}
+
+TYPES = [
+    (Trip, TRIP_JSON, TRIP),
+    (Point, {"x": 1}, Point(1)),
+    (Movie, {"title": "Ran", "year": 1985}, {"title": "Ran", "year": 1985}),
+    (Node, {"name": "a", "children": [{"name": "b"}]}, Node(name="a", children=[Node(name="b")])),
+    (dict[str, Point], {"a": {"x": 1}}, {"a": Point(1)}),
+    (RootModel[list[int]], {"value": [1, 2]}, RootModel[list[int]]([1, 2])),
+    (Color, {"value": "blue"}, Color.BLUE),
+    (list[Point], {"value": [{"x": 1}, {"x": 2, "y": 3}]}, [Point(1), Point(2, 3)]),
+    (tuple[int, str], {"value": [1, "a"]}, (1, "a")),
+    (set[int], {"value": [1]}, {1}),
+    (int, {"value": 7}, 7),
+    (bool, {"value": False}, False),
+    (str, {"value": ""}, ""),
+    (Trip | Point, {"value": {"x": 1, "y": 2}}, Point(1, 2)),
+    (Optional[Trip], {"value": TRIP_JSON}, TRIP),  # noqa: UP045  # both spellings are used
+    (Optional[int], {"value": None}, None),  # noqa: UP045
+    (Literal["a", "b"], {"value": "b"}, "b"),
+    (Short, {"value": "abc"}, "abc"),
+    (UserId, {"value": 5}, 5),
+]
+IDS = [str(kind)[:40] for kind, _, _ in TYPES]
+
+
+def answer(call_id: str = "1", /, **given: Any) -> ToolCallBlock:
+    return ToolCallBlock(call_id, STRUCTURED_OUTPUT, json.dumps(given))
+
+
+async def items_with(agent: Agent, schema: Any) -> list[Any]:
+    async with agent.reply_stream("go", schema, yield_final_msg=True) as stream:
+        return [item async for item in stream]
+
+
+def as_json(kind: Any, instance: Any) -> Any:
+    return TypeAdapter(kind).dump_python(instance, mode="json", by_alias=True)
+
+
+def yes_to(agent: Agent) -> UserConfirmResultEvent:
+    context = agent.state.reply_context
+    return UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, context.blocks[0])])
+
+
+@pytest.mark.parametrize(("kind", "filled_in", "instance"), TYPES, ids=IDS)
+async def test_the_caller_gets_an_instance_and_the_rest_json(kind, filled_in, instance):
+    agent = agent_of([[answer(**filled_in)]], state_store=InMemoryStateStore())
+    *events, message = await items_with(agent, kind)
+    assert (message.finished_reason, message.error) == ("completed", None)
+    assert type(message.structured_output) is type(instance)
+    assert message.structured_output == instance
+    plain = as_json(kind, instance)
+    assert events[-1].structured_output == agent.state.context[-1].structured_output == plain
+    assert json.loads(message.get_text_content()) == plain
+    assert json.loads(agent.state.model_dump_json())["context"][-1]["structured_output"] == plain
+    rebuilt = AssistantMsg(agent.name, [], id=message.id)
+    for event in events:
+        rebuilt.append_event(type(event).from_json(event.to_json()))
+    assert rebuilt.structured_output == plain
+
+
+@pytest.mark.parametrize(("kind", "filled_in", "instance"), TYPES, ids=IDS)
+async def test_reply_and_drain_give_the_instance_too(kind, filled_in, instance):
+    agent = agent_of([[answer(**filled_in)]] * 3)
+    assert (await agent.reply("go", kind)).structured_output == instance
+    async with agent.reply_stream("go", kind) as stream:
+        async for _ in stream:
+            pass
+    assert stream.message.structured_output == instance
+    drained = await agent.reply_stream("go", kind, yield_final_msg=True).drain()
+    assert drained.structured_output == instance
+
+
+@pytest.mark.parametrize(("kind", "filled_in", "instance"), TYPES, ids=IDS)
+async def test_the_repeated_reply_has_the_instance(kind, filled_in, instance):
+    agent = agent_of([[answer(**filled_in)]])
+    first = await agent.reply("go", kind, reply_id="r")
+    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    again = await agent.reply("go", kind, reply_id="r")
+    assert again.structured_output == instance
+    assert again.get_text_content() == first.get_text_content()
+    assert (await agent.reply("go", reply_id="r")).structured_output == as_json(kind, instance)
+
+
+@pytest.mark.parametrize(("kind", "filled_in", "instance"), TYPES, ids=IDS)
+async def test_the_message_of_an_instance_is_copied_and_saved(kind, filled_in, instance):
+    message = await agent_of([[answer(**filled_in)]]).reply("go", kind)
+    assert Msg.from_json(message.to_json()).structured_output == as_json(kind, instance)
+    for copied in (copy.copy(message), copy.deepcopy(message), message.copy()):
+        assert copied == message
+    if "RootModel" not in str(kind):  # pickle finds a class of its module alone
+        assert pickle.loads(pickle.dumps(message)) == message
+    message.copy().structured_output = None
+    assert message.structured_output == instance
+
+
+@pytest.mark.parametrize("kind", [Node, Trip | Point])
+async def test_the_model_is_shown_an_object_with_its_definitions(kind):
+    filled_in = {"name": "a"} if kind is Node else {"value": {"x": 1}}
+    agent = agent_of([[answer(**filled_in)]])
+    await agent.reply("go", kind)
+    shown = agent.model.calls[0].tools[-1]["function"]["parameters"]
+    assert shown["type"] == "object"
+    assert set(shown["properties"]) == set(filled_in) | ({"children"} if kind is Node else set())
+    assert "$defs" in shown
+
+
+async def test_misfit_in_a_list_names_its_place_for_the_model():
+    agent = agent_of([[answer("1", value=[{"x": 1}, {"x": -1}])], [answer("2", value=[])]])
+
+    class Positive(BaseModel):
+        x: int
+
+        @field_validator("x")
+        @classmethod
+        def check(cls, x: int) -> int:
+            if x < 0:
+                raise ValueError("below 0")
+            return x
+
+    assert (await agent.reply("go", list[Positive])).structured_output == []
+    [result, _] = agent.state.context[-1].get_content_blocks("tool_result")
+    assert result.output[0].text == "the answer does not fit: value.1.x: Value error, below 0"
+
+
+async def test_what_was_validated_is_not_validated_again():
+    class Doubled(BaseModel):
+        n: int
+
+        @field_validator("n")
+        @classmethod
+        def double(cls, n: int) -> int:
+            return n * 2
+
+    agent = agent_of([[answer(n=1)]])
+    *events, message = await items_with(agent, Doubled)
+    assert (events[-1].structured_output, message.structured_output.n) == ({"n": 2}, 2)
+
+
+async def test_a_misfit_is_logged_at_debug_without_frames(caplog):
+    agent = agent_of([[answer("1", cityName="Kyoto", days=-1)], "words", [answer("2", **TRIP_JSON)]])
+    with caplog.at_level(logging.DEBUG, "agentrt"):
+        await agent.reply("go", Trip)
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "DEBUG"]
+    assert "(attempt 1 of 3)" in caplog.messages[0]
+    assert "Traceback" not in caplog.text
+    assert "File" not in caplog.text
+
+
+# Resuming
+
+
+async def parked_agent(schema: Any, *script: Any, **options: Any) -> Agent:
+    store = InMemoryStateStore()
+    agent = agent_of([[call("0", "add", a=1, b=1)], *script], FunctionTool(add, ask=True), state_store=store, **options)
+    message = await agent.reply("go", schema)
+    assert message.structured_output is None
+    return agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+
+
+@pytest.mark.parametrize("kind", [Trip, list[Point]])
+async def test_a_resumed_reply_gives_the_type_where_it_is_named(kind):
+    filled_in, instance = (TRIP_JSON, TRIP) if kind is Trip else ({"value": [{"x": 1}]}, [Point(1)])
+    agent = await parked_agent(kind, [answer(**filled_in)])
+    assert (await agent.reply(yes_to(agent), kind)).structured_output == instance
+    agent = await parked_agent(kind, [answer(**filled_in)])
+    assert (await agent.reply(yes_to(agent))).structured_output == (TRIP_JSON if kind is Trip else [{"x": 1, "y": 0}])
+
+
+async def test_the_type_that_is_named_checks_the_resumed_answer():
+    class Even(BaseModel):
+        n: int
+
+        @field_validator("n")
+        @classmethod
+        def check(cls, n: int) -> int:
+            if n % 2:
+                raise ValueError("odd")
+            return n
+
+    agent = await parked_agent(Even, [answer("1", n=1)], [answer("2", n=2)])
+    assert (await agent.reply(yes_to(agent), Even)).structured_output == Even(n=2)
+
+
+@pytest.mark.parametrize(
+    ("began", "named", "words"), [(Trip, Point, "with another one"), (None, Trip, "without one"), (Trip, {}, "another")]
+)
+async def test_another_type_is_refused_when_a_reply_resumes(began, named, words):
+    agent = await parked_agent(began, [answer(**TRIP_JSON)] if began else "words")
+    saved = agent.state.model_dump_json()
+    with pytest.raises(ResumeError, match=words) as caught:
+        await agent.reply(yes_to(agent), named)
+    assert caught.value.code == "mismatch"
+    assert "leave structured_schema out" in str(caught.value)
+    assert agent.state.model_dump_json() == saved
+    assert (await agent.reply(yes_to(agent))).finished_reason == "completed"
+
+
+async def test_another_type_is_refused_when_a_reply_is_repeated():
+    agent = agent_of([[answer(**TRIP_JSON)]])
+    await agent.reply("go", Trip, reply_id="r")
+    with pytest.raises(ResumeError, match=r"does not fit the structured_schema <class .*Point'>: x: Field required"):
+        await agent.reply("go", Point, reply_id="r")
+    assert (await agent.reply("go", Trip, reply_id="r")).structured_output == TRIP
+
+
+async def test_an_answer_that_comes_twice_gives_the_instance_twice():
+    agent = await parked_agent(Trip, [answer(**TRIP_JSON)])
+    yes = yes_to(agent)
+    assert (await agent.reply(yes, Trip)).structured_output == TRIP
+    assert (await agent.reply(yes, Trip)).structured_output == TRIP
+
+
+# Layers and agents
+
+
+class Answers(MiddlewareBase):
+    """Answers in the agent's place, or changes what it answers."""
+
+    def __init__(self, output: Any, *, asks: bool = False) -> None:
+        self.output = output
+        self.asks = asks
+        self.seen: list[Any] = []
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler() if self.asks else ():
+            if isinstance(item, Msg):
+                self.seen.append(item.structured_output)
+            else:
+                yield item
+        yield AssistantMsg("layer", "Here.", structured_output=self.output)
+
+
+class AnswersAlone(Answers):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        yield AssistantMsg("layer", "Here.", structured_output=self.output)
+
+
+@pytest.mark.parametrize(
+    ("kind", "output"), [(Trip, TRIP_JSON), (Trip, TRIP), (list[Point], [Point(1)]), (list[Point], [{"x": 1, "y": 0}])]
+)
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_layer_answers_with_an_instance_or_json(kind, output, asks):
+    layer = Answers(output, asks=True) if asks else AnswersAlone(output)
+    first = answer(cityName="Oslo", days=1) if kind is Trip else answer(value=[])
+    agent = agent_of([[first]], middlewares=[layer])
+    *events, message = await items_with(agent, kind)
+    instance, plain = (TRIP, TRIP_JSON) if kind is Trip else ([Point(1)], [{"x": 1, "y": 0}])
+    assert message.structured_output == instance
+    assert events[-1].structured_output == agent.state.context[-1].structured_output == plain
+    assert layer.seen == ([json.loads(first.input).get("value", json.loads(first.input))] if asks else [])
+
+
+@pytest.mark.parametrize("output", [{"cityName": "Oslo"}, Point(1), "Oslo", [TRIP]])
+async def test_a_layers_answer_that_does_not_fit_is_its_error(output):
+    agent = agent_of(["next"], middlewares=[AnswersAlone(output)])
+    with pytest.raises(ChainContractError, match="its structured_output does not fit the structured_schema"):
+        await agent.reply("go", Trip)
+    assert agent.state.last_reply.finished_reason == "error"
+
+
+async def test_a_layer_may_refuse_without_any_output():
+    agent = agent_of([], middlewares=[AnswersAlone(None)])
+    message = await agent.reply("go", Trip)
+    assert (message.structured_output, message.get_text_content()) == (None, "Here.")
+
+
+@pytest.mark.parametrize("output", [TRIP, Color.RED, [Point(1)], {"a": Point(1)}, 0])
+async def test_a_layers_output_is_saved_as_json_without_a_schema(output):
+    agent = agent_of([], middlewares=[AnswersAlone(output)], state_store=InMemoryStateStore())
+    message = await agent.reply("go")
+    assert message.structured_output == as_json(Any, output)
+    assert AgentState.model_validate_json(agent.state.model_dump_json()) == agent.state
+
+
+async def test_what_has_no_json_is_refused_from_a_layer():
+    agent = agent_of([], middlewares=[AnswersAlone(object())])
+    with pytest.raises(ChainContractError, match="its structured_output cannot be saved"):
+        await agent.reply("go")
+
+
+async def test_another_agent_keeps_the_message_with_json():
+    message = await agent_of([[answer(**TRIP_JSON)]]).reply("go", Trip)
+    reader = agent_of(["I see"], state_store=InMemoryStateStore())
+    await reader.observe(message)
+    await reader.reply(message)
+    assert [kept.structured_output for kept in reader.state.context[:2]] == [TRIP_JSON, TRIP_JSON]
+    assert message.structured_output == TRIP
+
+
+async def test_super_reply_gives_the_instance_to_a_subclass():
+    class Planner(Agent):
+        async def reply(self, inputs: Any = None, structured_schema: Any = None, **_: Any) -> Msg:
+            message = await super().reply(inputs, Trip)
+            assert message.structured_output == TRIP
+            return message
+
+    agent = Planner("a", model=ScriptedChatModel([[answer("1", **TRIP_JSON)], [answer("2", **TRIP_JSON)]]))
+    assert (await agent.reply("go", Trip)).structured_output == TRIP
+    *events, message = await items_with(agent, None)
+    assert events[-1].structured_output == message.structured_output == TRIP_JSON
+
+
+@pytest.mark.parametrize(("kind", "filled_in", "instance"), [TYPES[0], TYPES[7]])
+async def test_a_react_agent_keeps_an_object_in_its_metadata(kind, filled_in, instance):
+    agent = ReActAgent("a", "", ScriptedChatModel([[answer(**filled_in)]]))
+    agent.set_console_output_enabled(False)
+    message = await agent.reply("go", kind)
+    assert message.structured_output == instance
+    assert message.metadata == (TRIP_JSON if kind is Trip else {})
