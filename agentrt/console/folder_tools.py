@@ -46,6 +46,7 @@ class _FolderTools:
 
     def read_file(self, path: str) -> _Result:
         """Read one text file."""
+        # Hidden files often hold keys, and what a tool reads goes to the provider of the model.
         try:
             place = (self._root / path).resolve()  # follows links, so that none leads out
             if not place.is_relative_to(self._root):
@@ -98,7 +99,8 @@ class _FolderTools:
         return "\n".join(lines)
 
     def _files(self) -> Iterator[Path]:
-        for folder, folders, files in os.walk(self._root):
+        # A link to a folder is not entered, or a search could leave the folder, and might never end.
+        for folder, folders, files in os.walk(self._root, followlinks=False):
             folders[:] = sorted(name for name in folders if name[0] != "." and name not in _SKIPPED_FOLDERS)
             paths = (Path(folder, name) for name in sorted(files) if name[0] != ".")
             yield from (path for path in paths if not path.is_symlink())

@@ -5,18 +5,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import anyio.to_thread
 
 from agentrt.errors import SessionConflict, SessionIOError, StateError
 from agentrt.state import AgentState
+from agentrt.state.file import lock_until
 from agentrt.state.state import state_to_json
 from agentrt.state.store import next_revision
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = ["SessionFile"]
 
@@ -119,23 +117,16 @@ class SessionFile:
         except OSError as error:
             raise self._io_error("saved", error) from error
         try:
-            self._wait_for_lock(descriptor)
-            yield
+            with ExitStack() as locks:
+                try:
+                    locks.enter_context(lock_until(descriptor, time.monotonic() + _LOCK_SECONDS))
+                except TimeoutError as error:
+                    raise self._io_error("saved", error) from error
+                except OSError:  # this file system has no such locks
+                    pass
+                yield
         finally:
             os.close(descriptor)
-
-    def _wait_for_lock(self, descriptor: int) -> None:
-        deadline = time.monotonic() + _LOCK_SECONDS
-        while sys.platform != "win32":
-            try:
-                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    raise self._io_error("saved", error) from error
-                time.sleep(0.01)
-            except OSError:
-                return None  # this file system has no such locks
-        return None
 
     def _io_error(self, action: str, error: OSError) -> SessionIOError:
         return SessionIOError(f"the session file {str(self._path)!r} cannot be {action}: {error.strerror or error}")

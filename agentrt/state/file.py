@@ -31,12 +31,7 @@ from agentrt.state.state import AgentState, state_from_json, state_to_json
 from agentrt.state.store import check_revision, check_session_id, next_revision
 from agentrt.types import JSONObject
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
-__all__ = ["AtomicFile", "FileKeeper", "FileStateStore", "hash_name", "read_file"]
+__all__ = ["AtomicFile", "FileKeeper", "FileStateStore", "hash_name", "lock_until", "read_file"]
 
 _FORMAT = "agentrt-state"
 _VERSION = 1
@@ -365,46 +360,27 @@ def _lock_path(path: Path) -> Path:
 
 @contextmanager
 def _hold_lock(path: Path, deadline: float) -> Iterator[None]:
-    # The lock is the kernel's: it goes with its process, so a dead one leaves none behind.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, 0o600)
     try:
-        pause = 0.0005
-        while not _try_lock(descriptor):
-            if time.monotonic() >= deadline:
-                raise TimeoutError(errno.ETIMEDOUT, f"another process has held its lock for {_MAX_WAIT:g} seconds")
-            time.sleep(pause)
-            pause = min(2 * pause, 0.01)
-        try:
+        with lock_until(descriptor, deadline):
             yield
-        finally:
-            _unlock(descriptor)  # and not by closing alone, since a forked process may hold a copy
     finally:
         os.close(descriptor)
 
 
-if sys.platform == "win32":
+@contextmanager
+def lock_until(descriptor: int, deadline: float) -> Iterator[None]:
+    """Keep other processes from locking the same file; blocks its thread, and raises `TimeoutError` at the deadline."""
+    # The lock is the kernel's: it goes with its process, so a dead one leaves none behind.
+    from filelock import lock_descriptor, unlock_descriptor  # here, since only programs that save need it
 
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError as exc:
-            if exc.errno in (errno.EACCES, errno.EDEADLK):
-                return False
-            raise
-        return True
-
-    def _unlock(descriptor: int) -> None:
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-
-else:
-
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _unlock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    pause = 0.0005
+    while not lock_descriptor(descriptor, blocking=False):
+        if time.monotonic() >= deadline:
+            raise TimeoutError(errno.ETIMEDOUT, "another process has held its lock for too long")
+        time.sleep(pause)  # in a worker thread: the event loop runs meanwhile
+        pause = min(2 * pause, 0.01)
+    try:
+        yield
+    finally:
+        unlock_descriptor(descriptor)  # and not by closing alone, since a forked process may hold a copy

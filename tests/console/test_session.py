@@ -1,5 +1,6 @@
 """A conversation in a file is there whole or not at all."""
 
+import errno
 import os
 import sys
 
@@ -7,6 +8,7 @@ import anyio
 import pytest
 
 from agentrt import AgentState, UserMsg
+from agentrt.console import session
 from agentrt.console.session import SessionFile
 from agentrt.errors import SessionConflict, SessionIOError, SessionUnserializable, StateError
 
@@ -140,6 +142,32 @@ def test_of_many_programs_at_once_one_saves_each_revision(tmp_path):
         return outcomes
 
     assert anyio.run(save_all) == ["saved"]
+
+
+def test_a_folder_that_stays_locked_ends_the_wait(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr(session, "_LOCK_SECONDS", 0.05)
+    path = tmp_path / "talk.json"
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with pytest.raises(SessionIOError, match=r"talk\.json' cannot be saved: another process has held its lock"):
+            anyio.run(SessionFile(str(path)).save, AgentState(session_id="s"))
+    finally:
+        os.close(folder)
+    assert not path.exists()
+
+
+def test_a_folder_that_cannot_be_locked_is_saved_to(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    path = str(tmp_path / "talk.json")
+    anyio.run(SessionFile(path).save, AgentState(session_id="s"))
+    assert SessionFile(path).read().session_id == "s"
 
 
 @pytest.mark.parametrize("content", [b"", b"no json", b"\xff\xfe", b"[]", b'{"version": 2}', b'{"colour": "red"}'])

@@ -337,6 +337,63 @@ async def test_lock_that_is_never_released_ends_the_wait_with_an_error(tmp_path,
     await FileStateStore(tmp_path).save(state)
 
 
+HOLDER = """
+import fcntl, sys, time
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+async def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path):
+    state = await saved(tmp_path)
+    command = [sys.executable, "-c", HOLDER, str(lock_of(tmp_path))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        state.summary = "after the kill"
+        async with anyio.create_task_group() as group:
+            group.start_soon(FileStateStore(tmp_path).save, state)
+            await anyio.wait_all_tasks_blocked()
+            holder.kill()
+    assert (await FileStateStore(tmp_path).load("s")).summary == "after the kill"
+
+
+async def test_a_save_cancelled_while_it_waits_for_the_lock_is_whole(tmp_path):
+    import fcntl
+
+    state = await saved(tmp_path)
+    state.summary = "cancelled"
+    with lock_of(tmp_path).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        async with anyio.create_task_group() as group:
+            group.start_soon(FileStateStore(tmp_path).save, state)
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+            fcntl.flock(lock, fcntl.LOCK_UN)
+    assert (await FileStateStore(tmp_path).load("s")).summary == "cancelled"
+
+
+async def test_a_file_system_without_locks_refuses_the_save(tmp_path, monkeypatch):
+    import fcntl
+
+    state = await saved(tmp_path)
+    before = path_of(tmp_path).read_bytes()
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(SessionIOError, match="No locks available"):
+        await FileStateStore(tmp_path).save(state)
+    assert path_of(tmp_path).read_bytes() == before
+
+
+def test_a_program_that_saves_nothing_loads_no_locks():
+    program = "import sys, agentrt, agentrt.state; sys.exit('filelock' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 async def test_hanging_disk_ends_the_wait_and_is_not_used_twice(tmp_path, monkeypatch):
     state = await saved(tmp_path)
     monkeypatch.setattr(file, "_MAX_WAIT", 0.05)
