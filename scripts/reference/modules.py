@@ -122,8 +122,21 @@ def _page(module: str) -> str:
         page = "" if public.home == module else Path(page_of(public.home)).name
         rows.append((f"[`{public.name}`]({page}#{public.home}.{public.name})", summary))
     described = [public for public in names if public.home == module]
-    entries = "".join(f"\n::: {module}.{public.name}\n" for public in described)
+    entries = "".join(f"\n::: {module}.{public.name}\n{_options(public.thing)}" for public in described)
     return f"# {module}\n\n{GENERATED}\n{_docstring(module)}\n\n{table(('name', ''), *rows)}{entries}"
+
+
+def _options(thing: Any) -> str:
+    """Show inherited members where no page shows the class that they come from."""
+    if not inspect.isclass(thing):
+        return ""
+    documented = {
+        public.thing for module in MODULES for public in public_names(module) if inspect.isclass(public.thing)
+    }
+    bases = [base for base in thing.__mro__[1:] if base.__module__.startswith("agentrt")]
+    shown = [base for base in bases if base in documented]
+    hidden = [base for base in bases if not any(issubclass(other, base) for other in shown)]
+    return "    options:\n      inherited_members: true\n" if hidden else ""
 
 
 def _docstring(module: str) -> str:
