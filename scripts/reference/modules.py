@@ -39,6 +39,7 @@ MODULES = (
     "agentrt.chain",
     "agentrt.boundary",
     "agentrt.config",
+    "agentrt.keywords",
     "agentrt.text",
     "agentrt.timestamp",
 )
@@ -134,8 +135,8 @@ def _options(thing: Any) -> str:
         public.thing for module in MODULES for public in public_names(module) if inspect.isclass(public.thing)
     }
     bases = [base for base in thing.__mro__[1:] if base.__module__.startswith("agentrt")]
-    shown = [base for base in bases if base in documented]
-    hidden = [base for base in bases if not any(issubclass(other, base) for other in shown)]
+    public = [base for base in bases if base in documented]
+    hidden = [base for base in bases if not any(issubclass(other, base) for other in public)]
     return "    options:\n      inherited_members: true\n" if hidden else ""
 
 
