@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from agentrt.errors import InvalidInputError
 from agentrt.keywords import suggest_attributes, suggest_keywords
+from agentrt.representation import describe_content, fields_set, never_raises, repr_as_call
 
 __all__ = [
     "BLOCKS",
@@ -93,10 +94,26 @@ class InProcess:
 
 
 class Strict:
-    """Base of everything that is read from JSON: a field that it does not have is refused, not dropped."""
+    """Base of everything that is read from JSON: a field that it does not have is refused, not dropped.
+
+    Its `repr` is short: fields that have their defaults are left out, long texts are cut, and bytes are counted.
+    """
 
     __slots__ = ()
     __pydantic_config__ = ConfigDict(extra="forbid")
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        # The decorator `dataclass` gives each class a repr of its own, unless the class has one by then.
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Strict.__repr__  # type: ignore[method-assign]  # it is the same method
+
+    @never_raises
+    def __repr__(self) -> str:
+        values = {name: describe_content(value) for name, value in fields_set(self)}
+        if isinstance(data := getattr(self, "data", None), str):  # base64
+            values["data"] = f"<{len(data):,} characters>"
+        return repr_as_call(type(self).__name__, values)
 
 
 @suggest_keywords()
@@ -125,7 +142,7 @@ class TextBlock(Strict):
     """Text for the reader."""
 
     text: str
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=new_id, repr=False)
     type: Literal["text"] = "text"
 
 
@@ -135,7 +152,7 @@ class ThinkingBlock(Strict):
     """The model's reasoning, kept apart from its answer; `signature` is what some providers need to take it back."""
 
     thinking: str
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=new_id, repr=False)
     signature: str | None = None
     type: Literal["thinking"] = "thinking"
 
@@ -153,7 +170,7 @@ class DataBlock(Strict):
 
     source: Annotated[Base64Source | URLSource, Field(discriminator="type")]
     name: str | None = None
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=new_id, repr=False)
     type: Literal["data"] = "data"
 
 
@@ -165,7 +182,7 @@ class HintBlock(Strict):
 
     hint: str
     source: str | None = None
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=new_id, repr=False)
     type: Literal["hint"] = "hint"
 
     def __post_init__(self) -> None:
@@ -229,7 +246,7 @@ class ProviderBlock(Strict):
 
     provider: str
     content: str
-    id: str = field(default_factory=new_id)
+    id: str = field(default_factory=new_id, repr=False)
     type: Literal["provider"] = "provider"
 
 

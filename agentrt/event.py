@@ -87,7 +87,7 @@ class AgentEvent(Strict):
 
     reply_id: str
     seq: int = field(default=0, kw_only=True)
-    created_at: WireTimestamp = field(default_factory=time_ns, kw_only=True)
+    created_at: WireTimestamp = field(default_factory=time_ns, kw_only=True, repr=False)
     metadata: JSONObject | None = field(default=None, kw_only=True)
 
     @property

@@ -12,6 +12,7 @@ from agentrt.config import ContextConfig
 from agentrt.event import AgentEvent, AnyEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import DataBlock, Msg, ToolCallBlock
 from agentrt.model.base import ChatModelBase, ModelResult
+from agentrt.representation import never_raises, repr_as_call, settings_of
 from agentrt.tool.base import ToolBase
 from agentrt.tool.offer import OfferedTools, as_offered_tools
 from agentrt.types import ChatResponse, JSONSchema, PermissionDecision, ToolChoice, ToolChunk, ToolResponse
@@ -377,6 +378,10 @@ class MiddlewareBase:
 
     requires: ClassVar[Sequence[type | str]] = ()
     """Middlewares that must be in the list."""
+
+    @never_raises
+    def __repr__(self) -> str:
+        return repr_as_call(type(self).__name__, settings_of(self))
 
     def list_tools(self) -> Sequence[Any]:
         """Return the tools that this middleware brings to the agent; asked once, when the agent is built.

@@ -133,7 +133,7 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
     name: str
     content: str | list[ContentBlock]
     role: Role
-    id: str = field(default_factory=new_id, kw_only=True)
+    id: str = field(default_factory=new_id, kw_only=True, repr=False)
     metadata: JSONObject = field(default_factory=dict, kw_only=True)
     usage: ChatUsage | None = field(default=None, kw_only=True)
     structured_output: Annotated[_OutputType | None, PlainSerializer(to_jsonable_python)] = field(
@@ -141,7 +141,7 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
     )
     finished_reason: FinishedReason | None = field(default=None, kw_only=True)
     error: str | None = field(default=None, kw_only=True)
-    created_at: Timestamp = field(default_factory=time_ns, kw_only=True)
+    created_at: Timestamp = field(default_factory=time_ns, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if self.role not in _ROLES:

@@ -41,6 +41,7 @@ from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase
 from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.message import Msg
 from agentrt.module import StateModule
+from agentrt.representation import describe_setting, never_raises, repr_as_call
 from agentrt.state import AgentState
 
 __all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg", "no_run_error"]
@@ -176,6 +177,25 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         """The id of the reply in progress, else of the last one; `None` before the first."""
         run = current_run(self)
         return self.live_conversation.last_reply_id if run is None else run.id
+
+    @never_raises
+    def __repr__(self) -> str:
+        return repr_as_call(type(self).__name__, self._describe_parts())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What IPython shows: the same, with a line for each part where it is long."""
+        printer.text(repr_as_call(type(self).__name__, self._describe_parts(), broken=True))
+
+    def _describe_parts(self) -> dict[str, str | list[str]]:
+        """Return texts for what this agent is made of, as far as it is there."""
+        attributes: dict[str, object] = vars(self)
+        names = [name for name in ("name", "model", "toolkit") if name in attributes]
+        parts: dict[str, str | list[str]] = {name: describe_setting(attributes[name]) for name in names}
+        if parts.get("toolkit") == "Toolkit()":  # which has nothing
+            del parts["toolkit"]
+        if "_compiled" in attributes and self._compiled.middlewares:
+            parts["middlewares"] = [describe_setting(middleware) for middleware in self._compiled.middlewares]
+        return parts
 
     def state_of(self, middleware: MiddlewareBase) -> dict[str, Any]:
         """Return the middleware's own data of this conversation; it is part of `state`, as JSON."""

@@ -1,16 +1,22 @@
 """What the chains look like, for people, programs and pages."""
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from itertools import pairwise
-from typing import Literal, NotRequired, TypedDict
+from pathlib import Path
+from typing import Literal, NotRequired, Protocol, TypedDict
 
 from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.check import location_of, must_wrap
 from agentrt.chain.spec import Function, Middleware, Shape
 
 __all__ = ["ExplainFormat", "explain"]
+
+_OUR_PACKAGES = ("agentrt", "agentrt_middleware")
+_LIBRARY_FOLDERS = {"site-packages", "dist-packages"}
 
 ExplainFormat = Literal["text", "json", "mermaid"]
 
@@ -69,19 +75,31 @@ def explain(
     raise ValueError(f"explain(format=...) must be 'text', 'json' or 'mermaid', not {format!r}")
 
 
+class _Printer(Protocol):
+    """That of IPython, which would show a plain `str` in one line, with quotes."""
+
+    def text(self, text: str) -> object: ...
+
+
 class _Page(str):
-    """What a notebook shows as it is, line by line."""
+    """What IPython and notebooks show as it is, line by line."""
 
     __slots__ = ()
+
+    def _repr_pretty_(self, printer: _Printer, cycle: bool) -> None:
+        printer.text(self)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self)}</pre>"
 
 
 class _Diagram(str):
-    """What a notebook draws, where it knows how to."""
+    """What a notebook draws, where it knows how to, and IPython shows as it is."""
 
     __slots__ = ()
+
+    def _repr_pretty_(self, printer: _Printer, cycle: bool) -> None:
+        printer.text(self)
 
     def _repr_markdown_(self) -> str:
         return f"```mermaid\n{self}\n```"
@@ -100,7 +118,7 @@ def _describe_chains(
                 "wraps": spec.wraps,
                 "never": spec.never,
                 "layers": layers[spec.name],
-                "core": location_of(cores[spec.name]),
+                "core": _place_of(cores[spec.name]),
             }
             for spec in chains.table
             if spec.name in cores
@@ -129,7 +147,11 @@ def _describe_layer(layer: Layer, layers: Sequence[Layer]) -> _LayerDescription:
         if related:
             classes = dict.fromkeys(type(other).__name__ for other in related)
             reasons.append(f"{relation} {', '.join(classes)}")
-    description: _LayerDescription = {"class": type(middleware).__name__, "key": layer.key, "where": layer.where}
+    description: _LayerDescription = {
+        "class": type(middleware).__name__,
+        "key": layer.key,
+        "where": _place_of(layer.hook),
+    }
     if reasons:
         description["because"] = reasons
     return description
@@ -146,6 +168,21 @@ def _describe_middleware(middleware: Middleware, key: str, tools: Sequence[str])
     if middleware.requires:
         description["requires"] = _class_names(middleware.requires)
     return description
+
+
+def _place_of(function: Function) -> str:
+    """Return "module:line" of a function in a library, and else "file:line", from the current folder if it is there."""
+    plain = inspect.unwrap(function)
+    code = getattr(plain, "__code__", None)
+    if code is None:
+        return location_of(function)
+    file = Path(code.co_filename)
+    module = str(getattr(plain, "__module__", ""))
+    if module.partition(".")[0] in _OUR_PACKAGES or not _LIBRARY_FOLDERS.isdisjoint(file.parts):
+        return f"{module}:{code.co_firstlineno}"
+    with suppress(ValueError, OSError):  # the current folder may have been removed
+        file = file.relative_to(Path.cwd())
+    return f"{file.as_posix()}:{code.co_firstlineno}"
 
 
 def _class_names(classes: Sequence[type | str]) -> list[str]:

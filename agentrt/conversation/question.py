@@ -16,7 +16,6 @@ from agentrt.state import ReplyContext
 __all__ = ["Question", "open_question", "park", "question_message"]
 
 Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
-_QUESTIONS = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
 _ASKING, _SUBMITTED = ToolCallState.ASKING, ToolCallState.SUBMITTED
 
 
@@ -28,7 +27,7 @@ async def park(agent: ReplyingAgent, run: Run, context: ReplyContext, step: Wait
     progress = run.progress
     events = [progress.record_event(event) for event in _question_events(context, step)]
     for number, event in enumerate(events, progress.sequence + 1):
-        if isinstance(event, _QUESTIONS):
+        if isinstance(event, Question):
             progress.note_asked(context, event, number)  # saved with the question; layers may still change the number
     progress.park(context)
     progress.expect(len(events))

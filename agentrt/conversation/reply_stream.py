@@ -10,6 +10,7 @@ from agentrt.conversation.turns import Claim
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, AnyEvent, TextBlockDeltaEvent
 from agentrt.message import Msg
+from agentrt.representation import never_raises
 
 __all__ = ["ReplyStream", "TextStream"]
 
@@ -32,6 +33,14 @@ class ReplyStream(Generic[_Item]):
         # Layers may be typed as yielding `AgentEvent`, and `AnyEvent` has all the classes of it that there are.
         self._items: AsyncGenerator[Any, None] = items
         self._claim = claim
+
+    @never_raises
+    def __repr__(self) -> str:
+        if getattr(self._items, "ag_frame", None) is None:
+            stage = "closed"
+        else:
+            stage = "not begun" if self._claim.lock is None else "in progress"
+        return f"<{type(self).__name__} of the reply {self._claim.reply_id!r}, {stage}>"
 
     def __aiter__(self) -> Self:
         return self
@@ -124,6 +133,10 @@ class TextStream:
     def __init__(self, stream: ReplyStream[Any], claim: Claim) -> None:
         self._stream = stream
         self._claim = claim
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._stream!r}>"
 
     def __aiter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ from agentrt.conversation.progress import ReplyProgress
 from agentrt.conversation.turns import Claim
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
+from agentrt.representation import never_raises
 from agentrt.tool import Toolkit
 from agentrt.types import FinishedReason
 
@@ -48,6 +49,10 @@ class Run:
         self.progress = ReplyProgress(claim, sequence, toolkit)
         self._scratch: dict[int, dict[str, Any]] = {}
         self._thread = get_ident()
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of the reply {self.id!r}{', ended' if self.ended else ''}>"
 
     @property
     def deadline(self) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 from agentrt.errors import UsageError
 from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.message import Msg
+from agentrt.representation import never_raises
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
 __all__ = ["ChatModelBase", "ModelResult"]
@@ -49,6 +50,10 @@ class ChatModelBase:
         self.model = model
         self.stream = stream
         self.context_size = context_size
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r})"
 
     def __call__(
         self,

@@ -27,6 +27,7 @@ from pydantic_core import from_json
 
 from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionVersion
 from agentrt.keywords import suggest_keywords
+from agentrt.representation import never_raises
 from agentrt.state.state import AgentState, state_from_json, state_to_json
 from agentrt.state.store import check_revision, check_session_id, next_revision
 from agentrt.types import JSONObject
@@ -70,6 +71,10 @@ class FileKeeper:
         self._directory = _resolve_folder(directory, type(self).__name__)
         self._last: dict[Path, _QueuedOperation] = {}
         self._is_ready = False
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._directory)!r})"
 
     async def _change(self, file: "AtomicFile", action: str, work: _FileWork[None]) -> None:
         await self._run_in_order(file, action, partial(self._prepare_and_run, work), shield=True)

@@ -15,6 +15,7 @@ from agentrt.block import InProcess, Strict
 from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion
 from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.message import ContentBlock, Msg, TextBlock, message_adapter, message_serializer
+from agentrt.representation import never_raises, repr_as_call
 from agentrt.types import (
     FinishedReason,
     JSONObject,
@@ -200,6 +201,16 @@ class AgentState(InProcess, Strict):
     permission_context: PermissionContext = field(default_factory=PermissionContext)
     middleware_data: dict[str, JSONObject] = field(default_factory=dict)
     revision: int = 0
+
+    @never_raises
+    def __repr__(self) -> str:
+        values = {"session_id": repr(self.session_id), "context": f"<{len(self.context)} messages>"}
+        reply = self.reply_context
+        if reply is not None:
+            values["reply_context"] = f"<the reply {reply.reply_id!r}, {'parked' if reply.parked else 'in progress'}>"
+        if self.last_reply is not None:
+            values["last_reply"] = repr(self.last_reply.finished_reason)
+        return repr_as_call(type(self).__name__, values)
 
     def model_dump_json(self, *, indent: int | None = None) -> str:
         """Return the state as JSON that loads; raises `SessionUnserializable`, naming what JSON cannot hold."""

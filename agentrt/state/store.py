@@ -5,6 +5,7 @@ from typing import Protocol
 
 from agentrt.errors import SessionConflict, UsageError
 from agentrt.keywords import suggest_keywords
+from agentrt.representation import never_raises
 from agentrt.state.state import AgentState, state_from_json, state_to_json
 
 __all__ = [
@@ -40,6 +41,10 @@ class InMemoryStateStore:
 
     def __init__(self) -> None:
         self._saved: dict[str, tuple[int, bytes]] = {}
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self._saved)} sessions>"
 
     async def save(self, state: AgentState) -> None:
         """Keep the state under its `session_id`, in place of the one that it is based on, and set its `revision`.

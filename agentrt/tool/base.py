@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Literal, Self
 
 from agentrt.errors import ToolConfigError, ToolError, UsageError
+from agentrt.representation import never_raises
 from agentrt.tool.docstring import parse_docstring
 from agentrt.tool.invocation import CallPlan, make_call_plan
 from agentrt.tool.signature import source_location
@@ -139,6 +140,10 @@ class ToolBase:
         new._plan = None  # the plan of this object calls this object
         check_tool(new)
         return new
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r})"
 
     def __getattr__(self, name: str) -> Any:
         # Called only for attributes that neither the class nor the instance sets.

@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from agentrt.block import ToolCallBlock, new_id
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent
+from agentrt.representation import never_raises
 
 __all__ = ["RunLike", "ToolContext"]
 
@@ -75,6 +76,10 @@ class ToolContext(Generic[_Deps]):
         self._thread = get_ident()
         self._reply_id: str | None = None
         self._ids = count(1)  # used only outside of a reply
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of the call {self.tool_call.id!r} of {self.tool_call.name!r}>"
 
     @property
     def reply_id(self) -> str:

@@ -7,6 +7,7 @@ from pydantic import SecretStr
 
 from agentrt.errors import ToolConfigError
 from agentrt.keywords import suggest_keywords
+from agentrt.representation import never_raises
 from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_tool
 from agentrt.tool.docstring import parse_docstring
 from agentrt.tool.invocation import CallPlan, make_call_plan
@@ -77,6 +78,7 @@ class FunctionTool(ToolBase):
         """Call the function as it is, in this thread."""
         return self.function(*args, **arguments, **self._preset)
 
+    @never_raises
     def __repr__(self) -> str:
         return f"<FunctionTool {self.name} ({source_location(self.function)})>"
 

@@ -10,6 +10,7 @@ from agentrt.block import TextBlock, ToolCallBlock, ToolResultState
 from agentrt.errors import ToolConfigError
 from agentrt.keywords import suggest_arguments, suggest_attributes, suggest_keywords
 from agentrt.module import StateModule
+from agentrt.representation import describe_content, never_raises, repr_as_call
 from agentrt.text import short_repr, type_with_article
 from agentrt.tool.arguments import ArgumentsError
 from agentrt.tool.base import ToolBase, call_plan_of, check_name, check_tool, tool_location
@@ -89,6 +90,14 @@ class Toolkit(StateModule):
         for group in groups:
             self._add_group(group)
 
+    @never_raises
+    def __repr__(self) -> str:
+        tools = self.names(active_groups=())
+        settings: dict[str, object] = {"tools": tools} if tools else {}
+        if self.groups:
+            settings |= {"groups": self.groups, "active_groups": self.active_groups}
+        return repr_as_call("Toolkit", {name: describe_content(value) for name, value in settings.items()})
+
     @suggest_arguments(
         name="func_name",
         description="func_description",
@@ -162,6 +171,12 @@ class Toolkit(StateModule):
     def active_groups(self) -> list[str]:
         """The groups that are active in the toolkit's own setting, `basic` not counted."""
         return list(self._active)
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The names of the tools in each group, active or not, `basic` not counted."""
+        entries = self._entries.items()
+        return {group: [name for name, entry in entries if entry.group == group] for group in self._groups}
 
     def state_dict(self) -> JSONObject:
         """Return the state: which groups are active in the toolkit's own setting."""
@@ -332,6 +347,10 @@ class _ExtendedToolkit(Toolkit):
     @property
     def active_groups(self) -> list[str]:
         return self._base.active_groups
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        return self._base.groups
 
     def state_dict(self) -> JSONObject:
         return self._base.state_dict()

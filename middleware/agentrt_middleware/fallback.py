@@ -76,6 +76,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
         if not isinstance(sticky, bool):
             check_number("ModelFallbackMiddleware(sticky=...)", sticky)
         self.sticky = sticky
+        self.fallback_on = fallback_on
         self.falls_back_on = choose_errors("ModelFallbackMiddleware(fallback_on=...)", fallback_on, our_refusals=True)
         self._clock = clock
 

@@ -69,7 +69,7 @@ class LoggingMiddleware(MiddlewareBase):
                 f"LoggingMiddleware(redact=...) must be a function of a str, not {redact!r:.200}"
             )
         self.content = content
-        self._logger = logger or _logger
+        self._logger = logger
         self._level = level
         self._redact = redact
         self.clock = clock
@@ -90,7 +90,8 @@ class LoggingMiddleware(MiddlewareBase):
     def log(self, event: str, fields: _Fields, *, is_failure: bool) -> None:
         """Log one line, without the fields that are `None`."""
         level = max(self._level, logging.WARNING) if is_failure else self._level
-        if not self._logger.isEnabledFor(level):
+        logger = self._logger or _logger
+        if not logger.isEnabledFor(level):
             return
         clean_fields = {name: self._clean(value) for name, value in fields.items() if value is not None}
         words = [event]
@@ -99,7 +100,7 @@ class LoggingMiddleware(MiddlewareBase):
             is_plain = isinstance(value, str) and _NEEDS_NO_QUOTES.fullmatch(value)
             words.append(f"{name}={value if is_plain else json.dumps(value)}")
         # As an argument, so that a "%" in it does not format anything.
-        self._logger.log(level, "%s", " ".join(words), extra={"event": event, **clean_fields})
+        logger.log(level, "%s", " ".join(words), extra={"event": event, **clean_fields})
 
     def _clean(self, value: object) -> object:
         """Return the value as it may be logged: rounded, redacted, cut."""

@@ -58,7 +58,7 @@ class TimingMiddleware(MiddlewareBase):
             raise MiddlewareConfigError(
                 f"TimingMiddleware(on_timing=...) must be a function of a Timing, not {on_timing!r:.200}"
             )
-        self._on_timing = on_timing or self._log
+        self._on_timing = on_timing
         self.clock = clock
         self._has_failed = False
 
@@ -95,7 +95,7 @@ class TimingMiddleware(MiddlewareBase):
     def report(self, timing: Timing) -> None:
         """Call `on_timing`; never raises."""
         try:
-            self._on_timing(timing)
+            (self._on_timing or self._log)(timing)
         except Exception as error:  # noqa: BLE001  # an observer that fails is no reason for a reply to fail
             if not self._has_failed:
                 self._has_failed = True

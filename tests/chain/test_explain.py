@@ -2,12 +2,16 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentrt import Agent
 from agentrt.chain import compile_chains, explain
 from agentrt.hooks import HOOKS, MiddlewareBase
+from agentrt.middleware import RetryMiddleware
+from agentrt.model import ScriptedChatModel
 from tests.chain.helpers import CORES, Guard, compile_with
 
 
@@ -39,7 +43,9 @@ class Tools(MiddlewareBase):
 
 
 def place_of(function: Any) -> str:
-    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+    """Return where a function of these tests is, from the folder in which they run."""
+    file = Path(function.__code__.co_filename).relative_to(Path.cwd())
+    return f"{file.as_posix()}:{function.__code__.co_firstlineno}"
 
 
 GUARDS, TOOLS, PROMPT = (Guard("1"), Guard("2")), Tools(), Prompt()
@@ -219,3 +225,59 @@ def test_chains_without_all_the_cores_can_be_explained(format: Any) -> None:
     cores = {"on_reply": CORES["on_reply"]}
     chains = compile_chains(MiddlewareBase, HOOKS, cores, [GUARDS[0]])
     assert "on_reply" in explain(chains, "assistant", cores, {}, format)
+
+
+def layer_place(middleware: MiddlewareBase) -> str:
+    """Return where `explain` says that the hook on_model_call of the middleware is."""
+    description = json.loads(explain(compile_with(middleware), "assistant", CORES, {}, "json"))
+    [hook] = [hook for hook in description["hooks"] if hook["hook"] == "on_model_call"]
+    return str(hook["layers"][0]["where"])
+
+
+def middleware_in(file: str, module: str) -> MiddlewareBase:
+    """Return a middleware whose source is said to be in that file."""
+    source = "class Layer(Base):\n    async def on_model_call(self, agent, input_kwargs, next_handler):\n        pass\n"
+    names: dict[str, Any] = {"Base": MiddlewareBase, "__name__": module}
+    exec(compile(source, file, "exec"), names)  # a file of that name need not exist
+    layer: MiddlewareBase = names["Layer"]()
+    return layer
+
+
+def test_code_of_a_library_is_named_by_module_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.fullmatch(r"agentrt_middleware\.retry:\d+", layer_place(RetryMiddleware()))
+    agent = Agent("assistant", model=ScriptedChatModel([]))
+    cores = [hook["core"] for hook in json.loads(agent.explain("json"))["hooks"]]
+    assert all(re.fullmatch(r"agentrt(\.\w+)+:\d+", core) for core in cores)
+    installed = tmp_path / "project" / ".venv" / "lib" / "site-packages" / "layers.py"
+    monkeypatch.chdir(tmp_path)
+    assert layer_place(middleware_in(str(installed), "layers")) == "layers:2"
+
+
+def test_files_of_the_user_are_named_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "app").mkdir()
+    monkeypatch.chdir(tmp_path / "app")
+    inside, outside = tmp_path / "app" / "web" / "layers.py", tmp_path / "shared" / "layers.py"
+    assert layer_place(middleware_in(str(inside), "web.layers")) == "web/layers.py:2"
+    assert layer_place(middleware_in(str(outside), "layers")) == f"{outside}:2"
+    assert layer_place(middleware_in("<stdin>", "__main__")) == "<stdin>:2"
+
+
+def test_places_are_whole_where_there_is_no_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> Path:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "cwd", gone)
+    assert layer_place(middleware_in(str(tmp_path / "layers.py"), "layers")) == f"{tmp_path / 'layers.py'}:2"
+
+
+@pytest.mark.parametrize("format", ["text", "json", "mermaid"])
+def test_ipython_shows_the_text_line_by_line(format: Any) -> None:
+    shown: list[str] = []
+
+    class Printer:
+        def text(self, text: str) -> None:
+            shown.append(text)
+
+    page: Any = explain_as(format)
+    page._repr_pretty_(Printer(), False)
+    assert shown == [str(page)]

@@ -37,7 +37,7 @@ _Method = Callable[..., Any]  # of any signature: a class may write what it like
 _MarkedMethod = TypeVar("_MarkedMethod", bound=_Method)
 _MethodArguments = dict[str, object]  # what flows through a chain around such a method
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class ChainedAgent(Protocol):
@@ -79,7 +79,7 @@ class OverriddenMethod:
         self._keys = {name: name for name in names} | renamed
         self.keys = tuple(self._keys.values())
         self.declares_deps = any(
-            parameter.name == "deps" and parameter.kind not in _VARIABLE for parameter in self._parameters
+            parameter.name == "deps" and parameter.kind not in _VARIADIC for parameter in self._parameters
         )
         self.core = self._core  # one object, by which an entry is known to be the core
         self.entry = self._make_entry()  # it takes any agent of the class, and is bound when one is built

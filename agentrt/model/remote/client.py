@@ -31,6 +31,7 @@ from agentrt.model.remote.settings import (
     read_key,
 )
 from agentrt.model.remote.stream import AnswerReader, AnswerStream, CallTimer
+from agentrt.representation import never_raises
 from agentrt.types import JSONSchema, ToolChoice
 
 __all__ = ["RemoteChatModel"]
@@ -93,6 +94,7 @@ class RemoteChatModel(ChatModelBase):
         # Two models share the limits of an account if they share its key; the hash tells so without telling the key.
         self.account = f"{self._errors.shown_url}#{sha256(key.encode()).hexdigest()[:16]}"
 
+    @never_raises
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, base_url={self._errors.shown_url!r})"
 

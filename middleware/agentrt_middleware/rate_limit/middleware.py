@@ -88,6 +88,9 @@ class RateLimitMiddleware(MiddlewareBase):
                 f"RateLimitMiddleware(store=...) must be a RedisStore, or have its lease_seconds, take, renew, end and "
                 f"block, not a {type(store).__name__}"  # the value is not shown: a URL may hold a password
             )
+        self.min_interval = min_interval or None
+        self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
+        self.max_concurrency = max_concurrency
         self._limits = Limits(min_interval, requests_per_minute, tokens_per_minute, max_concurrency)
         self._max_wait = max_wait
         self._key = key

@@ -145,7 +145,7 @@ class TracingMiddleware(MiddlewareBase):
                 # Its value is not logged: a mistake may have put a secret there.
                 known = ", ".join(conventions.CAPTURE_VALUES)
                 _logger.warning("%s must be one of %s: no content is captured", conventions.CAPTURE_VARIABLE, known)
-        self._captures_content = bool(capture_content)
+        self._capture_content = bool(capture_content)
         self._isolated = Isolated(redact)
         self._tracer_provider = tracer_provider
         self._meter_provider = meter_provider
@@ -280,7 +280,7 @@ class TracingMiddleware(MiddlewareBase):
         meters = metrics.get_meter_provider() if self._meter_provider is None else self._meter_provider
         meter = meters.get_meter("agentrt", __version__)
         tracer = provider.get_tracer("agentrt", __version__)
-        return _Instruments(self._isolated, tracer, GenAIMetrics(meter), self._captures_content)
+        return _Instruments(self._isolated, tracer, GenAIMetrics(meter), self._capture_content)
 
 
 @dataclass(slots=True)
