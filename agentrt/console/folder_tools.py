@@ -16,17 +16,22 @@ from agentrt.types import ToolResponse
 __all__ = ["folder_tools"]
 
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules", "venv", "build", "dist"}
-_MAX_SECONDS = 10.0  # for all files: a tool's thread cannot be stopped
+_MAX_WALK_SECONDS = 10.0  # for all files: a tool's thread cannot be stopped
 _MAX_CHARACTERS = 100_000  # of one result
-_MAX_LINE = 200
+_MAX_HIT_LENGTH = 200
 _MAX_BYTES = 5_000_000  # of a file that is searched
-_OPERATORS: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
-_OPERATORS |= {ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow}
+_ARITHMETIC: dict[type, Any] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_ARITHMETIC |= {
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
 
-_Result = str | ToolResponse
+_FolderResult = str | ToolResponse
 
 
-def folder_tools(folder: str | os.PathLike[str] = ".") -> list[Callable[..., _Result]]:
+def folder_tools(folder: str | os.PathLike[str] = ".") -> list[Callable[..., _FolderResult]]:
     """Return tools that list, read and search the files of a folder, and one for sums: `Agent(tools=folder_tools())`.
 
     They change nothing, use no network, and read neither what lies outside of the folder, wherever a link leads, nor
@@ -40,11 +45,11 @@ class _FolderTools:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def list_files(self) -> _Result:
+    def list_files(self) -> _FolderResult:
         """List all files."""
         return self._collect(lambda name, _: [name]) or "no files"
 
-    def read_file(self, path: str) -> _Result:
+    def read_file(self, path: str) -> _FolderResult:
         """Read one text file."""
         # Hidden files often hold keys, and what a tool reads goes to the provider of the model.
         try:
@@ -61,18 +66,21 @@ class _FolderTools:
         except (OSError, ValueError) as error:  # ValueError: a path with a null character
             return _failure(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}")
 
-    def search_text(self, text: str) -> _Result:
+    def search_text(self, text: str) -> _FolderResult:
         """Find the lines of all files that contain some text, in upper or lower case."""
         lowered = text.lower()
 
         def find(name: str, path: Path) -> Iterator[str]:
-            for number, line in enumerate(_read(path).split("\n"), 1):
+            # A pipe or a device would be waited for, and so might never end.
+            if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+                return
+            for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
                 if lowered in line.lower():
-                    yield f"{name}:{number}: {line.strip()[:_MAX_LINE]}"
+                    yield f"{name}:{number}: {line.strip()[:_MAX_HIT_LENGTH]}"
 
         return self._collect(find) or "nothing found"
 
-    def recent_files(self, days: int = 1) -> _Result:
+    def recent_files(self, days: int = 1) -> _FolderResult:
         """List the files that changed today, or in the last days, the newest first."""
         first_day = date.today() - timedelta(days=min(max(days, 1), 36_500) - 1)
 
@@ -84,7 +92,7 @@ class _FolderTools:
 
     def _collect(self, lines_of: Callable[[str, Path], Iterable[str]]) -> str:
         """Return the lines for all files; a last one tells of more, where they are too many."""
-        deadline = time.monotonic() + _MAX_SECONDS
+        deadline = time.monotonic() + _MAX_WALK_SECONDS
         lines: list[str] = []
         left = _MAX_CHARACTERS
         for path in self._files():
@@ -106,13 +114,7 @@ class _FolderTools:
             yield from (path for path in paths if not path.is_symlink())
 
 
-def _read(path: Path) -> str:
-    # A pipe or a device would be waited for, and so might never end.
-    is_text_file = path.is_file() and path.stat().st_size <= _MAX_BYTES
-    return path.read_text(encoding="utf-8", errors="replace") if is_text_file else ""
-
-
-def calculate(expression: str) -> _Result:
+def calculate(expression: str) -> _FolderResult:
     """Calculate an arithmetic expression such as 2 * (3 + 4)."""
     if len(expression) > 200:
         return _failure("the expression is longer than 200 characters")
@@ -128,11 +130,11 @@ def _evaluate(node: ast.expr) -> Any:
             return number
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_evaluate(operand)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
             first, second = _evaluate(left), _evaluate(right)
             if isinstance(op, ast.Pow) and (abs(first) > 1e12 or abs(second) > 1000):
                 raise ValueError("the power is too large")
-            return _OPERATORS[type(op)](first, second)
+            return _ARITHMETIC[type(op)](first, second)
     raise ValueError(f"{ast.unparse(node)!r} is not arithmetic")
 
 

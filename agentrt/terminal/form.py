@@ -1,20 +1,26 @@
 """Asking the user for the fields of a pydantic model, one by one."""
 
-from collections.abc import Awaitable, Callable, Iterator
+import json
+from collections.abc import Awaitable, Callable
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
-from pydantic import AliasChoices, AliasPath, BaseModel, Secret, SecretBytes, SecretStr, ValidationError
+from pydantic import BaseModel, PydanticUserError, Secret, SecretBytes, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails, core_schema, from_json, to_json
 
 from agentrt.errors import InvalidInputError
-from agentrt.terminal.form_prompts import form_prompts
+from agentrt.text import one_line
+from agentrt.types import JSONSchema
 
 __all__ = ["Form", "check_form_model"]
 
 _MAX_REFUSALS = 100  # for one form: a user stops earlier, and a program that answers would never stop
-# The other three may quote what was typed.
+_MAX_PROMPT = 200  # characters of a type or default
+# The other three are written by the author of the model, and may quote what was typed.
 _SAFE_REASONS = frozenset(get_args(core_schema.ErrorType)) - {"value_error", "assertion_error", "union_tag_invalid"}
+_TYPE_NAMES = {"boolean": "yes or no", "array": "JSON list", "object": "JSON object"}
 
 
 def check_form_model(model: object) -> None:
@@ -47,7 +53,11 @@ class Form:
         self._ask = ask
         self._tell = tell
         self._secret = {name for name, field in self._fields.items() if _holds_secret(field.annotation)}
-        self._prompts = form_prompts(model, self._secret)
+        schemas = _schemas_of(model)
+        self._prompts = {
+            name: _prompt(name, field, schemas.get(name, {}), name in self._secret)
+            for name, field in self._fields.items()
+        }
         self._answers: dict[str, Any] = {}
         self._refused = 0
 
@@ -112,15 +122,8 @@ class Form:
         return plain | filled.model_dump(by_alias=True, include=self._secret, warnings=False)
 
     def _field_of(self, problem: ErrorDetails) -> str | None:
-        first = problem["loc"][0] if problem["loc"] else None
-        if first in self._fields:
-            return str(first)
-        for name, field in self._fields.items():
-            alias = field.validation_alias
-            for choice in alias.choices if isinstance(alias, AliasChoices) else [alias]:
-                if choice is not None and first == (choice.path[0] if isinstance(choice, AliasPath) else choice):
-                    return name
-        return None
+        # A value is known by the name that it was given with, and that is the field's.
+        return next((name for name in self._fields if problem["loc"][:1] == (name,)), None)
 
     def _refuse(self, name: str | None, problems: list[ErrorDetails]) -> None:
         self._refused += 1
@@ -130,34 +133,16 @@ class Form:
             )
         for problem in problems:
             place = "" if name in self._secret else ".".join(map(str, problem["loc"][1:]))
-            subject = f"{name or 'the whole'}{place and f' ({place})'}"
-            self._tell(f"{subject}: {self._reason(name, problem)}")
+            # A validator sees the secrets of the other fields too, so its words are shown only where there are none.
+            is_safe = not self._secret or problem["type"] in _SAFE_REASONS
+            reason = problem["msg"] if is_safe else "this was not accepted"
+            self._tell(f"{name or 'the whole'}{place and f' ({place})'}: {reason}")
         if not problems:
             self._tell(f"{name}: an answer is needed")
-
-    def _reason(self, name: str | None, problem: ErrorDetails) -> str:
-        message = problem["msg"]
-        if not self._secret or problem["type"] in _SAFE_REASONS:
-            return message
-        if name is None or name in self._secret or self._shows_secret(message):
-            return "this was not accepted"
-        return message
-
-    def _shows_secret(self, text: str) -> bool:
-        return any(part in text for name in self._secret for part in _texts_in(self._answers.get(name)))
 
 
 def _problems_of(error: ValidationError) -> list[ErrorDetails]:
     return error.errors(include_url=False, include_context=False, include_input=False)
-
-
-def _texts_in(answer: object) -> Iterator[str]:
-    """Yield every value in an answer, as text."""
-    if isinstance(answer, dict | list):
-        for part in answer.values() if isinstance(answer, dict) else answer:
-            yield from _texts_in(part)
-    elif answer is not None and answer != "":
-        yield str(answer)
 
 
 def _holds_secret(annotation: Any, seen: frozenset[int] = frozenset()) -> bool:
@@ -174,3 +159,50 @@ def _holds_secret(annotation: Any, seen: frozenset[int] = frozenset()) -> bool:
     elif is_dataclass(kind) or is_typeddict(kind):
         parts += get_type_hints(kind).values()
     return any(_holds_secret(part, seen | {id(annotation)}) for part in parts)
+
+
+class _QuietSchema(GenerateJsonSchema):
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        pass  # what it says matters to a program that reads the schema
+
+
+def _schemas_of(model: type[BaseModel]) -> dict[str, JSONSchema]:
+    """Return the JSON schema of each field, without references."""
+    try:
+        root = model.model_json_schema(by_alias=False, schema_generator=_QuietSchema)
+    except PydanticUserError:  # a field that JSON has no type for; what is typed may be valid for it all the same
+        return {}
+    definitions = root.get("$defs", {})
+
+    def resolve(schema: JSONSchema) -> JSONSchema:
+        schema = definitions.get(str(schema.get("$ref")).removeprefix("#/$defs/"), schema)
+        variants = schema.get("anyOf") or schema.get("oneOf")
+        return {**schema, "anyOf": [*map(resolve, variants)]} if variants else schema
+
+    return {name: resolve(schema) for name, schema in resolve(root).get("properties", {}).items()}
+
+
+def _prompt(name: str, field: FieldInfo, schema: JSONSchema, is_secret: bool) -> str:
+    """Return the name of a field, what it takes in words, and what an empty line means."""
+    if field.is_required():
+        default = ", may be left out" if {"type": "null"} in schema.get("anyOf", []) else ""
+    elif field.default_factory is None and field.default is None:
+        default = ", may be left out"
+    elif field.default_factory is not None or is_secret:
+        default = ", has a default"
+    else:
+        default = f", default {one_line(to_json(field.default, fallback=repr).decode(errors='replace'), _MAX_PROMPT)}"
+    description = f" - {' '.join(field.description.split())}" if field.description else ""
+    return f"{name} ({one_line(_describe_type(schema), _MAX_PROMPT)}{default}){description}: "
+
+
+def _describe_type(schema: JSONSchema) -> str:
+    if "const" in schema or "enum" in schema:
+        return " or ".join(json.dumps(value, ensure_ascii=False) for value in schema.get("enum", [schema.get("const")]))
+    variants = [variant for variant in schema.get("anyOf", []) if variant != {"type": "null"}]
+    if variants:
+        return " or ".join(dict.fromkeys(map(_describe_type, variants)))
+    kind = str(schema.get("type", "value"))
+    if kind == "object" and schema.get("properties"):
+        return f"JSON object with {', '.join(map(json.dumps, schema['properties']))}"
+    return str(schema.get("format", "text")) if kind == "string" else _TYPE_NAMES.get(kind, kind)

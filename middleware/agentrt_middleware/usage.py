@@ -117,21 +117,17 @@ class UsageMiddleware(MiddlewareBase):
 
     def add(self, tallies: list[_Tallies], model: ChatModelBase, usage: ChatUsage) -> None:
         """Add the usage of one call to the tallies of its reply and conversation, and to the total."""
-        cost = self._find_cost(model, usage)
+        cost = None
+        if self._cost_of is not None and model.model not in self._prices:
+            try:
+                known = self._cost_of(model, usage)
+                cost = None if known is None else float(known)
+            except Exception as error:  # noqa: BLE001  # a reply that has been paid for does not fail for its price
+                _logger.warning("the cost of a call of %r is not known: %s", model.model, type(error).__name__)
         for tally in tallies:
             _add_to(tally, model.model, usage, cost)
         with self._lock:  # event loops in other threads may add to the total as well
             _add_to(self._total, model.model, usage, cost)
-
-    def _find_cost(self, model: ChatModelBase, usage: ChatUsage) -> float | None:
-        if self._cost_of is None or model.model in self._prices:
-            return None
-        try:
-            cost = self._cost_of(model, usage)
-            return None if cost is None else float(cost)
-        except Exception as error:  # noqa: BLE001  # a reply that has been paid for does not fail for its price
-            _logger.warning("the cost of a call of %r is not known: %s", model.model, type(error).__name__)
-            return None
 
     def _report(self, tallies: _Tallies) -> UsageReport:
         models = {name: self._report_of(name, tally) for name, tally in tallies.items()}

@@ -85,7 +85,7 @@ async def test_every_kind_of_field_is_asked_for_and_read():
         "tall (yes or no)",
         'colour ("red" or "green")',
         'level (1 or 2 or "many")',
-        "tags (JSON list of text)",
+        "tags (JSON list)",
         'street (JSON object with "name", "number")',
         "counts (JSON object)",
         "",
@@ -102,8 +102,8 @@ async def test_an_empty_line_takes_the_default_or_leaves_the_field_out():
 
     values, screen = await form_of(Form, "", "", "", "", "")
     assert values == {"a": 3, "b": None, "c": None, "d": ["x"], "e": "red"}
-    assert "a (integer, default 3): b (integer, may be left out): c (JSON list of integer, may be left out): " in screen
-    assert 'd (JSON list of text, has a default): e ("red" or "green", default "red"): ' in screen
+    assert "a (integer, default 3): b (integer, may be left out): c (JSON list, may be left out): " in screen
+    assert 'd (JSON list, has a default): e ("red" or "green", default "red"): ' in screen
 
 
 async def test_a_field_that_may_be_left_out_can_be_given():
@@ -248,7 +248,7 @@ async def test_a_form_that_holds_itself_is_described():
 
     values, screen = await form_of(Node, '[{"children": []}]')
     assert values == {"children": [{"children": []}]}
-    assert 'children (JSON list of object with "children", default []): ' in screen
+    assert "children (JSON list, default []): " in screen
 
 
 async def test_a_form_is_given_up_after_a_hundred_refusals():
@@ -304,24 +304,22 @@ async def test_a_secret_is_in_the_answer_and_nowhere_else():
     assert "hunter2" not in repr(values)
 
 
-async def test_a_reason_is_given_unless_it_quotes_a_secret():
+async def test_words_of_a_validator_are_not_shown_beside_a_secret():
     class Form(BaseModel):
         password: SecretStr
-        hint: str
+        hint: str = Field(max_length=9)
 
         @field_validator("hint")
         @classmethod
         def discreet(cls, value: str, info: ValidationInfo) -> str:
             password = info.data["password"].get_secret_value()
-            if value == "short":
-                raise ValueError("that is too short")
             if password.startswith(value):
                 raise ValueError(f"that is how {password} begins")
             return value
 
-    values, screen = await form_of(Form, "hunter2", "short", "hunt", "an animal")
+    values, screen = await form_of(Form, "hunter2", "a hunted animal", "hunt", "an animal")
     assert values["hint"] == "an animal"
-    assert "hint: Value error, that is too short" in screen
+    assert "hint: String should have at most 9 characters" in screen
     assert "hint: this was not accepted" in screen
     assert "hunter2" not in screen
 
@@ -336,7 +334,7 @@ async def test_a_secret_within_a_nested_model_is_one_too():
     )
     assert values["login"]["password"].get_secret_value() == "wxyz"
     assert "hunter2" not in screen
-    assert 'others (JSON list of object with "user", "password", has a default): ' in screen
+    assert "others (JSON list, has a default): " in screen
 
 
 async def test_a_field_beside_a_nested_secret_does_not_tell_it():
