@@ -2,8 +2,6 @@
 
 import inspect
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -11,6 +9,7 @@ from agentrt import middleware
 from agentrt.hooks import HOOKS, MiddlewareBase
 from tests.documents import NAVIGATION, PAGES, REPOSITORY, ROOT, SITE, Program, all_programs, anchors_of, links_of
 from tests.documents import name_of as name_of_page
+from tests.program_runner import open_program_runner
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -25,14 +24,15 @@ SHIPPED = [
 NOT_OPTIONS = {"self", "clock", "random"}  # for tests
 
 
-def run(program: Program) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", program.source]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+@pytest.fixture(scope="module")
+def runner():
+    with open_program_runner() as runner:
+        yield runner
 
 
 @pytest.mark.parametrize("program", all_programs(), ids=lambda program: program.name)
-def test_a_program_of_the_documentation_runs(program):
-    done = run(program)
+def test_a_program_of_the_documentation_runs(program, runner):
+    done = runner.run(program.source)
     assert done.returncode == 0, done.stderr
     if program.output is not None:
         assert re.fullmatch(shape_of(program.output), without_places(done.stdout), re.DOTALL), done.stdout
