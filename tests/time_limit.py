@@ -45,25 +45,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     os.close(config.stash[_STDERR])
 
 
-# Each phase has a timer of its own: pytest stops the one of faulthandler after a failure, and a teardown can hang too.
-
-
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    with _exit_after_limit(item):
-        return (yield)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    # One timer for all phases: each takes a thread, which a busy machine lets a test wait for.
+    try:
+        with _alarm(_limit_of(item) + 0.9 * GRACE, _make_announcement(item)):
+            _exit_after_limit(item)
+            return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    with _exit_after_limit(item):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    with _exit_after_limit(item):
-        return (yield)
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    if isinstance(node, pytest.Item):
+        _exit_after_limit(node)  # pytest has stopped the timer, and the teardown is still to come
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -158,15 +154,8 @@ def _thread_safe_call() -> Callable[[Callable[[], object]], object]:
         return trio.lowlevel.current_trio_token().run_sync_soon
 
 
-@contextmanager
-def _exit_after_limit(item: pytest.Item) -> Iterator[None]:
-    seconds = _limit_of(item)
-    faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=item.config.stash[_STDERR])
-    try:
-        with _alarm(seconds + 0.9 * GRACE, _make_announcement(item)):
-            yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+def _exit_after_limit(item: pytest.Item) -> None:
+    faulthandler.dump_traceback_later(_limit_of(item) + GRACE, exit=True, file=item.config.stash[_STDERR])
 
 
 def _make_announcement(item: pytest.Item) -> Callable[[], object]:
