@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +17,10 @@ from hypothesis import HealthCheck, settings
 # A busy machine is not a failure of what is tested.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+# A shell has what it starts in the background ignore SIGINT, and so would each process that a test wants to interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.time_limit"]
 
