@@ -51,7 +51,7 @@ async def no_task_or_generator_is_left_behind(anyio_backend: str) -> AsyncIterat
     yield
     # A reply that the test has dropped is closed in a task of its own, which takes turns of the event loop that a test
     # without another wait does not give it; how many there are by now is chance on trio.
-    with anyio.move_on_after(1):
+    with anyio.move_on_after(10):
         await anyio.wait_all_tasks_blocked()
     left = _tasks(anyio_backend) - tasks
     assert not left, f"tasks left behind: {left}"

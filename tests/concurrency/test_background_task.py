@@ -332,7 +332,7 @@ async def test_task_cancelled_from_outside_is_an_error_of_the_runtime(anyio_back
 async def test_task_cancelled_before_it_began_does_not_hang_its_reader(anyio_backend, monkeypatch):
     monkeypatch.setattr(background_task, "_MAX_STOP_SECONDS", 0.1)
     before = asyncio.all_tasks()
-    with anyio.fail_after(0.2):
+    with anyio.fail_after(PATIENCE):
         async with BackgroundTask("r", Mailbox(), Waiting()) as task:
             for started in asyncio.all_tasks() - before:
                 started.cancel()

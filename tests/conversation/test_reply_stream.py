@@ -6,6 +6,7 @@ import gc
 import pickle
 import re
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import anyio
@@ -35,11 +36,13 @@ class Running:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.on_start: Callable[[], object] = lambda: None
 
     async def wait(self, context: ToolContext) -> str:
         """Wait for ever."""
         self.log.append("started")
         context.emit(CustomEvent("started"))
+        self.on_start()
         try:
             await anyio.sleep_forever()
         finally:
@@ -121,8 +124,14 @@ async def test_an_error_in_the_readers_own_body_stops_the_tools_too():
 async def test_the_callers_own_timeout_leaves_and_the_state_is_whole():
     tools = Running()
     agent = agent_of([[call("1", "wait"), call("2", "wait")], "next"], tools.wait)
+
+    def time_out_when_both_run() -> None:
+        if tools.log == ["started", "started"]:
+            scope.deadline = anyio.current_time()
+
+    tools.on_start = time_out_when_both_run
     with pytest.raises(TimeoutError):
-        with anyio.fail_after(0.5):
+        with anyio.fail_after(60) as scope:
             await agent.reply("go")
     assert tools.log == ["started", "started", "stopped", "stopped"]
     assert agent.state.reply_context is None

@@ -890,7 +890,7 @@ async def test_what_a_layer_emits_in_mid_stream_is_seen_while_it_waits():
         await seen.wait()
 
     agent = agent_of(["one two"], middlewares=[Upstream(play)])
-    with anyio.fail_after(1):
+    with anyio.fail_after(10):
         async with agent.reply_stream("go") as events:
             async for event in events:
                 if short(event) == "waiting":

@@ -189,15 +189,14 @@ def test_leaving_ends_the_wait_and_runs_nothing_else(leave: str, backend: str) -
 
     async def main() -> None:
         agent = agent_with(tool, ToolRetryMiddleware(initial_delay=1e6, max_delay=1e6))
-        if leave == "cancel":
-            with anyio.move_on_after(1) as scope:
-                await agent.reply("go")
-            assert scope.cancelled_caught
-            return
-        async with agent.reply_stream("go") as events:
-            async for event in events:
-                if isinstance(event, CustomEvent):
-                    break
+        with anyio.CancelScope() as scope:
+            async with agent.reply_stream("go") as events:
+                async for event in events:
+                    if isinstance(event, CustomEvent) and leave == "close":
+                        break
+                    if isinstance(event, CustomEvent):
+                        scope.cancel()
+        assert scope.cancelled_caught == (leave == "cancel")
 
     play(backend, main)
     assert tool.runs == 1
