@@ -190,8 +190,8 @@ def run(*command: str | Path, cwd: Path | None = ROOT) -> int:
 
 def environment() -> dict[str, str]:
     """Return ours, but bytecode is kept, in the environment: hundreds of processes of the tests need not compile."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPYCACHEPREFIX": str(VENV / "bytecode")}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPYCACHEPREFIX": str(VENV / "bytecode")}
 
 
 if __name__ == "__main__":
