@@ -45,7 +45,7 @@ def open_program_runner() -> Iterator[ProgramRunner]:
 
 def main() -> None:
     """Serve requests; in a forked process, run the program and return, so that it ends as any Python process does."""
-    import agentrt.middleware  # noqa: F401
+    import agentrt.middleware
     import agentrt.testing  # noqa: F401
 
     for line in sys.stdin:
@@ -56,7 +56,8 @@ def main() -> None:
             _run_as_main(source)
             return
         _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
 
 
 def _redirect(output: str, errors: str) -> None:

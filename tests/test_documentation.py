@@ -7,7 +7,7 @@ import pytest
 
 from agentrt import middleware
 from agentrt.hooks import HOOKS, MiddlewareBase
-from tests.documents import NAVIGATION, PAGES, REPOSITORY, ROOT, SITE, Program, all_programs, anchors_of, links_of
+from tests.documents import NAVIGATION, PAGES, REPOSITORY, ROOT, SITE, all_programs, anchors_of, links_of
 from tests.documents import name_of as name_of_page
 from tests.program_runner import open_program_runner
 
