@@ -226,6 +226,12 @@ def _as_tool_choice(value: object, _: object) -> object:
     return ToolChoice(value) if isinstance(value, str) else value
 
 
+def _refuse_spec(value: object, _: object) -> object:
+    if isinstance(value, str):  # a model made for each call would open connections that nobody closes
+        raise ValueError(f"it is the str {value!r:.100}: make the model once, with chat_model(...), and pass that on")
+    return value
+
+
 _NONE = type(None)
 _TOOL_CHOICE = (ToolChoice, _NONE)
 _ANSWER_EVENTS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
@@ -271,7 +277,7 @@ HOOKS: tuple[HookSpec, ...] = (
             "tool_choice": _TOOL_CHOICE,
             "current_model": (ChatModelBase,),
         },
-        converters={"tools": as_offered_tools, "tool_choice": _as_tool_choice},
+        converters={"tools": as_offered_tools, "tool_choice": _as_tool_choice, "current_model": _refuse_spec},
     ),
     HookSpec(
         "on_check_permission",

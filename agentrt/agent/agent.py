@@ -13,7 +13,7 @@ from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import OverriddenCall, hook_method
 from agentrt.agent.overrides.reply_override import OverriddenLoopReply, reply_by_loop
 from agentrt.agent.peer_words import AGENT_ATTRIBUTES, AGENT_KEYWORDS
-from agentrt.agent.validation import check_options, check_parts, check_state
+from agentrt.agent.validation import check_options, check_parts, check_state, make_toolkit
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.config import ContextConfig, ReActConfig
@@ -38,10 +38,11 @@ from agentrt.loop.reply import reply
 from agentrt.loop.tool_calls.acting import act
 from agentrt.loop.tool_calls.approval import check_permission
 from agentrt.message import Msg
-from agentrt.model import ChatModelBase
+from agentrt.model import ChatModelBase, chat_model
 from agentrt.output.reply_printing import print_reply
 from agentrt.state import AgentState, StateStore
 from agentrt.tool import Toolkit
+from agentrt.tool.toolkit import ToolLike
 
 __all__ = ["Agent"]
 
@@ -83,6 +84,9 @@ class Agent(ReActAgentBase):
     chains. With a `state_store` the state is saved after the input, before tools run, after each result and at the end.
     Raises a `ConfigError` for parts that do not fit.
 
+    The model is a `ChatModelBase`, or what `chat_model` takes, such as "openai:gpt-5-mini". The tools are functions and
+    `ToolBase`s, in a list or in a `Toolkit`; those in `tools` come after those in `toolkit`.
+
     It prints its replies when `set_console_output_enabled` or `set_msg_queue_enabled` says so, or when a hook or a
     layer of `on_print` is there to see it. The `reply` that a subclass writes is the core of its `on_reply`, streamed
     or not, and `super().reply()` runs the loop.
@@ -118,27 +122,26 @@ class Agent(ReActAgentBase):
         self,
         name: str,
         system_prompt: str = "",
-        model: ChatModelBase | None = None,
-        toolkit: Toolkit | None = None,
+        model: ChatModelBase | str | None = None,
+        toolkit: Toolkit | Sequence[ToolLike] | None = None,
         middlewares: Sequence[MiddlewareBase] = (),
         *,
+        tools: Sequence[ToolLike] | None = None,
         state: AgentState | None = None,
         state_store: StateStore | None = None,
         react_config: ReActConfig | None = None,
         context_config: ContextConfig | None = None,
         when_busy: WhenBusy = "raise",
     ) -> None:
-        check_parts(name, system_prompt, model, toolkit, when_busy)
+        check_parts(name, system_prompt, model, when_busy)
         check_options(state, state_store, react_config, context_config)
         self._refuse_steps()
         super().__init__(name=name, middlewares=middlewares)
         self.system_prompt = system_prompt
-        self.model = cast(ChatModelBase, model)
+        self.model = chat_model(cast(ChatModelBase | str, model))
         contributed = tuple(_list_tools(middleware) for middleware in middlewares)
         self._compiled = self._compiled._replace(tools=contributed)  # `explain` says whose they are
-        self.toolkit = (Toolkit() if toolkit is None else toolkit).with_tools(
-            [tool for tools in contributed for tool in tools]
-        )
+        self.toolkit = make_toolkit(toolkit, tools, [tool for brought in contributed for tool in brought])
         self.react_config = react_config or ReActConfig()
         self.context_config = context_config or ContextConfig()
         self.when_busy = when_busy
@@ -255,6 +258,10 @@ class Agent(ReActAgentBase):
             check_reply_id(reply_id)
         if after != 0:
             check_sequence_number(after)
+        if isinstance(self.model, str):  # set after the agent was built
+            raise ConfigError(
+                f"the model of agent {self.name!r} was set to {self.model!r:.100}: write agent.model = chat_model(...)"
+            )
         claim = Claim(reply_id, after)
         inputs = as_input(inputs)
         form = None if structured_schema is None else AnswerForm(structured_schema)

@@ -22,6 +22,7 @@ from agentrt.message import Msg, ToolCallBlock
 from agentrt.model import ChatModelBase
 from agentrt.state import AgentState
 from agentrt.tool import Toolkit
+from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ToolChoice, ToolResponse
 
 __all__ = ["ReActAgent"]
@@ -52,9 +53,9 @@ class ReActAgent(Agent):
         self,
         name: str,
         sys_prompt: str,
-        model: ChatModelBase | None = None,
+        model: ChatModelBase | str | None = None,
         formatter: object = None,
-        toolkit: Toolkit | None = None,
+        toolkit: Toolkit | Sequence[ToolLike] | None = None,
         memory: MemoryBase | None = None,
         *,
         max_iters: int | None = None,
@@ -75,7 +76,7 @@ class ReActAgent(Agent):
             )
         # Fewer rounds than an `Agent` has: the number of 1.x.
         options.setdefault("react_config", ReActConfig(max_iters=_MAX_ITERS if max_iters is None else max_iters))
-        super().__init__(name, sys_prompt, model or _NoModel(name), toolkit, middlewares, **options)
+        super().__init__(name, sys_prompt, _NoModel(name) if model is None else model, toolkit, middlewares, **options)
         self.memory = memory if memory is not None else InMemoryMemory()
         self._remembered: set[str] = set()  # the ids of the conversation's messages that the memory was given
         self._memory_revision: int | None = None  # when the conversation last held what the memory holds

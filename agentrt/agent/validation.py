@@ -1,17 +1,27 @@
 """What the constructors of agents refuse."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from agentrt.chain.check import overrides
 from agentrt.config import ContextConfig, ReActConfig
-from agentrt.errors import ConfigError, MiddlewareConfigError
+from agentrt.errors import ConfigError, MiddlewareConfigError, ToolConfigError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.model import ChatModelBase
 from agentrt.state import AgentState
 from agentrt.text import repr_of, whole_characters
-from agentrt.tool import Toolkit
+from agentrt.tool import ToolBase, Toolkit
+from agentrt.tool.toolkit import ToolLike
 
-__all__ = ["check_agent_name", "check_is_list", "check_options", "check_parts", "check_state", "check_use"]
+__all__ = [
+    "check_agent_name",
+    "check_is_list",
+    "check_options",
+    "check_parts",
+    "check_state",
+    "check_use",
+    "make_toolkit",
+]
 
 
 def check_agent_name(cls: type, name: object) -> None:
@@ -45,18 +55,48 @@ def check_use(cls: type, middlewares: Sequence[MiddlewareBase], hooks: Iterable[
             )
 
 
-def check_parts(name: object, system_prompt: object, model: object, toolkit: object, when_busy: object) -> None:
+def check_parts(name: object, system_prompt: object, model: object, when_busy: object) -> None:
     """Raise `ConfigError` for parts that an `Agent` cannot be made of."""
     if not isinstance(name, str) or not name:
         raise ConfigError(f"Agent(name=...) must be a str that is not empty, not {name!r}")
     if not isinstance(system_prompt, str):
         raise ConfigError(f"Agent(system_prompt=...) must be a str, not {system_prompt!r:.200}")
-    if not isinstance(model, ChatModelBase):
-        raise ConfigError(f"Agent(model=...) must be a chat model, such as RulesChatModel(), not {model!r:.200}")
-    if toolkit is not None and not isinstance(toolkit, Toolkit):
-        raise ConfigError(f"Agent(toolkit=...) must be a Toolkit, not {toolkit!r:.200}: write Toolkit(tools=[...])")
+    if not isinstance(model, (ChatModelBase, str)):
+        raise ConfigError(
+            f"Agent(model=...) must be a chat model, or the name of one, such as 'openai:gpt-5-mini' or 'rules', "
+            f"not {model!r:.200}"
+        )
     if when_busy not in ("raise", "wait"):
         raise ConfigError(f"Agent(when_busy=...) must be 'raise' or 'wait', not {when_busy!r}")
+
+
+def make_toolkit(
+    toolkit: Toolkit | Iterable[ToolLike] | None, tools: Iterable[ToolLike] | None, contributed: Iterable[ToolLike]
+) -> Toolkit:
+    """Return a toolkit with what an `Agent` was given as its toolkit and its tools, and what middlewares contribute.
+
+    A `Toolkit` that was given stays as it is. Raises `ToolConfigError` for what cannot be a list of tools.
+    """
+    further = _list_of_tools("tools", tools)
+    # One that was given may be shared by agents, so what is this agent's own is put beside it.
+    if isinstance(toolkit, Toolkit):
+        return toolkit.with_tools([*further, *contributed])
+    return Toolkit([*_list_of_tools("toolkit", toolkit), *further]).with_tools([*contributed])
+
+
+def _list_of_tools(parameter: str, tools: object) -> list[ToolLike]:
+    if tools is None:
+        return []
+    if isinstance(tools, (str, Mapping, ToolBase)) or not isinstance(tools, (Iterable, Toolkit)):
+        name = getattr(tools, "__name__", "function")
+        raise ToolConfigError(
+            f"Agent({parameter}=...) must be a list of functions and tools, not {tools!r:.200}: "
+            f"write {parameter}=[{name}]"
+        )
+    listed: list[Any] = [tools] if isinstance(tools, Toolkit) else list(tools)
+    if any(isinstance(tool, Toolkit) for tool in listed):
+        raise ToolConfigError(f"Agent({parameter}=...) holds a Toolkit: write toolkit=..., and tools=[...] for others")
+    return listed
 
 
 def check_options(state: object, state_store: object, react_config: object, context_config: object) -> None:

@@ -24,7 +24,7 @@ from agentrt.tool.offer import schema_of
 from agentrt.tool.to_response import check_failure_text, failure
 from agentrt.types import JSONObject, JSONSchema, ToolChunk, ToolResponse
 
-__all__ = ["Toolkit"]
+__all__ = ["ToolLike", "Toolkit"]
 
 _ADD = "write toolkit.register_tool_function(f)"
 _TOOLKIT_GUESSES = {
@@ -46,6 +46,8 @@ _MAX_NAMES_LISTED = 50
 _MAX_CACHED = 64
 _ACTIVE_GROUPS = "active_groups"
 
+ToolLike = Callable[..., Any] | ToolBase
+"""What can be a tool: a function with type hints, or a `ToolBase`."""
 Namesake = Literal["raise", "override", "skip", "rename"]
 
 
@@ -76,7 +78,7 @@ class Toolkit(StateModule):
     this toolkit, whether or not the agent has further tools from its middlewares.
     """
 
-    def __init__(self, tools: Iterable[Callable[..., Any] | ToolBase] = (), groups: Iterable[ToolGroup] = ()) -> None:
+    def __init__(self, tools: Iterable[ToolLike] = (), groups: Iterable[ToolGroup] = ()) -> None:
         super().__init__()
         self._entries: dict[str, _ToolEntry] = {}
         self._groups: dict[str, ToolGroup] = {}
@@ -109,7 +111,7 @@ class Toolkit(StateModule):
     )
     def register_tool_function(
         self,
-        function: Callable[..., Any] | ToolBase,
+        function: ToolLike,
         *,
         group_name: str = BASIC_GROUP,
         preset_kwargs: Mapping[str, object] | None = None,
@@ -159,7 +161,7 @@ class Toolkit(StateModule):
         self._set_active(name for name, active in groups.items() if active)
         return ToolResponse([TextBlock(describe_active_groups([self._groups[name] for name in self._active]))])
 
-    def with_tools(self, tools: Sequence[Callable[..., Any] | ToolBase], *, override: bool = False) -> "Toolkit":
+    def with_tools(self, tools: Sequence[ToolLike], *, override: bool = False) -> "Toolkit":
         """Return a toolkit with the tools of this one, now and later, and further ones; this one if there are none.
 
         The further tools do not enter this toolkit, but whatever is registered or set in the new one later enters this
@@ -321,7 +323,7 @@ class Toolkit(StateModule):
 class _ExtendedToolkit(Toolkit):
     """A toolkit with further tools of its own; all else is that of the toolkit that it extends, now and later."""
 
-    def __init__(self, base: Toolkit, tools: Sequence[Callable[..., Any] | ToolBase], override: bool) -> None:
+    def __init__(self, base: Toolkit, tools: Sequence[ToolLike], override: bool) -> None:
         super().__init__(tools)
         self._base = base
         self._override = override
@@ -389,7 +391,8 @@ class _ExtendedToolkit(Toolkit):
 def _namesake_error(name: str, first: ToolBase, second: ToolBase) -> ToolConfigError:
     return ToolConfigError(
         f"two tools are called {name!r}: {tool_location(first)} and {tool_location(second)}; "
-        f'rename one with func_name=..., or say what to do with namesake="override", "skip" or "rename"'
+        f"rename one with FunctionTool(function, name=...), or register it with func_name=..., or with "
+        f'namesake="override", "skip" or "rename"'
     )
 
 

@@ -1,9 +1,9 @@
 """Fallback: asks another model when one fails."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from time import time
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from agentrt.agent import AgentBase
 from agentrt.errors import (
@@ -19,7 +19,7 @@ from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.keywords import suggest_keywords
 from agentrt.message import DataBlock, ToolResultBlock
-from agentrt.model import ChatModelBase, ChatResponse, ModelResult
+from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model
 from agentrt_middleware.attempts import make_attempts
 from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors
 
@@ -48,7 +48,8 @@ class ModelFallbackMiddleware(MiddlewareBase):
     of them raises `MiddlewareConfigError`. A model whose `capabilities` lack the tools or images of a call is skipped.
     An answer from another model than the agent's own names it in its `metadata` as "model".
 
-    The caller owns the models and closes them with `aclose()` if need be. `clock` is in seconds since the epoch, as a
+    A model may be given by name as well, as `chat_model` takes it ("openai:gpt-5-mini"). The caller owns the models and
+    closes those in `models` with `aclose()` if need be. `clock` is in seconds since the epoch, as a
     conversation may be saved and resumed elsewhere.
     """
 
@@ -64,14 +65,24 @@ class ModelFallbackMiddleware(MiddlewareBase):
 
     def __init__(
         self,
-        models: ChatModelBase | Sequence[ChatModelBase],
+        models: ChatModelBase | str | Sequence[ChatModelBase | str],
         *,
         fallback_on: ErrorChoice = _is_model_failure,
         sticky: bool | float = False,
         needs: Sequence[str] = (),
         clock: Callable[[], float] = time,
     ) -> None:
-        self.models = (models,) if isinstance(models, ChatModelBase) else tuple(models)
+        choices: Any = models
+        if isinstance(choices, (ChatModelBase, str)) or not isinstance(choices, Iterable):
+            choices = [choices]
+        choices = list(choices)  # a generator gives its items once
+        for model in choices:
+            if not isinstance(model, (ChatModelBase, str)):
+                raise MiddlewareConfigError(
+                    f"ModelFallbackMiddleware(models=...) takes chat models, or their names, such as "
+                    f"'openai:gpt-5-mini', not {model!r:.200}"
+                )
+        self.models: tuple[ChatModelBase, ...] = tuple(map(chat_model, choices))
         self._check_models({needs} if isinstance(needs, str) else set(needs))
         if not isinstance(sticky, bool):
             check_number("ModelFallbackMiddleware(sticky=...)", sticky)
@@ -86,11 +97,6 @@ class ModelFallbackMiddleware(MiddlewareBase):
                 "ModelFallbackMiddleware has no models: give those to call when the agent's own model fails"
             )
         for place, model in enumerate(self.models):
-            if not isinstance(model, ChatModelBase):
-                raise MiddlewareConfigError(
-                    f"ModelFallbackMiddleware(models=...) takes chat models, such as OpenAIChatModel('...'), "
-                    f"not {model!r:.200}"
-                )
             if any(model is other for other in self.models[:place]):
                 raise MiddlewareConfigError(
                     f"ModelFallbackMiddleware has the model {model.model!r} twice: the second call would fail as well, "

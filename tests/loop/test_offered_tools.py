@@ -4,7 +4,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase
+from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
+from agentrt.agent import ReActAgent
 from agentrt.errors import ChainError
 from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.model import ScriptedChatModel
@@ -184,3 +185,47 @@ async def test_layers_may_add_tools_to_a_request_for_a_summary():
     await agent.reply("b" * 2_000)
     await agent.compress_context()
     assert offered(agent)[-1] == ["external", "multiply"]
+
+
+class Counter:
+    def count(self, word: str) -> int:
+        """Count letters."""
+        return len(word)
+
+
+class Brings(MiddlewareBase):
+    def list_tools(self):
+        return [FunctionTool(add, name="brought")]
+
+
+@pytest.mark.parametrize("cls", [Agent, ReActAgent])
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"tools": [add, FunctionTool(multiply), Counter().count]}, ["add", "multiply", "count"]),
+        ({"tools": (add,)}, ["add"]),
+        ({"toolkit": [add]}, ["add"]),
+        ({"toolkit": [add], "tools": [multiply]}, ["add", "multiply"]),
+        ({"toolkit": Toolkit([add]), "tools": [multiply]}, ["add", "multiply"]),
+        ({"toolkit": Toolkit([add]), "tools": []}, ["add"]),
+        ({}, []),
+    ],
+)
+async def test_an_agent_takes_tools_in_lists_and_toolkits(cls, given, names):
+    toolkit = given.get("toolkit")
+    before = toolkit.names() if isinstance(toolkit, Toolkit) else None
+    calls = [call(name, name, **({"word": "four"} if name == "count" else {"a": 2, "b": 2})) for name in names]
+    model = ScriptedChatModel([[*calls] or "no tools", "done"])
+    agent = cls("tester", "", model, middlewares=[Brings()], **given)
+    await agent.reply("go")
+    assert offered(agent)[0] == [*names, "brought"]
+    assert results(agent) == ["4"] * len(names)
+    assert before is None or toolkit.names() == before
+
+
+async def test_a_tool_registered_later_joins_those_of_a_list():
+    agent = Agent("tester", model=ScriptedChatModel(["one", "two"]), tools=[add])
+    await agent.reply("go")
+    agent.toolkit.register_tool_function(multiply)
+    await agent.reply("go")
+    assert offered(agent) == [["add"], ["add", "multiply"]]

@@ -190,7 +190,8 @@ TWICE = model_of("twice")
     ("models", "options", "words"),
     [
         ([], {}, "no models"),
-        (["gpt-5"], {}, "takes chat models.*'gpt-5'"),
+        ([5], {}, "takes chat models, or their names, such as 'openai:gpt-5-mini', not 5"),
+        (5, {}, "takes chat models, or their names, .* not 5"),
         ([TWICE, TWICE], {}, "'twice' twice"),
         (
             [model_of("blind", capabilities=["tools"])],

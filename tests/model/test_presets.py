@@ -7,8 +7,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentrt.errors import ConfigError, Rejected, Transient
+from agentrt import Agent, MiddlewareBase
+from agentrt.agent import ReActAgent
+from agentrt.errors import ChainError, ConfigError, Rejected, Transient
 from agentrt.message import UserMsg
+from agentrt.middleware import ModelFallbackMiddleware
 from agentrt.model import (
     AnthropicChatModel,
     ChatModelBase,
@@ -229,3 +232,48 @@ def test_the_environment_chooses_the_default_model(
     model = default_model()
 
     assert (type(model), model.model) == (kind, name)
+
+
+# Where else a spec is taken
+
+
+@pytest.mark.parametrize("make", [Agent, lambda name, model: ReActAgent(name, "", model)], ids=["Agent", "ReActAgent"])
+async def test_an_agent_takes_a_spec(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make("ann", model="rules")
+    assert isinstance(agent.model, RulesChatModel)
+    assert "Hello" in (await agent.reply("Hello!")).get_text_content()
+    with pytest.raises(ConfigError, match="set OPENAI_API_KEY or give api_key="):
+        make("ann", model="openai:gpt-5-mini")
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    assert make("ann", model="openai:gpt-5-mini").model.model == "gpt-5-mini"
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(ConfigError, match=r'pip install "agentrt\[openai\]"'):
+        make("ann", model="openai:gpt-5-mini")
+
+
+async def test_a_fallback_takes_specs() -> None:
+    scripted = ScriptedChatModel([Transient("503")] * 2)
+    alone, listed = ModelFallbackMiddleware("rules"), ModelFallbackMiddleware([scripted, "rules"])
+    for layer in (alone, listed):
+        assert isinstance(layer.models[-1], RulesChatModel)
+    agent = Agent("ann", model=ScriptedChatModel([Transient("503")]), middlewares=[listed])
+    assert "Hello" in (await agent.reply("Hello!")).get_text_content()
+    with pytest.raises(ConfigError, match="set ANTHROPIC_API_KEY"):
+        ModelFallbackMiddleware("anthropic:claude-sonnet-5")
+
+
+async def test_a_layer_that_passes_on_a_spec_learns_what_to_write() -> None:
+    class Changes(MiddlewareBase):
+        async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            return await next_handler(current_model="rules")
+
+    agent = Agent("ann", model="rules", middlewares=[Changes()])
+    with pytest.raises(ChainError, match=r"it is the str 'rules': make the model once, with chat_model\(\.\.\.\)"):
+        await agent.reply("Hello!")
+
+
+def test_a_spec_set_as_the_model_is_refused_with_the_remedy() -> None:
+    agent: Any = Agent("ann", model="rules")
+    agent.model = "rules"
+    with pytest.raises(ConfigError, match=r"set to 'rules': write agent.model = chat_model\(\.\.\.\)"):
+        agent.reply_stream("Hello!")

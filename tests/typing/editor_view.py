@@ -308,7 +308,9 @@ Agent(name="assistant", model=MODEL, prompt="hello")  # type: ignore[call-arg]
 Agent(name="assistant", model=MODEL, middleware=[])  # type: ignore[call-arg]
 Agent(model=MODEL)  # type: ignore[call-arg]
 Agent(name=1, model=MODEL)  # type: ignore[arg-type]
-Agent(name="assistant", model="gpt-5")  # type: ignore[arg-type]
+Agent(name="assistant", model="rules", toolkit=[get_weather], tools=[AGENT.toolkit.names])
+Agent(name="assistant", model=5)  # type: ignore[arg-type]
+Agent(name="assistant", model=MODEL, tools=get_weather)  # type: ignore[arg-type]
 Agent(name="assistant", model=MODEL, middlewares=[Typed])  # type: ignore[list-item]
 
 
