@@ -14,8 +14,16 @@ from pydantic import Field, TypeAdapter
 
 from agentrt.block import ContentBlock, Strict, ToolCallBlock, ToolResultBlock, ToolResultState, parse_json
 from agentrt.keywords import suggest_attributes, suggest_keywords
-from agentrt.timestamp import WireTimestamp
-from agentrt.types import ChatUsage, FinishedReason, JSONObject, PermissionDecision, PermissionRule, Role, ToolOutput
+from agentrt.types import (
+    ChatUsage,
+    FinishedReason,
+    JSONObject,
+    PermissionDecision,
+    PermissionRule,
+    Role,
+    ToolOutput,
+    WireTimestamp,
+)
 
 __all__ = [
     "AgentEvent",
@@ -313,6 +321,7 @@ class ToolCallDeltaEvent(AgentEvent):
 
     tool_call_id: str
     delta: str
+    # Empty in JSON of earlier versions, and where a layer that makes such an event leaves it out.
     tool_call_name: str = field(default="", kw_only=True)
     type: Literal["TOOL_CALL_DELTA"] = "TOOL_CALL_DELTA"
 

@@ -62,8 +62,7 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.keywords import suggest_attributes, suggest_keywords
-from agentrt.timestamp import Timestamp, timestamp_text
-from agentrt.types import ChatUsage, FinishedReason, JSONObject, MessageDict, Role
+from agentrt.types import ChatUsage, FinishedReason, JSONObject, MessageDict, Role, Timestamp, timestamp_text
 
 __all__ = [
     "AssistantMsg",

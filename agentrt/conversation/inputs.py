@@ -75,6 +75,7 @@ def as_message(value: Any, taker: str = "an agent") -> Msg:
         return Msg("user", whole_characters(value), "user")
     if isinstance(value, Mapping):
         return message_from_dict(value)
+    # An event is named by its kind: a layer or a listener most likely passed on what it read.
     what = "an event" if isinstance(value, AgentEvent) else f"{value!r:.200}"
     raise InvalidInputError(f"{taker} takes a str, a Msg, a dict such as {_EXAMPLE}, or a list of these, not {what}")
 

@@ -28,6 +28,7 @@ _REFUSED_ROLES = {
     "function": _ONLY_A_REPLY,
     "tool": _ONLY_A_REPLY,
 }
+# What other libraries say for ours.
 _PEERS_KEYS = {"message": "content", "parts": "content", "sender": "name", "text": "content", "type": "role"}
 _PEERS_ROLES = {"ai": "assistant", "human": "user", "model": "assistant"}
 _IMAGE_TYPES = {
@@ -52,7 +53,9 @@ def message_from_dict(values: Mapping[str, Any]) -> Msg:
             )
     role, name = values["role"], values.get("name")
     if role not in _ACCEPTED_ROLES:
-        raise InvalidInputError(f"the role of a message cannot be {role!r:.100}: {_remedy_for_role(role)}")
+        word = str(role)
+        remedy = _REFUSED_ROLES.get(word) or f"write {_PEERS_ROLES.get(word, 'user')!r}"
+        raise InvalidInputError(f"the role of a message cannot be {role!r:.100}: {remedy}")
     if name is not None and not isinstance(name, str):
         raise InvalidInputError(f"the name in a message must be a str, not {name!r:.200}")
     return Msg(name or role, _read_content(values["content"]), role)
@@ -65,11 +68,6 @@ def _unknown_key(owner: str, key: object, keys: Sequence[str]) -> str:
     guesses = [_PEERS_KEYS[name]] if _PEERS_KEYS.get(name) in keys else get_close_matches(name, keys, 1)
     hint = f"did you mean {guesses[0]!r}? " if guesses else ""
     return f"{owner} has the unknown key {key!r:.100}: {hint}it takes {', '.join(keys)}"
-
-
-def _remedy_for_role(role: object) -> str:
-    name = str(role)
-    return _REFUSED_ROLES.get(name) or f"write {_PEERS_ROLES.get(name, 'user')!r}"
 
 
 def _read_content(content: object) -> str | list[ContentBlock]:
@@ -100,11 +98,13 @@ def _read_image(image: Any) -> DataBlock:
     url = _read_text(image, "url", "the image_url of a part", ("url", "detail"))
     if image.get("detail", "auto") != "auto":
         raise InvalidInputError(f"the detail of an image cannot be set, but is {image['detail']!r:.100}: leave it out")
+    # Kept as data: a provider's formatter writes it in the form that its API takes.
     match = DATA_URL.fullmatch(url)
     if match is not None:
         return DataBlock(Base64Source(match["data"], match["media_type"]))
     if url.startswith("data:"):
         raise InvalidInputError(f"the image_url {url!r:.100} is not base64: write data:image/png;base64,...")
+    # Nobody fetches it to look; providers that take an address find the type themselves.
     suffix = PurePosixPath(urlsplit(url).path).suffix.lower()
     return DataBlock(URLSource(url, _IMAGE_TYPES.get(suffix, "image/*")))
 
