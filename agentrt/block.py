@@ -5,6 +5,7 @@ A block knows its kind by `type`. `id`s fill themselves in; inside a reply they 
 
 import os
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
@@ -34,6 +35,7 @@ __all__ = [
     "ToolResultBlock",
     "ToolResultState",
     "URLSource",
+    "join_texts",
     "new_id",
     "parse_json",
 ]
@@ -215,6 +217,14 @@ class ToolCallBlock(Strict):
             raise ValueError(f"the type of a ToolCallBlock is 'tool_call', not {self.type!r:.100}: leave it out")
 
 
+def join_texts(output: str | Sequence[TextBlock | DataBlock]) -> str:
+    """Return the text of a tool's output."""
+    # A `str` where a list is meant has one meaning; tools and layers may give one.
+    return (
+        output if isinstance(output, str) else "\n".join(block.text for block in output if isinstance(block, TextBlock))
+    )
+
+
 @suggest_attributes(
     content="write block.output",
     result="write block.output",
@@ -233,6 +243,11 @@ class ToolResultBlock(Strict):
     state: ToolResultState = ToolResultState.SUCCESS
     metadata: JSONObject = field(default_factory=dict)
     type: Literal["tool_result"] = "tool_result"
+
+    @property
+    def text(self) -> str:
+        """The text of the output, one block a line, without data."""
+        return join_texts(self.output)
 
 
 @suggest_keywords()

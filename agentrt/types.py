@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from pydantic import GetCoreSchemaHandler, PlainSerializer
 from pydantic_core import CoreSchema, core_schema
 
-from agentrt.block import ContentBlock, DataBlock, JSONObject, Strict, TextBlock, ToolResultState
+from agentrt.block import ContentBlock, DataBlock, JSONObject, Strict, TextBlock, ToolResultState, join_texts
 from agentrt.keywords import suggest_keywords
 from agentrt.text import repr_of, whole_characters
 
@@ -197,6 +197,11 @@ class ToolResponse:
     state: ToolResultState = ToolResultState.SUCCESS
     metadata: JSONObject = field(default_factory=dict)
     is_last: bool = True
+
+    @property
+    def text(self) -> str:
+        """The text of the content, one block a line, without data."""
+        return join_texts(self.content)
 
 
 class PermissionBehavior(StrEnum):

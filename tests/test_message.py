@@ -65,7 +65,7 @@ from agentrt.message import (
     URLSource,
     UserMsg,
 )
-from agentrt.types import ChatUsage
+from agentrt.types import ChatUsage, ToolResponse
 
 BLOCKS: tuple[type, ...] = get_args(get_args(ContentBlock)[0])
 
@@ -314,6 +314,20 @@ def test_an_event_applied_to_a_copy_leaves_the_message_alone(event):
     before = message.to_json()
     message.copy().append_event(event)
     assert message.to_json() == before
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("one\ntwo", "one\ntwo"),
+        ([TextBlock("one"), DataBlock(URLSource("u", "image/png")), TextBlock("two")], "one\ntwo"),
+        ([DataBlock(URLSource("u", "image/png"))], ""),
+        ([], ""),
+    ],
+)
+def test_a_result_of_a_tool_has_its_text(output, text):
+    assert ToolResultBlock("1", "f", output).text == text
+    assert ToolResponse(output).text == text
 
 
 # JSON
