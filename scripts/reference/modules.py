@@ -41,7 +41,6 @@ MODULES = (
     "agentrt.config",
     "agentrt.keywords",
     "agentrt.text",
-    "agentrt.timestamp",
 )
 _HOMES = (*(name for name in MODULES if name not in ("agentrt", "agentrt.hooks")), "agentrt.hooks", "agentrt")
 
