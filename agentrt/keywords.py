@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar, get_args
 
 from agentrt.errors import UnknownKeywordError, WrongCallError
 
-__all__ = ["suggest_arguments", "suggest_attributes", "suggest_keywords", "unknown_keywords"]
+__all__ = ["compute_missing", "suggest_arguments", "suggest_attributes", "suggest_keywords", "unknown_keywords"]
 
 _Decorated = TypeVar("_Decorated", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -199,6 +199,20 @@ def suggest_attributes(**remedies: str) -> Callable[[_Decorated], _Decorated]:
     return decorate
 
 
+def compute_missing(**functions: Callable[[Any], object]) -> Callable[[_Decorated], _Decorated]:
+    """Return a class decorator: an attribute that neither an instance nor its class sets is what its function returns.
+
+    A `__getattr__` would do so as well, but a type checker would then take any name for an attribute.
+    """
+
+    def decorate(cls: _Decorated) -> _Decorated:
+        for name, function in functions.items():
+            setattr(cls, name, _MissingValue(name, function))
+        return cls
+
+    return decorate
+
+
 def unknown_keywords(title: str, unknown: Iterable[str], known: Iterable[str], **remedies: str) -> UnknownKeywordError:
     """Return the error for keywords that `title`, a class or function, does not have; `known` are those it has."""
     return UnknownKeywordError(_describe(title, unknown, list(known), remedies))
@@ -218,6 +232,22 @@ class _MissingName:
         # The words of Python's own error.
         owner = f"type object {cls.__name__!r}" if instance is None else f"{cls.__name__!r} object"
         raise AttributeError(f"{owner} has no attribute {self._name!r}: {self._remedy}")
+
+
+class _MissingValue:
+    """Stands on the class for an attribute that is computed unless it is set."""
+
+    # Not a data descriptor: an attribute of the instance is found before this, and so is one of a subclass.
+    __slots__ = ("_function", "_name")
+
+    def __init__(self, name: str, function: Callable[[Any], object]) -> None:
+        self._name = name
+        self._function = function
+
+    def __get__(self, instance: object, cls: type) -> object:
+        if instance is None:  # the words of Python's own error
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {self._name!r}")
+        return self._function(instance)
 
 
 def _names_of(self: object) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from agentrt import Agent, AgentState, Msg, UserMsg
 from agentrt.agent import AgentBase, ContextConfig, ReActAgent, ReActConfig, UserAgent
 from agentrt.errors import ConfigError, UnknownKeywordError, UsageError, WrongCallError
-from agentrt.keywords import suggest_arguments, suggest_attributes, suggest_keywords
+from agentrt.keywords import compute_missing, suggest_arguments, suggest_attributes, suggest_keywords
 from agentrt.middleware import RetryMiddleware
 from agentrt.model import OpenAIChatModel, RulesChatModel, ScriptedChatModel
 
@@ -249,6 +249,25 @@ class Note:
     words: str
 
     later: int = 0
+
+
+@compute_missing(words=lambda note: f"{type(note).__name__} without words")
+class Computing:
+    """A class whose objects need not set everything."""
+
+    words: str
+
+
+def test_a_missing_attribute_is_computed_unless_it_is_set() -> None:
+    class Silent(Computing):
+        words = "nothing"
+
+    note = Computing()
+    assert note.words == "Computing without words"
+    assert Silent().words == "nothing"
+    note.words = "a word"
+    assert note.words == "a word"
+    assert not hasattr(Computing, "words")  # it is the objects that have one
 
 
 def test_a_guessed_attribute_is_an_attribute_error_with_a_remedy() -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from agentrt.errors import UsageError
-from agentrt.keywords import suggest_attributes, suggest_keywords
+from agentrt.keywords import compute_missing, suggest_attributes, suggest_keywords
 from agentrt.message import Msg
 from agentrt.representation import never_raises
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
@@ -17,6 +17,11 @@ _MODEL_GUESSES = ("ainvoke", "chat", "complete", "create", "generate", "invoke",
 ModelResult = ChatResponse | AsyncGenerator[ChatResponse, None]
 
 
+def _refuse_before_init(model: object) -> NoReturn:
+    raise UsageError(f"{type(model).__name__}.__init__() did not call super().__init__(model=...): call it first")
+
+
+@compute_missing(**dict.fromkeys(("model", "stream", "context_size"), _refuse_before_init))
 @suggest_attributes(**dict.fromkeys(_MODEL_GUESSES, "write `await model(messages)`"))
 @suggest_keywords()
 class ChatModelBase:
@@ -79,9 +84,3 @@ class ChatModelBase:
 
     async def aclose(self) -> None:
         """Close what the model holds open: nothing, unless a subclass overrides this."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("model", "stream", "context_size"):
-            cls = type(self).__name__
-            raise UsageError(f"{cls}.__init__() did not call super().__init__(model=...): call it first")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

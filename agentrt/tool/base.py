@@ -5,9 +5,10 @@ import inspect
 import json
 import re
 from collections.abc import Awaitable, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 from agentrt.errors import ToolConfigError, ToolError, UsageError
+from agentrt.keywords import compute_missing
 from agentrt.representation import never_raises
 from agentrt.tool.docstring import parse_docstring
 from agentrt.tool.invocation import CallPlan, make_call_plan
@@ -22,6 +23,11 @@ MAX_OUTPUT = 200_000
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+@compute_missing(
+    name=lambda tool: tool._refuse_without_name(),
+    description=lambda tool: tool._describe_by_docstring(),
+    input_schema=lambda tool: call_plan_of(tool).schema,
+)
 class ToolBase:
     """A tool: a subclass sets `name` and overrides `call`.
 
@@ -145,19 +151,15 @@ class ToolBase:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r})"
 
-    def __getattr__(self, name: str) -> Any:
-        # Called only for attributes that neither the class nor the instance sets.
-        if name == "input_schema":
-            return call_plan_of(self).schema
-        if name == "description":
-            cls = type(self)
-            docstring = cls.__doc__ or (inspect.getdoc(cls.call) if cls.call is not ToolBase.call else None)
-            return parse_docstring(docstring)[0]
-        if name == "name":
-            raise ToolConfigError(
-                f"{type(self).__name__} has no name: write `name = ...` in the class ({tool_location(self)})"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def _refuse_without_name(self) -> NoReturn:
+        raise ToolConfigError(
+            f"{type(self).__name__} has no name: write `name = ...` in the class ({tool_location(self)})"
+        )
+
+    def _describe_by_docstring(self) -> str:
+        cls = type(self)
+        docstring = cls.__doc__ or (inspect.getdoc(cls.call) if cls.call is not ToolBase.call else None)
+        return parse_docstring(docstring)[0]
 
     def __getstate__(self) -> JSONObject:
         # The plan holds closures, which no pickle takes; it is worked out again.

@@ -58,7 +58,7 @@ from agentrt.model import (
 )
 from agentrt.permission import PermissionDecision
 from agentrt.pipeline import stream_printing_messages
-from agentrt.tool import ToolBase, ToolChoice, ToolChunk, ToolContext, ToolResponse
+from agentrt.tool import FunctionTool, ToolBase, ToolChoice, ToolChunk, ToolContext, ToolResponse
 from agentrt.types import ImagePart
 
 MODEL = ScriptedChatModel(["Hello."])
@@ -475,6 +475,15 @@ OpenAIChatModel("gpt-5-mini", api_key="sk-...", timeouts=Timeouts(total=60), see
 OpenAIChatModel("gpt-5-mini", api_kye="sk-...")  # type: ignore[call-arg]
 AnthropicChatModel("claude-sonnet-5", base_url="http://localhost:8000", max_bytes=1e6, effort="low")
 AnthropicChatModel("claude-sonnet-5", timeouts=60)  # type: ignore[arg-type]
+
+
+# Misspelt attributes
+
+print(AGENT.modle)  # type: ignore[attr-defined]
+print(AGENT.model.modle)  # type: ignore[attr-defined]
+print(AGENT.toolkit.tool)  # type: ignore[attr-defined]
+print(AGENT.state.contexts)  # type: ignore[attr-defined]
+print(FunctionTool(get_weather).nam)  # type: ignore[attr-defined]
 
 
 # Messages
