@@ -8,14 +8,21 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from agentrt.chain import Chains, HookSpec
-from agentrt.config import ContextConfig
 from agentrt.event import AgentEvent, AnyEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import DataBlock, Msg, ToolCallBlock
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.representation import never_raises, repr_as_call, settings_of
 from agentrt.tool.base import ToolBase
 from agentrt.tool.offer import OfferedTools, as_offered_tools
-from agentrt.types import ChatResponse, JSONSchema, PermissionDecision, ToolChoice, ToolChunk, ToolResponse
+from agentrt.types import (
+    ChatResponse,
+    ContextConfig,
+    JSONSchema,
+    PermissionDecision,
+    ToolChoice,
+    ToolChunk,
+    ToolResponse,
+)
 
 __all__ = [
     "HOOKS",

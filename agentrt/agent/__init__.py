@@ -4,13 +4,13 @@ from agentrt.agent.agent import Agent
 from agentrt.agent.base import AgentBase, ReActAgentBase
 from agentrt.agent.react import ReActAgent
 from agentrt.agent.user import UserAgent
-from agentrt.config import ContextConfig, ReActConfig
 from agentrt.conversation.inputs import AgentInput
 from agentrt.conversation.reply_stream import ReplyStream, TextStream
 from agentrt.conversation.run import Run
 from agentrt.output.audio import AudioPlayer
 from agentrt.output.queue import MessageQueue
 from agentrt.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
+from agentrt.types import ContextConfig, ReActConfig
 
 __all__ = [
     "Agent",

@@ -16,7 +16,6 @@ from agentrt.agent.peer_words import AGENT_ATTRIBUTES, AGENT_KEYWORDS
 from agentrt.agent.validation import check_options, check_parts, check_state, make_toolkit
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
-from agentrt.config import ContextConfig, ReActConfig
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.emission import emitting_hooks
 from agentrt.conversation.inputs import AgentInput, MessagesInput, as_input, as_messages, as_observed, has_content
@@ -43,6 +42,7 @@ from agentrt.output.reply_printing import print_reply
 from agentrt.state import AgentState, StateStore
 from agentrt.tool import Toolkit
 from agentrt.tool.toolkit import ToolLike
+from agentrt.types import ContextConfig, ReActConfig
 
 __all__ = ["Agent"]
 

@@ -12,7 +12,6 @@ from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import hook_method
 from agentrt.agent.overrides.step_override import AS_GIVEN, OverriddenLoopStep, act_by_loop, reason_by_loop
 from agentrt.agent.react_options import check_react_options, warn_of_uncalled_methods
-from agentrt.config import ReActConfig
 from agentrt.conversation.inputs import MessagesInput
 from agentrt.errors import ConfigError, UsageError
 from agentrt.hooks import MiddlewareBase
@@ -23,7 +22,7 @@ from agentrt.model import ChatModelBase
 from agentrt.state import AgentState
 from agentrt.tool import Toolkit
 from agentrt.tool.toolkit import ToolLike
-from agentrt.types import ToolChoice, ToolResponse
+from agentrt.types import ReActConfig, ToolChoice, ToolResponse
 
 __all__ = ["ReActAgent"]
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agentrt.chain.check import overrides
-from agentrt.config import ContextConfig, ReActConfig
 from agentrt.errors import ConfigError, MiddlewareConfigError, ToolConfigError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.model import ChatModelBase
@@ -12,6 +11,7 @@ from agentrt.state import AgentState
 from agentrt.text import repr_of, whole_characters
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.toolkit import ToolLike
+from agentrt.types import ContextConfig, ReActConfig
 
 __all__ = [
     "check_agent_name",

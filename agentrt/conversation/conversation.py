@@ -2,7 +2,6 @@
 
 from typing import Protocol
 
-from agentrt.config import ContextConfig, ReActConfig
 from agentrt.conversation.context_usage import ContextUsage
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import WhenBusy
@@ -11,6 +10,7 @@ from agentrt.message import Msg, SystemMsg
 from agentrt.model import ChatModelBase
 from agentrt.state import AgentState, StateStore
 from agentrt.tool import Toolkit
+from agentrt.types import ContextConfig, ReActConfig
 
 __all__ = ["Conversation", "ReplyingAgent", "SystemPromptMessage"]
 

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TypeVar
 
 from agentrt.concurrency.background_task import BackgroundTask
-from agentrt.config import ContextConfig
 from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN, characters_in
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.run import Run
@@ -33,7 +32,7 @@ from agentrt.message import (
 )
 from agentrt.model.estimate import characters_of
 from agentrt.state import AgentState
-from agentrt.types import ToolChoice
+from agentrt.types import ContextConfig, ToolChoice
 
 __all__ = ["compress", "compress_now", "compress_then_reason", "near_context_limit", "update_from_usage"]
 

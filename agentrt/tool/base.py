@@ -23,8 +23,12 @@ MAX_OUTPUT = 200_000
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+def _refuse_without_name(tool: "ToolBase") -> NoReturn:
+    raise ToolConfigError(f"{type(tool).__name__} has no name: write `name = ...` in the class ({tool_location(tool)})")
+
+
 @compute_missing(
-    name=lambda tool: tool._refuse_without_name(),
+    name=_refuse_without_name,
     description=lambda tool: tool._describe_by_docstring(),
     input_schema=lambda tool: call_plan_of(tool).schema,
 )
@@ -150,11 +154,6 @@ class ToolBase:
     @never_raises
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r})"
-
-    def _refuse_without_name(self) -> NoReturn:
-        raise ToolConfigError(
-            f"{type(self).__name__} has no name: write `name = ...` in the class ({tool_location(self)})"
-        )
 
     def _describe_by_docstring(self) -> str:
         cls = type(self)

@@ -38,7 +38,6 @@ MODULES = (
     "agentrt.block",
     "agentrt.chain",
     "agentrt.boundary",
-    "agentrt.config",
     "agentrt.keywords",
     "agentrt.text",
 )
