@@ -5,8 +5,10 @@ import reprlib
 import traceback
 from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import TextIO
 
 __all__ = [
+    "encodable",
     "escape_controls",
     "mask",
     "one_line",
@@ -49,6 +51,12 @@ def repr_of(value: object, longest: int = 200) -> str:
 def escape_controls(text: str) -> str:
     """Return the text with everything spelt out that a terminal would obey, except newlines and tabs."""
     return text.replace("\r\n", "\n").translate(_ESCAPES)
+
+
+def encodable(text: str, stream: TextIO) -> str:
+    """Return the text with escapes for the characters that the stream's encoding does not have."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def type_with_article(value: object) -> str:

@@ -1,9 +1,7 @@
 """Messages on a terminal, as they grow."""
 
 import json
-import logging
 import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TextIO
@@ -22,11 +20,11 @@ from agentrt.message import (
     ToolResultState,
 )
 from agentrt.output.audio import AudioPlayer, PlayerFactory, SpeechPlayback, sounds_in
+from agentrt.output.screen import Screen, standard_output
 from agentrt.text import escape_controls, one_line
 
 __all__ = ["AudioPlayer", "Printer"]
 
-_logger = logging.getLogger("agentrt")
 _MAX_MESSAGES = 256  # that have not had their last piece
 _CHECKED_CHARACTERS = 32  # the last ones shown: they must still be in their place for text to count as grown
 _MAX_NAME = 100
@@ -47,7 +45,7 @@ class Printer:
     def __init__(self, stream: TextIO | None = None, player: PlayerFactory | None = None) -> None:
         self._stream = stream
         self._player = player
-        self._screen = _standard_output if stream is None else _Screen()
+        self._screen = standard_output if stream is None else Screen()
         self._messages: OrderedDict[str, _MessageProgress] = OrderedDict()
 
     def show(self, msg: Msg, last: bool, speech: DataBlock | list[DataBlock] | None = None) -> None:
@@ -64,7 +62,7 @@ class Printer:
                 self._play(progress, speech)
             if last:
                 self._finish(msg, progress)
-            self._screen.flush()
+            self._screen.flush_quietly()
 
     def close(self) -> None:
         """Forget the messages that never had their last piece, and close their players."""
@@ -106,63 +104,6 @@ class Printer:
             self._screen.put((msg.id, media_type), f"{_shorten_name(msg.name)}: ", f"[{_shorten_name(media_type)}]")
         self._screen.end_line_of(msg.id)
         self._forget(msg.id)
-
-
-class _Screen:
-    """An output stream and the owner of its open line; what is put here is written by the next flush."""
-
-    __slots__ = ("_broken", "_in_line", "_owner", "_pieces", "_stream", "lock")
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()  # held over a whole message's news, so that threads do not mix their lines
-        self._stream: TextIO | None = None
-        self._broken = False
-        self._owner: tuple[str, object] | None = None
-        self._in_line = False
-        self._pieces: list[str] = []
-
-    def use(self, stream: TextIO | None) -> None:
-        if stream is not self._stream:
-            self._stream, self._broken = stream, False
-            self._owner, self._in_line = None, False
-
-    def put(self, owner: tuple[str, object], head: str, text: str) -> None:
-        """Put more of the owner's text: right after what is there of it, or else on a new line with a head."""
-        if owner != self._owner:
-            self._end_line()
-            self._pieces.append(head)
-            self._owner = owner
-        self._pieces.append(text)
-        self._in_line = not text.endswith("\n")
-
-    def end_line_of(self, message_id: str) -> None:
-        """End the line, if it is this message's."""
-        if self._owner is not None and self._owner[0] == message_id:
-            self._end_line()
-            self._owner = None
-
-    def flush(self) -> None:
-        text = "".join(self._pieces)
-        self._pieces.clear()
-        if text and self._stream is not None and not self._broken:
-            try:
-                try:
-                    self._stream.write(text)
-                except UnicodeEncodeError:
-                    encoding = getattr(self._stream, "encoding", None) or "ascii"
-                    self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-                self._stream.flush()
-            except (OSError, ValueError) as error:  # its reader is gone, or it is closed
-                _logger.info("messages are no longer shown: %s", type(error).__name__)
-                self._broken = True
-
-    def _end_line(self) -> None:
-        if self._in_line:
-            self._pieces.append("\n")
-            self._in_line = False
-
-
-_standard_output = _Screen()  # of all printers, so that none writes into the line of another
 
 
 class _BlockProgress:

@@ -9,6 +9,7 @@ from getpass import getpass
 
 from agentrt.errors import UsageError
 from agentrt.terminal.line_reader import LineReader
+from agentrt.text import encodable
 
 if sys.platform != "win32":
     import termios
@@ -56,8 +57,7 @@ def write_stdout(text: str) -> None:
     """Write to what `sys.stdout` is at the time, with escapes for characters that its encoding does not have."""
     stream = sys.stdout
     if stream is not None:
-        encoding = getattr(stream, "encoding", None) or "utf-8"
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.write(encodable(text, stream))
         stream.flush()
 
 

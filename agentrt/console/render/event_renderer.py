@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from agentrt.console.render.call_description import describe_call
-from agentrt.console.render.view import Kind, View
+from agentrt.console.render.plain import Kind, PlainView
 from agentrt.event import (
     AgentEvent,
     BlocksWithdrawnEvent,
@@ -62,7 +62,7 @@ class EventRenderer:
     run at once. `has_shown_text` says whether there was any text.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: PlainView) -> None:
         self.has_shown_text = False
         self._view = view
         self._block_id = ""

@@ -1,23 +1,29 @@
 """A reply as plain text, for pipes, files, notebooks and simple terminals: no control codes at all."""
 
+import sys
 from types import TracebackType
-from typing import TextIO
+from typing import Literal, Self, TextIO
 
-from agentrt.console.render.view import Kind
+from agentrt.output.screen import Screen, standard_output
 from agentrt.text import escape_controls
 
-__all__ = ["PlainView"]
+__all__ = ["Kind", "PlainView"]
+
+Kind = Literal["text", "thinking"]
 
 
 class PlainView:
-    """Writes everything as it comes; a line that is not the answer begins with a [label]."""
+    """A place to show a reply: text that grows, and lines between; what comes from models and tools is made safe here.
+
+    Writes everything as it comes. A line that is not the answer begins with a [label].
+    """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._open: Kind | None = None
-        self._in_line = False
+        self._screen = standard_output if file is sys.stdout else Screen()
+        self._name = f"view {id(self)}"
 
-    def __enter__(self) -> "PlainView":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -26,32 +32,27 @@ class PlainView:
         self.end()
 
     def stream(self, kind: Kind, piece: str) -> None:
-        """Write more of the text that is open."""
-        if self._open != kind:
-            self.end()
-            self._open = kind
-            if kind == "thinking":
-                self._write("[thinking] ")
-        self._write(piece)
+        """Show more of the text that is open; the first piece after `end` opens one."""
+        if piece:
+            self._put(kind, "[thinking] " if kind == "thinking" else "", piece)
 
     def end(self) -> None:
-        """End the line that is open."""
-        self._open = None
-        if self._in_line:
-            self._write("\n")
+        """Close the text that is open, if one is."""
+        with self._screen.lock:
+            self._screen.use(self._file)
+            self._screen.end_line_of(self._name)
+            self._screen.flush()
 
     def line(self, label: str, text: str) -> None:
-        """Write a line of its own."""
+        """Close the text that is open, and show one thing that happened."""
         self.end()
-        self._write(f"[{label}] {text}".rstrip() + "\n")
+        self._put("line", "", f"[{label}] {text}".rstrip() + "\n")
 
     def wait(self, reason: str) -> None:
-        """Do nothing: what is written cannot be taken back."""
+        """Show what is being waited for, where that can be taken back: not here."""
 
-    def _write(self, text: str) -> None:
-        if text:
-            # A character that the output lacks is spelt out: no answer fails because of a terminal's encoding.
-            encoding = getattr(self._file, "encoding", None) or "utf-8"
-            self._file.write(escape_controls(text).encode(encoding, "backslashreplace").decode(encoding))
-            self._file.flush()  # a piece is shown when it comes, also through a pipe
-            self._in_line = not text.endswith("\n")
+    def _put(self, owner: str, head: str, text: str) -> None:
+        with self._screen.lock:
+            self._screen.use(self._file)
+            self._screen.put((self._name, owner), head, escape_controls(text))
+            self._screen.flush()

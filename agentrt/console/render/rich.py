@@ -2,10 +2,10 @@
 
 import sys
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from agentrt.console.render.paragraphs import Paragraphs
-from agentrt.console.render.view import Kind
+from agentrt.console.render.plain import Kind, PlainView
 from agentrt.text import escape_controls
 
 __all__ = ["RichView"]
@@ -14,7 +14,7 @@ _REDRAWN_PER_SECOND = 10
 _STYLES = {"error": "bold red", "retry": "yellow", "call": "cyan", "stopped": "yellow"}
 
 
-class RichView:
+class RichView(PlainView):
     """Draws the unfinished paragraph again and again, and prints finished ones above it, as Markdown.
 
     So a long answer costs no more per piece than a short one. Without `markdown` the answer is shown as it is. Raises
@@ -25,6 +25,7 @@ class RichView:
         from rich.console import Console
         from rich.live import Live
 
+        super().__init__(file)
         self._markdown = markdown
         self._open: Kind | None = None
         self._paragraphs = Paragraphs()
@@ -38,7 +39,7 @@ class RichView:
             redirect_stderr=sys.stderr.isatty(),
         )
 
-    def __enter__(self) -> "RichView":
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 

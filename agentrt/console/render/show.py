@@ -11,7 +11,6 @@ import anyio
 
 from agentrt.console.render.event_renderer import EventRenderer
 from agentrt.console.render.plain import PlainView
-from agentrt.console.render.view import View
 from agentrt.errors import UsageError
 from agentrt.event import (
     AgentEvent,
@@ -97,7 +96,7 @@ class _FinalMessage:
         return self._rebuilt
 
 
-def _open_view(file: TextIO, color: bool, markdown: bool) -> View:
+def _open_view(file: TextIO, color: bool, markdown: bool) -> PlainView:
     if color and not os.environ.get("NO_COLOR"):
         is_utf8 = codecs.lookup(getattr(file, "encoding", None) or "ascii").name == "utf-8"
         if is_utf8 and file.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown"):

@@ -9,10 +9,12 @@ import pytest
 
 from agentrt import Agent, MiddlewareBase, Msg, Toolkit
 from agentrt.console import show
+from agentrt.console.render.plain import PlainView
 from agentrt.errors import Transient, UsageError
 from agentrt.event import CustomEvent, ModelCallRetryEvent, RequireUserConfirmEvent, TextBlockEndEvent
 from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
+from agentrt.output.printer import Printer
 from agentrt.types import ToolChunk, ToolResponse
 
 
@@ -246,6 +248,14 @@ async def test_characters_that_the_output_lacks_are_escaped(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(bytes_written, encoding="latin-1", write_through=True))
     await show(agent_of("café 早").reply_stream("go"))
     assert bytes_written.getvalue().startswith("café \\u65e9\n".encode("latin-1"))
+
+
+def test_a_message_that_is_printed_meanwhile_gets_a_line_of_its_own(capsys):
+    with PlainView(sys.stdout) as view:
+        view.stream("text", "half of")
+        Printer().show(AssistantMsg("bot", "hello"), True)
+        view.stream("text", " an answer")
+    assert capsys.readouterr().out == "half of\nbot: hello\n an answer\n"
 
 
 async def test_a_stream_without_a_reply_is_refused():

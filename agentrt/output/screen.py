@@ -1,0 +1,74 @@
+"""Where plain text is shown: messages of agents and replies in a terminal share it, line by line."""
+
+import logging
+import threading
+from typing import TextIO
+
+from agentrt.text import encodable
+
+__all__ = ["Screen", "standard_output"]
+
+_logger = logging.getLogger("agentrt")
+
+
+class Screen:
+    """An output stream and the owner of its open line; what is put here is written by the next flush."""
+
+    __slots__ = ("_in_line", "_is_broken", "_owner", "_pieces", "_stream", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # held over a whole message's news, so that threads do not mix their lines
+        self._stream: TextIO | None = None
+        self._is_broken = False
+        self._owner: tuple[str, object] | None = None
+        self._in_line = False
+        self._pieces: list[str] = []
+
+    def use(self, stream: TextIO | None) -> None:
+        if stream is not self._stream:
+            self._stream, self._is_broken = stream, False
+            self._owner, self._in_line = None, False
+
+    def put(self, owner: tuple[str, object], head: str, text: str) -> None:
+        """Put more of the owner's text: right after what is there of it, or else on a new line with a head."""
+        if owner != self._owner:
+            self._end_line()
+            self._pieces.append(head)
+            self._owner = owner
+        self._pieces.append(text)
+        self._in_line = not text.endswith("\n")
+
+    def end_line_of(self, name: str) -> None:
+        """End the line, if its owner has this name."""
+        if self._owner is not None and self._owner[0] == name:
+            self._end_line()
+            self._owner = None
+
+    def flush(self) -> None:
+        """Write what was put here; raises what the stream raises."""
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        if text and self._stream is not None:
+            # A character that the output lacks is spelt out: no answer fails because of a terminal's encoding.
+            self._stream.write(encodable(text, self._stream))
+            self._stream.flush()  # a piece is shown when it comes, also through a pipe
+
+    def flush_quietly(self) -> None:
+        """Write what was put here, unless the stream has failed before."""
+        if self._is_broken:
+            self._pieces.clear()
+            return
+        try:
+            self.flush()
+        except (OSError, ValueError) as error:  # its reader is gone, or it is closed
+            _logger.info("messages are no longer shown: %s", type(error).__name__)
+            self._is_broken = True
+
+    def _end_line(self) -> None:
+        if self._in_line:
+            self._pieces.append("\n")
+            self._in_line = False
+
+
+standard_output = Screen()
+"""The screen of all that write to standard output, so that none writes into the line of another."""
