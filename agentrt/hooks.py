@@ -106,7 +106,7 @@ class ModelCallOverrides(TypedDict, total=False):
     """
 
     messages: list[Msg]
-    tools: list[JSONSchema] | list[ToolBase] | list[JSONSchema | ToolBase]
+    tools: Sequence[JSONSchema | ToolBase]  # of a union of lists, mypy would refuse [*input_kwargs["tools"], tool]
     tool_choice: ToolChoice | str | None
     current_model: ChatModelBase
 

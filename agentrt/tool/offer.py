@@ -22,11 +22,11 @@ class OfferedTools(list[JSONSchema]):
 
 
 def as_offered_tools(value: object, offered_before: object) -> OfferedTools:
-    """Return a list of schemas and tools as `OfferedTools`, among what the request offered before any layer.
+    """Return a list or tuple of schemas and tools as `OfferedTools`, among what the request offered before any layer.
 
     Raises `ValueError` for a schema whose tool the agent cannot run.
     """
-    if value is not None and not isinstance(value, list):
+    if value is not None and not isinstance(value, list | tuple):
         raise ValueError(f"tools must be a list of JSON schemas and ToolBase instances, not {value!r:.200}")
     before = offered_before if isinstance(offered_before, OfferedTools) else OfferedTools()
     # One dict for the whole request: a tool that one layer added stays runnable when another replaces the list.

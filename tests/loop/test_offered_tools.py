@@ -52,6 +52,13 @@ async def test_choice_made_in_on_model_call_narrows_the_offered_tools():
     assert offered(agent) == [["multiply"]]
 
 
+async def test_a_tuple_of_tools_is_taken_like_a_list():
+    layer = Pass(tools=lambda values: (*values["tools"], FunctionTool(multiply)))
+    agent = agent_of(["hi"], add, middlewares=[layer])
+    await agent.reply("go")
+    assert offered(agent) == [["add", "multiply"]]
+
+
 async def test_a_choice_narrows_what_reached_the_core():
     class ChoosesAdd(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
