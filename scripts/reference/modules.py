@@ -1,4 +1,4 @@
-"""A page for each public module, which lists all its public names; mkdocstrings shows what their docstrings say."""
+"""Pages that list the public names of the modules; mkdocstrings shows there what their docstrings say."""
 
 import importlib
 import inspect
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import agentrt
 from scripts.reference.markdown import GENERATED, first_sentence, table, whole_docstring
 
-__all__ = ["MODULES", "PublicName", "modules_with_names", "page_of", "pages", "public_names"]
+__all__ = ["MODULES", "PublicName", "page_of", "pages", "public_names"]
 
-# In the order of the navigation. What several modules export is described on the page of the first in `_HOMES`.
-MODULES = (
+# Modules with a page of their own, in the order of the navigation.
+_WITH_PAGE = (
     "agentrt",
     "agentrt.agent",
     "agentrt.message",
@@ -35,12 +35,20 @@ MODULES = (
     "agentrt.session",
     "agentrt.memory",
     "agentrt.types",
-    "agentrt.block",
-    "agentrt.chain",
-    "agentrt.boundary",
-    "agentrt.keywords",
-    "agentrt.text",
 )
+
+
+def _find_modules() -> Iterator[str]:
+    """Find the modules directly in the package that export something."""
+    for info in pkgutil.iter_modules(agentrt.__path__, "agentrt."):
+        if not info.name.endswith("__main__") and importlib.import_module(info.name).__all__:
+            yield info.name
+
+
+_INNER = tuple(sorted(set(_find_modules()) - set(_WITH_PAGE)))
+MODULES = (*_WITH_PAGE, *_INNER)
+
+# What several modules export is described on the page of the first of these that has it.
 _HOMES = (*(name for name in MODULES if name not in ("agentrt", "agentrt.hooks")), "agentrt.hooks", "agentrt")
 
 
@@ -55,12 +63,13 @@ class PublicName(NamedTuple):
 
 def pages() -> dict[str, str]:
     """Return the text of each page by its file name."""
-    return {"index.md": _index(), **{page_of(module): _page(module) for module in MODULES}}
+    modules = {page_of(module): f"# {module}\n\n{GENERATED}\n{_body(module, 2)}" for module in _WITH_PAGE}
+    return {"index.md": _index(), **modules, page_of(_INNER[0]): _inner_page()}
 
 
 def page_of(module: str) -> str:
     """Return the file name of the page of a module, in the folder of the reference."""
-    return f"modules/{module.removeprefix('agentrt.').replace('.', '-')}.md"
+    return f"modules/{'inner' if module in _INNER else module.removeprefix('agentrt.').replace('.', '-')}.md"
 
 
 def public_names(module: str) -> list[PublicName]:
@@ -70,20 +79,13 @@ def public_names(module: str) -> list[PublicName]:
     return sorted(names, key=lambda public: (not inspect.isclass(public.thing), not callable(public.thing)))
 
 
-def modules_with_names() -> Iterator[str]:
-    """Find the modules that users import: those directly in the package that export something."""
-    for info in pkgutil.iter_modules(agentrt.__path__, "agentrt."):
-        if not info.name.endswith("__main__") and importlib.import_module(info.name).__all__:
-            yield info.name
-
-
 def _home_of(name: str, thing: Any) -> str:
     modules = ((home, importlib.import_module(home)) for home in _HOMES)
     return next(home for home, module in modules if name in module.__all__ and getattr(module, name) is thing)
 
 
 def _index() -> str:
-    rows = [(f"[{module}]({page_of(module)})", first_sentence(_docstring(module))) for module in MODULES]
+    rows = [(f"[{module}]({page_of(module)})", first_sentence(_docstring(module))) for module in _WITH_PAGE]
     names = {(public.name, public.home) for module in MODULES for public in public_names(module)}
     links = [
         f"- [{name}]({page_of(home)}#{home}.{name})"
@@ -104,7 +106,8 @@ def _index() -> str:
 ## Modules
 
 {table(("module", "what is in it"), *rows)}
-What begins with an underscore, and modules that are not in this table, may change at any time.
+[Inner modules](modules/inner.md) are what the runtime and the middlewares that ship share. What begins with an
+underscore, and modules that the reference does not name, may change at any time.
 
 ## All names
 
@@ -112,32 +115,51 @@ What begins with an underscore, and modules that are not in this table, may chan
 """
 
 
-def _page(module: str) -> str:
+def _inner_page() -> str:
+    sections = "\n".join(f"## {module}\n\n{_body(module, 3)}" for module in _INNER)
+    return f"""# Inner modules
+
+{GENERATED}
+What the runtime and the middlewares that ship share. Programs seldom import it.
+
+{sections}"""
+
+
+def _body(module: str, level: int) -> str:
+    """Return what a page says of a module, with headings of this level."""
     names = public_names(module)
     rows = []
     for public in names:
         is_documented = inspect.isclass(public.thing) or inspect.isfunction(public.thing)
         summary = first_sentence(whole_docstring(public.thing)) if is_documented else ""
-        page = "" if public.home == module else Path(page_of(public.home)).name
+        page = "" if page_of(public.home) == page_of(module) else Path(page_of(public.home)).name
         rows.append((f"[`{public.name}`]({page}#{public.home}.{public.name})", summary))
     described = [public for public in names if public.home == module]
-    entries = "".join(f"\n::: {module}.{public.name}\n{_options(public.thing)}" for public in described)
-    return f"# {module}\n\n{GENERATED}\n{_docstring(module)}\n\n{table(('name', ''), *rows)}{entries}"
+    entries = "".join(f"\n::: {module}.{public.name}\n{_options(public.thing, level)}" for public in described)
+    # The headings of the docstring are below the one of the module.
+    docstring = re.sub(r"^#", "#" * level, _docstring(module), flags=re.MULTILINE)
+    return f"{docstring}\n\n{table(('name', ''), *rows)}{entries}"
 
 
-def _options(thing: Any) -> str:
-    """Show inherited members where no page shows the class that they come from."""
+def _options(thing: Any, level: int) -> str:
+    options = [f"heading_level: {level}"] if level != 2 else []
+    if _has_hidden_base(thing):
+        options.append("inherited_members: true")
+    lines = ["    options:", *(f"      {option}" for option in options)]
+    return "\n".join(lines) + "\n" if options else ""
+
+
+def _has_hidden_base(thing: Any) -> bool:
+    """Whether the class has members that no other page shows, since they come from a class that is not public."""
     if not inspect.isclass(thing):
-        return ""
+        return False
     documented = {
         public.thing for module in MODULES for public in public_names(module) if inspect.isclass(public.thing)
     }
     bases = [base for base in thing.__mro__[1:] if base.__module__.startswith("agentrt")]
     public = [base for base in bases if base in documented]
-    hidden = [base for base in bases if not any(issubclass(other, base) for other in public)]
-    return "    options:\n      inherited_members: true\n" if hidden else ""
+    return any(not any(issubclass(other, base) for other in public) for base in bases)
 
 
 def _docstring(module: str) -> str:
-    # Its headings are below the one of the page.
-    return re.sub(r"^#", "##", whole_docstring(importlib.import_module(module)), flags=re.MULTILINE)
+    return whole_docstring(importlib.import_module(module))
