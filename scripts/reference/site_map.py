@@ -29,7 +29,7 @@ class SitePage(NamedTuple):
         paragraphs = re.split(r"\n{2,}", self.text.partition(f"# {self.title}\n")[2].strip())
         prose = next((text for text in paragraphs if re.match(r"[\w`\[]", text)), "")
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(prose.split()))
-        return re.split(r"(?<=[.:])\s", plain, maxsplit=1)[0]
+        return re.split(r"(?<=\.)\s", plain, maxsplit=1)[0]
 
 
 def site_pages(generated: Mapping[Path, str]) -> Iterator[SitePage]:
