@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "middleware"))  # s
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # installed or not
 
 from agentrt.middleware import TracingMiddleware
+from benchmarks.import_time import import_agentrt, import_dependencies, modules_of_dependencies
 from benchmarks.workloads import (
     CALLS,
     DELTAS,
@@ -151,18 +152,26 @@ async def warm_up(pairs: Sequence[Pair]) -> None:
             side.iterations = max(1, round(BATCH_SECONDS * 1e6 / microseconds))
 
 
+def measure_imports(modules: list[str], batches: int) -> dict[str, float]:
+    """Return the fastest import of the dependencies, and of agentrt; the two take turns as well."""
+    times = [(import_dependencies(modules), import_agentrt()) for _ in range(batches)]
+    return {"import/floor": min(floor for floor, _ in times), "import/agentrt": min(agentrt for _, agentrt in times)}
+
+
 def measure(rounds: int, batches: int) -> list[Sample]:
-    """Run all rounds, each on trio and then on asyncio."""
+    """Run all rounds, each on trio, then on asyncio, then in processes that only import."""
     on_asyncio, on_trio = asyncio_pairs(), trio_pairs()
     anyio.run(warm_up, on_asyncio, backend="asyncio")
     anyio.run(warm_up, on_trio, backend="trio")
+    modules = modules_of_dependencies()
     gc.collect()
     gc.freeze()
     samples: list[Sample] = []
     for number in range(rounds):
         show_progress(f"round {number + 1} of {rounds}")
         trio = anyio.run(measure_round, on_trio, batches, backend="trio")
-        samples.append(trio | anyio.run(measure_round, on_asyncio, batches, backend="asyncio"))
+        asyncio = anyio.run(measure_round, on_asyncio, batches, backend="asyncio")
+        samples.append(trio | asyncio | measure_imports(modules, batches))
     show_progress("")
     return samples
 
@@ -200,6 +209,7 @@ def make_rows(samples: Sequence[Sample]) -> list[Row]:
         make_row(samples, "W4 N=0, agentrt on trio", "us/delta", trio_against_asyncio, target=25),
         make_row(samples, "W4 N=0, both on trio", "us/delta", read_pair("W4 trio", DELTAS)),
         make_row(samples, "W5 rate limit, in the queue", "us/call", read_pair("W5", CALLS), target=3.1),
+        make_row(samples, "import, floor: dependencies", "ms", read_pair("import", 1000), target=3),
     ]
 
 

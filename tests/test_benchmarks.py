@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentrt.middleware import TracingMiddleware
-from benchmarks import floor, run, workloads
+from benchmarks import floor, import_time, run, workloads
 from benchmarks.run import Row, exit_code, make_rows, verdict
 from benchmarks.workloads import (
     AgentChat,
@@ -165,6 +165,8 @@ def made_up_round(layer: float = 2.0, scale: float = 1.0) -> dict[str, float]:
         "W5/agentrt": 4_000.0 * scale,
         "idle/floor": 400.0 * scale,
         "idle/agentrt": 325.0 * scale,
+        "import/floor": 100_000.0 * scale,
+        "import/agentrt": 150_000.0 * scale,
     }
     for key in ("W1", "new", "W4 trio"):
         sample |= {f"{key}/floor": cells[key] * scale, f"{key}/agentrt": cells[key] * 5 * scale}
@@ -204,6 +206,13 @@ def test_without_check_a_missed_target_is_only_printed(tmp_path: Path, capsys: p
     report = json.loads((tmp_path / "numbers.json").read_text())
     assert len(report["samples"]) == 2
     assert "MISSED" in [row["verdict"] for row in report["rows"]]
+
+
+def test_import_is_compared_with_what_it_needs_of_dependencies() -> None:
+    modules = import_time.modules_of_dependencies()
+    assert {"anyio.lowlevel", "pydantic.type_adapter", "shortuuid"} <= set(modules)
+    assert not [name for name in modules if name.startswith("agentrt")]
+    assert min(import_time.import_dependencies(modules), import_time.import_agentrt()) > 0
 
 
 def test_no_rounds_at_all_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
