@@ -4,12 +4,13 @@ A middleware derives from `MiddlewareBase` and overrides the hooks it needs. `HO
 the checks, `explain()` and the documentation read.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from agentrt.chain import Chains, HookSpec
 from agentrt.event import AgentEvent, AnyEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
-from agentrt.message import DataBlock, Msg, ToolCallBlock
+from agentrt.formatter.message_dict import message_from_dict
+from agentrt.message import DataBlock, MessageDict, Msg, ToolCallBlock
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.representation import never_raises, repr_as_call, settings_of
 from agentrt.tool.base import ToolBase
@@ -69,9 +70,9 @@ class ReplyValues(TypedDict):
 
 
 class ReplyOverrides(TypedDict, total=False):
-    """What the `next_handler` of `on_reply` takes."""
+    """What the `next_handler` of `on_reply` takes; inner layers see the message that a dict stands for."""
 
-    inputs: ReplyInput
+    inputs: str | MessageDict | ReplyInput
     structured_schema: Any
 
 
@@ -160,9 +161,9 @@ class ObserveValues(TypedDict):
 
 
 class ObserveOverrides(TypedDict, total=False):
-    """What the `next_handler` of `on_observe` takes."""
+    """What the `next_handler` of `on_observe` takes; inner layers see the message that a dict stands for."""
 
-    msg: str | Msg | list[Msg] | None
+    msg: str | MessageDict | Msg | list[Msg] | None
 
 
 class PrintValues(TypedDict):
@@ -233,6 +234,10 @@ def _as_tool_choice(value: object, _: object) -> object:
     return ToolChoice(value) if isinstance(value, str) else value
 
 
+def _as_message(value: object, _: object) -> object:
+    return message_from_dict(value) if isinstance(value, Mapping) else value
+
+
 def _refuse_spec(value: object, _: object) -> object:
     if isinstance(value, str):  # a model made for each call would open connections that nobody closes
         raise ValueError(f"it is the str {value!r:.100}: make the model once, with chat_model(...), and pass that on")
@@ -252,6 +257,7 @@ HOOKS: tuple[HookSpec, ...] = (
         Msg,
         "one whole reply, to its end",
         types={"inputs": (str, Msg, list, *_ANSWER_EVENTS, _NONE)},
+        converters={"inputs": _as_message},
     ),
     HookSpec(
         "on_reasoning",
@@ -324,6 +330,7 @@ HOOKS: tuple[HookSpec, ...] = (
         None,
         "taking in messages without answering them",
         types={"msg": (str, Msg, list, _NONE)},
+        converters={"msg": _as_message},
     ),
     HookSpec(
         "on_print",

@@ -6,7 +6,7 @@ import pytest
 
 from agentrt import Agent, AgentBase, Msg, UserAgent, UserMsg
 from agentrt.agent import ReActAgent, UserInputBase, UserInputData
-from agentrt.errors import InvalidInputError
+from agentrt.errors import ChainError, InvalidInputError
 from agentrt.message import AssistantMsg, Base64Source, DataBlock, SystemMsg, TextBlock, URLSource
 from agentrt.middleware import MiddlewareBase
 from agentrt.pipeline import MsgHub
@@ -82,6 +82,44 @@ async def test_layers_see_messages_whatever_the_caller_wrote():
     assert [message.content for message in seen] == ["Hi"] * 4
     await agent.reply(["Hi"])
     assert [message.content for message in seen[-1]] == ["Hi"]
+
+
+async def test_a_dict_passed_on_by_a_layer_is_a_message_further_in():
+    seen: list[Any] = []
+
+    class Changes(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            async for item in next_handler(inputs={"role": "user", "content": "Changed"}):
+                yield item
+
+        async def on_observe(self, agent, input_kwargs, next_handler):
+            await next_handler(msg={"role": "user", "content": "Changed"})
+
+    class Sees(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            seen.append(input_kwargs["inputs"])
+            async for item in next_handler():
+                yield item
+
+        async def on_observe(self, agent, input_kwargs, next_handler):
+            seen.append(input_kwargs["msg"])
+            await next_handler()
+
+    agent = agent_of(["Hello."], middlewares=[Changes(), Sees()])
+    await agent.reply("Hi")
+    await agent.observe("Hi")
+    assert kept(seen) == [("user", "user", "Changed")] * 2
+    assert kept([agent.state.context[0], agent.state.context[2]]) == kept(seen)
+
+
+async def test_a_layer_that_passes_on_a_wrong_dict_is_named():
+    class Slips(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            async for item in next_handler(inputs={"role": "user", "text": "Hi"}):
+                yield item
+
+    with pytest.raises(ChainError, match=r"Slips.on_reply passed inputs to .* unknown key 'text': did you mean"):
+        await agent_of(["Hello."], middlewares=[Slips()]).reply("Hi")
 
 
 async def test_a_layer_may_pass_on_dicts_in_a_list():
