@@ -2,10 +2,12 @@
 
 import inspect
 import re
+import tomllib
 
 import pytest
 
 from agentrt import middleware
+from agentrt.console.cli import main
 from agentrt.hooks import HOOKS, MiddlewareBase
 from tests.documents import NAVIGATION, PAGES, REPOSITORY, ROOT, SITE, all_programs, anchors_of, links_of
 from tests.documents import name_of as name_of_page
@@ -83,6 +85,28 @@ def test_links_of_the_readme_also_work_on_the_package_index():
     links = re.findall(r"\]\(([^()\s]*)\)", README.read_text(encoding="utf-8"))
     assert links
     assert not [link for link in links if not link.startswith((SITE, REPOSITORY))]
+
+
+def test_the_package_index_names_the_site_and_the_repository():
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    assert urls["Documentation"] == SITE
+    assert urls["Homepage"] == REPOSITORY
+
+
+@pytest.mark.parametrize("page", NAVIGATION, ids=name_of_page)
+def test_a_page_begins_with_a_sentence(page):
+    *_, text = re.split(r"^# .*\n", page.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE)
+    prose = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL).lstrip()
+    assert re.match(r"[\w`*\[]|--8<--", prose)
+
+
+def test_the_command_line_page_lists_all_options(capsys):
+    with pytest.raises(SystemExit):
+        main(["chat", "--help"])
+    options = set(re.findall(r"--[a-z]+", capsys.readouterr().out))
+    text = (DOCS / "reference" / "command-line.md").read_text(encoding="utf-8")
+    assert options
+    assert not [option for option in options if option not in text]
 
 
 def test_the_readme_is_short():

@@ -94,6 +94,8 @@ def _index() -> str:
     return f"""# Reference
 
 {GENERATED}
+Everything that is public, with its types. Five pages explain what crosses the border of a program:
+
 | page | what it says |
 |---|---|
 | [Events](events.md) | every event: when it is sent, its fields, its JSON |
