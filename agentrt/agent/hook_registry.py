@@ -5,11 +5,11 @@ changed, only replaced: an agent compiles its chains anew at the next entry afte
 those that it began with.
 """
 
-import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, get_args, overload
 
+from agentrt.chain.signature import signature_of
 from agentrt.errors import HookError, HookTargetError
 from agentrt.types import AgentHookTypes, PostHookTypes, PreHookTypes, ReActAgentHookTypes
 
@@ -186,10 +186,10 @@ def _check_registration(cls: type[HookRegistration], hook_type: str, name: objec
         raise HookError(f"the {hook_type} hook {name!r} must be a function, not {hook!r:.200}")
     parameters = _PARAMETERS[hook_type.partition("_")[0]]
     try:
-        inspect.signature(hook).bind(*parameters)
+        signature_of(hook).bind(*parameters)
     except TypeError:
         raise HookError(
-            f"the {hook_type} hook {name!r} must take ({', '.join(parameters)}), but it takes {inspect.signature(hook)}"
+            f"the {hook_type} hook {name!r} must take ({', '.join(parameters)}), but it takes {signature_of(hook)}"
         ) from None
     except ValueError:  # a built-in function that does not say what it takes
         pass

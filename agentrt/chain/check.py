@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 
+from agentrt.chain.signature import signature_of
 from agentrt.chain.spec import Function, HookSpec, Middleware
 from agentrt.errors import MiddlewareConfigError
 
@@ -102,7 +103,7 @@ def _check_hook(middleware: object, base: type, spec: HookSpec) -> None:
     arguments = len(spec.parameters) + inspect.ismethod(hook)
     if not _accepts(function, arguments):
         raise MiddlewareConfigError(
-            f"{name} must take ({', '.join(('self', *spec.parameters))}), but it takes {inspect.signature(function)} "
+            f"{name} must take ({', '.join(('self', *spec.parameters))}), but it takes {signature_of(function)} "
             f"({location_of(function)})"
         )
 
@@ -130,7 +131,7 @@ def _wrong_shape(function: Function, shape: str) -> str | None:
 def _accepts(function: Function, arguments: int) -> bool:
     """Say whether the function can be called with so many positional arguments."""
     try:
-        inspect.signature(function).bind(*[None] * arguments)
+        signature_of(function).bind(*[None] * arguments)
     except TypeError:
         return False
     return True

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_jsonable_python
 
+from agentrt.chain.signature import signature_of
 from agentrt.errors import ToolConfigError
 from agentrt.tool.arguments import Parse, Validator, parser_by_types
 from agentrt.tool.context import ToolContext
@@ -173,7 +174,7 @@ def _refuse(function: _Callable, why: str) -> NoReturn:
 
 def _parameters(function: _Callable) -> _ParametersByName:
     try:
-        return dict(inspect.signature(function).parameters)
+        return dict(signature_of(function).parameters)
     except (ValueError, TypeError):
         _refuse(function, "Python cannot tell its parameters; wrap it in a function with type hints")
 
@@ -195,6 +196,7 @@ def _refuse_unknown_presets(function: _Callable, hidden: Collection[str], parame
 
 def _read_hint(function: _Callable, parameter: inspect.Parameter) -> _Hint:
     hint, name = parameter.annotation, parameter.name
+    written = getattr(hint, "__forward_arg__", hint)
     if parameter.kind in _VARIABLE:
         return Any  # left out, or refused for its kind, in words that fit better
     if hint is _EMPTY and name == "self":
@@ -215,17 +217,19 @@ def _read_hint(function: _Callable, parameter: inspect.Parameter) -> _Hint:
         return get_type_hints(holder, names, {}, include_extras=True)["hint"]
     except NameError as error:
         # The type in `ToolContext[Deps]` is for type checkers alone, and often imported for them alone.
-        with suppress(TypeError, SyntaxError, AttributeError):
+        with suppress(NameError, TypeError, SyntaxError, AttributeError):
             context: _Hint = get_type_hints(holder, names, _AnyNames(names), include_extras=True)["hint"]
             if _is_context(context):
                 return context
         _refuse(
             function,
-            f"the type hint {hint!r} of its parameter {name!r} cannot be looked up ({error}); "
+            f"the type hint {written!r} of its parameter {name!r} cannot be looked up ({error}); "
             f"define that name at the top of the module, outside `if TYPE_CHECKING:`",
         )
     except (TypeError, SyntaxError, AttributeError) as error:
-        _refuse(function, f"the type hint {hint!r} of its parameter {name!r} is not a type ({error}); write e.g. `str`")
+        _refuse(
+            function, f"the type hint {written!r} of its parameter {name!r} is not a type ({error}); write e.g. `str`"
+        )
 
 
 def _take_context(function: _Callable, hints: dict[str, _Hint]) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 from agentrt.agent.audience import AgentConversation
 from agentrt.agent.initialization import refuse_call
 from agentrt.chain import HookSpec
+from agentrt.chain.signature import signature_of
 from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError, ConfigError
 from agentrt.event import AgentEvent
@@ -68,7 +69,7 @@ class OverriddenMethod:
         self.title = f"{cls.__name__}.{name}()"
         self._check_kind()
         self.hook = overridden.hook
-        self.signature = inspect.signature(function)
+        self.signature = signature_of(function)
         # The first one is the agent.
         self._parameters = list(self.signature.parameters.values())[1:]
         names = [parameter.name for parameter in self._parameters]
@@ -190,7 +191,7 @@ def hook_method(hook: str, override: type[OverriddenMethod]) -> Callable[[_Marke
     """Return a decorator that marks a method of the runtime as that of a hook."""
 
     def mark(function: _MarkedMethod) -> _MarkedMethod:
-        parameters = list(inspect.signature(function).parameters.values())[1:]
+        parameters = list(signature_of(function).parameters.values())[1:]
         names = tuple(parameter.name for parameter in parameters if parameter.kind in _POSITIONAL)
         function.hook_method = HookMethod(hook, function, override, names)  # type: ignore[attr-defined]
         return function

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic_core import to_jsonable_python
 
+from agentrt.chain.signature import signature_of
 from agentrt.tool import ToolContext
 
 __all__ = ["ToolLog", "ToolRun"]
@@ -69,7 +70,7 @@ class ToolLog:
 
     @contextmanager
     def _log_run(self, function: _F, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[None]:
-        bound = inspect.signature(function).bind(*args, **kwargs).arguments
+        bound = signature_of(function).bind(*args, **kwargs).arguments
         # The context is the runtime's; the model knows nothing of it.
         arguments = {name: value for name, value in bound.items() if not isinstance(value, ToolContext)}
         # In the form of JSON, as the call has them, and copied, since a tool may change what it is given.
