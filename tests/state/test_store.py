@@ -245,6 +245,14 @@ def test_state_of_another_version_is_not_taken_for_a_damaged_one(text, error, pr
     assert "the content" not in str(caught.value)
 
 
+def test_a_saved_time_is_a_number_and_is_read_as_text_too():
+    state = AgentState(context=[UserMsg("Hi", created_at=1_769_860_800_123_456_789)])
+    text = state.model_dump_json()
+    assert '"created_at":1769860800123456789' in text
+    in_words = text.replace("1769860800123456789", '"2026-01-31T12:00:00.123456789Z"')
+    assert AgentState.model_validate_json(in_words) == AgentState.model_validate_json(text) == state
+
+
 async def test_value_that_pydantic_can_convert_is_saved(store):
     state = in_a_message(1)
     state.context[0].content = [ToolResultBlock("1", "add", "3")]
