@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from agentrt import Agent, AgentState, Toolkit
+from agentrt import Agent, AgentState
 from agentrt.event import ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
 from agentrt.message import Msg, TextBlock, ToolCallBlock
 from agentrt.model import ScriptedChatModel
@@ -32,7 +32,7 @@ async def main() -> None:
     agent = Agent(
         name="assistant",
         model=ScriptedChatModel([[ToolCallBlock("1", "delete", '{"path": "draft.txt"}')], report]),
-        toolkit=Toolkit(tools=[FunctionTool(delete, ask=True)]),
+        tools=[FunctionTool(delete, ask=True)],
         state=AgentState(permission_context=PermissionContext(allow_edited_input=True)),
     )
     inputs: str | UserConfirmResultEvent | None = "Please tidy up."

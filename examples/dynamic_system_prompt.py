@@ -6,7 +6,6 @@ from datetime import datetime
 
 from agentrt import Agent
 from agentrt.middleware import MiddlewareBase
-from agentrt.model import RulesChatModel
 
 
 class DynamicContextMiddleware(MiddlewareBase):
@@ -22,7 +21,7 @@ async def main() -> None:
     agent = Agent(
         name="assistant",
         system_prompt="You are a helpful assistant.",
-        model=RulesChatModel(),  # it answers from such lines of the system prompt
+        model="rules",  # it answers from such lines of the system prompt
         middlewares=[
             DynamicContextMiddleware(
                 lambda: f"Time: {datetime.now().isoformat()}",

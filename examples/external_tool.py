@@ -3,10 +3,9 @@
 import asyncio
 import json
 
-from agentrt import Agent, Toolkit
+from agentrt import Agent
 from agentrt.event import ExternalExecutionResultEvent, RequireExternalExecutionEvent
 from agentrt.message import ToolCallBlock, ToolResultBlock
-from agentrt.model import RulesChatModel
 from agentrt.tool import ToolBase
 
 
@@ -30,7 +29,7 @@ def look_out_of_the_window(call: ToolCallBlock) -> ToolResultBlock:
 
 
 async def main() -> None:
-    agent = Agent(name="assistant", model=RulesChatModel(), toolkit=Toolkit(tools=[GetWeather()]))
+    agent = Agent(name="assistant", model="rules", tools=[GetWeather()])
     calls: list[ToolCallBlock] = []
     async with agent.reply_stream("What is the weather in Oslo?") as events:
         async for event in events:

@@ -4,11 +4,11 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from agentrt import Agent, Toolkit
+from agentrt import Agent
 from agentrt.event import AgentEvent
 from agentrt.message import Msg
 from agentrt.middleware import MiddlewareBase
-from agentrt.model import ChatResponse, RulesChatModel
+from agentrt.model import ChatResponse
 
 
 class FullObservabilityMiddleware(MiddlewareBase):
@@ -68,8 +68,8 @@ async def main() -> None:
     agent = Agent(
         name="assistant",
         system_prompt="You are a helpful assistant.",
-        model=RulesChatModel(),
-        toolkit=Toolkit(tools=[get_weather]),
+        model="rules",
+        tools=[get_weather],
         middlewares=[FullObservabilityMiddleware()],
     )
     msg = await agent.reply("What is the weather in Beijing?")

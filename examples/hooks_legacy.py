@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from agentrt import Agent, AgentBase, Msg, Toolkit
+from agentrt import Agent, AgentBase, Msg
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.types import ToolResponse
@@ -45,7 +45,7 @@ async def main() -> None:
     print((await agent(Msg("user", "Hello, world!", "user"))).content)
 
     model = ScriptedChatModel([[ToolCallBlock("1", "add", '{"a": 2, "b": 3}')], "It is 5."])
-    solver = Agent("solver", model=model, toolkit=Toolkit(tools=[add]))
+    solver = Agent("solver", model=model, tools=[add])
     solver.register_instance_hook("post_acting", "look", print_result)
     solver.register_instance_hook("post_reply", "praise", lambda self, kwargs, output: Msg("solver", "5!", "assistant"))
     print((await solver("What is 2 + 3?")).content)

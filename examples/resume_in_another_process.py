@@ -5,9 +5,8 @@ import subprocess
 import sys
 import tempfile
 
-from agentrt import Agent, Toolkit
+from agentrt import Agent
 from agentrt.event import ConfirmResult, UserConfirmResultEvent
-from agentrt.model import RulesChatModel
 from agentrt.state import AgentState, FileStateStore
 from agentrt.tool import FunctionTool
 
@@ -20,8 +19,8 @@ async def get_weather(city: str) -> str:
 def make_agent(store: FileStateStore, state: AgentState) -> Agent:
     return Agent(
         name="assistant",
-        model=RulesChatModel(),
-        toolkit=Toolkit(tools=[FunctionTool(get_weather, ask=True)]),
+        model="rules",
+        tools=[FunctionTool(get_weather, ask=True)],
         state=state,
         state_store=store,
     )

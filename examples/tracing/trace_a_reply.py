@@ -5,9 +5,8 @@ usage: python trace_a_reply.py [collector's address]
 
 import sys
 
-from agentrt import Agent, Toolkit
+from agentrt import Agent
 from agentrt.middleware import TracingMiddleware, setup_tracing
-from agentrt.model import RulesChatModel
 
 
 def get_weather(city: str) -> str:
@@ -21,8 +20,8 @@ def main() -> None:
     agent = Agent(
         name="forecaster",
         system_prompt="You tell the weather.",
-        model=RulesChatModel(),
-        toolkit=Toolkit(tools=[get_weather]),
+        model="rules",
+        tools=[get_weather],
         # Without `capture_content` the spans say what happened, how long it took and what it cost, and not a word more.
         middlewares=[TracingMiddleware(capture_content=True)],
     )
