@@ -110,6 +110,8 @@ class _FolderTools:
         # A link to a folder is not entered, or a search could leave the folder, and might never end.
         for folder, folders, files in os.walk(self._root, followlinks=False):
             folders[:] = sorted(name for name in folders if name[0] != "." and name not in _SKIPPED_FOLDERS)
+            # Another file system may be one like /proc, where reading a file can wait for ever.
+            folders[:] = [name for name in folders if not os.path.ismount(Path(folder, name))]
             paths = (Path(folder, name) for name in sorted(files) if name[0] != ".")
             yield from (path for path in paths if not path.is_symlink())
 

@@ -113,6 +113,12 @@ def test_a_pipe_is_never_waited_for(folder):
     assert tool(folder, "search_text")("zebra") == "top.txt:2: A Zebra"
 
 
+@pytest.mark.skipif(not os.path.ismount("/proc"), reason="there is no file system of processes here")
+def test_another_file_system_is_not_entered():
+    found = tool(Path("/"), "list_files")()
+    assert not [line for line in found.splitlines() if line.startswith("proc/")]
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
 def test_a_file_of_others_stops_no_search(folder):
     (folder / "closed.txt").write_text("zebra")

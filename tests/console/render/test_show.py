@@ -250,7 +250,7 @@ async def test_characters_that_the_output_lacks_are_escaped(monkeypatch):
     assert bytes_written.getvalue().startswith("café \\u65e9\n".encode("latin-1"))
 
 
-def test_a_message_that_is_printed_meanwhile_gets_a_line_of_its_own(capsys):
+def test_a_message_printed_meanwhile_gets_a_line_of_its_own(capsys):
     with PlainView(sys.stdout) as view:
         view.stream("text", "half of")
         Printer().show(AssistantMsg("bot", "hello"), True)
