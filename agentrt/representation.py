@@ -87,6 +87,7 @@ def settings_of(value: object) -> dict[str, str]:
 
 @lru_cache(maxsize=1024)
 def _parameters_of(cls: type) -> tuple[tuple[str, object], ...]:
+    # Cached, since a program may show agents by the thousand, of the same few classes.
     constructor: Any = cls.__init__  # type: ignore[misc]  # only its signature is read
     parameters = list(inspect.signature(constructor).parameters.values())[1:]
     return tuple((parameter.name, parameter.default) for parameter in parameters)
@@ -139,7 +140,7 @@ def _describe_container(value: Any, describe: _Describe, depth: int) -> str:
     opening, closing = "[]" if isinstance(value, list) else "()" if isinstance(value, tuple) else "{}"
     if depth > _MAX_DEPTH:
         return f"{opening}...{closing}"
-    items = list(value)[:_MAX_ITEMS]
+    items = list(value)[:_MAX_ITEMS]  # a set has no slices
     if isinstance(value, Mapping):
         is_setting = describe is describe_setting
         hidden = {key for key in items if is_setting and _is_secret(key, value[key])}

@@ -154,7 +154,7 @@ class Agent(ReActAgentBase):
     @property
     def run(self) -> Run:
         """The reply in progress, for middlewares and tools; raises `UsageError` between replies."""
-        run = self.live_conversation.run
+        run = self.live_conversation.hook_run
         if run is None:
             raise no_run_error(self.name)
         return run
@@ -162,7 +162,7 @@ class Agent(ReActAgentBase):
     @property
     def reply_id(self) -> str | None:
         """The id of the reply in progress, of the one that waits, or else of the last one; `None` before the first."""
-        run = self.live_conversation.run
+        run = self.live_conversation.reply
         if run is not None:
             return run.id
         context, last = self.state.reply_context, self.state.last_reply
@@ -427,7 +427,7 @@ class Agent(ReActAgentBase):
         Raises `StateError`: `SessionConflict` when another process has saved this session meanwhile. This conversation
         is out of date then: continue with `agent.with_state(await store.load(session_id))`.
         """
-        run, store = self.live_conversation.run, self.state_store
+        run, store = self.live_conversation.reply, self.state_store
         if store is None or (run is not None and run.progress.is_out_of_date):
             return
         if run is not None:
@@ -450,7 +450,7 @@ class Agent(ReActAgentBase):
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
         compiled = self._compiled  # asked twice in every reply, so what `_compile_if_stale` asks stands here as well
         is_stale = compiled.version != class_hooks.version or compiled.instance_hooks is not self._instance_hooks
-        if is_stale and self.live_conversation.run is None:
+        if is_stale and self.live_conversation.reply is None:
             self._compile_chains()
         return self.chains
 

@@ -21,7 +21,7 @@ from agentrt.agent.hook_registry import (
     registered_hooks,
 )
 from agentrt.agent.initialization import refuse_before_init
-from agentrt.agent.overrides.custom_reply import OverriddenReply, current_run
+from agentrt.agent.overrides.custom_reply import CustomRun, OverriddenReply, current_reply
 from agentrt.agent.overrides.overridden_method import (
     ChainedMethods,
     OverriddenCall,
@@ -167,15 +167,15 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     @property
     def run(self) -> Run:
         """The reply in progress; raises `UsageError` between replies."""
-        run = current_run(self)
-        if run is None:
+        reply = current_reply(self)
+        if reply is None:
             raise no_run_error(self.name)
-        return run
+        return CustomRun(reply)
 
     @property
     def reply_id(self) -> str | None:
         """The id of the reply in progress, else of the last one; `None` before the first."""
-        run = current_run(self)
+        run = current_reply(self)
         return self.live_conversation.last_reply_id if run is None else run.id
 
     @never_raises
@@ -210,7 +210,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
     def current_chains(self) -> AgentChains:
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
-        run = current_run(self)
+        run = current_reply(self)
         if run is not None:  # hooks that are registered during a reply run from the next one on
             return run.chains
         self._compile_if_stale()

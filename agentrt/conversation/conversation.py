@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from agentrt.conversation.context_usage import ContextUsage
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import WhenBusy
 from agentrt.hooks import AgentChains, ReplyInput
@@ -38,26 +39,28 @@ class SystemPromptMessage:
 class Conversation:
     """What the runtime keeps of one conversation from one reply to the next, and does not save.
 
-    `run` is the reply in progress. `emitting_hooks` are those of its agent's hooks that have a layer which may emit
+    `reply` is the reply in progress. `emitting_hooks` are those of its agent's hooks that have a layer which may emit
     events. `round_toolkit` is the toolkit of the last round, if layers added tools to it. `prompt_message` is the last
     system prompt, and `printed_message` the message that grows while a reply is printed.
     """
 
     # Slots, so that a misspelt name is an error: nothing else would notice it.
     __slots__ = (
+        "_hook_run",
         "context_usage",
         "emitting_hooks",
         "model_calls",
         "printed_message",
         "prompt_message",
+        "reply",
         "round_toolkit",
-        "run",
     )
 
     def __init__(
         self, emitting_hooks: frozenset[str] = frozenset(), prompt_message: SystemPromptMessage | None = None
     ) -> None:
-        self.run: Run | None = None
+        self.reply: ReplyRun | None = None
+        self._hook_run: Run | None = None
         self.context_usage = ContextUsage()
         self.prompt_message = SystemPromptMessage() if prompt_message is None else prompt_message
         self.emitting_hooks = emitting_hooks
@@ -65,15 +68,30 @@ class Conversation:
         self.round_toolkit: Toolkit | None = None
         self.printed_message: Msg | None = None
 
-    def begin(self, run: Run) -> None:
+    @property
+    def run(self) -> ReplyRun:
+        """The reply in progress, for code that works for it."""
+        assert self.reply is not None
+        return self.reply
+
+    @property
+    def hook_run(self) -> Run | None:
+        """The reply in progress as hooks and tools see it; made when the first of them asks."""
+        # Kept here and not by the reply, since the two would refer to each other: only the garbage collector, which is
+        # late, could free them then.
+        if self._hook_run is None and self.reply is not None:
+            self._hook_run = Run(self.reply)
+        return self._hook_run
+
+    def begin(self, run: ReplyRun) -> None:
         """Note the reply in progress; called by that reply alone."""
-        self.run = run
+        self.reply = run
         if run.claim.lock is not None:
             run.claim.lock.run = run
 
     def end(self) -> None:
         """Note that no reply is in progress; called by the reply that was."""
-        self.run = None
+        self.reply = self._hook_run = None
 
 
 class ReplyingAgent(Protocol):
@@ -90,8 +108,6 @@ class ReplyingAgent(Protocol):
 
     @property
     def live_conversation(self) -> Conversation: ...
-    @property
-    def run(self) -> Run: ...
     @property
     def chains(self) -> AgentChains: ...
     @property

@@ -5,7 +5,7 @@ from functools import partial
 
 from agentrt.block import new_id
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.event import AgentEvent, ToolResultEndEvent, ToolResultStartEvent, ToolResultTextDeltaEvent
 from agentrt.message import ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
 from agentrt.state import ReplyContext
@@ -40,14 +40,14 @@ _IN_DOUBT: _CallResult = (
 )
 
 
-def drain_and_close(agent: ReplyingAgent, run: Run) -> Iterator[AgentEvent]:
+def drain_and_close(agent: ReplyingAgent, run: ReplyRun) -> Iterator[AgentEvent]:
     """Yield what was emitted and not seen yet, and the events that give each open call its result."""
     for event in run.mailbox.take():  # before the results: what tools said comes before their end
         yield run.progress.record_event(event)
     yield from close_open_calls(agent, run)
 
 
-def close_open_calls(agent: ReplyingAgent, run: Run) -> Iterator[AgentEvent]:
+def close_open_calls(agent: ReplyingAgent, run: ReplyRun) -> Iterator[AgentEvent]:
     """Yield the events that give each open call its result: this process has stopped it."""
     context = agent.state.reply_context
     if context is None:
@@ -71,7 +71,7 @@ def close_abandoned_calls(context: ReplyContext) -> Iterator[AgentEvent]:
     yield from _result_events(context, _in_order(context), new_id, partial(_result_of_left, context))
 
 
-def close_calls_in_doubt(run: Run, context: ReplyContext) -> Iterator[AgentEvent]:
+def close_calls_in_doubt(run: ReplyRun, context: ReplyContext) -> Iterator[AgentEvent]:
     """Yield results for the calls that may have been running when a process before this one ended."""
     if not context.parked:
         calls = [call for call in open_calls(context) if not _waits(context, call)]

@@ -16,9 +16,9 @@ A reply in progress is in one phase. What must be saved when its stream is left,
     PARKED, ENDED       saved
     WAITING, SAVED      nothing, except that numbers which layers used after the save are saved
 
-Three things are independent of the phase. `Run.ended`: nothing can be emitted any more; it is set with ENDED, or before
-that by an end which a layer of on_reply made up. `origin`: whether the reply began in this run. `is_flowing`:
-an event has left, and the reply neither ended nor asked, so that most events leave without a second look.
+Three things are independent of the phase. `ReplyRun.ended`: nothing can be emitted any more; it is set with ENDED, or
+before that by an end which a layer of on_reply made up. `origin`: whether the reply began in this run. `is_flowing`: an
+event has left, and the reply neither ended nor asked, so that most events leave without a second look.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -107,7 +107,7 @@ class CoreAnswer:
 
 
 class ReplyProgress:
-    """What the loop notes about one reply; `Run.progress`."""
+    """What the loop notes about one reply; `ReplyRun.progress`."""
 
     # Defaults of the class, since most of these are never set in a short reply.
     phase = Phase.NEW

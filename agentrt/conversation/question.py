@@ -2,7 +2,7 @@
 
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.open_calls import describe_calls, waiting_calls
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import Wait
 from agentrt.event import (
     AgentEvent,
@@ -19,7 +19,7 @@ Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
 _ASKING, _SUBMITTED = ToolCallState.ASKING, ToolCallState.SUBMITTED
 
 
-async def park(agent: ReplyingAgent, run: Run, context: ReplyContext, step: Wait) -> list[AgentEvent]:
+async def park(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext, step: Wait) -> list[AgentEvent]:
     """Leave the reply as it is, saved, for an answer; returns the events that ask for what is not asked yet.
 
     The question is saved before it is sent, so that nobody can answer what no saved state asks.

@@ -15,7 +15,7 @@ from agentrt.boundary import mend_message
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import as_messages
 from agentrt.conversation.progress import CoreAnswer, ReplyProgress
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.answer_form import AnswerForm, describe_misfit
 from agentrt.decoding.block_comparison import common_start, have_same_content, is_same, spoken_blocks
 from agentrt.decoding.decoder import Decoder
@@ -73,7 +73,7 @@ def mend_answer(final: Msg, form: AnswerForm | None) -> Msg:
     raise ChainContractError(f"on_reply: its last message cannot be kept: {problem}")
 
 
-def announce_answer(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
+def announce_answer(agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
     """Make the reply say what the last message of on_reply says; returns the events that announce what is new in it.
 
     If the layers kept the core from beginning, the reply begins here, and its input joins the conversation. If the
@@ -111,7 +111,7 @@ def announce_answer(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: M
 
 
 def _announce_blocks(
-    run: Run, blocks: list[ContentBlock], replaced: frozenset[str], final: Msg
+    run: ReplyRun, blocks: list[ContentBlock], replaced: frozenset[str], final: Msg
 ) -> tuple[list[AgentEvent], list[ContentBlock], frozenset[str]]:
     """Return the events that announce the answer, its blocks as they are sent then, and the ids of what stays unsent.
 
@@ -148,7 +148,7 @@ def keep_as_sent(progress: ReplyProgress) -> bool:
     return _update(message, frozenset(), [block for block in sent if getattr(block, "signature", None) is None])
 
 
-def withdraw_unkept(run: Run) -> list[AgentEvent]:
+def withdraw_unkept(run: ReplyRun) -> list[AgentEvent]:
     """Return the events that withdraw what a reply without an answer has said and does not keep."""
     progress = run.progress
     if progress.recorder is None:
@@ -164,7 +164,7 @@ def withdraw_unkept(run: Run) -> list[AgentEvent]:
     return events
 
 
-async def announce_notice(agent: ReplyingAgent, run: Run, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
+async def announce_notice(agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, final: Msg) -> list[AgentEvent]:
     """Add to a reply that waits what a layer says instead of taking the answer; the question stands.
 
     Returns the events that announce it, once the state is saved.
@@ -178,7 +178,7 @@ async def announce_notice(agent: ReplyingAgent, run: Run, inputs: ReplyInput, fi
 
 
 def _changes(
-    run: Run, sent: list[ContentBlock], answer: list[ContentBlock], name: str
+    run: ReplyRun, sent: list[ContentBlock], answer: list[ContentBlock], name: str
 ) -> tuple[list[AgentEvent], list[ContentBlock]]:
     """Return the events that lead from the blocks that were sent to those of the answer, and what is sent then.
 
@@ -197,7 +197,7 @@ def _changes(
     return events, sent[:common] + recorder.blocks
 
 
-def _withdrawal(run: Run, blocks: list[ContentBlock]) -> list[AgentEvent]:
+def _withdrawal(run: ReplyRun, blocks: list[ContentBlock]) -> list[AgentEvent]:
     return [BlocksWithdrawnEvent(run.id, [block.id for block in blocks])] if blocks else []
 
 
@@ -244,7 +244,7 @@ def message_to_return(progress: ReplyProgress, final: Msg) -> Msg:
     return final
 
 
-def announce_round(run: Run, context: ReplyContext, message: Msg) -> list[AgentEvent]:
+def announce_round(run: ReplyRun, context: ReplyContext, message: Msg) -> list[AgentEvent]:
     """Make a round say what a message from on_reasoning says; returns the events that announce it.
 
     The core's own message changes nothing if no layer has changed it: what the layers made of the events stands.

@@ -16,7 +16,7 @@ from typing import TypeVar
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN, characters_in
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.turns import Claim, lock_of
 from agentrt.event import AgentEvent, ModelCallEndEvent
 from agentrt.loop.reasoning import system_prompt
@@ -49,7 +49,7 @@ def near_context_limit(agent: ReplyingAgent) -> bool:
     if usage.must_shorten:
         return True
     usage.was_shortened = False  # in this round: an overflow may be answered by shortening once in each
-    tokens = usage.tokens(agent.state, agent.run.toolkit, _last_prompt(agent))
+    tokens = usage.tokens(agent.state, agent.live_conversation.run.toolkit, _last_prompt(agent))
     limit = agent.context_config.trigger_ratio * agent.model.context_size
     if tokens <= limit / 2:
         # Half of it is left for prompts and tools that grow meanwhile.
@@ -67,7 +67,8 @@ def update_from_usage(agent: ReplyingAgent, event: ModelCallEndEvent) -> None:
         return
     tokens = event.input_tokens + (event.output_tokens or 0)
     if tokens * _FAR_FROM_LIMIT > agent.context_config.trigger_ratio * agent.model.context_size:
-        agent.live_conversation.context_usage.update(event, agent.state, agent.run.toolkit, _last_prompt(agent))
+        conversation = agent.live_conversation
+        conversation.context_usage.update(event, agent.state, conversation.run.toolkit, _last_prompt(agent))
 
 
 def _last_prompt(agent: ReplyingAgent) -> str:
@@ -80,7 +81,7 @@ async def compress_then_reason(
     agent: ReplyingAgent, tool_choice: ToolChoice | None
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Shorten the conversation, if a closer look says so, and then ask the model."""
-    run = agent.run
+    run = agent.live_conversation.run
     if agent.live_conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_COMPRESSION):
         await _compress_if_full(agent)
     else:
@@ -98,7 +99,7 @@ async def _compress_if_full(agent: ReplyingAgent) -> None:
     prompt = agent.system_prompt
     if agent.chains.on_system_prompt is not system_prompt:
         prompt = await agent.chains.on_system_prompt(agent, current_prompt=prompt)
-    tokens = usage.tokens(agent.state, agent.run.toolkit, prompt)
+    tokens = usage.tokens(agent.state, agent.live_conversation.run.toolkit, prompt)
     if usage.must_shorten:
         # The model refused this request, so its context is not larger than that, whatever its settings say.
         config = replace(config, reserve_ratio=config.reserve_ratio * min(1.0, tokens / size))
@@ -123,10 +124,10 @@ async def compress_now(agent: ReplyingAgent, instructions: str | None, deps: obj
     try:
         unfinished = agent.state.reply_context
         if unfinished is None:
-            run = Run(claim, agent.state.sequence, agent.toolkit)
+            run = ReplyRun(claim, agent.state.sequence, agent.toolkit)
         else:
             claim.reply_id = unfinished.reply_id
-            run = Run(claim, agent.state.sequence, toolkit_for_reply(agent, unfinished))
+            run = ReplyRun(claim, agent.state.sequence, toolkit_for_reply(agent, unfinished))
             run.progress.restore(unfinished)
         run.deps = deps
         agent.live_conversation.begin(run)

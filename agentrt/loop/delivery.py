@@ -14,7 +14,7 @@ from agentrt.concurrency.event_loop import run_shielded
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.open_calls import close_open_calls, drain_and_close
 from agentrt.conversation.progress import Origin
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.recorder import Recorder
 from agentrt.errors import ChainContractError, ChainError, SessionUnserializable, UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
@@ -51,7 +51,7 @@ class Delivery:
     _final: Msg | None = None
     _held_end: ReplyEndEvent | None = None  # until on_reply has ended, since its last message may say more
 
-    def __init__(self, agent: ReplyingAgent, run: Run, inputs: ReplyInput, has_layers: bool) -> None:
+    def __init__(self, agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, has_layers: bool) -> None:
         self._agent = agent
         self._run = run
         self._inputs = inputs

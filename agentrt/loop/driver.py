@@ -7,7 +7,7 @@ from agentrt.concurrency.background_task import enclosing_replies
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS
 from agentrt.conversation.progress import PLAIN_BETWEEN_LAYERS, PLAIN_OUTSIDE
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.turns import Claim, lock_of
 from agentrt.decoding.answer_form import AnswerForm
 from agentrt.decoding.recorder import DELTAS
@@ -88,7 +88,7 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
 
 async def _begin_run(
     agent: ReplyingAgent, claim: Claim, inputs: ReplyInput, form: AnswerForm | None
-) -> tuple[ReplyInput, Run | Msg]:
+) -> tuple[ReplyInput, ReplyRun | Msg]:
     """Take the conversation; returns the input and the run, or the message where nothing is left to do."""
     lock = lock_of(agent.state)
     if isinstance(inputs, UserInterruptEvent) and lock.run is not None:
@@ -145,7 +145,7 @@ def _relate_to_earlier(
     return inputs, None, message
 
 
-def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None, form: AnswerForm | None) -> Run:
+def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None, form: AnswerForm | None) -> ReplyRun:
     state = agent.state
     if unfinished is None:
         if state.reply_context is not None:
@@ -157,7 +157,7 @@ def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None
         skip_unsaved(state)
         claim.reply_id = unfinished.reply_id
         toolkit = toolkit_for_reply(agent, unfinished)
-    run = Run(claim, max(state.sequence, claim.after) if claim.after else state.sequence, toolkit)
+    run = ReplyRun(claim, max(state.sequence, claim.after) if claim.after else state.sequence, toolkit)
     run.progress.form = form
     if unfinished is not None:
         run.progress.restore(unfinished)

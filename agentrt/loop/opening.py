@@ -7,7 +7,7 @@ from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS, as_messages, check_content
 from agentrt.conversation.open_calls import close_calls_in_doubt
 from agentrt.conversation.progress import Origin
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ChainError, InvalidInputError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
@@ -21,7 +21,7 @@ __all__ = ["open_reply"]
 
 
 async def open_reply(
-    agent: ReplyingAgent, run: Run, inputs: ReplyInput, structured_schema: Any, *, has_layers: bool
+    agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, structured_schema: Any, *, has_layers: bool
 ) -> tuple[ReplyContext, list[AgentEvent]]:
     """Take in the input and begin the reply, resume it, or begin it again when a layer of on_reply does so.
 
@@ -54,7 +54,7 @@ async def open_reply(
 
 
 def _begin_reply(
-    agent: ReplyingAgent, run: Run, inputs: ReplyInput, structured_schema: Any, has_layers: bool
+    agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, structured_schema: Any, has_layers: bool
 ) -> ReplyContext:
     state = agent.state
     if isinstance(inputs, Msg) and not has_layers:  # checked as it came in, and not replaced since
@@ -76,7 +76,9 @@ def _begin_reply(
     return context
 
 
-async def _resume_reply(agent: ReplyingAgent, run: Run, context: ReplyContext, inputs: ReplyInput) -> list[AgentEvent]:
+async def _resume_reply(
+    agent: ReplyingAgent, run: ReplyRun, context: ReplyContext, inputs: ReplyInput
+) -> list[AgentEvent]:
     reply_to_resume(agent, inputs)  # a layer may have put something else in the place of the answer
     progress, permissions = run.progress, agent.state.permission_context
     before = deepcopy((context, permissions.rules)) if agent.state_store is not None else None
@@ -97,7 +99,7 @@ async def _resume_reply(agent: ReplyingAgent, run: Run, context: ReplyContext, i
     return opening
 
 
-def _begin_again(run: Run, context: ReplyContext) -> ModelCallRetryEvent:
+def _begin_again(run: ReplyRun, context: ReplyContext) -> ModelCallRetryEvent:
     """Forget what the reply holds, and return the event that withdraws it."""
     progress = run.progress
     block_ids = [block.id for block in context.blocks]

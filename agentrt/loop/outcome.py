@@ -7,7 +7,7 @@ from inspect import isawaitable
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.final_message import end_error
 from agentrt.conversation.open_calls import close_abandoned_calls, open_calls
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ChainContractError
 from agentrt.event import (
     AgentEvent,
@@ -48,7 +48,7 @@ __all__ = [
 UNSAVED = 1_000_000_000
 
 
-def begin_context(agent: ReplyingAgent, run: Run) -> ReplyContext:
+def begin_context(agent: ReplyingAgent, run: ReplyRun) -> ReplyContext:
     """Begin the message of a reply, which is in progress once the state holds what is returned."""
     progress = run.progress
     message = new_reply_message(agent.name, run.id)
@@ -58,7 +58,7 @@ def begin_context(agent: ReplyingAgent, run: Run) -> ReplyContext:
     return ReplyContext(run.id, message, agent.react_config.max_iters)
 
 
-def start_event(agent: ReplyingAgent, run: Run) -> ReplyStartEvent | ReplyResumedEvent:
+def start_event(agent: ReplyingAgent, run: ReplyRun) -> ReplyStartEvent | ReplyResumedEvent:
     """Return the event that a reply begins with, or resumes with after its process died; it is recorded."""
     progress = run.progress
     if progress.start_event is None:
@@ -82,7 +82,7 @@ def skip_unsaved(state: AgentState) -> None:
         unfinished.ids += UNSAVED
 
 
-def end_event(agent: ReplyingAgent, run: Run, reason: FinishedReason, error: str | None = None) -> ReplyEndEvent:
+def end_event(agent: ReplyingAgent, run: ReplyRun, reason: FinishedReason, error: str | None = None) -> ReplyEndEvent:
     """Return the event that tells of this end, before it is on record."""
     context = agent.state.reply_context
     task = context.structured if context is not None else None
@@ -92,7 +92,7 @@ def end_event(agent: ReplyingAgent, run: Run, reason: FinishedReason, error: str
     return ReplyEndEvent(run.id, agent.state.session_id, reason, error, output)
 
 
-async def end_reply(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> ReplyEndEvent:
+async def end_reply(agent: ReplyingAgent, run: ReplyRun, event: ReplyEndEvent) -> ReplyEndEvent:
     """Put the end on record, save it, and return the event that tells of it."""
     record_end(agent, run, event)
     if agent.state_store is not None:
@@ -101,7 +101,7 @@ async def end_reply(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> Rep
     return event
 
 
-def record_end(agent: ReplyingAgent, run: Run, event: ReplyEndEvent) -> None:
+def record_end(agent: ReplyingAgent, run: ReplyRun, event: ReplyEndEvent) -> None:
     """Put the end on record, and the reply's message into the history."""
     progress, state = run.progress, agent.state
     progress.end(event)

@@ -7,7 +7,7 @@ from typing import Any
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.event_loop import checkpoint
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import hint as hint_for_model
 from agentrt.decoding.decoder import Decoder
 from agentrt.decoding.recorder import Recorder
@@ -57,7 +57,8 @@ async def call_model(
 ) -> ModelResult:
     """The core of on_model_call: one call of the model."""
     if tools.__class__ is OfferedTools and (tool_choice or tools.added or agent.live_conversation.round_toolkit):
-        run, conversation, added = agent.run, agent.live_conversation, tools.added
+        conversation, added = agent.live_conversation, tools.added
+        run = conversation.run
         tools = _narrow(tools, tool_choice)
         # The tools that layers have added, as far as the model is shown them, become callable in this round.
         if not run.is_internal and (added or conversation.round_toolkit is not None):
@@ -82,7 +83,8 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
 
     Without layers, which alone would see that message, there is none.
     """
-    run, conversation, context = agent.run, agent.live_conversation, agent.state.reply_context
+    conversation, context = agent.live_conversation, agent.state.reply_context
+    run = conversation.run
     progress, model = run.progress, agent.model.model
     run.toolkit, conversation.round_toolkit = progress.lasting_toolkit, None
     for retry in forget_attempt(run):
@@ -144,7 +146,7 @@ def _record_all(recorder: Recorder | None, events: list[AgentEvent]) -> list[Age
 
 
 async def _ask_in_background(
-    agent: ReplyingAgent, run: Run, decoder: Decoder, tool_choice: ToolChoice | None
+    agent: ReplyingAgent, run: ReplyRun, decoder: Decoder, tool_choice: ToolChoice | None
 ) -> AsyncGenerator[list[AgentEvent], None]:
     """Yield the events of the answer, and those that layers emit, as they come: the task waits while a layer waits."""
     mailbox = run.mailbox
@@ -186,13 +188,13 @@ def _messages_of_round(decoder: Decoder, recorder: Recorder | None) -> list[Msg]
     return [message.copy()]
 
 
-def forget_attempt(run: Run) -> list[AgentEvent]:
+def forget_attempt(run: ReplyRun) -> list[AgentEvent]:
     """Announce that an earlier attempt at this round, if there was one, does not count: the round is started again."""
     dropped = [] if run.progress.attempt is None else run.progress.attempt.discard()
     return [ModelCallRetryEvent("the round was started again", block_ids=dropped, reply_id=run.id)] if dropped else []
 
 
-async def _ask_model(agent: ReplyingAgent, run: Run, tool_choice: ToolChoice | None) -> ModelResult:
+async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoice | None) -> ModelResult:
     """Assemble the request and send it through on_model_call."""
     prompt, chains = agent.system_prompt, agent.chains
     if chains.on_system_prompt is not system_prompt:  # whose core gives back what it gets

@@ -32,7 +32,7 @@ async def reply(  # noqa: C901  # the way of every event, where a call more woul
 
     The message is built from what leaves on_reasoning, and each result is saved before the event that tells of it.
     """
-    run = agent.run
+    run = agent.live_conversation.run
     has_layers = agent.chains.on_reply is not reply
     context, opening = await open_reply(agent, run, inputs, structured_schema, has_layers=has_layers)
     # Where one task reads to the end and no layer is in between, the reader does nothing else between two events.

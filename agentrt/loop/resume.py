@@ -16,7 +16,7 @@ from agentrt.boundary import is_base64
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS, Answer
 from agentrt.conversation.open_calls import begun_calls, describe_calls, waiting_calls
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ResumeError
 from agentrt.event import (
     AgentEvent,
@@ -157,7 +157,7 @@ def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
                 # Only a tool of this program may end the reply with an answer of its own.
                 metadata = {key: value for key, value in execution.metadata.items() if key != "response_msg"}
                 response = ToolResponse(_blocks_of(execution), execution.state, metadata)
-                yield from result_events(context, agent.run, call, response, [])
+                yield from result_events(context, agent.live_conversation.run, call, response, [])
 
 
 def _parse_again(answer: Answer) -> Answer:
@@ -230,7 +230,7 @@ def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: Con
             code="mismatch",
         )
     seconds = agent.react_config.answer_within
-    if result.confirmed and Run.now() - decision.asked_at > seconds * 1e9:
+    if result.confirmed and ReplyRun.now() - decision.asked_at > seconds * 1e9:
         raise ResumeError(
             f"{call.name!r} was asked about more than {seconds:g} seconds ago, which is too long to allow it: deny it, "
             f"or set ReActConfig(answer_within=...)",
@@ -273,7 +273,7 @@ def _reconsider(agent: ReplyingAgent, context: ReplyContext, rules: list[Permiss
     """Decide the open questions that the new rules cover anew, so that the user is not asked about them again."""
     for call in waiting_calls(context) if rules else ():
         decision = context.decisions[call.id]
-        prepared = agent.run.toolkit.prepare(call, agent.state.active_groups)
+        prepared = agent.live_conversation.run.toolkit.prepare(call, agent.state.active_groups)
         if decision.waits_for != "user" or not isinstance(prepared, PreparedCall):
             continue
         forms = parse_arguments(prepared.input), prepared.effective_input

@@ -10,7 +10,7 @@ from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.final_message import final_message
 from agentrt.conversation.open_calls import drain_and_close
 from agentrt.conversation.question import park, question_message
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import Act, Finish, Reason, Step, Wait, next_step, step_between_rounds, step_of_calls
 from agentrt.errors import ChainContractError, ContextOverflow, Malformed
 from agentrt.event import (
@@ -53,7 +53,7 @@ class Rounds:
     _guarded: _Items | None = None
 
     def __init__(
-        self, agent: ReplyingAgent, run: Run, inputs: ReplyInput, context: ReplyContext, single_task: bool
+        self, agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, context: ReplyContext, single_task: bool
     ) -> None:
         self._agent = agent
         self._run = run

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.answer_form import AnswerForm, add_defaults, describe_misfit
 from agentrt.errors import ResumeError, UsageError
 from agentrt.message import Msg, TextBlock, ToolCallBlock
@@ -33,7 +33,7 @@ _REFUSED = "the answer does not fit: "
 _TAKEN = "The answer was taken."
 
 
-def form_of(run: Run, structured_schema: object) -> AnswerForm:
+def form_of(run: ReplyRun, structured_schema: object) -> AnswerForm:
     """Return the form that the schema describes, which is made once for the caller's own."""
     form = run.progress.form
     if isinstance(structured_schema, AnswerForm):
@@ -45,12 +45,13 @@ def require_structured_output(agent: ReplyingAgent, context: ReplyContext, struc
     """Make the reply end with an answer of that form, `None` for any."""
     if structured_schema is None:
         return
-    form = form_of(agent.run, structured_schema)
+    run = agent.live_conversation.run
+    form = form_of(run, structured_schema)
     context.structured = StructuredTask(
         form.schema, is_wrapped=form.is_wrapped, max_attempts=agent.react_config.max_form_attempts
     )
     toolkit = toolkit_for_reply(agent, context, form)
-    agent.run.toolkit = agent.run.progress.lasting_toolkit = toolkit
+    run.toolkit = run.progress.lasting_toolkit = toolkit
 
 
 def check_form(context: ReplyContext, form: AnswerForm | None) -> None:
@@ -66,7 +67,7 @@ def check_form(context: ReplyContext, form: AnswerForm | None) -> None:
     )
 
 
-def restore_form(agent: ReplyingAgent, run: Run, context: ReplyContext, structured_schema: object) -> None:
+def restore_form(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext, structured_schema: object) -> None:
     """Check the answer of a reply that resumes by its type again, which is not saved."""
     if structured_schema is None:
         return

@@ -47,7 +47,7 @@ _INSTRUCTIONS = (
 
 async def summarise(agent: ReplyingAgent, older: list[Msg], instructions: str | None) -> str:
     """Return the new summary; where none can be had, the one before, saying that something is missing."""
-    previous, run = agent.state.summary, agent.run
+    previous, run = agent.state.summary, agent.live_conversation.run
     run.is_internal = True  # layers that add tools to a request must not change those of the round
     size = int(agent.model.context_size * CHARACTERS_PER_TOKEN * _SHARE)
     instructions = instructions or _INSTRUCTIONS

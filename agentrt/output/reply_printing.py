@@ -146,7 +146,7 @@ async def _print(agent: PrintingAgent, message: Msg, is_last: bool) -> None:
 
     The reader of the queue may have stopped reading, and a reply that waits for room there can be interrupted too.
     """
-    run = agent.live_conversation.run
+    run = agent.live_conversation.reply
     # Of a reply that has ended, nothing can be stopped but the wait for room.
     if run is None or (run.ended and run.interruption.reason is None and not _is_full(agent.msg_queue)):
         await agent.print(message, is_last)

@@ -782,7 +782,7 @@ async def test_tasks_left_behind_do_not_accumulate_replies():
 
     class Heir(AgentBase):
         async def reply(self, generations):
-            known.append(len(custom_reply._runs.get()))
+            known.append(len(custom_reply._replies.get()))
             if generations:
                 group.start_soon(later, self._over, generations)
 

@@ -449,7 +449,7 @@ async def test_a_save_is_not_interrupted():
                 begun.set()
                 for _ in range(5):
                     await anyio.lowlevel.checkpoint()
-                saved.append(agent.run.interruption.reason)
+                saved.append(agent.live_conversation.run.interruption.reason)
             await super().save(state)
 
     async def interrupt() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg
 from agentrt.agent import ReActConfig
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ResumeError, SessionConflict
 from agentrt.event import (
     ConfirmResult,
@@ -292,8 +292,8 @@ async def test_a_late_yes_has_expired_but_a_late_no_has_not(monkeypatch):
     log: Log = []
     agent = asking(log, react_config=ReActConfig(answer_within=60))
     await agent.reply("go")
-    late = Run.now() + int(60.5e9)
-    monkeypatch.setattr(Run, "now", staticmethod(lambda: late))
+    late = ReplyRun.now() + int(60.5e9)
+    monkeypatch.setattr(ReplyRun, "now", staticmethod(lambda: late))
     words = await refused(agent, yes(agent), "expired")
     assert "'rm' was asked about more than 60 seconds ago" in words
     assert (await agent.reply(no(agent))).get_text_content() == "done"

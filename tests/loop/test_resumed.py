@@ -172,10 +172,13 @@ async def test_a_parked_reply_that_a_layer_starts_again_is_in_progress():
         async def on_reply(self, agent, input_kwargs, next_handler):
             async for _ in next_handler():
                 pass
-            phases.append((agent.run.progress.phase, agent.state.reply_context.parked))
+            phases.append((agent.live_conversation.run.progress.phase, agent.state.reply_context.parked))
             async for item in next_handler():
                 phases.append(
-                    (agent.run.progress.phase, agent.state.reply_context and agent.state.reply_context.parked)
+                    (
+                        agent.live_conversation.run.progress.phase,
+                        agent.state.reply_context and agent.state.reply_context.parked,
+                    )
                 )
                 yield item
 

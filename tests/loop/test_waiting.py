@@ -6,7 +6,7 @@ import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.agent import ReActConfig
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ResumeError
 from agentrt.event import (
     AgentEvent,
@@ -145,7 +145,7 @@ async def test_allowed_call_of_a_program_outside_is_asked_about_anew() -> None:
 async def test_expired_question_waits_and_can_be_denied(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = agent_that_asks(WRITE, react_config=ReActConfig(answer_within=60.0))
     (sent,) = questions_in(await items_of(agent))
-    monkeypatch.setattr(Run, "now", staticmethod(lambda: sent.created_at + 61_000_000_000))
+    monkeypatch.setattr(ReplyRun, "now", staticmethod(lambda: sent.created_at + 61_000_000_000))
     question = agent.waiting()
     assert question == sent
     with pytest.raises(ResumeError, match="too long to allow it"):

@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import NoReturn, cast
+from typing import NoReturn
 
 from agentrt.agent.overrides.overridden_method import ChainedAgent, HookMethod, OverriddenMethod, last_item
 from agentrt.chain import HookSpec
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.concurrency.reaper import Reaper
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim
 from agentrt.errors import ChainContractError, UsageError
@@ -21,7 +22,7 @@ from agentrt.hooks import AgentChains
 from agentrt.message import Msg
 from agentrt.tool import Toolkit
 
-__all__ = ["OverriddenReply", "current_run"]
+__all__ = ["CustomRun", "OverriddenReply", "current_reply"]
 
 _NO_TOOLS = Toolkit()
 
@@ -38,11 +39,17 @@ class _NoMailbox(Mailbox):
 _NO_MAILBOX = _NoMailbox()
 
 
-class _CustomRun(Run):
+class _CustomReply(ReplyRun):
     """One reply of an agent that writes its own `reply`."""
 
     is_silent = is_over = False
     chains: AgentChains
+
+
+class CustomRun(Run):
+    """Such a reply as hooks see it."""
+
+    __slots__ = ()
 
     def continue_with(self, hint: str) -> NoReturn:
         """Raise `UsageError`."""
@@ -52,13 +59,13 @@ class _CustomRun(Run):
         )
 
 
-_runs: ContextVar[Mapping[int, _CustomRun]] = ContextVar("agentrt_custom_runs")
+_replies: ContextVar[Mapping[int, _CustomReply]] = ContextVar("agentrt_custom_runs")
 """The replies that the current task is working for, by the `id()` of the agent; the mappings never change."""
 
 
-def current_run(agent: object) -> _CustomRun | None:
+def current_reply(agent: object) -> _CustomReply | None:
     """Return the reply of this agent that the current task is working for."""
-    run = _runs.get({}).get(id(agent))
+    run = _replies.get({}).get(id(agent))
     # A task that outlives the reply which it was started in still knows of that one.
     return None if run is None or run.is_over else run
 
@@ -89,21 +96,22 @@ class OverriddenReply(OverriddenMethod):
         """Run one reply, and return its message, or `None` where it says nothing."""
         claim = Claim()
         claim.reaper = Reaper()
-        run = _CustomRun(claim, 0, _NO_TOOLS)
+        run = _CustomReply(claim, 0, _NO_TOOLS)
+        # Not through the chain: hooks get copies of all that flows there, and a database cannot be copied.
         run.deps = values.pop("deps", None)
         run.chains = agent.current_chains()
         if not run.chains.layers["on_reply"]:
             run.mailbox = _NO_MAILBOX
         agent.live_conversation.last_reply_id = run.id
         # Without those that are over: tasks that replies leave behind, and that reply in turn, would pass on ever more.
-        others = {agent_id: other for agent_id, other in _runs.get({}).items() if not other.is_over}
-        token = _runs.set({**others, id(agent): run})
+        others = {agent_id: other for agent_id, other in _replies.get({}).items() if not other.is_over}
+        token = _replies.set({**others, id(agent): run})
         try:
             answer = await last_item(run.chains.on_reply(agent, **values))
         finally:
             run.ended = run.is_over = True
             with suppress(ValueError):  # an event loop that ends in the middle may finish this in another context
-                _runs.reset(token)
+                _replies.reset(token)
         if isinstance(answer, Msg):
             return answer
         if not run.is_silent:
@@ -111,7 +119,8 @@ class OverriddenReply(OverriddenMethod):
         return None
 
     async def _core(self, agent: ChainedAgent, /, **values: object) -> AsyncGenerator[AgentEvent | Msg, None]:
-        run, session_id = cast(_CustomRun, agent.run), agent.state.session_id
+        run, session_id = current_reply(agent), agent.state.session_id
+        assert run is not None  # the one that entered the chain
         run.ended = False  # a layer may have us called again
         yield ReplyStartEvent(run.id, session_id, agent.name)
         answer = await self(agent, self.with_deps(values, run.deps))

@@ -60,7 +60,7 @@ class OverriddenLoopReply(OverriddenMethod):
     async def _core(
         self, agent: ReplyingAgent, inputs: ReplyInput, structured_schema: object
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        run = agent.run
+        run = agent.live_conversation.run
         run.progress.passthrough = mailbox = Mailbox()
         # A method without a parameter for the schema is fine as long as there is none.
         arguments = (inputs,) if structured_schema is None else (inputs, structured_schema)
@@ -90,7 +90,7 @@ class OverriddenLoopReply(OverriddenMethod):
 
 async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_schema: object, deps: object) -> Msg:
     """Reply by the runtime's own loop, inside an overridden `reply`; the loop's events go where that reply's go."""
-    run = agent.live_conversation.run
+    run = agent.live_conversation.reply
     if run is None or run.progress.passthrough is None:
         raise UsageError(f"super().reply() of {agent.name!r} was called outside of its own reply(): call agent.reply()")
     if run.ended or run.progress.is_parked:

@@ -70,7 +70,9 @@ class OverriddenLoopStep(OverriddenMethod):
         (value,) = values.values()  # the tool choice, or the call
         step = _Step(agent, self.name, value, Mailbox())
         arguments = self.values(agent, (value,) if self._accepts_value else (), {})
-        async with BackgroundTask(agent.run.claim, step.mailbox, partial(self._run, step, arguments)) as task:
+        async with BackgroundTask(
+            agent.live_conversation.run.claim, step.mailbox, partial(self._run, step, arguments)
+        ) as task:
             async for item in task:
                 yield item
             result = await task.outcome()
@@ -89,7 +91,7 @@ class OverriddenLoopStep(OverriddenMethod):
             return [answer]
         if answer == step.result_copy:  # its events have been sent, and say the same
             return [] if step.message is None else [step.message]
-        run = step.agent.run
+        run = step.agent.live_conversation.run
         return [*forget_attempt(run), answer]
 
     def _end_call(self, step: _Step, result: object) -> Sequence[ToolResponse]:
@@ -130,7 +132,7 @@ async def reason_by_loop(agent: ReplyingAgent, tool_choice: ToolChoice | str | N
     """Ask the model, inside an overridden `_reasoning`; returns its answer, whose events are on their way."""
     step = _step_in_progress(agent, "_reasoning")
     choice = cast("ToolChoice | None", step.value) if tool_choice is AS_GIVEN else tool_choice
-    answer = new_reply_message(agent.name, agent.run.id)
+    answer = new_reply_message(agent.name, agent.live_conversation.run.id)
     stream = reason(agent, ToolChoice(choice) if isinstance(choice, str) else choice)
     try:
         async for item in stream:

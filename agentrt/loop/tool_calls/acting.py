@@ -17,7 +17,7 @@ import anyio
 
 from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import Act
 from agentrt.decoding.base64_groups import DataPieces
 from agentrt.errors import MissingTerminalError
@@ -62,10 +62,10 @@ async def _prepare_inner_call(agent: ReplyingAgent, call: ToolCallBlock) -> Prep
     One that a layer put in its place is checked and decided on like any other, but the user cannot be asked about it
     here.
     """
-    known = agent.run.progress.prepared.get(call.id)
+    known = agent.live_conversation.run.progress.prepared.get(call.id)
     if known is not None and known.is_for(call):
         return known
-    prepared = agent.run.toolkit.prepare(call, agent.state.active_groups)
+    prepared = agent.live_conversation.run.toolkit.prepare(call, agent.state.active_groups)
     if isinstance(prepared, ToolResponse):  # no such tool, or arguments that do not fit
         return prepared
     decision = await decide_call(agent, prepared, None)
@@ -80,12 +80,12 @@ async def _prepare_inner_call(agent: ReplyingAgent, call: ToolCallBlock) -> Prep
 
 async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolResponse | _Output:
     """Run a checked call; returns its result, or, if the tool streams, its output."""
-    run, state, context = agent.run, agent.state, None
+    run, state, context = agent.live_conversation.run, agent.state, None
     if prepared.plan.context_name is not None:
         context = ToolContext(
             prepared.tool_call,
             agent,
-            run,
+            agent.live_conversation.hook_run,
             active_groups=state.active_groups,
             on_active_groups=partial(setattr, state, "active_groups"),
             deps=run.deps,
@@ -101,7 +101,7 @@ async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolRespons
     return result if isinstance(result, ToolResponse) else _mark_each_step(run, result)
 
 
-async def _mark_each_step(run: Run, stream: _Output) -> _Output:
+async def _mark_each_step(run: ReplyRun, stream: _Output) -> _Output:
     """Yield the items of the stream; at each of its steps the context says that it runs inside of this reply."""
     async with aclosing(stream):
         item: ToolChunk | ToolResponse | None
@@ -123,7 +123,7 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
     Yields the events of the calls and, when a tool ends the reply with an answer of its own, that message. Stops after
     neighbours if one of them has to wait for an answer. Calls beyond the limit of a reply are denied.
     """
-    run = agent.run
+    run = agent.live_conversation.run
     calls, beyond_limit = _part_at_limit(agent, context, step.calls)
     for batch in [calls] if len(calls) == 1 else _batches(run.toolkit, calls):
         prepared = prepare_without_asking(agent, run, context, batch)
@@ -217,7 +217,8 @@ async def _decide(
     if "on_check_permission" not in agent.live_conversation.emitting_hooks:
         await decide_all()
         return
-    async with BackgroundTask(agent.run.claim, agent.run.mailbox, decide_all) as task:
+    run = agent.live_conversation.run
+    async with BackgroundTask(run.claim, run.mailbox, decide_all) as task:
         async for event in task:
             yield event
         await task.outcome()
@@ -236,10 +237,12 @@ async def _run_call(
     elif agent.chains.on_acting is act:
         result = await _run_tool(agent, prepared)
     else:
-        agent.run.progress.prepared[call.id] = prepared  # where `act` finds it: layers pass on the call alone
+        agent.live_conversation.run.progress.prepared[call.id] = (
+            prepared  # where `act` finds it: layers pass on the call alone
+        )
         result = agent.chains.on_acting(agent, tool_call=copy_block(call))
     if isinstance(result, ToolResponse):
-        return result_events(context, agent.run, call, result, [])
+        return result_events(context, agent.live_conversation.run, call, result, [])
     return _output_events(agent, context, call, result)
 
 
@@ -263,13 +266,14 @@ async def _output_events(
                     continue
                 streamed += content
                 pieces = pieces or DataPieces()
-                for event in delta_events(agent.run, call, [whole_base64_groups(block, pieces) for block in content]):
+                content = [whole_base64_groups(block, pieces) for block in content]
+                for event in delta_events(agent.live_conversation.run, call, content):
                     yield event
     except MissingTerminalError as error:
         _logger.error("%s", error)
     finally:
         await stream.aclose()
-    for event in result_events(context, agent.run, call, response or lost_response(), streamed):
+    for event in result_events(context, agent.live_conversation.run, call, response or lost_response(), streamed):
         yield event
 
 
@@ -277,7 +281,7 @@ async def _run_in_background(
     agent: ReplyingAgent, context: ReplyContext, calls: list[_CallToRun]
 ) -> AsyncGenerator[AgentEvent, None]:
     """Run the calls in a background task, side by side, and yield their events as they come."""
-    mailbox = agent.run.mailbox
+    mailbox = agent.live_conversation.run.mailbox
     failures: dict[int, Exception] = {}
     finished: set[int] = set()
 
@@ -304,13 +308,13 @@ async def _run_in_background(
             raise group_error.exceptions[0] from None
 
     main = work_side_by_side if len(calls) > 1 else partial(work, 0, *calls[0])
-    async with BackgroundTask(agent.run.claim, mailbox, main) as task:
+    async with BackgroundTask(agent.live_conversation.run.claim, mailbox, main) as task:
         async for event in task:
             yield event
         await task.outcome()
     for index in sorted({*range(len(calls))} - finished - failures.keys()):
         # A layer raised a cancellation that nobody asked for, and the task group took it for its own.
-        for event in result_events(context, agent.run, calls[index][0], lost_response(), []):
+        for event in result_events(context, agent.live_conversation.run, calls[index][0], lost_response(), []):
             yield event
     if failures:
         # After the events of the others, whose results count.

@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.message import ToolCallBlock, ToolResultState, copy_block
 from agentrt.permission import combine, covers, decide, digest, needs_no_decision
 from agentrt.state import CallDecision, ReplyContext
@@ -26,14 +26,14 @@ async def check_permission(
     agent: ReplyingAgent, tool_call: ToolCallBlock, tool: ToolBase, tool_input: dict[str, Any]
 ) -> PermissionDecision:
     """The core of on_check_permission: what the rules, the mode and the tool itself say."""
-    known = agent.run.progress.checked
+    known = agent.live_conversation.run.progress.checked
     if known is not None and known[0] is tool and known[1] == tool_input:
         return known[2]
     return await decide(tool, tool_input, agent.state.permission_context)
 
 
 def prepare_without_asking(
-    agent: ReplyingAgent, run: Run, context: ReplyContext, calls: list[ToolCallBlock]
+    agent: ReplyingAgent, run: ReplyRun, context: ReplyContext, calls: list[ToolCallBlock]
 ) -> list[tuple[ToolCallBlock, Prepared]] | None:
     """Check the calls and decide on them, if nothing has to be asked about any of them, as nearly always.
 
@@ -57,7 +57,7 @@ def prepare_without_asking(
     return prepared_calls
 
 
-def _check_call(agent: ReplyingAgent, run: Run, call: ToolCallBlock) -> Prepared:
+def _check_call(agent: ReplyingAgent, run: ReplyRun, call: ToolCallBlock) -> Prepared:
     if call.id == run.progress.cut_call:
         # The arguments so far may fit all the same: a tool with a default for each of them takes none at all.
         return failure(
@@ -68,7 +68,7 @@ def _check_call(agent: ReplyingAgent, run: Run, call: ToolCallBlock) -> Prepared
 
 async def prepare_call(agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock) -> Prepared | None:
     """Check the call and decide on it; returns `None` for one that waits for an answer."""
-    prepared = _check_call(agent, agent.run, call)
+    prepared = _check_call(agent, agent.live_conversation.run, call)
     if isinstance(prepared, ToolResponse):
         return prepared
     decision = await decide_call(agent, prepared, context.decisions.get(call.id))
@@ -109,19 +109,20 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
             message=verdict.message or verdict.decision_reason,
             digest=call_digest,
             waits_for="user",
-            asked_at=agent.run.now(),
+            asked_at=agent.live_conversation.run.now(),
             suggested_rules=[] if verdict.bypass_immune else verdict.suggested_rules,
         )
     else:
         decision = CallDecision(_ALLOW, message=verdict.message)
     if prepared.tool.is_external_tool:
-        decision.digest, decision.waits_for, decision.asked_at = call_digest, "external", agent.run.now()
+        decision.digest, decision.waits_for = call_digest, "external"
+        decision.asked_at = agent.live_conversation.run.now()
     return decision
 
 
 async def _stricter_verdict(agent: ReplyingAgent, prepared: PreparedCall) -> PermissionDecision:
     """Return the stricter of what the engine says and what the layers make of it."""
-    run, chain, tool = agent.run, agent.chains.on_check_permission, prepared.tool
+    run, chain, tool = agent.live_conversation.run, agent.chains.on_check_permission, prepared.tool
     tool_input = parse_arguments(prepared.input)
     engine = await decide(tool, tool_input, agent.state.permission_context, prepared.effective_input)
     if chain is check_permission:

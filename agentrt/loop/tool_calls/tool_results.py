@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agentrt.boundary import is_plain_text, json_problem, mend_block, mend_message
-from agentrt.conversation.run import Run
+from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.base64_groups import DataPieces
 from agentrt.event import AgentEvent, ToolResultDataDeltaEvent, ToolResultEndEvent, ToolResultTextDeltaEvent
 from agentrt.loop.structured_output import count_answer
@@ -19,7 +19,7 @@ _BLOCKS_OF_AN_ANSWER = ("text", "data", "thinking")
 
 
 def result_events(
-    context: ReplyContext, run: Run, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput
+    context: ReplyContext, run: ReplyRun, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput
 ) -> list[AgentEvent]:
     """Return the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
     if response.metadata:
@@ -113,7 +113,7 @@ def mended_content(content: str | ToolOutput) -> ToolOutput:
     return mended
 
 
-def delta_events(run: Run, call: ToolCallBlock, content: ToolOutput) -> list[AgentEvent]:
+def delta_events(run: ReplyRun, call: ToolCallBlock, content: ToolOutput) -> list[AgentEvent]:
     """Return the events that announce these pieces of output."""
     events: list[AgentEvent] = []
     for block in content:

@@ -1,0 +1,54 @@
+"""The reply in progress, as the loop sees it."""
+
+from threading import get_ident
+from time import time_ns
+from types import CodeType
+from typing import Any, NoReturn
+
+from agentrt.concurrency.interrupt import Interrupted
+from agentrt.concurrency.interrupt_trio import create_interruption
+from agentrt.concurrency.mailbox import Mailbox
+from agentrt.conversation.progress import ReplyProgress
+from agentrt.conversation.turns import Claim
+from agentrt.tool import Toolkit
+from agentrt.types import FinishedReason
+
+__all__ = ["ReplyRun"]
+
+
+class ReplyRun:
+    """One reply in progress, with all that the loop keeps of it; a `Run` is what hooks and tools see of it.
+
+    `scratch` holds the data of middlewares, by their `id()`. `examined` holds the hooks that have emitted, so that not
+    every event of one has its frames walked.
+    """
+
+    # Defaults of the class, since most replies change none of them.
+    is_internal = ended = False
+    deps: Any = None
+    examined: frozenset[CodeType] = frozenset()
+
+    def __init__(self, claim: Claim, sequence: int, toolkit: Toolkit) -> None:
+        assert claim.reaper is not None  # it has the conversation
+        self.id = claim.reply_id
+        self.claim = claim
+        self.toolkit = toolkit
+        self.interruption = create_interruption(claim.reaper.loop)
+        self.mailbox = Mailbox()
+        self.progress = ReplyProgress(claim, sequence, toolkit)
+        self.scratch: dict[int, dict[str, Any]] = {}
+        self.thread = get_ident()
+
+    now = staticmethod(time_ns)
+    """The clock, in nanoseconds since the epoch."""
+
+    def new_id(self) -> str:
+        """Return an id that nothing else in this reply has."""
+        progress = self.progress
+        progress.ids += 1
+        return f"{self.id}-{progress.ids}"
+
+    def stop(self, reason: FinishedReason) -> NoReturn:
+        """End the reply for that reason, from inside of its core."""
+        self.interruption.reason = self.interruption.reason or reason
+        raise Interrupted
