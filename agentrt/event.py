@@ -120,7 +120,7 @@ class AgentEvent(Strict):
 
 @dataclass(slots=True)
 class ReplyStartEvent(AgentEvent):
-    """A reply begins."""
+    """A reply begins. A reply that resumes after an answer does not begin again."""
 
     session_id: str
     name: str
@@ -146,7 +146,7 @@ class ReplyResumedEvent(AgentEvent):
 
 @dataclass(slots=True)
 class ReplyEndEvent(AgentEvent):
-    """The reply is over; a parked, cancelled or abandoned reply has none."""
+    """The reply is over: the last event. A parked, cancelled or abandoned reply has none."""
 
     session_id: str
     finished_reason: FinishedReason = "completed"
@@ -157,7 +157,7 @@ class ReplyEndEvent(AgentEvent):
 
 @dataclass(slots=True)
 class ModelCallStartEvent(AgentEvent):
-    """The model is about to be called."""
+    """The model is about to be called: once in each round, however many attempts that takes."""
 
     model_name: str
     type: Literal["MODEL_CALL_START"] = "MODEL_CALL_START"
@@ -206,7 +206,7 @@ class BlocksWithdrawnEvent(AgentEvent):
 
 @dataclass(slots=True)
 class TextBlockStartEvent(AgentEvent):
-    """A block of text begins."""
+    """A block of text begins; deltas and an end with its `block_id` follow."""
 
     block_id: str
     type: Literal["TEXT_BLOCK_START"] = "TEXT_BLOCK_START"
@@ -232,7 +232,7 @@ class TextBlockEndEvent(AgentEvent):
 
 @dataclass(slots=True)
 class ThinkingBlockStartEvent(AgentEvent):
-    """A block of reasoning begins."""
+    """A block of reasoning begins; deltas and an end with its `block_id` follow."""
 
     block_id: str
     type: Literal["THINKING_BLOCK_START"] = "THINKING_BLOCK_START"
@@ -258,7 +258,7 @@ class ThinkingBlockEndEvent(AgentEvent):
 
 @dataclass(slots=True)
 class DataBlockStartEvent(AgentEvent):
-    """An image, sound or file begins."""
+    """An image, sound or file begins; deltas and an end with its `block_id` follow."""
 
     block_id: str
     media_type: str
@@ -288,7 +288,7 @@ class DataBlockEndEvent(AgentEvent):
 @suggest_keywords()
 @dataclass(slots=True)
 class HintBlockEvent(AgentEvent):
-    """A note to the model entered the conversation."""
+    """A note to the model entered the conversation, such as the one of `agent.run.continue_with`."""
 
     block_id: str
     hint: str
@@ -308,7 +308,7 @@ class ProviderBlockEvent(AgentEvent):
 
 @dataclass(slots=True)
 class ToolCallStartEvent(AgentEvent):
-    """The model begins to write a tool call."""
+    """The model begins to write a tool call; deltas and an end with its `tool_call_id` follow."""
 
     tool_call_id: str
     tool_call_name: str
@@ -337,7 +337,7 @@ class ToolCallEndEvent(AgentEvent):
 
 @dataclass(slots=True)
 class ToolResultStartEvent(AgentEvent):
-    """The runtime takes up a tool call."""
+    """The runtime takes up a tool call: it runs, is denied, or goes to the caller. Deltas and an end follow."""
 
     tool_call_id: str
     tool_call_name: str
@@ -382,7 +382,7 @@ class ToolResultEndEvent(AgentEvent):
 
 @dataclass(slots=True)
 class ExceedMaxItersEvent(AgentEvent):
-    """The reply used up its rounds."""
+    """The reply used up its rounds, and then answered without tools; its end follows."""
 
     name: str
     type: Literal["EXCEED_MAX_ITERS"] = "EXCEED_MAX_ITERS"
@@ -399,7 +399,7 @@ class RequireUserConfirmEvent(AgentEvent):
 
 @dataclass(slots=True)
 class RequireExternalExecutionEvent(AgentEvent):
-    """The reply waits for the caller to run `tool_calls` itself."""
+    """The reply waits for the caller to run `tool_calls` itself; it is parked, so no end follows."""
 
     tool_calls: list[ToolCallBlock]
     type: Literal["REQUIRE_EXTERNAL_EXECUTION"] = "REQUIRE_EXTERNAL_EXECUTION"
@@ -439,7 +439,7 @@ class ExternalExecutionResultEvent(AgentEvent):
 @suggest_keywords()
 @dataclass(slots=True)
 class UserInterruptEvent(AgentEvent):
-    """Input: stop the reply."""
+    """Input: stop the reply, also one that waits for an answer."""
 
     session_id: str | None = field(default=None, kw_only=True)
     type: Literal["USER_INTERRUPT"] = "USER_INTERRUPT"
