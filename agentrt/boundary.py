@@ -106,7 +106,8 @@ def mend_block(block: _Block, *, empty: bool = False) -> _Block:
     if isinstance(block, DataBlock):
         if not isinstance(block.source, (Base64Source, URLSource)):
             raise ValueError(
-                f"a DataBlock whose source is {repr_of(block.source, 100)}: it must be Base64Source or URLSource"
+                f"a DataBlock whose source is {repr_of(block.source, 100)}: it must be a Base64Source or a URLSource, "
+                f"as in DataBlock(URLSource(url, 'image/png'))"
             )
         source = block.source
         if source_changes := _mended_fields(source, empty):
@@ -162,7 +163,12 @@ def _mend_text(cls: type, name: str, value: object, empty: bool) -> str:
             return "" if cls is ToolCallBlock else new_id()
     if value is None and empty:
         return ""
-    raise ValueError(f"a {cls.__name__} whose {name} is {repr_of(value, 100)}: it must be a str")
+    remedy = ""
+    if cls is Base64Source and name == "data":
+        remedy = ", as base64.b64encode(data).decode() gives it"
+    elif cls is ToolCallBlock and name == "input":
+        remedy = ", as json.dumps(input) gives it"
+    raise ValueError(f"a {cls.__name__} whose {name} is {repr_of(value, 100)}: it must be a str{remedy}")
 
 
 def mend_message(message: Msg) -> Msg:

@@ -240,7 +240,15 @@ def _as_message(value: object, _: object) -> object:
 
 def _refuse_spec(value: object, _: object) -> object:
     if isinstance(value, str):  # a model made for each call would open connections that nobody closes
-        raise ValueError(f"it is the str {value!r:.100}: make the model once, with chat_model(...), and pass that on")
+        raise ValueError(
+            "current_model must be ChatModelBase: make the model once, with chat_model(...), and pass that on"
+        )
+    return value
+
+
+def _as_messages(value: object, _: object) -> object:
+    if isinstance(value, str):
+        raise ValueError("messages must be list: write messages=[*input_kwargs['messages'], UserMsg(...)]")
     return value
 
 
@@ -290,7 +298,12 @@ HOOKS: tuple[HookSpec, ...] = (
             "tool_choice": _TOOL_CHOICE,
             "current_model": (ChatModelBase,),
         },
-        converters={"tools": as_offered_tools, "tool_choice": _as_tool_choice, "current_model": _refuse_spec},
+        converters={
+            "messages": _as_messages,
+            "tools": as_offered_tools,
+            "tool_choice": _as_tool_choice,
+            "current_model": _refuse_spec,
+        },
     ),
     HookSpec(
         "on_check_permission",

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
-from typing import Any, NoReturn, TypeVar, get_args
+from typing import Any, NamedTuple, NoReturn, TypeVar, get_args
 
 from agentrt.errors import UnknownKeywordError, WrongCallError
 
@@ -52,7 +52,7 @@ _SAME_THING = (
     "failure_threshold threshold max_failures fail_max failures",
     "recovery_seconds recovery_timeout reset_timeout cooldown timeout",
     # Options of one middleware.
-    "total timeout request_timeout seconds overall read",
+    "total timeout request_timeout seconds overall",
     "first_chunk first_token time_to_first_token first",
     "idle between_chunks read read_timeout",
     "between_chunks idle read_timeout chunk_timeout",
@@ -134,11 +134,13 @@ def suggest_keywords(**remedies: str) -> Callable[[_Decorated], _Decorated]:
             try:
                 init(self, *args, **kwargs)
             except TypeError as error:
-                title, known = _constructor(type(self), cls, init)
-                problem = _describe_unknown(error, init, title, known, kwargs, remedies)
-                if problem is None:
+                if not _is_wrong_call(error):
                     raise
-                raise UnknownKeywordError(problem) from None
+                title, known = _constructor(type(self), cls, init)
+                unknown = _unknown_to(init, kwargs)
+                if unknown:
+                    raise UnknownKeywordError(_describe(title, unknown, known, remedies)) from None
+                raise TypeError(_describe_misfit(error, init, title)) from None
 
         cls.__init__ = __init__  # type: ignore[misc]  # of the same signature
         return cls
@@ -151,10 +153,10 @@ def suggest_arguments(**remedies: str) -> Callable[[_Function], _Function]:
 
     def decorate(function: Any) -> Any:
         def explain(error: TypeError, kwargs: Mapping[str, object]) -> None:
-            known = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
-            problem = _describe_unknown(error, function, function.__qualname__, known, kwargs, remedies)
-            if problem is not None:
-                raise WrongCallError(problem) from None
+            unknown = _unknown_to(function, kwargs)
+            if unknown and _is_wrong_call(error):
+                known = [name for name in inspect.signature(function).parameters if name != "self"]
+                raise WrongCallError(_describe(function.__qualname__, unknown, known, remedies)) from None
 
         if inspect.iscoroutinefunction(function):  # and so must be what takes its place
 
@@ -256,6 +258,27 @@ def _names_of(self: object) -> list[str]:
     return [name for name in names if not isinstance(inspect.getattr_static(cls, name, None), _MissingName)]
 
 
+class _Parameters(NamedTuple):
+    """What a function can be called with: `passes_on` says that it has `**`, `takes_any` that this takes any name."""
+
+    names: list[str]
+    passes_on: bool
+    takes_any: bool
+
+
+def _parameters_of(function: Callable[..., object]) -> _Parameters:
+    names: list[str] = []
+    passes_on = takes_any = False
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            options = get_args(parameter.annotation)  # `Unpack[Options]` of a TypedDict
+            names += getattr(options[0], "__annotations__", ()) if options else ()
+            passes_on, takes_any = True, not options
+        elif parameter.kind is not parameter.VAR_POSITIONAL and parameter.name != "self":
+            names.append(parameter.name)
+    return _Parameters(names, passes_on, takes_any)
+
+
 def _constructor(cls: type, owner: type, init: _Init) -> tuple[str, list[str]]:
     """Return what to call the constructor of `owner` that an object of `cls` was made with, and its parameters.
 
@@ -264,45 +287,36 @@ def _constructor(cls: type, owner: type, init: _Init) -> tuple[str, list[str]]:
     known: list[str] = []
     for base in cls.__mro__:
         if base is owner:
-            return cls.__name__, [*known, *_parameters_of(init)[0]]
+            return cls.__name__, [*known, *_parameters_of(init).names]
         if "__init__" in vars(base):
-            names, passes_on = _parameters_of(vars(base)["__init__"])
-            if not passes_on:  # the keyword comes from the code of that constructor
+            parameters = _parameters_of(vars(base)["__init__"])
+            if not parameters.passes_on:  # the keyword comes from the code of that constructor
                 break
-            known += names
-    return f"{owner.__name__}.__init__", _parameters_of(init)[0]
+            known += parameters.names
+    return f"{owner.__name__}.__init__", _parameters_of(init).names
 
 
-def _parameters_of(init: Callable[..., object]) -> tuple[list[str], bool]:
-    """Return the names of the parameters, and whether it takes any other keyword."""
-    names: list[str] = []
-    takes_any = False
-    for parameter in list(inspect.signature(init).parameters.values())[1:]:
-        if parameter.kind is parameter.VAR_KEYWORD:
-            options = get_args(parameter.annotation)  # `Unpack[Options]` of a TypedDict
-            names += getattr(options[0], "__annotations__", ()) if options else ()
-            takes_any = True
-        elif parameter.kind is not parameter.VAR_POSITIONAL:
-            names.append(parameter.name)
-    return names, takes_any
-
-
-def _describe_unknown(
-    error: TypeError,
-    function: Callable[..., object],
-    title: str,
-    known: list[str],
-    kwargs: Mapping[str, object],
-    remedies: Mapping[str, str],
-) -> str | None:
-    """Return what to say of unknown keywords, `None` if the error is about something else."""
+def _is_wrong_call(error: TypeError) -> bool:
     # Arguments that do not fit are refused before the function is entered, so that its frame is not in the traceback.
-    if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-        return None
-    parameters = inspect.signature(function).parameters
-    unknown = [name for name in kwargs if name not in parameters]
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return None if takes_any or not unknown else _describe(title, unknown, known, remedies)
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None
+
+
+def _unknown_to(function: Callable[..., object], words: Iterable[str]) -> list[str]:
+    parameters = _parameters_of(function)
+    return [] if parameters.takes_any else [word for word in words if word not in parameters.names]
+
+
+def _describe_misfit(error: TypeError, init: _Init, title: str) -> str:
+    """Return what to say of arguments that are missing, too many or given twice."""
+    words = str(error).partition("() ")[2]
+    if words.endswith("given"):  # Python's count includes the object itself
+        words = "was given too many arguments by position"
+    shown = []
+    for parameter in list(inspect.signature(init).parameters.values())[1:]:
+        default = parameter.empty if parameter.default is parameter.empty else ...
+        shown.append(parameter.replace(annotation=parameter.empty, default=default))
+    takes = str(inspect.Signature(shown)).replace("Ellipsis", "...")
+    return f"{title}() {words}: it takes {takes}"
 
 
 def _describe(title: str, unknown: Iterable[str], known: list[str], remedies: Mapping[str, str]) -> str:

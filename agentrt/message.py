@@ -311,6 +311,11 @@ def _make_message(role: Role, args: tuple[Any, ...], fields: JSONObject) -> Msg:
         if key in fields:
             raise TypeError(f"{function}() was given the {key} twice, {value!r:.100} and {fields[key]!r:.100}")
         fields[key] = value
+    if "role" in fields:
+        raise TypeError(
+            f"{function}() has the role {role!r}, and was given role={fields['role']!r:.100}: "
+            f"write Msg(name, content, role) for another one"
+        )
     if "content" not in fields:
         raise TypeError(f"{function}() needs a content: write {function}('Hi') or {function}('bob', 'Hi')")
     return Msg(**{"name": role, **fields}, role=role)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeGuard
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeGuard, TypeVar
 
 from pydantic import GetCoreSchemaHandler, PlainSerializer
 from pydantic_core import CoreSchema, core_schema
@@ -50,6 +50,7 @@ __all__ = [
 
 _DAY = 24 * 60 * 60
 
+_Choice = TypeVar("_Choice", bound=StrEnum)
 Role = Literal["user", "assistant", "system"]
 FinishedReason = Literal[
     "completed",
@@ -251,7 +252,7 @@ class PermissionRule(Strict):
 
     def __post_init__(self) -> None:
         # A misspelt behavior would match nothing, which is hard to notice.
-        object.__setattr__(self, "behavior", PermissionBehavior(self.behavior))
+        object.__setattr__(self, "behavior", _member("PermissionRule(behavior=...)", PermissionBehavior, self.behavior))
         for name in ("tool_name", "rule_content", "source"):
             value = getattr(self, name)
             if value is not None or name == "tool_name":
@@ -278,7 +279,8 @@ class PermissionDecision(Strict):
 
     def __post_init__(self) -> None:
         # Frozen, so that a layer cannot change what the engine decided; mended here, since it is saved with the state.
-        object.__setattr__(self, "behavior", PermissionBehavior(self.behavior))
+        behavior = _member("PermissionDecision(behavior=...)", PermissionBehavior, self.behavior)
+        object.__setattr__(self, "behavior", behavior)
         for name in ("message", "decision_reason"):
             text = _whole_text("PermissionDecision", name, getattr(self, name) or "")
             object.__setattr__(self, name, text)
@@ -288,6 +290,14 @@ class PermissionDecision(Strict):
                 f"PermissionDecision(suggested_rules=...) must be a list of PermissionRule, not {repr_of(rules)}"
             )
         object.__setattr__(self, "suggested_rules", rules)
+
+
+def _member(place: str, kind: type[_Choice], value: Any) -> _Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        choices = ", ".join(repr(member.value) for member in kind)
+    raise ValueError(f"{place} must be one of {choices}, not {repr_of(value)}")
 
 
 def _whole_text(cls: str, name: str, value: object) -> str:
@@ -312,7 +322,13 @@ class PermissionContext(Strict):
     allow_new_rules: bool = False
 
     def __post_init__(self) -> None:
-        self.mode = PermissionMode(self.mode)
+        self.mode = _member("PermissionContext(mode=...)", PermissionMode, self.mode)
+        rules: object = self.rules
+        if not isinstance(rules, list) or not all(isinstance(rule, PermissionRule) for rule in rules):
+            raise TypeError(
+                f"PermissionContext(rules=...) must be a list of PermissionRule, not {repr_of(rules)}: "
+                f'write [PermissionRule("tool", behavior="allow")]'
+            )
 
 
 @suggest_keywords()

@@ -38,7 +38,10 @@ def check_agent_name(cls: type, name: object) -> None:
 def check_is_list(cls: type, middlewares: object) -> None:
     """Raise `ConfigError` for what is not a list; what is in it is checked by the compiler."""
     if not isinstance(middlewares, (list, tuple)):
-        raise ConfigError(f"{cls.__name__}(middlewares=...) must be a list of middlewares, not {middlewares!r:.200}")
+        raise ConfigError(
+            f"{cls.__name__}(middlewares=...) must be a list of middlewares, not {middlewares!r:.200}: "
+            f"write middlewares=[...], or leave it out"
+        )
 
 
 def check_use(cls: type, middlewares: Sequence[MiddlewareBase], hooks: Iterable[str]) -> None:
@@ -60,7 +63,14 @@ def check_parts(name: object, system_prompt: object, model: object, when_busy: o
     if not isinstance(name, str) or not name:
         raise ConfigError(f"Agent(name=...) must be a str that is not empty, not {name!r}")
     if not isinstance(system_prompt, str):
-        raise ConfigError(f"Agent(system_prompt=...) must be a str, not {system_prompt!r:.200}")
+        raise ConfigError(
+            f"Agent(system_prompt=...) must be a str, not {system_prompt!r:.200}: leave it out, or write a middleware "
+            f"with on_system_prompt for one that changes"
+        )
+    if isinstance(model, type):
+        raise ConfigError(
+            f"Agent(model=...) holds the class {model.__name__}, not an instance of it: write {model.__name__}(...)"
+        )
     if not isinstance(model, (ChatModelBase, str)):
         raise ConfigError(
             f"Agent(model=...) must be a chat model, or the name of one, such as 'openai:gpt-5-mini' or 'rules', "
@@ -103,12 +113,26 @@ def check_options(state: object, state_store: object, react_config: object, cont
     """Raise `ConfigError` for an option of an `Agent` that is neither `None` nor what it must be."""
     if state is not None:
         check_state(state)
+    if isinstance(state_store, type):
+        raise ConfigError(
+            f"Agent(state_store=...) holds the class {state_store.__name__}, not an instance of it: "
+            f"write {state_store.__name__}(...)"
+        )
     if state_store is not None and not (hasattr(state_store, "save") and hasattr(state_store, "load")):
-        raise ConfigError(f"Agent(state_store=...) must have `save` and `load`, which {state_store!r:.200} lacks")
+        raise ConfigError(
+            f"Agent(state_store=...) must have `save` and `load`, which {state_store!r:.200} lacks: write "
+            f"FileStateStore(folder), InMemoryStateStore() or a class of your own"
+        )
     if react_config is not None and not isinstance(react_config, ReActConfig):
-        raise ConfigError(f"Agent(react_config=...) must be a ReActConfig, not {react_config!r:.200}")
+        raise ConfigError(
+            f"Agent(react_config=...) must be a ReActConfig, not {react_config!r:.200}: "
+            f"write ReActConfig(max_iters=...)"
+        )
     if context_config is not None and not isinstance(context_config, ContextConfig):
-        raise ConfigError(f"Agent(context_config=...) must be a ContextConfig, not {context_config!r:.200}")
+        raise ConfigError(
+            f"Agent(context_config=...) must be a ContextConfig, not {context_config!r:.200}: "
+            f"write ContextConfig(trigger_ratio=...)"
+        )
 
 
 def check_state(state: object) -> None:
@@ -117,4 +141,9 @@ def check_state(state: object) -> None:
         raise ConfigError(
             f"a conversation's state must be an AgentState, not {state!r:.200}: "
             f"make one with AgentState() or AgentState.model_validate_json(text)"
+        )
+    context: object = state.context
+    if not isinstance(context, list):
+        raise ConfigError(
+            f"AgentState(context=...) must be a list of messages, not {context!r:.200}: write context=[UserMsg(...)]"
         )

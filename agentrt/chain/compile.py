@@ -254,7 +254,7 @@ def _check_value(spec: HookSpec, layer: Layer, key: str, values: Values, classes
         try:
             values[key] = value = spec.converters[key](value, owner.given.get(key))
         except ValueError as error:
-            raise unusable_override(spec, layer, key, error) from None
+            raise unusable_override(spec, layer, key, value, error) from None
     if not isinstance(value, expected):
         if value is not owner.given.get(key):
             raise wrong_override(spec, layer, key, value)

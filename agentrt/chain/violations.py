@@ -92,12 +92,15 @@ def positional_value(layer: Layer, spec: HookSpec, values: Sequence[object]) -> 
 def wrong_override(spec: HookSpec, layer: Layer, key: str, value: object) -> ChainError:
     return ChainError(
         f"{layer.name}.{spec.name} passed {key}={value!r:.200} to next_handler(), of type {type(value).__name__}: "
-        f"{key} must be {type_names(spec.types[key])}"
+        f"{key} must be {type_names(spec.types[key])}; leave it out to pass on what came in"
     )
 
 
-def unusable_override(spec: HookSpec, layer: Layer, key: str, error: ValueError) -> ChainError:
-    return ChainError(f"{layer.name}.{spec.name} passed {key} to next_handler() that cannot be used: {error}")
+def unusable_override(spec: HookSpec, layer: Layer, key: str, value: object, error: ValueError) -> ChainError:
+    return ChainError(
+        f"{layer.name}.{spec.name} passed {key}={value!r:.200} to next_handler(), of type {type(value).__name__}: "
+        f"{error}"
+    )
 
 
 def describe_misuse(spec: HookSpec, error: TypeError) -> str:

@@ -21,6 +21,7 @@ from agentrt.event import (
 )
 from agentrt.message import HintBlock, Msg, UserMsg
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
+from agentrt.text import repr_of
 from agentrt.tool import Toolkit
 from agentrt.tool.offer import OfferedTools
 from agentrt.types import JSONSchema, ToolChoice
@@ -67,13 +68,25 @@ async def call_model(
             lasting = run.progress.lasting_toolkit
             conversation.round_toolkit = lasting.with_tools(added_tools, override=True) if added_tools else None
             run.toolkit = conversation.round_toolkit or lasting
-    answer = current_model(messages, tools, tool_choice)
-    if not hasattr(answer, "__await__"):
+    try:
+        answer = current_model(messages, tools, tool_choice)
+        if not hasattr(answer, "__await__"):
+            raise ChainContractError(
+                f"{type(current_model).__name__}._call must be a coroutine function (`async def` without `yield`) that "
+                f"returns a ChatResponse or an async generator of them, but calling it gave {answer!r:.100}"
+            )
+        return await answer
+    except (AttributeError, TypeError) as error:
+        # Not looked at before: a conversation is long, and its messages were checked when they joined it.
+        given: list[Any] = messages
+        wrong = [message for message in given if not isinstance(message, Msg)]
+        if not wrong:
+            raise
+        layers = " > ".join(layer.name for layer in agent.chains.layers["on_model_call"])
         raise ChainContractError(
-            f"{type(current_model).__name__}._call must be a coroutine function (`async def` without `yield`) that "
-            f"returns a ChatResponse or an async generator of them, but calling it gave {answer!r:.100}"
-        )
-    return await answer
+            f"on_model_call passed on messages that hold {repr_of(wrong[0])}, which is not a Msg: write UserMsg(text) "
+            f"in its place; its layers are {layers}"
+        ) from error
 
 
 async def reason(  # noqa: C901  # in one piece, since another generator would cost every event another frame

@@ -15,7 +15,7 @@ from agentrt.model.claude import ClaudeRules, rules_of
 from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote.accumulator import StreamAccumulator
 from agentrt.model.remote.client import RemoteChatModel
-from agentrt.model.remote.settings import ConnectionOptions, check_option
+from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.model.remote.stream import AnswerReader
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
@@ -89,6 +89,8 @@ class AnthropicChatModel(RemoteChatModel):
     ) -> None:
         super().__init__(model, stream=stream, context_size=context_size, **connection)
         check_option(rules, ClaudeRules, f"{type(self).__name__}(rules=...)", "rules=ClaudeRules(must_call=False)")
+        numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
+        check_request_options(type(self).__name__, numbers, stop, formatter)
         self.rules = rules = rules or rules_of(model)
         if not rules.samples:
             for name, value in (("temperature", temperature), ("top_p", top_p)):

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from agentrt.errors import UsageError
+from agentrt.errors import ConfigError, InvalidInputError, UsageError
 from agentrt.keywords import compute_missing, suggest_attributes, suggest_keywords
 from agentrt.message import Msg
 from agentrt.representation import never_raises
@@ -52,6 +52,11 @@ class ChatModelBase:
     """How it asks for answers, by its provider's names ("temperature", "max_tokens", ...); nothing secret."""
 
     def __init__(self, *, model: str, stream: bool = True, context_size: int = 128_000) -> None:
+        size: object = context_size
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ConfigError(
+                f"{type(self).__name__}(context_size=...) must be a whole number of tokens above 0, not {size!r:.100}"
+            )
         self.model = model
         self.stream = stream
         self.context_size = context_size
@@ -70,6 +75,9 @@ class ChatModelBase:
 
         A plain `str` as the `tool_choice` is its mode.
         """
+        given: object = messages
+        if not isinstance(given, (list, tuple)):
+            raise InvalidInputError(f"a model takes a list of messages, not {given!r:.200}: write [UserMsg('Hi')]")
         if isinstance(tool_choice, str):
             tool_choice = ToolChoice(tool_choice)
         return self._call(messages, tools, tool_choice)

@@ -13,7 +13,7 @@ from agentrt.message import Msg
 from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote.accumulator import StreamAccumulator
 from agentrt.model.remote.client import RemoteChatModel
-from agentrt.model.remote.settings import ConnectionOptions, check_option
+from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
@@ -92,6 +92,8 @@ class OpenAIChatModel(RemoteChatModel):
     ) -> None:
         super().__init__(model, stream=stream, context_size=context_size, **connection)
         check_option(quirks, Quirks, f"{type(self).__name__}(quirks=...)", "quirks=Quirks(must_call=False)")
+        numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
+        check_request_options(type(self).__name__, numbers, stop, formatter)
         self.quirks = quirks or (_OPENAI if self.base_url.rstrip("/") == _URL else Quirks())
         self._formatter = formatter
         if formatter is not None:

@@ -29,7 +29,7 @@ from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionV
 from agentrt.keywords import suggest_keywords
 from agentrt.representation import never_raises
 from agentrt.state.state import AgentState, state_from_json, state_to_json
-from agentrt.state.store import check_revision, check_session_id, next_revision
+from agentrt.state.store import check_revision, check_saved, check_session_id, next_revision
 from agentrt.types import JSONObject
 
 __all__ = ["AtomicFile", "FileKeeper", "FileStateStore", "hash_name", "lock_until", "read_file"]
@@ -135,6 +135,7 @@ class FileStateStore(FileKeeper):
         `SessionConflict` when the saved state is another one, `SessionUnserializable` for what JSON cannot hold or what
         could not be loaded again, and `SessionIOError` also when it takes more than ten seconds.
         """
+        check_saved(state)
         await checkpoint_if_cancelled()
         file = self._file(state.session_id)
         await self._change(file, "save", partial(file.write, state, state_to_json(state)))

@@ -12,10 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import CoreConfig, SchemaSerializer, from_json
 
 from agentrt.block import InProcess, Strict
-from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion
+from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion, UsageError
 from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.message import ContentBlock, Msg, TextBlock, message_adapter, message_serializer
 from agentrt.representation import never_raises, repr_as_call
+from agentrt.text import type_with_article
 from agentrt.types import (
     FinishedReason,
     JSONObject,
@@ -173,7 +174,7 @@ class ReplyOutcome(Strict):
 
 
 @suggest_attributes(**_STATE_GUESSES)
-@suggest_keywords()
+@suggest_keywords(history="context", memory="context", messages="context")
 @dataclass(slots=True)
 class AgentState(InProcess, Strict):
     """One conversation, whole: saved and loaded again, it continues in another process.
@@ -227,6 +228,12 @@ class AgentState(InProcess, Strict):
         Raises `SessionVersion` for one that this version of agentrt does not understand, `SessionCorrupt` for what is
         not a JSON object.
         """
+        given: object = text
+        if not isinstance(given, (str, bytes, bytearray)):
+            raise UsageError(
+                f"AgentState.model_validate_json() takes JSON text, not {type_with_article(given)}: read it from where "
+                f"model_dump_json() was written to"
+            )
         return _load_state(text, "the text", "load it")
 
 

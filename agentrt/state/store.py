@@ -12,6 +12,7 @@ __all__ = [
     "InMemoryStateStore",
     "StateStore",
     "check_revision",
+    "check_saved",
     "check_session_id",
     "next_revision",
 ]
@@ -52,7 +53,7 @@ class InMemoryStateStore:
         Raises `SessionConflict` when that is no longer the saved one, and `SessionUnserializable` for what JSON cannot
         hold or what could not be loaded again.
         """
-        check_session_id(state.session_id)
+        check_saved(state)
         text = state_to_json(state)  # first, so that a state which cannot be saved leaves the saved one as it is
         saved, _ = self._saved.get(state.session_id, (0, b""))
         check_revision(state, saved)
@@ -69,6 +70,13 @@ class InMemoryStateStore:
         """Forget the session, if it is there. A state that was based on it can no longer be saved."""
         check_session_id(session_id)
         self._saved.pop(session_id, None)
+
+
+def check_saved(state: object) -> None:
+    """Raise `UsageError` for what is not a state with the id of a session."""
+    if not isinstance(state, AgentState):
+        raise UsageError(f"a store saves an AgentState, not {state!r:.200}: give it agent.state")
+    check_session_id(state.session_id)
 
 
 def check_session_id(session_id: object) -> None:

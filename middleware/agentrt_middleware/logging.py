@@ -64,6 +64,14 @@ class LoggingMiddleware(MiddlewareBase):
         redact: Callable[[str], str] | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
+        if logger is not None and not isinstance(logger, (logging.Logger, logging.LoggerAdapter)):
+            raise MiddlewareConfigError(
+                f"LoggingMiddleware(logger=...) must be a logger, not {logger!r:.200}: write logging.getLogger(name)"
+            )
+        if type(level) is not int:  # `isinstance` would let `True` pass
+            raise MiddlewareConfigError(
+                f"LoggingMiddleware(level=...) must be a level such as logging.INFO, not {level!r:.200}"
+            )
         if redact is not None and not callable(redact):
             raise MiddlewareConfigError(
                 f"LoggingMiddleware(redact=...) must be a function of a str, not {redact!r:.200}"

@@ -77,6 +77,11 @@ class UsageMiddleware(MiddlewareBase):
                 f"UsageMiddleware(cost_of=...) must be a function of a model and a ChatUsage, not {cost_of!r:.200}: "
                 f"give genai_prices(), or one of yours"
             )
+        if prices is not None and not isinstance(prices, Mapping):
+            raise MiddlewareConfigError(
+                f"UsageMiddleware(prices=...) must be a dict, not {prices!r:.200}: write "
+                f"prices={{'gpt-5-mini': (input, output)}}, for a million tokens"
+            )
         self._prices: dict[str, tuple[float, float, float]] = {}
         for name, price in (prices or {}).items():
             if not isinstance(price, (list, tuple)) or len(price) not in (2, 3):

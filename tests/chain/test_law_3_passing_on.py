@@ -460,7 +460,7 @@ async def test_tools_that_are_not_a_list_name_layer_hook_and_key() -> None:
     with pytest.raises(ChainError) as caught:
         await pass_through(Passes("override", tools={"name": "add"}), "on_model_call")
     assert str(caught.value) == (
-        "Passes.on_model_call passed tools to next_handler() that cannot be used: "
+        "Passes.on_model_call passed tools={'name': 'add'} to next_handler(), of type dict: "
         "tools must be a list of JSON schemas and ToolBase instances, not {'name': 'add'}"
     )
 

@@ -498,7 +498,7 @@ def test_modes_and_behaviors_may_be_strings_if_spelt_correctly() -> None:
     assert PermissionContext("explore").mode is EXPLORE  # type: ignore[arg-type]
     assert PermissionRule("f", None, "deny").behavior is DENY  # type: ignore[arg-type]
     assert PermissionDecision("allow").behavior is ALLOW  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'denied' is not a valid PermissionBehavior"):
+    with pytest.raises(ValueError, match=r"PermissionRule\(behavior=...\) must be one of 'allow', .*, not 'denied'"):
         PermissionRule("f", None, "denied")  # type: ignore[arg-type]
     context = PermissionContext()
     context.mode = "explroe"  # type: ignore[assignment]

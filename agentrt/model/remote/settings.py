@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import TypedDict
@@ -20,6 +20,7 @@ __all__ = [
     "check_connection",
     "check_option",
     "check_option_names",
+    "check_request_options",
     "check_url",
     "option_names",
     "read_key",
@@ -116,6 +117,21 @@ def check_option(value: object, kind: type, place: str, example: str) -> None:
         raise ConfigError(f"{place} must be a {kind.__name__}, as in {example}, not {value!r:.100}")
 
 
+def check_request_options(cls: str, options: Mapping[str, object], stop: object, formatter: object) -> None:
+    """Raise `ConfigError` for an option of a request that is neither left out nor what it must be.
+
+    `options` are those that must be numbers; the server knows best which numbers it takes.
+    """
+    for name, value in options.items():
+        if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
+            raise ConfigError(f"{cls}({name}=...) must be a number, not {value!r:.100}")
+    is_list = isinstance(stop, Sequence) and all(isinstance(text, str) for text in stop)
+    if stop is not None and not is_list:
+        raise ConfigError(f"{cls}(stop=...) must be a str or a list of them, not {stop!r:.100}")
+    if formatter is not None and not callable(formatter):
+        raise ConfigError(f"{cls}(formatter=...) must be a function of a list of messages, not {formatter!r:.100}")
+
+
 def check_connection(model: object, connection: ConnectionOptions, cls: str) -> None:
     """Raise `ConfigError` for a wrong model name or a wrong option; key and URL are checked where they are read.
 
@@ -133,6 +149,12 @@ def check_connection(model: object, connection: ConnectionOptions, cls: str) -> 
             raise ConfigError(
                 f"{cls}({name}=...) must be a dict, as in {example}, not of type {type(mapping).__name__!r}"
             )
+    http_client: object = connection.get("http_client")
+    if http_client is not None and not callable(http_client):
+        raise ConfigError(
+            f"{cls}(http_client=...) must be a function that makes a client, not {http_client!r:.100}: "
+            f"write http_client=lambda: httpx2.AsyncClient(...)"
+        )
     size: object = connection.get("max_bytes", MAX_BYTES)
     if not isinstance(size, (int, float)) or not size > 0:
         raise ConfigError(f"{cls}(max_bytes=...) must be a number of bytes above 0, or math.inf, not {size!r:.100}")

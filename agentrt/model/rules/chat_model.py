@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import anyio.lowlevel
 
 from agentrt.block import ContentBlock, TextBlock, ToolCallBlock, ToolResultBlock, new_id
-from agentrt.errors import Rejected
+from agentrt.errors import ConfigError, Rejected
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase, ModelResult
@@ -31,6 +31,12 @@ class RulesChatModel(ChatModelBase):
     def __init__(self, rules: Sequence[Rule] | None = None, *, model: str = "rules", stream: bool = True) -> None:
         super().__init__(model=model, stream=stream)
         self.rules = tuple(DEFAULT_RULES if rules is None else rules)
+        given: tuple[object, ...] = self.rules
+        for rule in given:
+            if not isinstance(rule, Rule):
+                raise ConfigError(
+                    f"RulesChatModel(rules=...) takes rules, not {rule!r:.200}: write Rule(pattern, answer)"
+                )
 
     async def _call(
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None

@@ -165,8 +165,10 @@ class RedisStore:
     def __post_init__(self) -> None:
         _import_coredis()  # so that a missing package is an error here, and not of the first call
         if not str(self.url).startswith(_SCHEMES):
-            # The URL is not shown: it may hold a password.
-            raise ConfigError(f"RedisStore(url) must begin with one of {', '.join(_SCHEMES)}: correct the URL")
+            raise ConfigError(
+                f"RedisStore(url=...) must begin with one of {', '.join(_SCHEMES)}, not {_without_password(self.url)}: "
+                f"write it in full, as in 'redis://localhost:6379'"
+            )
         seconds: object = self.lease_seconds
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= _MAX_LEASE:
             raise ConfigError(
@@ -209,6 +211,11 @@ class RedisStore:
         keys = [f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases", "begun", "surpluses")]
         async with client:
             return await client.eval(_SCRIPT, keys, [what, lease, *(repr(float(number)) for number in numbers)])
+
+
+def _without_password(url: object) -> str:
+    """Return the address alone: what stands before an "@" or after a "?" may be a password."""
+    return repr(url.rpartition("@")[2].partition("?")[0])[:200] if isinstance(url, str) else repr(url)[:200]
 
 
 def _import_coredis() -> Any:
