@@ -41,9 +41,12 @@ short_repr = _repr.repr  # a short `!r`: what the model wrote may be a megabyte
 
 
 def repr_of(value: object, longest: int = 200) -> str:
-    """Return the beginning of a value's `repr`, also of a value that has none, as a number of 5,000 digits."""
+    """Return the beginning of a value's `repr`, without an address in memory.
+
+    Also of a value that has none, as a number of 5,000 digits.
+    """
     try:
-        return repr(value)[:longest]
+        return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))[:longest]
     except Exception:  # noqa: BLE001  # the value's own __repr__; the error that names the value matters more
         return f"<{type(value).__name__} that has no repr>"
 

@@ -12,7 +12,7 @@ from agentrt.agent.hook_registry import class_hooks
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import OverriddenCall, hook_method
 from agentrt.agent.overrides.reply_override import OverriddenLoopReply, reply_by_loop
-from agentrt.agent.peer_words import AGENT_ATTRIBUTES, AGENT_KEYWORDS
+from agentrt.agent.peer_words import AGENT_ATTRIBUTES, AGENT_KEYWORDS, REPLY_KEYWORDS
 from agentrt.agent.validation import check_options, check_parts, check_state, make_toolkit
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
@@ -27,7 +27,7 @@ from agentrt.decoding.answer_form import AnswerForm
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
 from agentrt.hooks import AgentChains, MiddlewareBase, ReplyInput
-from agentrt.keywords import suggest_attributes, suggest_keywords
+from agentrt.keywords import suggest_arguments, suggest_attributes, suggest_keywords, wrong_call
 from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import run_reply
 from agentrt.loop.outcome import abandon_unfinished_reply
@@ -226,6 +226,7 @@ class Agent(ReActAgentBase):
         reply_id: str | None = None,
         after: int = 0,
         deps: Any = None,
+        **unknown: object,  # that no overload has: a call in front of this one would cost every reply more
     ) -> ReplyStream[AnyEvent | Msg]:
         """Answer, as a stream of events, with the final message after them when asked for.
 
@@ -253,6 +254,8 @@ class Agent(ReActAgentBase):
         `ToolContext.deps` and `agent.run.deps`. It is of any type, and is never saved: a reply that resumes has the
         `deps` of the call that resumes it. A reply that a tool asks another agent for has those given there.
         """
+        if unknown:
+            raise wrong_call(Agent.reply_stream, unknown, REPLY_KEYWORDS)
         # All that can be checked without the state is checked here: an error where the call is, not at the first event.
         if reply_id is not None:
             check_reply_id(reply_id)
@@ -312,11 +315,14 @@ class Agent(ReActAgentBase):
         *,
         reply_id: str | None = None,
         deps: Any = None,
+        **unknown: object,
     ) -> Msg:
         """Answer with the final message; see `reply_stream`.
 
         To `super().reply()` in a subclass, other `deps` than those of the reply may be given, for its tools and hooks.
         """
+        if unknown:
+            raise wrong_call(Agent.reply, unknown, REPLY_KEYWORDS)
         if "reply" in vars(self):  # an entry hides this method, which only `super()` reaches
             return await reply_by_loop(self, as_input(inputs), structured_schema, deps)
         stream = self.reply_stream(inputs, structured_schema, yield_final_msg=True, reply_id=reply_id, deps=deps)
@@ -362,6 +368,7 @@ class Agent(ReActAgentBase):
         """
         return open_question(self.state.reply_context)
 
+    @suggest_arguments(**REPLY_KEYWORDS)
     def run_sync(self, inputs: AgentInput = None, *, deps: Any = None) -> Msg:
         """Answer with the final message, from a program that has no event loop. Raises `UsageError` where one runs."""
         if in_event_loop():

@@ -60,7 +60,7 @@ AGENT_KEYWORDS = _by_word(
         ),
         ("tool_choice", "write a middleware whose on_reasoning calls next_handler(tool_choice=...)"),
         # What a tool does.
-        ("functions", "write tools=[...]"),
+        ("function functions tool toolset toolsets", "write tools=[...]"),
         ("agents handoffs sub_agents subagents", "give it a tool that asks the other agent, or see agentrt.pipeline"),
         (
             "human_in_the_loop human_input human_input_mode interrupt_after interrupt_before interrupt_on",

@@ -100,7 +100,7 @@ def _list_of_tools(parameter: str, tools: object) -> list[ToolLike]:
     if isinstance(tools, (str, Mapping, ToolBase)) or not isinstance(tools, (Iterable, Toolkit)):
         name = getattr(tools, "__name__", "function")
         raise ToolConfigError(
-            f"Agent({parameter}=...) must be a list of functions and tools, not {tools!r:.200}: "
+            f"Agent({parameter}=...) must be a list of functions and tools, not {repr_of(tools)}: "
             f"write {parameter}=[{name}]"
         )
     listed: list[Any] = [tools] if isinstance(tools, Toolkit) else list(tools)

@@ -120,7 +120,8 @@ def wrong_keys(spec: HookSpec, layer: Layer, values: Mapping[str, object]) -> Ch
     allowed = f"{spec.name} passes on {', '.join(spec.keys)}"
     for key in values:
         if key not in spec.keys:
-            matches = get_close_matches(str(key), spec.keys, 1)  # a layer may put a key of any type into its dict
+            word = str(key)  # a layer may put a key of any type into its dict
+            matches = [name for name in spec.keys if word in name] or get_close_matches(word, spec.keys, 1)
             hint = f" (did you mean {matches[0]!r}?)" if matches else ""
             return ChainError(
                 f"{layer.name}.{spec.name} passed the unknown key {key!r} to next_handler(){hint}: {allowed}"

@@ -78,8 +78,8 @@ async def call_model(
         return await answer
     except (AttributeError, TypeError) as error:
         # Not looked at before: a conversation is long, and its messages were checked when they joined it.
-        given: list[Any] = messages
-        wrong = [message for message in given if not isinstance(message, Msg)]
+        candidates: list[Any] = messages
+        wrong = [message for message in candidates if not isinstance(message, Msg)]
         if not wrong:
             raise
         layers = " > ".join(layer.name for layer in agent.chains.layers["on_model_call"])

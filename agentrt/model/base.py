@@ -75,9 +75,11 @@ class ChatModelBase:
 
         A plain `str` as the `tool_choice` is its mode.
         """
-        given: object = messages
-        if not isinstance(given, (list, tuple)):
-            raise InvalidInputError(f"a model takes a list of messages, not {given!r:.200}: write [UserMsg('Hi')]")
+        conversation: object = messages
+        if not isinstance(conversation, (list, tuple)):
+            raise InvalidInputError(
+                f"a model takes a list of messages, not {conversation!r:.200}: write [UserMsg('Hi')]"
+            )
         if isinstance(tool_choice, str):
             tool_choice = ToolChoice(tool_choice)
         return self._call(messages, tools, tool_choice)

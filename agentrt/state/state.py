@@ -228,11 +228,11 @@ class AgentState(InProcess, Strict):
         Raises `SessionVersion` for one that this version of agentrt does not understand, `SessionCorrupt` for what is
         not a JSON object.
         """
-        given: object = text
-        if not isinstance(given, (str, bytes, bytearray)):
+        json_text: object = text
+        if not isinstance(json_text, (str, bytes, bytearray)):
             raise UsageError(
-                f"AgentState.model_validate_json() takes JSON text, not {type_with_article(given)}: read it from where "
-                f"model_dump_json() was written to"
+                f"AgentState.model_validate_json() takes JSON text, not {type_with_article(json_text)}: give it what "
+                f"model_dump_json() returned"
             )
         return _load_state(text, "the text", "load it")
 

@@ -11,7 +11,7 @@ from agentrt.errors import ToolConfigError
 from agentrt.keywords import suggest_arguments, suggest_attributes, suggest_keywords
 from agentrt.module import StateModule
 from agentrt.representation import describe_content, never_raises, repr_as_call
-from agentrt.text import short_repr, type_with_article
+from agentrt.text import repr_of, short_repr, type_with_article
 from agentrt.tool.arguments import ArgumentsError
 from agentrt.tool.base import ToolBase, call_plan_of, check_name, check_tool, tool_location
 from agentrt.tool.call import PreparedCall, run_call
@@ -86,7 +86,9 @@ class Toolkit(StateModule):
         self._schemas: dict[tuple[str, ...], list[JSONSchema]] = {}
         for name, argument in (("tools", tools), ("groups", groups)):
             if isinstance(argument, (str, ToolBase, ToolGroup)) or not isinstance(argument, Iterable):
-                raise ToolConfigError(f"Toolkit({name}=...) must be a list, not {argument!r:.200}: write {name}=[...]")
+                raise ToolConfigError(
+                    f"Toolkit({name}=...) must be a list, not {repr_of(argument)}: write {name}=[...]"
+                )
         for tool in tools:
             self.register_tool_function(tool)
         for group in groups:

@@ -31,8 +31,8 @@ class RulesChatModel(ChatModelBase):
     def __init__(self, rules: Sequence[Rule] | None = None, *, model: str = "rules", stream: bool = True) -> None:
         super().__init__(model=model, stream=stream)
         self.rules = tuple(DEFAULT_RULES if rules is None else rules)
-        given: tuple[object, ...] = self.rules
-        for rule in given:
+        candidates: tuple[object, ...] = self.rules
+        for rule in candidates:
             if not isinstance(rule, Rule):
                 raise ConfigError(
                     f"RulesChatModel(rules=...) takes rules, not {rule!r:.200}: write Rule(pattern, answer)"

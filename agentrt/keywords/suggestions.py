@@ -11,111 +11,20 @@ from functools import wraps
 from typing import Any, NamedTuple, NoReturn, TypeVar, get_args
 
 from agentrt.errors import UnknownKeywordError, WrongCallError
+from agentrt.keywords.synonyms import SYNONYMS
 
-__all__ = ["compute_missing", "suggest_arguments", "suggest_attributes", "suggest_keywords", "unknown_keywords"]
+__all__ = [
+    "compute_missing",
+    "suggest_arguments",
+    "suggest_attributes",
+    "suggest_keywords",
+    "unknown_keywords",
+    "wrong_call",
+]
 
 _Decorated = TypeVar("_Decorated", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Init = Callable[..., None]
-
-# What one framework or another calls by these words is the same thing. Of the lines that have a word, the first counts
-# that has a parameter as well.
-_SAME_THING = (
-    # Agents.
-    "system_prompt sys_prompt instructions instruction system prompt system_message system_instruction preamble "
-    "system_instructions developer_prompt prompt_template backstory persona role_description",
-    "middlewares middleware plugins callbacks hooks interceptors guardrails input_guardrails output_guardrails layers",
-    "tools tool functions toolkit toolset toolsets function_map builtin_tools",
-    "model model_name model_id llm chat_model language_model llm_config model_config model_type engine deployment",
-    "models fallback_models fallbacks fallback backups",
-    "inputs input messages message msg query question user_prompt user_input new_message task text content prompt",
-    "content text message body value data output output_text",
-    "name agent_name sender author speaker tool_name func_name function_name title",
-    "structured_schema output_type response_format response_model result_type output_schema output_pydantic schema "
-    "output_model structured_model text_format format response_schema",
-    "state_store store checkpointer session_store saver storage persistence db database checkpoint",
-    "state initial_state conversation message_history chat_history history thread",
-    "deps dependencies context run_context runtime",
-    # Limits.
-    "requests_per_minute rpm max_rpm rate requests_per_min max_requests_per_minute calls_per_minute",
-    "tokens_per_minute tpm max_tpm tokens_per_min max_tokens_per_minute",
-    "max_concurrency concurrency max_concurrent max_parallel parallelism",
-    "max_iters max_iter max_iterations max_turns max_steps max_rounds recursion_limit request_limit",
-    "max_tool_calls tool_calls_limit max_calls max_function_calls run_limit",
-    "max_seconds max_execution_time time_limit timeout deadline max_time",
-    "max_retries retries max_attempts attempts tries num_retries max_tries stop_after_attempt",
-    "initial_delay delay backoff base base_delay initial_interval min_wait wait",
-    "max_delay cap max_backoff max_interval backoff_max",
-    "retry_on exceptions errors retry_if on retryable",
-    "fallback_on exceptions errors on",
-    "trip_on exceptions errors on",
-    "failure_threshold threshold max_failures fail_max failures",
-    "recovery_seconds recovery_timeout reset_timeout cooldown timeout",
-    # Options of one middleware.
-    "total timeout request_timeout seconds overall",
-    "first_chunk first_token time_to_first_token first",
-    "idle between_chunks read read_timeout",
-    "between_chunks idle read_timeout chunk_timeout",
-    # Options of a model.
-    "max_tokens max_completion_tokens max_output_tokens max_new_tokens num_predict max_tokens_to_sample",
-    "temperature temp",
-    "stop stop_sequences stop_words",
-    "reasoning_effort reasoning thinking effort thinking_effort",
-    "effort reasoning_effort thinking_effort",
-    "api_key key apikey token auth_token api_token openai_api_key anthropic_api_key secret",
-    "base_url api_base url endpoint host server_url azure_endpoint openai_api_base",
-    "timeouts timeout request_timeout",
-    "extra_headers headers default_headers",
-    "extra_body model_kwargs body generate_kwargs additional_kwargs provider_options model_settings",
-    "http_client client async_client http_async_client",
-    "stream streaming",
-    "context_size context_window context_length max_context n_ctx max_input_tokens",
-    # Other parts.
-    "trigger_ratio threshold trigger ratio",
-    "reserve_ratio keep keep_recent reserve",
-    "prices price_table pricing cost_table",
-    "redact redactor mask sanitize",
-    "capture_content content include_content trace_include_sensitive_data record_inputs",
-    "provider context source function",
-    "pre before pre_hooks",
-    "post after post_hooks",
-    "on_timing callback on_end handler",
-    "directory folder path dir root root_dir save_dir base_dir storage_dir",
-    "save_dir directory folder path dir",
-    "url dsn host connection_string uri redis_url address",
-    "session_id thread_id conversation_id session id",
-    "participants agents members",
-    "agents participants members steps",
-    "announcement greeting message initial_message",
-    "function func fn callable",
-    "description desc doc func_description",
-    # Tools, and what they are given and give.
-    "ask needs_approval requires_confirmation require_confirmation requires_approval approval confirm human_input "
-    "interrupt_on",
-    "is_read_only read_only readonly",
-    "is_concurrency_safe concurrency_safe parallel sequential thread_safe",
-    "preset_kwargs kwargs defaults presets partial",
-    "json_schema schema args_schema parameters input_schema params_json_schema input_model",
-    "max_output max_chars max_length output_limit",
-    "raise_tool_errors reraise raise_errors handle_tool_error failure_error_function",
-    "input arguments args parameters function_arguments kwargs",
-    "output content result text value",
-    "id call_id tool_call_id block_id",
-    "data base64 bytes b64 content",
-    "media_type mime_type mimetype content_type",
-    "hint text content note message",
-    "behavior action decision effect",
-    "rule_content pattern content glob match subject",
-    # Answers to a reply that waits.
-    "confirmed approved accepted allow approve allowed",
-    "confirm_results results decisions answers",
-    "execution_results results outputs tool_results",
-    "feedback message reason comment",
-    "mode type tool_choice choice",
-    "responses response messages answers replies",
-    "endpoint url collector otlp_endpoint base_url",
-    "service_name service project project_name name",
-)
 
 
 def suggest_keywords(**remedies: str) -> Callable[[_Decorated], _Decorated]:
@@ -155,8 +64,7 @@ def suggest_arguments(**remedies: str) -> Callable[[_Function], _Function]:
         def explain(error: TypeError, kwargs: Mapping[str, object]) -> None:
             unknown = _unknown_to(function, kwargs)
             if unknown and _is_wrong_call(error):
-                known = [name for name in inspect.signature(function).parameters if name != "self"]
-                raise WrongCallError(_describe(function.__qualname__, unknown, known, remedies)) from None
+                raise wrong_call(function, unknown, remedies) from None
 
         if inspect.iscoroutinefunction(function):  # and so must be what takes its place
 
@@ -215,9 +123,14 @@ def compute_missing(**functions: Callable[[Any], object]) -> Callable[[_Decorate
     return decorate
 
 
-def unknown_keywords(title: str, unknown: Iterable[str], known: Iterable[str], **remedies: str) -> UnknownKeywordError:
+def unknown_keywords(title: str, unknown: Iterable[str], known: list[str]) -> UnknownKeywordError:
     """Return the error for keywords that `title`, a class or function, does not have; `known` are those it has."""
-    return UnknownKeywordError(_describe(title, unknown, list(known), remedies))
+    return UnknownKeywordError(_describe(title, unknown, known, {}))
+
+
+def wrong_call(function: Callable[..., object], unknown: Iterable[str], remedies: Mapping[str, str]) -> WrongCallError:
+    """Return the error for keywords that a function took as `**unknown`, where a call in front of it costs too much."""
+    return WrongCallError(_describe(function.__qualname__, unknown, _parameters_of(function).names, remedies))
 
 
 class _MissingName:
@@ -311,11 +224,11 @@ def _describe_misfit(error: TypeError, init: _Init, title: str) -> str:
     words = str(error).partition("() ")[2]
     if words.endswith("given"):  # Python's count includes the object itself
         words = "was given too many arguments by position"
-    shown = []
+    parameters = []
     for parameter in list(inspect.signature(init).parameters.values())[1:]:
         default = parameter.empty if parameter.default is parameter.empty else ...
-        shown.append(parameter.replace(annotation=parameter.empty, default=default))
-    takes = str(inspect.Signature(shown)).replace("Ellipsis", "...")
+        parameters.append(parameter.replace(annotation=parameter.empty, default=default))
+    takes = str(inspect.Signature(parameters)).replace("Ellipsis", "...")
     return f"{title}() {words}: it takes {takes}"
 
 
@@ -325,7 +238,7 @@ def _describe(title: str, unknown: Iterable[str], known: list[str], remedies: Ma
 
 
 def _suggest(word: str, known: list[str], remedies: Mapping[str, str]) -> str:
-    groups = (line.split() for line in _SAME_THING)
+    groups = (line.split() for line in SYNONYMS)
     synonyms = (name for group in groups if word in group for name in known if name in group)
     meant = remedies.get(word) or next(synonyms, None) or next(iter(get_close_matches(word, known, 1)), None)
     if meant in known:

@@ -1,0 +1,19 @@
+"""Wrong guesses are answered with what to write: decorators for classes and functions."""
+
+from agentrt.keywords.suggestions import (
+    compute_missing,
+    suggest_arguments,
+    suggest_attributes,
+    suggest_keywords,
+    unknown_keywords,
+    wrong_call,
+)
+
+__all__ = [
+    "compute_missing",
+    "suggest_arguments",
+    "suggest_attributes",
+    "suggest_keywords",
+    "unknown_keywords",
+    "wrong_call",
+]

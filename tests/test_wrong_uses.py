@@ -1,0 +1,417 @@
+"""What a newcomer gets wrong: every message names the thing, the place, the value and what to write instead.
+
+Each line of a table is one wrong use, made for real, and the words that its message must have. No message shows a
+secret, an address in memory, or the name of something inside the runtime.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Any
+
+import pytest
+
+from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, Toolkit, UserAgent, UserMsg
+from agentrt.agent import ContextConfig, ReActAgent, ReActConfig
+from agentrt.errors import ConfigError
+from agentrt.event import (
+    AgentEvent,
+    ConfirmResult,
+    CustomEvent,
+    ExternalExecutionResultEvent,
+    ToolCallStartEvent,
+    UserConfirmResultEvent,
+)
+from agentrt.memory import InMemoryMemory
+from agentrt.message import Base64Source, DataBlock, HintBlock, TextBlock, ToolCallBlock, ToolResultBlock
+from agentrt.middleware import (
+    CircuitBreakerMiddleware,
+    DynamicContextMiddleware,
+    LoggingMiddleware,
+    ModelFallbackMiddleware,
+    RateLimitMiddleware,
+    RedisStore,
+    RetryMiddleware,
+    TimeoutMiddleware,
+    TimingMiddleware,
+    ToolRetryMiddleware,
+    TracingMiddleware,
+    UsageMiddleware,
+    setup_tracing,
+)
+from agentrt.model import (
+    AnthropicChatModel,
+    OpenAIChatModel,
+    RulesChatModel,
+    ScriptedChatModel,
+    Timeouts,
+    chat_model,
+)
+from agentrt.permission import PermissionContext, PermissionDecision, PermissionRule
+from agentrt.pipeline import MsgHub, fanout_pipeline, sequential_pipeline
+from agentrt.session import JSONSession
+from agentrt.state import FileStateStore, InMemoryStateStore
+from agentrt.testing import check_middleware
+from agentrt.tool import FunctionTool, ToolBase, ToolChoice, ToolGroup
+
+SECRET = "sk-hunter2-hunter2-hunter2"
+INSIDES = re.compile(r"0x[0-9a-f]{6}|<locals>|__init__|pydantic_core|errors\.pydantic|NoneType'|hunter2|Traceback")
+
+WrongUse = tuple[str, Callable[[], Any], str]
+
+
+def add(a: int) -> str:
+    """Add one."""
+    return str(a + 1)
+
+
+def unannotated(a):  # type: ignore[no-untyped-def]
+    """Have no hint."""
+    return a
+
+
+def agent(*middlewares: MiddlewareBase, **options: Any) -> Agent:
+    return Agent("tester", model=ScriptedChatModel(["Hello."]), middlewares=middlewares, **options)
+
+
+def openai(**options: Any) -> OpenAIChatModel:
+    return OpenAIChatModel("m", **{"api_key": SECRET, **options})
+
+
+def table(*uses: WrongUse) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("cause", "words"), [use[1:] for use in uses], ids=[use[0] for use in uses])
+
+
+async def message_of(cause: Callable[[], Any]) -> str:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # which one it is, the words tell
+        result = cause()
+        if isawaitable(result):
+            await result
+    return str(caught.value)
+
+
+async def check(cause: Callable[[], Any], words: str) -> None:
+    message = await message_of(cause)
+    for part in words.split(" | "):
+        assert part in message, message
+    assert not INSIDES.search(message), message
+    assert len(message) < 700, message
+
+
+# Keywords
+
+
+@table(
+    ("instructions", lambda: Agent("a", instructions="x"), "Agent() | 'instructions' | did you mean 'system_prompt'?"),
+    ("system", lambda: Agent("a", system="x"), "'system' | did you mean 'system_prompt'?"),
+    ("prompt", lambda: Agent("a", prompt="x"), "'prompt' | did you mean 'system_prompt'?"),
+    ("sys_prompt", lambda: Agent("a", sys_prompt="x"), "'sys_prompt' | did you mean 'system_prompt'?"),
+    ("backstory", lambda: Agent("a", backstory="x"), "'backstory' | did you mean 'system_prompt'?"),
+    ("role", lambda: Agent("a", role="x"), "'role' | write it into system_prompt"),
+    ("llm", lambda: Agent("a", llm="rules"), "'llm' | did you mean 'model'?"),
+    ("functions", lambda: Agent("a", functions=[add]), "'functions' | write tools=[...]"),
+    ("middleware", lambda: Agent("a", middleware=[]), "'middleware' | did you mean 'middlewares'?"),
+    ("callbacks", lambda: Agent("a", callbacks=[]), "'callbacks' | did you mean 'middlewares'?"),
+    ("max_iterations", lambda: Agent("a", max_iterations=3), "'max_iterations' | ReActConfig(max_iters=...)"),
+    ("max_turns", lambda: Agent("a", max_turns=3), "'max_turns' | ReActConfig(max_iters=...)"),
+    ("recursion_limit", lambda: Agent("a", recursion_limit=3), "'recursion_limit' | ReActConfig(max_iters=...)"),
+    ("temperature", lambda: Agent("a", temperature=0), "'temperature' | chat_model( | temperature=..."),
+    ("max_tokens", lambda: Agent("a", max_tokens=9), "'max_tokens' | chat_model( | max_tokens=..."),
+    ("api_key", lambda: Agent("a", api_key=SECRET), "'api_key' | chat_model( | api_key=..."),
+    ("timeout", lambda: Agent("a", timeout=9), "'timeout' | Timeouts(total=...) | ReActConfig(max_seconds=...)"),
+    ("memory", lambda: Agent("a", memory=[]), "'memory' | state=AgentState() | state_store=FileStateStore(folder)"),
+    ("checkpointer", lambda: Agent("a", checkpointer=1), "'checkpointer' | did you mean 'state_store'?"),
+    ("session", lambda: Agent("a", session=1), "'session' | AgentState(session_id=...)"),
+    ("thread_id", lambda: Agent("a", thread_id="1"), "'thread_id' | AgentState(session_id=...)"),
+    ("output_type", lambda: Agent("a", output_type=int), "'output_type' | reply(message, structured_schema=...)"),
+    ("response_format", lambda: Agent("a", response_format=int), "'response_format' | structured_schema=..."),
+    ("deps_type", lambda: Agent("a", deps_type=int), "'deps_type' | reply(message, deps=...)"),
+    ("rpm", lambda: Agent("a", max_rpm=1), "'max_rpm' | RateLimitMiddleware(requests_per_minute=..."),
+    ("retries", lambda: Agent("a", retries=1), "'retries' | RetryMiddleware(max_retries=...)"),
+    ("handoffs", lambda: Agent("a", handoffs=[]), "'handoffs' | agentrt.pipeline"),
+    ("verbose", lambda: Agent("a", verbose=True), "'verbose' | LoggingMiddleware()"),
+    ("interrupt_on", lambda: Agent("a", interrupt_on={}), "'interrupt_on' | FunctionTool(f, ask=True)"),
+    ("two at once", lambda: Agent("a", llm=1, instrctions=""), "'llm' | 'model' | it has no parameter 'instrctions'"),
+    ("custom agent", lambda: AgentBase(nme="x"), "AgentBase() | 'nme' | did you mean 'name'?"),
+    ("user agent", lambda: UserAgent(nme="x"), "UserAgent() | 'nme' | did you mean 'name'?"),
+    ("1.x agent", lambda: ReActAgent("a", "b", plan_notebook=1), "ReActAgent( | plan_notebook | keep a plan"),
+    ("1.x instructions", lambda: ReActAgent("a", "", instructions=""), "ReActAgent() | did you mean 'sys_prompt'?"),
+    ("config", lambda: ReActConfig(max_iter=3), "ReActConfig() | 'max_iter' | did you mean 'max_iters'?"),
+    ("config turns", lambda: ReActConfig(max_turns=3), "'max_turns' | did you mean 'max_iters'?"),
+    ("context", lambda: ContextConfig(threshold=1), "ContextConfig() | 'threshold' | did you mean 'trigger_ratio'?"),
+    ("rate", lambda: RateLimitMiddleware(rpm=1), "RateLimitMiddleware() | 'rpm' | 'requests_per_minute'?"),
+    ("tokens", lambda: RateLimitMiddleware(tpm=1), "'tpm' | did you mean 'tokens_per_minute'?"),
+    ("retry", lambda: RetryMiddleware(max_attempts=3), "RetryMiddleware() | 'max_attempts' | 'max_retries'?"),
+    ("retry base", lambda: RetryMiddleware(base=1), "'base' | did you mean 'initial_delay'?"),
+    ("tool retry", lambda: ToolRetryMiddleware(retries=1), "ToolRetryMiddleware() | 'retries' | 'max_retries'?"),
+    ("fallback", lambda: ModelFallbackMiddleware(fallbacks=[]), "ModelFallbackMiddleware() | did you mean 'models'?"),
+    ("deadline", lambda: TimeoutMiddleware(timeout=3), "TimeoutMiddleware() | 'timeout' | did you mean 'total'?"),
+    ("breaker", lambda: CircuitBreakerMiddleware(threshold=1), "'threshold' | did you mean 'failure_threshold'?"),
+    ("log", lambda: LoggingMiddleware(log_level=1), "LoggingMiddleware() | 'log_level' | did you mean 'level'?"),
+    ("timing", lambda: TimingMiddleware(callback=print), "TimingMiddleware() | did you mean 'on_timing'?"),
+    ("usage", lambda: UsageMiddleware(pricing={}), "UsageMiddleware() | 'pricing' | did you mean 'prices'?"),
+    ("traces", lambda: TracingMiddleware(content=True), "TracingMiddleware() | did you mean 'capture_content'?"),
+    ("collector", lambda: setup_tracing(url="x"), "setup_tracing() | 'url' | did you mean 'endpoint'?"),
+    ("model timeout", lambda: openai(timeout=3), "OpenAIChatModel() | 'timeout' | did you mean 'timeouts'?"),
+    ("model_name", lambda: OpenAIChatModel(model_name="m"), "OpenAIChatModel() | did you mean 'model'?"),
+    ("headers", lambda: openai(headers={"x": SECRET}), "'headers' | did you mean 'extra_headers'?"),
+    ("key", lambda: OpenAIChatModel("m", apikey=SECRET), "'apikey' | did you mean 'api_key'?"),
+    ("claude", lambda: AnthropicChatModel("m", stop_sequences=[]), "AnthropicChatModel() | did you mean 'stop'?"),
+    ("spec", lambda: chat_model("openai:m", timeout=3), "OpenAIChatModel() | did you mean 'timeouts'?"),
+    ("rules", lambda: chat_model("rules", temperature=1), "RulesChatModel() | 'temperature' | it takes"),
+    ("scripted", lambda: ScriptedChatModel(replies=[]), "ScriptedChatModel() | did you mean 'responses'?"),
+    ("timeouts", lambda: Timeouts(read=5), "Timeouts() | 'read' | did you mean 'idle'?"),
+    ("approval", lambda: FunctionTool(add, needs_approval=True), "FunctionTool() | did you mean 'ask'?"),
+    ("group", lambda: ToolGroup("g", "", enabled=True), "ToolGroup() | 'enabled' | it takes"),
+    ("toolkit", lambda: Toolkit(functions=[]), "Toolkit() | 'functions' | did you mean 'tools'?"),
+    ("register", lambda: Toolkit().register_tool_function(add, name="x"), "register_tool_function() | 'func_name'?"),
+    ("folder", lambda: FileStateStore(path="x"), "FileStateStore() | 'path' | did you mean 'directory'?"),
+    ("sessions", lambda: JSONSession(path="x"), "JSONSession() | 'path' | did you mean 'save_dir'?"),
+    ("state", lambda: AgentState(messages=[]), "AgentState() | 'messages' | did you mean 'context'?"),
+    ("thread", lambda: AgentState(thread_id="1"), "AgentState() | 'thread_id' | did you mean 'session_id'?"),
+    ("hub", lambda: MsgHub(agents=[]), "MsgHub() | 'agents' | did you mean 'participants'?"),
+    ("sender", lambda: Msg(sender="a", content="", role="user"), "Msg() | 'sender' | did you mean 'name'?"),
+    ("source", lambda: Base64Source("x", mime_type="a/b"), "Base64Source() | did you mean 'media_type'?"),
+    ("result", lambda: ToolResultBlock("1", "f", content="x"), "ToolResultBlock() | did you mean 'output'?"),
+    ("hint", lambda: HintBlock(text="x"), "HintBlock() | 'text' | did you mean 'hint'?"),
+    ("custom", lambda: CustomEvent("x", data=1), "CustomEvent() | 'data' | did you mean 'value'?"),
+    ("confirm", lambda: ConfirmResult(approved=True), "ConfirmResult() | did you mean 'confirmed'?"),
+    ("answer", lambda: UserConfirmResultEvent("r", results=[]), "UserConfirmResultEvent() | 'confirm_results'?"),
+    ("external", lambda: ExternalExecutionResultEvent("r", results=[]), "did you mean 'execution_results'?"),
+    ("rule", lambda: PermissionRule("f", action="allow"), "PermissionRule() | 'action' | did you mean 'behavior'?"),
+    ("reply message", lambda: agent().reply(message="x"), "Agent.reply() | 'message' | did you mean 'inputs'?"),
+    ("reply type", lambda: agent().reply("x", output_type=int), "'output_type' | did you mean 'structured_schema'?"),
+    ("reply context", lambda: agent().reply("x", context=1), "'context' | did you mean 'deps'?"),
+    ("reply stream", lambda: agent().reply("x", stream=True), "'stream' | write agent.reply_stream(...)"),
+    ("reply thread", lambda: agent().reply("x", thread_id="1"), "'thread_id' | AgentState(session_id=...)"),
+    ("reply tools", lambda: agent().reply("x", tools=[add]), "'tools' | write Agent(..., tools=[...])"),
+    ("stream input", lambda: agent().reply_stream(input="x"), "Agent.reply_stream() | did you mean 'inputs'?"),
+    ("call", lambda: agent()(message="x"), "Agent.reply() | 'message' | did you mean 'inputs'?"),
+    ("run_sync", lambda: agent().run_sync(prompt="x"), "Agent.run_sync() | 'prompt' | did you mean 'inputs'?"),
+)
+async def test_a_wrong_keyword_is_answered(cause: Callable[[], Any], words: str) -> None:
+    await check(cause, words)
+
+
+# Attributes and methods
+
+
+@table(
+    ("invoke", lambda: agent().invoke("x"), "'Agent' | 'invoke' | await agent.reply(message)"),
+    ("ainvoke", lambda: agent().ainvoke("x"), "'ainvoke' | await agent.reply(message)"),
+    ("kickoff", lambda: agent().kickoff(), "'kickoff' | await agent.reply(message)"),
+    ("stream", lambda: agent().stream("x"), "'stream' | async for event in agent.reply_stream(message)"),
+    ("run_stream", lambda: agent().run_stream("x"), "'run_stream' | agent.reply_stream(message)"),
+    ("run", lambda: agent().run("x"), "'tester' | no reply in progress | await agent.reply(message)"),
+    ("messages", lambda: agent().messages, "'messages' | agent.state.context"),
+    ("tools", lambda: agent().tools, "'tools' | agent.toolkit"),
+    ("tool decorator", lambda: agent().tool(add), "'tool' | register_tool_function(f)"),
+    ("custom invoke", lambda: UserAgent("u").invoke("x"), "'UserAgent' | 'invoke' | agent.reply(message)"),
+    ("text", lambda: UserMsg("x").text, "'Msg' | 'text' | msg.get_text_content()"),
+    ("output", lambda: UserMsg("x").output, "'output' | msg.get_text_content()"),
+    ("tool_calls", lambda: UserMsg("x").tool_calls, "'tool_calls' | msg.get_content_blocks("),
+    ("model_dump", lambda: UserMsg("x").model_dump(), "'model_dump' | msg.to_json()"),
+    ("block content", lambda: TextBlock("x").content, "'TextBlock' | 'content' | block.text"),
+    ("arguments", lambda: ToolCallBlock("1", "f").arguments, "'ToolCallBlock' | block.input, which is JSON text"),
+    ("result", lambda: ToolResultBlock("1", "f", "x").content, "'ToolResultBlock' | 'content' | block.output"),
+    ("event name", lambda: ToolCallStartEvent("r", "1", "f").name, "'name' | event.tool_call_name"),
+    ("event kind", lambda: CustomEvent("x").kind, "'CustomEvent' | 'kind' | event.type"),
+    ("add", lambda: Toolkit().add(add), "'Toolkit' | 'add' | register_tool_function(f)"),
+    ("history", lambda: AgentState().messages, "'AgentState' | 'messages' | state.context"),
+    ("validate", lambda: AgentState.model_validate({}), "'AgentState' | AgentState.model_validate_json(text)"),
+    ("model", lambda: RulesChatModel().invoke("x"), "'RulesChatModel' | 'invoke' | await model(messages)"),
+)
+async def test_a_wrong_attribute_is_answered(cause: Callable[[], Any], words: str) -> None:
+    await check(cause, words)
+
+
+# Values given to constructors
+
+
+@table(
+    ("no name", lambda: Agent(), "Agent() | 'name' | it takes (name, system_prompt=..."),
+    ("name", lambda: Agent(5), "Agent(name=...) | must be a str | 5"),
+    ("model class", lambda: Agent("a", model=RulesChatModel), "Agent(model=...) | write RulesChatModel(...)"),
+    ("model name", lambda: Agent("a", model="gpt-5"), "'gpt-5' | unknown provider | 'openai:gpt-5-mini'"),
+    ("provider", lambda: Agent("a", model="opnai:gpt-5"), "'opnai:gpt-5' | did you mean 'openai'?"),
+    ("model number", lambda: Agent("a", model=5), "Agent(model=...) | 'openai:gpt-5-mini' | 5"),
+    ("prompt", lambda: agent(system_prompt=["x"]), "Agent(system_prompt=...) | a str | ['x'] | on_system_prompt"),
+    ("one tool", lambda: agent(tools=add), "Agent(tools=...) must be a list"),
+    ("no tool", lambda: agent(tools=[5]), "5 | cannot be a tool | a function with type hints"),
+    ("one layer", lambda: Agent("a", model="rules", middlewares=5), "Agent(middlewares=...) | a list | 5 | [...]"),
+    ("layer class", lambda: agent(TimingMiddleware), "the class TimingMiddleware | write TimingMiddleware()"),
+    ("no layer", lambda: agent(5), "5 | not a MiddlewareBase instance | derive its class"),
+    ("state", lambda: agent(state={}), "must be an AgentState | {} | AgentState()"),
+    ("context", lambda: agent(state=AgentState(context="hi")), "AgentState(context=...) | 'hi' | [UserMsg(...)]"),
+    ("store", lambda: agent(state_store="dir"), "Agent(state_store=...) | 'dir' | FileStateStore(folder)"),
+    ("store class", lambda: agent(state_store=InMemoryStateStore), "the class InMemoryStateStore | write InMemory"),
+    (
+        "react",
+        lambda: agent(react_config={"max_iters": 3}),
+        "Agent(react_config=...) | {'max_iters': 3} | ReActConfig(",
+    ),
+    ("compress", lambda: agent(context_config=5), "Agent(context_config=...) | 5 | ContextConfig("),
+    ("busy", lambda: agent(when_busy="queue"), "Agent(when_busy=...) | 'raise' or 'wait' | 'queue'"),
+    ("rounds", lambda: ReActConfig("3"), "ReActConfig(max_iters=...) | a whole number | '3'"),
+    ("timeouts", lambda: openai(timeouts=30), "OpenAIChatModel(timeouts=...) | Timeouts(total=120) | 30"),
+    ("temperature", lambda: openai(temperature="hot"), "OpenAIChatModel(temperature=...) | a number | 'hot'"),
+    ("stop", lambda: openai(stop=5), "OpenAIChatModel(stop=...) | a str or a list | 5"),
+    ("size", lambda: openai(context_size="big"), "OpenAIChatModel(context_size=...) | a whole number | 'big'"),
+    ("client", lambda: openai(http_client=5), "OpenAIChatModel(http_client=...) | a function | 5 | lambda:"),
+    ("formatter", lambda: openai(formatter=5), "OpenAIChatModel(formatter=...) | a function | 5"),
+    ("claude top_p", lambda: AnthropicChatModel("m", api_key=SECRET, top_p="x"), "AnthropicChatModel(top_p=...) | 'x'"),
+    (
+        "url",
+        lambda: openai(base_url="localhost:8000"),
+        "'localhost:8000' | not a whole URL | 'http://localhost:8000/v1'",
+    ),
+    ("secret in URL", lambda: openai(base_url=f"http://u:{SECRET}@h/v1"), "'http://h/v1' | without user, password"),
+    ("rules", lambda: RulesChatModel(["x"]), "RulesChatModel(rules=...) | 'x' | Rule(pattern, answer)"),
+    ("script", lambda: ScriptedChatModel("x"), "'x' | write ScriptedChatModel([...])"),
+    ("two answers", lambda: ScriptedChatModel("x", "y"), "ScriptedChatModel() | by position | it takes (responses"),
+    ("fallback", lambda: ModelFallbackMiddleware("gpt-5"), "'gpt-5' | unknown provider | 'openai:gpt-5-mini'"),
+    ("fallback number", lambda: ModelFallbackMiddleware(5), "ModelFallbackMiddleware(models=...) | 5 | 'openai:"),
+    ("retries", lambda: RetryMiddleware("3"), "RetryMiddleware(max_retries=...) | a whole number | '3'"),
+    ("rate", lambda: RateLimitMiddleware(requests_per_minute=0), "(requests_per_minute=...) | above 0 | 0"),
+    (
+        "seconds",
+        lambda: TimeoutMiddleware(30),
+        "TimeoutMiddleware() | by position | first_chunk=..., between_chunks=...",
+    ),
+    ("prices", lambda: UsageMiddleware(5), "UsageMiddleware(prices=...) | a dict | 5 | 'gpt-5-mini'"),
+    ("level", lambda: LoggingMiddleware(level="INFO"), "LoggingMiddleware(level=...) | 'INFO' | logging.INFO"),
+    ("logger", lambda: LoggingMiddleware("app"), "LoggingMiddleware(logger=...) | 'app' | logging.getLogger(name)"),
+    ("provider", lambda: DynamicContextMiddleware(5), "DynamicContextMiddleware | a str or a function | 5"),
+    (
+        "redis",
+        lambda: RedisStore("localhost:6379"),
+        "RedisStore(url=...) | 'localhost:6379' | 'redis://localhost:6379'",
+    ),
+    ("redis secret", lambda: RedisStore(f"u:{SECRET}@h:1"), "RedisStore(url=...) | 'h:1'"),
+    ("redis none", lambda: RedisStore(None), "RedisStore(url=...) | None | 'redis://localhost:6379'"),
+    ("file as folder", lambda: FileStateStore(__file__), "FileStateStore | it is a file | the path of a folder"),
+    ("no folder", lambda: FileStateStore(None), "FileStateStore | the path of the folder | None"),
+    ("missing folder", lambda: FileStateStore(), "FileStateStore() | 'directory' | it takes (directory)"),
+    ("toolkit", lambda: Toolkit(add), "Toolkit(tools=...) must be a list | write tools=[...]"),
+    ("no hint", lambda: Toolkit([unannotated]), "unannotated() | 'a' | no type hint | `a: str`"),
+    ("tool class", lambda: Toolkit([ToolBase]), "the class ToolBase | an instance"),
+    ("tool name", lambda: FunctionTool(add, name="a b"), "'a b' | the name of a tool | 1 to 64"),
+    ("choice", lambda: ToolChoice(tools="f"), "ToolChoice(tools=...) | a list | 'f'"),
+    ("role", lambda: Msg("a", "x", "bot"), "Msg role | 'user', 'assistant', 'system' | 'bot'"),
+    ("two roles", lambda: UserMsg("x", role="system"), "UserMsg() | 'user' | 'system' | Msg(name, content, role)"),
+    ("dict block", lambda: Msg("a", [{"type": "text"}], "user"), "{'type': 'text'} | not a block | TextBlock('hi')"),
+    ("behavior", lambda: PermissionRule("f", None, "yes"), "PermissionRule(behavior=...) | 'allow', 'deny' | 'yes'"),
+    ("decision", lambda: PermissionDecision("yes"), "PermissionDecision(behavior=...) | 'allow', 'deny' | 'yes'"),
+    ("mode", lambda: PermissionContext("open"), "PermissionContext(mode=...) | 'bypass' | 'open'"),
+    ("rules list", lambda: PermissionContext(rules=["f"]), "PermissionContext(rules=...) | ['f'] | PermissionRule("),
+    ("hub", lambda: MsgHub(["a"]), "MsgHub(participants=...) | 'a' | instances of Agent or AgentBase"),
+)
+async def test_a_wrong_value_is_refused_at_once(cause: Callable[[], Any], words: str) -> None:
+    await check(cause, words)
+
+
+# Values given to methods
+
+
+@table(
+    ("number", lambda: agent().reply(5), 'an agent takes a str, a Msg | {"role": "user", "content": "Hi"} | 5'),
+    ("nothing", lambda: agent().reply(), "'tester' | the conversation is empty | send a message"),
+    ("empty", lambda: agent().reply(""), "the message from 'user' is empty | send text or data"),
+    ("empty list", lambda: agent().reply([]), "'tester' | the conversation is empty | send a message"),
+    ("dict", lambda: agent().reply({"content": "x"}), "{'content': 'x'} | no 'role' | write {"),
+    ("schema", lambda: agent().reply("x", "int"), "structured_schema | a type | 'int'"),
+    ("id", lambda: agent().reply("x", reply_id="a b"), "reply_id | 1 to 128 letters | 'a b'"),
+    ("observe", lambda: agent().observe(5), "an agent takes a str, a Msg | 5"),
+    ("with_state", lambda: agent().with_state({}), "must be an AgentState | {} | AgentState()"),
+    ("bytes", lambda: agent().reply(Msg("a", [DataBlock(Base64Source(b"1", "a/b"))], "user")), "b'1' | b64encode"),
+    ("file", lambda: agent().reply(Msg("a", [DataBlock("x.png")], "user")), "DataBlock | 'x.png' | URLSource(url"),
+    ("answer", lambda: agent().reply(UserConfirmResultEvent("r", [])), "USER_CONFIRM_RESULT | asks none"),
+    ("early", lambda: agent().reply_stream("x").message, "stream.message | before the end | stream.drain()"),
+    ("for", lambda: list(agent().reply_stream("x")), "a reply stream is asynchronous | async for event in"),
+    ("model call", lambda: RulesChatModel()("hi"), "a model takes a list of messages | 'hi' | [UserMsg('Hi')]"),
+    ("save", lambda: InMemoryStateStore().save({}), "a store saves an AgentState | {} | agent.state"),
+    ("load", lambda: InMemoryStateStore().load(5), "a session id must be a str | 5"),
+    ("event", lambda: AgentEvent.from_json("{}"), "not an event | it has no type"),
+    ("not JSON", lambda: AgentEvent.from_json("x"), "not an event | it is not JSON"),
+    ("message", lambda: Msg.from_json('{"a": 1}'), "not a message | 'name'"),
+    ("newer", lambda: AgentState.model_validate_json('{"version": 2}'), "another version of agentrt | 'version'"),
+    ("state dict", lambda: AgentState.model_validate_json({}), "JSON text | a dict | model_dump_json()"),
+    ("memory", lambda: InMemoryMemory().add("x"), "a memory takes a Msg | a str"),
+    ("pipeline", lambda: sequential_pipeline([5], "x"), "sequential_pipeline() | 5"),
+    ("fanout", lambda: fanout_pipeline([5], "x"), "fanout_pipeline() | 5"),
+    ("explain", lambda: agent().explain("html"), "explain(format=...) | 'text', 'json' or 'mermaid' | 'html'"),
+    ("hook", lambda: agent().register_instance_hook("before_reply", "x", print), "'before_reply' | pre_reply"),
+    ("group", lambda: Toolkit().register_tool_function(add, group_name="x"), "no group 'x' | create_tool_group"),
+    ("kit", lambda: check_middleware(TimingMiddleware()), "takes a factory | check_middleware(TimingMiddleware)"),
+    ("loop", lambda: agent().run_sync("x"), "run_sync() | inside a running event loop | await agent.reply(...)"),
+)
+async def test_a_wrong_argument_is_refused(cause: Callable[[], Any], words: str) -> None:
+    await check(cause, words)
+
+
+# Layers
+
+
+class Layer(MiddlewareBase):
+    """Does with `next_handler` what a test wants."""
+
+    def __init__(self, act: Callable[[Any, Any], Any]) -> None:
+        self.act = act
+
+    async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+        result = self.act(next_handler, input_kwargs)
+        return await result if isinstance(result, Awaitable) else result
+
+
+class StreamLayer(Layer):
+    """The same in a stream hook."""
+
+    async def on_reasoning(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+        async for item in self.act(next_handler, input_kwargs):
+            yield item
+
+    on_model_call = MiddlewareBase.on_model_call  # type: ignore[assignment]
+
+
+@table(
+    ("dict", lambda: Layer(lambda go, kwargs: go(kwargs)), "Layer.on_model_call | next_handler(**input_kwargs)"),
+    ("str", lambda: Layer(lambda go, _: go(messages="hi")), "messages='hi' | must be list | *input_kwargs"),
+    ("strs", lambda: Layer(lambda go, _: go(messages=["hi"])), "on_model_call | 'hi' | not a Msg | UserMsg | Layer"),
+    ("dicts", lambda: Layer(lambda go, _: go(messages=[{"role": "user"}])), "{'role': 'user'} | not a Msg | Layer"),
+    ("model", lambda: Layer(lambda go, _: go(current_model="openai:x")), "current_model='openai:x' | chat_model("),
+    ("choice", lambda: Layer(lambda go, _: go(tool_choice=5)), "Layer.on_model_call | tool_choice=5 | leave it out"),
+    ("key", lambda: Layer(lambda go, _: go(model=1)), "Layer.on_model_call | 'model' | did you mean 'current_model'?"),
+    ("nothing", lambda: Layer(lambda go, _: None), "on_model_call must return ChatResponse | Layer | None"),
+    ("itself", lambda: Layer(lambda go, _: go), "Layer.on_model_call | returned next_handler itself | await"),
+    (
+        "not called",
+        lambda: StreamLayer(lambda go, _: go),
+        "did not call next_handler | async for item in next_handler(",
+    ),
+    ("stream dict", lambda: StreamLayer(lambda go, kwargs: go(kwargs)), "StreamLayer.on_reasoning | **input_kwargs"),
+    ("stream key", lambda: StreamLayer(lambda go, _: go(choice=1)), "'choice' | did you mean 'tool_choice'?"),
+)
+async def test_a_wrong_layer_is_named_with_its_hook(cause: Callable[[], MiddlewareBase], words: str) -> None:
+    await check(lambda: agent(cause()).reply("hi"), words)
+
+
+@table(
+    ("int", lambda: Layer(lambda go, _: go(messages=5)), "messages=5 | of type int | must be list"),
+    ("strs", lambda: Layer(lambda go, _: go(messages=["hi"])), "'hi' | not a Msg"),
+)
+async def test_the_second_reply_says_the_same(cause: Callable[[], MiddlewareBase], words: str) -> None:
+    tester = agent(cause())
+    first = await message_of(lambda: tester.reply("hi"))
+    await check(lambda: tester.reply("hi"), words)
+    assert await message_of(lambda: tester.reply("hi")) == first
+
+
+def test_a_secret_in_a_wrong_place_is_shown_by_no_error() -> None:
+    for cause in (
+        lambda: Agent("a", api_key=SECRET, model="rules"),  # type: ignore[call-arg]
+        lambda: OpenAIChatModel("m", key=SECRET),  # type: ignore[call-arg]
+        lambda: OpenAIChatModel("m", api_key=SECRET, extra_headers=SECRET),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError) as caught:
+            cause()
+        assert SECRET not in str(caught.value)
