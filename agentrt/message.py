@@ -302,6 +302,8 @@ def SystemMsg(*args: Any, **fields: Any) -> Msg:
 
 
 def _make_message(role: Role, args: tuple[Any, ...], fields: JSONObject) -> Msg:
+    if len(args) == 2 and not fields:  # nearly always
+        return Msg(args[0], args[1], role)
     function = f"{role.capitalize()}Msg"
     # One value is the content; a name comes before it.
     keys = ("content",) if len(args) == 1 and "content" not in fields else ("name", "content")
