@@ -49,8 +49,10 @@ class Screen:
         text = "".join(self._pieces)
         self._pieces.clear()
         if text and self._stream is not None:
-            # A character that the output lacks is spelt out: no answer fails because of a terminal's encoding.
-            self._stream.write(encodable(text, self._stream))
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:  # no answer fails because of a terminal's encoding
+                self._stream.write(encodable(text, self._stream))
             self._stream.flush()  # a piece is shown when it comes, also through a pipe
 
     def flush_quietly(self) -> None:
