@@ -135,7 +135,7 @@ def _chat(options: argparse.Namespace) -> int:
 
 
 def _print_banner(agent: Agent) -> None:
-    tools = ", ".join(agent.toolkit.names()) or "none"
+    tools = ", ".join(agent.toolkit.names()) or "none (--tools folder lets it read this folder)"
     messages = len(agent.state.context)
     continued = f", {messages} messages so far" if messages else ""
     words = f"Model: {agent.model.model}. Tools: {tools}{continued}. /help tells more."

@@ -97,6 +97,11 @@ def test_the_first_lines_say_offline_and_how_to_get_a_model(tmp_path):
             assert hint in banner
 
 
+def test_a_model_without_tools_is_shown_how_to_get_some(tmp_path):
+    with Terminal(SLOW[:3], tmp_path, rich=False) as terminal:
+        assert "Model: slow. Tools: none (--tools folder lets it read this folder)." in terminal.read(PROMPT)
+
+
 ASKING = ["chat", "--model", "things:Slow", "--tools", "things:asking_tools"]
 
 
