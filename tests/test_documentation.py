@@ -1,5 +1,7 @@
 """The programs in the documentation run and print what it says, its links lead somewhere, its tables are complete."""
 
+import ast
+import contextlib
 import inspect
 import re
 import tomllib
@@ -124,8 +126,15 @@ def test_readme_and_catalogue_list_all_shipped_middlewares():
 
 
 @pytest.mark.parametrize("shipped", SHIPPED)
-def test_the_page_of_a_middleware_lists_all_its_options(shipped):
-    [page] = [page for page in PAGES if page.read_text(encoding="utf-8").startswith(f"# {shipped.__name__}\n")]
-    rows = re.findall(r"^\| (`.*?) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
-    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert set(inspect.signature(shipped.__init__).parameters) - NOT_OPTIONS == listed
+def test_the_page_of_a_middleware_lists_its_options_and_defaults(shipped):
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    [text] = [text for text in texts if text.startswith(f"# {shipped.__name__}\n")]
+    parameters = inspect.signature(shipped.__init__).parameters
+    listed = set()
+    for options, defaults in re.findall(r"^\| (`.*?) \| (.*?) \|", text, re.MULTILINE):
+        names, values = re.findall(r"`(\w+)`", options), re.findall(r"`([^`]*)`", defaults)
+        listed |= {*names}
+        for name, value in zip(names, values, strict=False):
+            with contextlib.suppress(ValueError):  # a name, such as INFO
+                assert ast.literal_eval(value) == parameters[name].default or parameters[name].default is None
+    assert set(parameters) - NOT_OPTIONS == listed

@@ -156,8 +156,11 @@ def test_sdist_holds_what_its_tests_need(built: Path) -> None:
         "README.md",
         "SECURITY.md",
         "dev.py",
+        "docs/index.md",
         "examples/quickstart.py",
+        "mkdocs.yml",
         "pyproject.toml",
+        "scripts/reference/__init__.py",
         "tests/test_package.py",
     } <= files_of_sdist(built)
 

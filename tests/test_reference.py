@@ -1,10 +1,12 @@
 """The reference has everything that is public, and its generated pages are those that the code makes."""
 
 import re
+import zlib
 
 import pytest
 
 from agentrt import errors
+from scripts.finish_site import names_in
 from scripts.reference import FOLDER, generated_files
 from scripts.reference.events import event_classes, example_of
 from scripts.reference.modules import MODULES, page_of, public_names
@@ -50,6 +52,12 @@ def test_every_error_has_a_section_with_a_remedy():
     sections = re.split(r"^### ", (REFERENCE / "errors.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     assert sorted(section.partition("\n")[0] for section in sections) == sorted(errors.__all__)
     assert not [section for section in sections if "Remedy" not in section]
+
+
+def test_names_are_read_from_an_inventory():
+    lines = b"agentrt.Agent py:class 1 a/#$ -\nagentrt.agent.Agent py:class 1 a/#$ -\n"
+    head = b"# Sphinx inventory version 2\n# Project: agentrt\n# Version: 0\n# The rest is compressed using zlib.\n"
+    assert names_in(head + zlib.compress(lines)) == {"agentrt.Agent", "agentrt.agent.Agent"}
 
 
 def test_the_whole_text_has_all_pages_with_what_they_include():
