@@ -6,6 +6,7 @@ from typing import Any
 from agentrt.chain.check import overrides
 from agentrt.errors import ConfigError, MiddlewareConfigError, ToolConfigError
 from agentrt.hooks import HOOKS, MiddlewareBase
+from agentrt.message import Msg
 from agentrt.model import ChatModelBase
 from agentrt.state import AgentState
 from agentrt.text import repr_of, whole_characters
@@ -142,6 +143,12 @@ def check_state(state: object) -> None:
             f"a conversation's state must be an AgentState, not {state!r:.200}: "
             f"make one with AgentState() or AgentState.model_validate_json(text)"
         )
+    for message in state.context:
+        if not isinstance(message, Msg):
+            raise ConfigError(
+                f"AgentState(context=...) holds {message!r:.200}, which is not a Msg: write UserMsg('Hi'), or give "
+                f"dicts and texts to `await agent.observe([...])`"
+            )
     context: object = state.context
     if not isinstance(context, list):
         raise ConfigError(
