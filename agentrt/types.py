@@ -18,6 +18,7 @@ from agentrt.text import repr_of, whole_characters
 
 __all__ = [
     "STRUCTURED_OUTPUT",
+    "STRUCTURED_OUTPUT_HINT",
     "AgentHookTypes",
     "ChatResponse",
     "ChatUsage",
@@ -64,6 +65,10 @@ FinishedReason = Literal[
 ]
 STRUCTURED_OUTPUT = "GenerateStructuredOutput"
 """The name of the tool through which a model gives an answer that must have a form."""
+STRUCTURED_OUTPUT_HINT = (
+    f"Give your final answer by calling the tool {STRUCTURED_OUTPUT}: an answer in words does not count."
+)
+"""What a request says to the model about that; an adapter that offers no such tool says something else."""
 JSONSchema = JSONObject
 ToolOutput = list[TextBlock | DataBlock]
 

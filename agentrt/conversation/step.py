@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from agentrt.message import DataBlock, TextBlock, ToolCallBlock, ToolCallState
 from agentrt.state import ReplyContext
-from agentrt.types import STRUCTURED_OUTPUT, FinishedReason, ToolChoice
+from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, FinishedReason, ToolChoice
 
 __all__ = [
     "Act",
@@ -134,7 +134,7 @@ def step_between_rounds(reply: ReplyContext) -> Reason | Finish:
 def hint(reply: ReplyContext) -> str | None:
     """Return what this request says to the model and no other does, `None` when there is nothing."""
     if reply.structured is not None:
-        return f"Give your final answer by calling the tool {STRUCTURED_OUTPUT}: an answer in words does not count."
+        return STRUCTURED_OUTPUT_HINT
     if reply.cur_iter < reply.max_iters:
         return None
     return (

@@ -15,6 +15,7 @@ from agentrt.model.claude import ClaudeRules, rules_of
 from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote.accumulator import StreamAccumulator
 from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.native_schema import TEXT_FORMATS, SchemaDialect, StructuredMode, check_mode
 from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.model.remote.stream import AnswerReader
@@ -38,6 +39,8 @@ _FINISHED_REASONS = {
 # Any other mode is the name of a tool.
 _CHOICE_TYPES = {"auto": "auto", "none": "none", "required": "any"}
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+# From the page on structured outputs of platform.claude.com, in November 2026.
+_DIALECT = SchemaDialect(frozenset(), TEXT_FORMATS | {"uri"}, all_required=False, recursive=False)
 # Some events count the output alone, and leave the three counts of the input out or send them as zeros.
 _COUNTED_TOGETHER = (("output_tokens",), ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"))
 
@@ -58,7 +61,9 @@ class AnthropicChatModel(RemoteChatModel):
 
     `server_tools` are tools that Anthropic runs itself, such as
     `{"type": "web_search_20250305", "name": "web_search"}`, and go with the agent's own; what they did is kept in
-    `ProviderBlock`s. `formatter` makes `messages` and `system` of a request.
+    `ProviderBlock`s. `formatter` makes `messages` and `system` of a request. `structured_output` says whether
+    structured output is asked for in the API's JSON-schema mode or through a tool; "auto" uses that mode with models
+    that are known to have it.
     """
 
     _sdk = "anthropic"
@@ -85,6 +90,7 @@ class AnthropicChatModel(RemoteChatModel):
         server_tools: Sequence[Mapping[str, object]] = (),
         rules: ClaudeRules | None = None,
         formatter: Formatter = format_anthropic,
+        structured_output: StructuredMode = "auto",
         **connection: Unpack[ConnectionOptions],
     ) -> None:
         super().__init__(model, stream=stream, context_size=context_size, **connection)
@@ -100,6 +106,8 @@ class AnthropicChatModel(RemoteChatModel):
             temperature = top_p = None  # at most their default, which need not be sent
         self._thinking = _thinking_to_send(model, thinking, rules)
         self._server_tools = _check_server_tools(server_tools)
+        check_mode(structured_output, type(self).__name__)
+        self.structured_output = structured_output
         self._formatter = formatter
         if formatter is not format_anthropic:
             self.capabilities = None  # it may have a form for anything
@@ -128,6 +136,16 @@ class AnthropicChatModel(RemoteChatModel):
                 for turn in body["messages"]
             ]
         return body
+
+    def _has_schema_mode(self) -> bool:
+        return self.rules.json_schema
+
+    def _schema_fields(self, schema: JSONSchema) -> JSONObject | None:
+        translated = _DIALECT.translate(schema)
+        if translated is None:
+            return None
+        config = self.settings.get("output_config", {})
+        return {"output_config": {**config, "format": {"type": "json_schema", "schema": translated}}}
 
     def _tool_fields(
         self, schemas: list[JSONSchema] | None, choice: ToolChoice | None, turns: list[JSONObject]

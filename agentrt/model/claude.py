@@ -1,7 +1,7 @@
 """What Anthropic's API accepts for each of its models, as far as they differ."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["CLAUDE_RULES", "ClaudeRules", "rules_of"]
 
@@ -17,6 +17,7 @@ class ClaudeRules:
     it accepts a temperature and a top_p other than the default. `must_call`: it can be made to call a tool; if not,
     "required" and the name of a tool become "auto". `binds_thinking`: its thoughts are valid only after exactly the
     conversation that they followed; the API is then asked to drop those that no longer fit, and not to refuse them.
+    `json_schema`: it can bind an answer to a JSON schema.
     """
 
     thinking: frozenset[str] = frozenset({"adaptive", "between_tools", "disabled", "enabled"})
@@ -24,27 +25,31 @@ class ClaudeRules:
     samples: bool = True
     must_call: bool = True
     binds_thinking: bool = False
+    json_schema: bool = False
 
 
 # From the oldest to the newest: thinking by a budget, by a budget or as the model sees fit, only as it sees fit, unless
 # it is turned off, always.
 _BUDGETED = ClaudeRules(frozenset({"enabled", "disabled"}))
-_EITHER = ClaudeRules(frozenset({"enabled", "adaptive", "disabled"}))
-_ADAPTIVE = ClaudeRules(frozenset({"adaptive", "disabled"}), samples=False)
-_THINKING = ClaudeRules(frozenset({"adaptive", "disabled"}), thinks=True, samples=False)
-_ALWAYS_THINKING = ClaudeRules(frozenset({"adaptive"}), thinks=True, samples=False)
+_BUDGETED_WITH_SCHEMA = replace(_BUDGETED, json_schema=True)
+_EITHER = ClaudeRules(frozenset({"enabled", "adaptive", "disabled"}), json_schema=True)
+_ADAPTIVE = ClaudeRules(frozenset({"adaptive", "disabled"}), samples=False, json_schema=True)
+_THINKING = ClaudeRules(frozenset({"adaptive", "disabled"}), thinks=True, samples=False, json_schema=True)
+_ALWAYS_THINKING = ClaudeRules(frozenset({"adaptive"}), thinks=True, samples=False, json_schema=True)
 
 
 def _binding(*thinking: str) -> ClaudeRules:
-    return ClaudeRules(frozenset(thinking), thinks=True, samples=False, must_call=False, binds_thinking=True)
+    return ClaudeRules(
+        frozenset(thinking), thinks=True, samples=False, must_call=False, binds_thinking=True, json_schema=True
+    )
 
 
 # From the migration guides and the pages on thinking of platform.claude.com, in November 2026.
 CLAUDE_RULES = {
     "opus-4-1": _BUDGETED,
-    "opus-4-5": _BUDGETED,
-    "sonnet-4-5": _BUDGETED,
-    "haiku-4-5": _BUDGETED,
+    "opus-4-5": _BUDGETED_WITH_SCHEMA,
+    "sonnet-4-5": _BUDGETED_WITH_SCHEMA,
+    "haiku-4-5": _BUDGETED_WITH_SCHEMA,
     "opus-4-6": _EITHER,
     "sonnet-4-6": _EITHER,
     "opus-4-7": _ADAPTIVE,

@@ -13,6 +13,7 @@ from agentrt.message import Msg
 from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote.accumulator import StreamAccumulator
 from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.native_schema import TEXT_FORMATS, SchemaDialect, StructuredMode, check_mode
 from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
@@ -43,6 +44,7 @@ class Quirks:
     a tool become "auto". `named_choice`: it can be made to call one tool by its name; if not, as with llama.cpp and LM
     Studio, it is shown that tool alone and made to call one. `says_reason`: each of its answers says why it ended, so a
     stream that ends without a reason was cut, and raises `Transient`; if not, such an answer counts as whole.
+    `json_schema`: it can bind an answer to a JSON schema, also beside tools.
     """
 
     max_tokens_name: str = "max_tokens"
@@ -51,9 +53,17 @@ class Quirks:
     must_call: bool = True
     named_choice: bool = True
     says_reason: bool = False
+    json_schema: bool = False
 
 
-_OPENAI = Quirks("max_completion_tokens", says_reason=True)
+_OPENAI = Quirks("max_completion_tokens", says_reason=True, json_schema=True)
+# From the guide to structured outputs of platform.openai.com, in November 2026: what its strict mode accepts.
+_STRICT = SchemaDialect(
+    frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "maxItems", "minimum", "minItems", "multipleOf"}),
+    TEXT_FORMATS,
+    all_required=True,
+    recursive=True,
+)
 
 
 @suggest_keywords()
@@ -62,7 +72,8 @@ class OpenAIChatModel(RemoteChatModel):
 
     The key comes from OPENAI_API_KEY unless `api_key` or another `key_variable` is given, the URL from OPENAI_BASE_URL
     unless it is given; `connection` takes these and the other `ConnectionOptions`. A setting that is not given is not
-    sent. `formatter` makes the messages of a request.
+    sent. `formatter` makes the messages of a request. `structured_output` says whether structured output is asked for
+    in the API's JSON-schema mode or through a tool; "auto" uses that mode with OpenAI's own server.
     """
 
     _sdk = "openai"
@@ -88,6 +99,7 @@ class OpenAIChatModel(RemoteChatModel):
         parallel_tool_calls: bool | None = None,
         quirks: Quirks | None = None,
         formatter: Formatter | None = None,
+        structured_output: StructuredMode = "auto",
         **connection: Unpack[ConnectionOptions],
     ) -> None:
         super().__init__(model, stream=stream, context_size=context_size, **connection)
@@ -95,6 +107,8 @@ class OpenAIChatModel(RemoteChatModel):
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
         check_request_options(type(self).__name__, numbers, stop, formatter)
         self.quirks = quirks or (_OPENAI if self.base_url.rstrip("/") == _URL else Quirks())
+        check_mode(structured_output, type(self).__name__)
+        self.structured_output = structured_output
         self._formatter = formatter
         if formatter is not None:
             self.capabilities = None  # it may have a form for anything
@@ -120,6 +134,20 @@ class OpenAIChatModel(RemoteChatModel):
         if tools:
             body |= self._tool_fields(tools, None if tool_choice is None else tool_choice.mode)
         return body
+
+    def _has_schema_mode(self) -> bool:
+        return self.quirks.json_schema
+
+    def _schema_fields(self, schema: JSONSchema) -> JSONObject | None:
+        strict = _STRICT.translate(schema)
+        if strict is None:
+            return None
+        return {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": strict, "strict": True},
+            }
+        }
 
     def _tool_fields(self, tools: list[JSONSchema], mode: str | None) -> JSONObject:
         body: JSONObject = {"tools": tools}

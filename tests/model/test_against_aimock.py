@@ -1,5 +1,6 @@
 """Both adapters against a mock server that others wrote: whole conversations, over real sockets."""
 
+import json
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from itertools import count
@@ -7,14 +8,15 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import BaseModel, Field
 
 from agentrt import Agent, Msg, Toolkit, UserMsg
 from agentrt.errors import ModelError, RateLimited, Rejected, Timeout, Transient
-from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent, ThinkingBlockDeltaEvent
+from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent, ThinkingBlockDeltaEvent, ToolCallDeltaEvent
 from agentrt.formatter import format_anthropic, format_openai, multi_agent
 from agentrt.message import AssistantMsg
 from agentrt.model import AnthropicChatModel, ChatModelBase, OpenAIChatModel, RemoteChatModel, Timeouts
-from agentrt.types import ChatUsage
+from agentrt.types import STRUCTURED_OUTPUT, ChatUsage
 from tests.loop.helpers import add, items_of
 from tests.servers.aimock import Aimock, free_port
 
@@ -283,3 +285,36 @@ async def test_speakers_are_kept_apart_on_the_wire(setting: Setting) -> None:
     assert [each["role"] for each in rest] == ["user"]
     assert (said["Alice"], said["Carol"]) == (["I say red."], ["plain"])
     assert "I say green." in said["Bob"]
+
+
+class Trip(BaseModel):
+    """A journey that the user wants to make."""
+
+    city: str = Field(description="Where it leads.")
+    days: int = Field(gt=0)
+    stops: list[str] = []
+
+
+TRIP = {"city": "Rome", "days": 3, "stops": ["Pisa"]}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("mode", ["native", "tool"])
+async def test_structured_output_takes_one_request_either_way(setting: Setting, mode: Any, stream: bool) -> None:
+    hint = "answer by calling the tool" if mode == "tool" else "answer as JSON"  # the last that the model is told
+    call = {"id": "call_1", "name": STRUCTURED_OUTPUT, "arguments": TRIP}
+    answer = {"toolCalls": [call]} if mode == "tool" else {"content": json.dumps(TRIP)}
+    setting.aimock.add_fixtures([{"match": {"userMessage": hint}, "chunkSize": 4, "response": answer}])
+    agent = setting.agent(stream=stream, structured_output=mode)
+    events = []
+    async with agent.reply_stream("plan a journey", Trip) as reply:
+        async for event in reply:
+            events.append(event)
+
+    assert reply.message.structured_output == Trip(city="Rome", days=3, stops=["Pisa"])
+    deltas = [event.delta for event in events if isinstance(event, ToolCallDeltaEvent)]
+    assert json.loads("".join(deltas)) == TRIP
+    assert len(deltas) > 3 or not stream
+    (body,) = setting.sent()
+    offered = [tool["function"]["name"] for tool in body["tools"]]
+    assert offered == ["get_weather", "add", *([STRUCTURED_OUTPUT] if mode == "tool" else [])]

@@ -623,7 +623,7 @@ async def test_structured_output_is_forced_without_a_named_choice() -> None:
     final = [delta(**call(0, "c1", "GenerateStructuredOutput", '{"total": 3}')), delta("tool_calls")]
     model, server = model_of(says("three"), stream_of(*final), quirks=Quirks(named_choice=False))
     agent = Agent("tester", model=model, toolkit=Toolkit(tools=[add]), react_config=ReActConfig(max_iters=1))
-    assert (await agent.reply("1 + 2?", structured_schema=Sum)).structured_output == {"total": 3}
+    assert (await agent.reply("1 + 2?", structured_schema=Sum)).structured_output == Sum(total=3)
     await model.aclose()
 
     forced = server.bodies[-1]

@@ -1,6 +1,7 @@
 """What all models behind an HTTP API share: the key, the SDK's client of each event loop, the errors of a request."""
 
 import importlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.model.remote.connection import SharedClient, Unsuccessful, raise_for_status
 from agentrt.model.remote.log_filter import keep_headers_out_of_logs
+from agentrt.model.remote.native_schema import NativeReader, StructuredMode, native_request
 from agentrt.model.remote.provider_errors import ProviderErrors, json_or_text
 from agentrt.model.remote.settings import (
     MAX_BYTES,
@@ -36,7 +38,10 @@ from agentrt.types import JSONSchema, ToolChoice
 
 __all__ = ["RemoteChatModel"]
 
+_logger = logging.getLogger("agentrt")
+
 # Errors of httpx2 for a request that it does not send: a further attempt would meet them again.
+_BAD_REQUEST = (400, 422)
 _NOT_SENT = {"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"}
 
 
@@ -66,6 +71,10 @@ class RemoteChatModel(ChatModelBase):
     """The environment variable that holds the key when neither a key nor another variable is given."""
     _client_options: ClassVar[Mapping[str, object]] = {}
     """Further options of the SDK's client."""
+
+    structured_output: StructuredMode = "tool"
+    """How structured output is asked for."""
+    _refuses_schemas = False
 
     def __init__(
         self, model: str, *, stream: bool = True, context_size: int = 128_000, **connection: Unpack[ConnectionOptions]
@@ -131,6 +140,14 @@ class RemoteChatModel(ChatModelBase):
         """Return a reader for the answer; `messages` are there to estimate the usage by."""
         raise NotImplementedError
 
+    def _has_schema_mode(self) -> bool:
+        """Say whether model and server are known to have a JSON-schema mode."""
+        return False
+
+    def _schema_fields(self, schema: JSONSchema) -> JSONObject | None:
+        """Return the fields of a body that bind the answer to the schema, `None` where the provider has none for it."""
+        return None
+
     def _headers(self) -> dict[str, str]:
         """Return the headers that go with every request."""
         return {name: value.get_secret_value() for name, value in self._extra_headers.items()}
@@ -138,8 +155,37 @@ class RemoteChatModel(ChatModelBase):
     async def _call(
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
-        body = {**self._body(messages, tools, tool_choice), **self._extra_body}
-        reader = self._reader(messages)
+        body = self._native_body(messages, tools, tool_choice)
+        refusal: Rejected | None = None
+        if body is not None:
+            try:
+                return await self._ask(body, NativeReader(self._reader(messages)))
+            except Rejected as error:
+                if error.status_code not in _BAD_REQUEST:
+                    raise
+                refusal = error
+        answer = await self._ask(self._body(messages, tools, tool_choice), self._reader(messages))
+        if refusal is not None:  # with the tool the request is taken, so it was refused for the schema
+            self._refuses_schemas = True
+            _logger.warning("structured output is asked for through a tool from now on: %s", refusal)
+        return answer
+
+    def _native_body(
+        self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> JSONObject | None:
+        """Return the body of a request in the JSON-schema mode, `None` where the tool is to be used."""
+        mode = self.structured_output
+        if self._refuses_schemas or mode == "tool" or (mode == "auto" and not self._has_schema_mode()):
+            return None
+        request = native_request(messages, tools, tool_choice)
+        fields = None if request is None else self._schema_fields(request.schema)
+        # The user's own fields replace ours, and would take the schema away.
+        if request is None or fields is None or not fields.keys().isdisjoint(self._extra_body):
+            return None
+        return {**self._body(request.messages, request.tools, request.tool_choice), **fields}
+
+    async def _ask(self, body: JSONObject, reader: AnswerReader) -> ModelResult:
+        body = {**body, **self._extra_body}
         client = self._client()  # before the timer: it takes a while the first time, and is not the provider's fault
         timer = CallTimer(self.timeouts, self._errors, streams=self.stream)
         # The timer identifies this call, as an object of its own that goes away when the stream is dropped.
