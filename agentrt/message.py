@@ -100,6 +100,7 @@ _MSG_GUESSES = {
     "data": "write msg.structured_output",
     "dict": _MSG_JSON,
     "final_output": _TEXT,
+    "get": "write the field itself, as in msg.content",
     "json": _MSG_JSON,
     "message": "it is the message itself",
     "model_dump": _MSG_JSON,

@@ -187,6 +187,8 @@ async def check(cause: Callable[[], Any], words: str) -> None:
     ("reply tools", lambda: agent().reply("x", tools=[add]), "'tools' | write Agent(..., tools=[...])"),
     ("stream input", lambda: agent().reply_stream(input="x"), "Agent.reply_stream() | did you mean 'inputs'?"),
     ("call", lambda: agent()(message="x"), "Agent.reply() | 'message' | did you mean 'inputs'?"),
+    ("kit", lambda: check_middleware(middleware=1), "check_middleware() | 'middleware' | did you mean 'factory'?"),
+    ("pipeline", lambda: sequential_pipeline([agent()], message="x"), "Agent.reply() | 'message' | 'inputs'?"),
     ("run_sync", lambda: agent().run_sync(prompt="x"), "Agent.run_sync() | 'prompt' | did you mean 'inputs'?"),
 )
 async def test_a_wrong_keyword_is_answered(cause: Callable[[], Any], words: str) -> None:
@@ -214,6 +216,13 @@ async def test_a_wrong_keyword_is_answered(cause: Callable[[], Any], words: str)
     ("block content", lambda: TextBlock("x").content, "'TextBlock' | 'content' | block.text"),
     ("arguments", lambda: ToolCallBlock("1", "f").arguments, "'ToolCallBlock' | block.input, which is JSON text"),
     ("result", lambda: ToolResultBlock("1", "f", "x").content, "'ToolResultBlock' | 'content' | block.output"),
+    ("message item", lambda: UserMsg("x")["content"], "'Msg' | 'content' | not subscriptable | write .content"),
+    ("message get", lambda: UserMsg("x").get("content"), "'Msg' | 'get' | msg.content"),
+    ("block item", lambda: TextBlock("x")["text"], "'TextBlock' | 'text' | not subscriptable | write .text"),
+    ("event item", lambda: CustomEvent("x")["kind"], "'CustomEvent' | 'kind' | its fields are attributes"),
+    ("unpacking", lambda: [*UserMsg("x")], "'Msg' | not subscriptable | its fields are attributes"),
+    ("final_output", lambda: agent().reply_stream("x").final_output, "'ReplyStream' | stream.message"),
+    ("text_stream", lambda: agent().reply_stream("x").text_stream, "'text_stream' | stream.text()"),
     ("event name", lambda: ToolCallStartEvent("r", "1", "f").name, "'name' | event.tool_call_name"),
     ("event kind", lambda: CustomEvent("x").kind, "'CustomEvent' | 'kind' | event.type"),
     ("add", lambda: Toolkit().add(add), "'Toolkit' | 'add' | register_tool_function(f)"),

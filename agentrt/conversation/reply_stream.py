@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 from agentrt.conversation.turns import Claim
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, AnyEvent, TextBlockDeltaEvent
+from agentrt.keywords import suggest_attributes
 from agentrt.message import Msg
 from agentrt.representation import never_raises
 
@@ -17,6 +18,13 @@ __all__ = ["ReplyStream", "TextStream"]
 _Item = TypeVar("_Item", bound=AnyEvent | Msg, default=AnyEvent, covariant=True)
 
 
+@suggest_attributes(
+    **dict.fromkeys(("final_message", "final_output", "get_final_message", "output", "result"), "write stream.message"),
+    **dict.fromkeys(("stream_text", "text_stream"), "write `async for text in stream.text()`"),
+    **dict.fromkeys(("events", "stream_events"), "write `async for event in stream`"),
+    close="write `await stream.aclose()`",
+    usage="write stream.message.usage",
+)
 class ReplyStream(Generic[_Item]):
     """A reply as it happens: an async iterator over events, and an async context manager that closes it.
 

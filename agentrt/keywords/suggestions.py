@@ -6,6 +6,7 @@ the guess was right, apart from one call in front of a constructor.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, NamedTuple, NoReturn, TypeVar, get_args
@@ -96,7 +97,7 @@ def suggest_attributes(**remedies: str) -> Callable[[_Decorated], _Decorated]:
     """Return a class decorator: an attribute that does not exist is answered with what to write instead.
 
     It is an `AttributeError` as before, so `hasattr` and `copy` see no difference; a subclass or an instance may have
-    an attribute of that name.
+    an attribute of that name. A dataclass also says what to write for `value["field"]`.
     """
 
     def decorate(cls: _Decorated) -> _Decorated:
@@ -104,6 +105,8 @@ def suggest_attributes(**remedies: str) -> Callable[[_Decorated], _Decorated]:
             if not hasattr(cls, name):
                 setattr(cls, name, _MissingName(name, remedy))
         cls.__dir__ = _names_of  # type: ignore[assignment]  # an editor must not offer them
+        if is_dataclass(cls):
+            setattr(cls, "__getitem__", _refuse_item)  # noqa: B010  # which a type checker must not see
         return cls
 
     return decorate
@@ -163,6 +166,13 @@ class _MissingValue:
         if instance is None:  # the words of Python's own error
             raise AttributeError(f"type object {cls.__name__!r} has no attribute {self._name!r}")
         return self._function(instance)
+
+
+def _refuse_item(self: object, key: object) -> NoReturn:
+    cls = type(self).__name__
+    is_field = isinstance(key, str) and key in (field.name for field in fields(self))  # type: ignore[arg-type]  # a dataclass
+    remedy = f"write .{key}" if is_field else "its fields are attributes"
+    raise TypeError(f"{cls!r} object has no item {key!r:.100}, and is not subscriptable: {remedy}")
 
 
 def _names_of(self: object) -> list[str]:
@@ -233,14 +243,14 @@ def _describe_misfit(error: TypeError, init: _Init, title: str) -> str:
 
 
 def _describe(title: str, unknown: Iterable[str], known: list[str], remedies: Mapping[str, str]) -> str:
-    problems = [f"no parameter {word!r}: {_suggest(word, known, remedies)}" for word in unknown]
+    problems = []
+    for word in unknown:
+        groups = (line.split() for line in SYNONYMS)
+        synonyms = (name for group in groups if word in group for name in known if name in group)
+        meant = remedies.get(word) or next(synonyms, None) or next(iter(get_close_matches(word, known, 1)), None)
+        if meant in known:
+            meant = f"did you mean {meant!r}?"
+        elif meant is None:
+            meant = f"it takes {', '.join(known)}" if known else "it takes none"
+        problems.append(f"no parameter {word!r}: {meant}")
     return f"{title}() has {'; it has '.join(problems)}"
-
-
-def _suggest(word: str, known: list[str], remedies: Mapping[str, str]) -> str:
-    groups = (line.split() for line in SYNONYMS)
-    synonyms = (name for group in groups if word in group for name in known if name in group)
-    meant = remedies.get(word) or next(synonyms, None) or next(iter(get_close_matches(word, known, 1)), None)
-    if meant in known:
-        return f"did you mean {meant!r}?"
-    return meant or (f"it takes {', '.join(known)}" if known else "it takes none")

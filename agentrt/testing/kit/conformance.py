@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import anyio
 
 from agentrt.hooks import MiddlewareBase, ReplyInput
+from agentrt.keywords import suggest_arguments
 from agentrt.model import ChatModelBase
 from agentrt.testing.harness.await_faults import silence_expected_errors
 from agentrt.testing.harness.faults import FAULTS
@@ -41,6 +42,7 @@ class MiddlewareProblems(AssertionError):
         self.report = report
 
 
+@suggest_arguments(middleware="factory", middlewares="beside")
 async def check_middleware(
     factory: Callable[[], MiddlewareBase],
     *,
@@ -91,6 +93,7 @@ async def check_middleware(
     return report
 
 
+@suggest_arguments(middleware="factory", middlewares="beside")
 def check_middleware_on_both_loops(
     factory: Callable[[], MiddlewareBase],
     *,

@@ -165,8 +165,11 @@ class RedisStore:
     def __post_init__(self) -> None:
         _import_coredis()  # so that a missing package is an error here, and not of the first call
         if not str(self.url).startswith(_SCHEMES):
+            # What stands before an "@" or after a "?" may be a password.
+            address: object = self.url
+            shown_address = address.rpartition("@")[2].partition("?")[0] if isinstance(address, str) else address
             raise ConfigError(
-                f"RedisStore(url=...) must begin with one of {', '.join(_SCHEMES)}, not {_without_password(self.url)}: "
+                f"RedisStore(url=...) must begin with one of {', '.join(_SCHEMES)}, not {shown_address!r:.200}: "
                 f"write it in full, as in 'redis://localhost:6379'"
             )
         seconds: object = self.lease_seconds
@@ -211,11 +214,6 @@ class RedisStore:
         keys = [f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases", "begun", "surpluses")]
         async with client:
             return await client.eval(_SCRIPT, keys, [what, lease, *(repr(float(number)) for number in numbers)])
-
-
-def _without_password(url: object) -> str:
-    """Return the address alone: what stands before an "@" or after a "?" may be a password."""
-    return repr(url.rpartition("@")[2].partition("?")[0])[:200] if isinstance(url, str) else repr(url)[:200]
 
 
 def _import_coredis() -> Any:

@@ -429,7 +429,7 @@ def test_a_password_in_the_url_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("http://canary",), "redis://"),
+        (("http://:canary@host:6379/0?password=canary",), "not .host:6379/0."),
         ((6379,), "redis://"),
         *((("redis://x", seconds), "above 0") for seconds in (0, -1, float("nan"), float("inf"), "90", True)),
     ],
