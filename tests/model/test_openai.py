@@ -427,7 +427,7 @@ async def reply_of(*answers: Answer) -> Msg:
 def shape_of(msg: Msg) -> list[Any]:
     """Return the message's content without the ids that differ from reply to reply."""
     return [
-        (block.type, getattr(block, "text", None) or getattr(block, "thinking", None) or getattr(block, "output", None))
+        (block.type, getattr(block, "output", None) or getattr(block, "text", None) or getattr(block, "thinking", None))
         if not isinstance(block, ToolCallBlock)
         else (block.id, block.name, block.input)
         for block in msg.get_content_blocks()
