@@ -17,6 +17,7 @@ from agentrt.event import (
     ModelCallRetryEvent,
     ModelCallStartEvent,
     ProviderBlockEvent,
+    ReplyEndEvent,
     ReplyResumedEvent,
     RequireExternalExecutionEvent,
     RequireUserConfirmEvent,
@@ -192,6 +193,11 @@ class EventRenderer:
     def _show_custom_event(self, event: CustomEvent) -> None:
         self._view.line(_shorten_line(event.name), one_line(str(event.value)))
 
+    def _show_end(self, event: ReplyEndEvent) -> None:
+        # Other limits are told by their reason alone, and a failure is raised where the reply was asked for.
+        if event.finished_reason == "exceed_max_form_attempts":
+            self._view.line("error", one_line(event.error or event.finished_reason))
+
     def _begin_block(self, block_id: str) -> None:
         self._view.end()
         self._block_id = block_id
@@ -259,6 +265,7 @@ class EventRenderer:
         RequireUserConfirmEvent: _show_confirmation,
         RequireExternalExecutionEvent: _show_external_calls,
         CustomEvent: _show_custom_event,
+        ReplyEndEvent: _show_end,
     }
 
 

@@ -69,6 +69,11 @@ async def test_a_failed_tool_says_so(capsys):
     assert lines[1:] == ["[result] fail: fail failed: ValueError: no \\x1b[31mway", "[error] fail: error", "Sorry"]
 
 
+async def test_answers_without_the_form_end_with_the_reason(capsys):
+    lines = await shown(agent_of("one", "two", "three"), capsys, structured_schema=int)
+    assert lines[-1] == "[error] none of 3 answers fits the structured_schema; the last one: it is in words"
+
+
 async def test_only_the_beginning_of_a_long_result_is_shown(capsys):
     lines = await shown(agent_of([call("count")], "Done", tools=[count]), capsys)
     assert lines[1:-1] == [
