@@ -251,6 +251,7 @@ async def test_a_wrong_attribute_is_answered(cause: Callable[[], Any], words: st
     ("layer class", lambda: agent(TimingMiddleware), "the class TimingMiddleware | write TimingMiddleware()"),
     ("no layer", lambda: agent(5), "5 | not a MiddlewareBase instance | derive its class"),
     ("state", lambda: agent(state={}), "must be an AgentState | {} | AgentState()"),
+    ("context item", lambda: agent(state=AgentState(context=["hi"])), "AgentState(context=...) | 'hi' | UserMsg("),
     ("context", lambda: agent(state=AgentState(context="hi")), "AgentState(context=...) | 'hi' | [UserMsg(...)]"),
     ("store", lambda: agent(state_store="dir"), "Agent(state_store=...) | 'dir' | FileStateStore(folder)"),
     ("store class", lambda: agent(state_store=InMemoryStateStore), "the class InMemoryStateStore | write InMemory"),

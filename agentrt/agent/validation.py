@@ -143,14 +143,14 @@ def check_state(state: object) -> None:
             f"a conversation's state must be an AgentState, not {state!r:.200}: "
             f"make one with AgentState() or AgentState.model_validate_json(text)"
         )
+    context: object = state.context
+    if not isinstance(context, list):
+        raise ConfigError(
+            f"AgentState(context=...) must be a list of messages, not {context!r:.200}: write context=[UserMsg(...)]"
+        )
     for message in state.context:
         if not isinstance(message, Msg):
             raise ConfigError(
                 f"AgentState(context=...) holds {message!r:.200}, which is not a Msg: write UserMsg('Hi'), or give "
                 f"dicts and texts to `await agent.observe([...])`"
             )
-    context: object = state.context
-    if not isinstance(context, list):
-        raise ConfigError(
-            f"AgentState(context=...) must be a list of messages, not {context!r:.200}: write context=[UserMsg(...)]"
-        )
