@@ -38,6 +38,9 @@ def runner():
 def test_a_program_of_the_documentation_runs(program, runner):
     done = runner.run(program.source)
     assert done.returncode == 0, done.stderr
+    # What it logs surprises nobody: the program sets logging up, or the page says what it logs.
+    logged = done.stderr.partition("\n")[0]
+    assert "logging" in program.source or logged in program.page.read_text(encoding="utf-8")
     if program.output is not None:
         assert re.fullmatch(shape_of(program.output), without_places(done.stdout), re.DOTALL), done.stdout
 
