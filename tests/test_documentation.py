@@ -4,6 +4,8 @@ import ast
 import contextlib
 import inspect
 import re
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -11,12 +13,13 @@ import pytest
 from agentrt import middleware
 from agentrt.console.cli import main
 from agentrt.hooks import HOOKS, MiddlewareBase
-from tests.documents import NAVIGATION, PAGES, REPOSITORY, ROOT, SITE, all_programs, anchors_of, links_of
+from tests.documents import NAVIGATION, PAGES, REPOSITORY, ROOT, SITE, all_programs, anchors_of, links_of, programs_of
 from tests.documents import name_of as name_of_page
 from tests.program_runner import open_program_runner
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
+TESTING = DOCS / "tutorials" / "testing.md"
 HOOK_TABLES = [DOCS / "middlewares" / "index.md"]
 SHIPPED = [
     thing
@@ -43,6 +46,15 @@ def test_a_program_of_the_documentation_runs(program, runner):
     assert "logging" in program.source or logged in program.page.read_text(encoding="utf-8")
     if program.output is not None:
         assert re.fullmatch(shape_of(program.output), without_places(done.stdout), re.DOTALL), done.stdout
+
+
+def test_the_test_file_of_the_tutorial_passes(tmp_path):
+    [program] = [program for program in programs_of(TESTING) if "\npytestmark = " in program.source]
+    file = tmp_path / "test_shop.py"
+    file.write_text(program.source, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file.name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert re.search(r"^3 passed in ", done.stdout, re.MULTILINE), done.stdout
 
 
 def shape_of(output: str) -> str:
