@@ -269,10 +269,12 @@ BLOCKS = (TextBlock, ThinkingBlock, DataBlock, HintBlock, ToolCallBlock, ToolRes
 """The classes of blocks."""
 
 BlockType = Literal["text", "thinking", "data", "hint", "tool_call", "tool_result", "provider"]
+"""The `type` of a content block."""
 ContentBlock = Annotated[
     TextBlock | ThinkingBlock | DataBlock | HintBlock | ToolCallBlock | ToolResultBlock | ProviderBlock,
     Field(discriminator="type"),
 ]
+"""Any content block, as one type: `block.type` says which."""
 
 
 def parse_json(adapter: TypeAdapter[_Parsed], text: str | bytes, noun: str) -> _Parsed:

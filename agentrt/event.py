@@ -491,6 +491,7 @@ AnyEvent = Annotated[
     | CustomEvent,
     Field(discriminator="type"),
 ]
+"""Any event of a reply, as one type: `event.type` says which."""
 
 
 @cache

@@ -57,6 +57,7 @@ __all__ = [
 ]
 
 ReplyInput = Msg | list[Msg] | UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent | None
+"""What a layer of `on_reply` gets as `inputs`."""
 
 
 # What comes in has every key: `...Values`. What `next_handler` takes needs none of them: `...Overrides`.
@@ -355,6 +356,7 @@ HOOKS: tuple[HookSpec, ...] = (
         types={"msg": (Msg,), "last": (bool,), "speech": (DataBlock, list, _NONE)},
     ),
 )
+"""The hook table, in the order of a reply."""
 
 
 class AgentChains(Chains):

@@ -53,6 +53,7 @@ _DAY = 24 * 60 * 60
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 Role = Literal["user", "assistant", "system"]
+"""Who speaks in a message."""
 FinishedReason = Literal[
     "completed",
     "interrupted",
@@ -63,6 +64,7 @@ FinishedReason = Literal[
     "exceed_max_form_attempts",
     "error",
 ]
+"""Why a reply ended."""
 STRUCTURED_OUTPUT = "GenerateStructuredOutput"
 """The name of the tool through which a model gives an answer that must have a form."""
 STRUCTURED_OUTPUT_HINT = (
@@ -70,7 +72,9 @@ STRUCTURED_OUTPUT_HINT = (
 )
 """What a request says to the model about that; an adapter that offers no such tool says something else."""
 JSONSchema = JSONObject
+"""A JSON schema."""
 ToolOutput = list[TextBlock | DataBlock]
+"""A tool's output, as content blocks."""
 
 
 class TextPart(TypedDict):
@@ -103,9 +107,13 @@ class MessageDict(TypedDict):
 
 
 AgentHookTypes = Literal["pre_reply", "post_reply", "pre_print", "post_print", "pre_observe", "post_observe"]
+"""The pre/post hooks of every agent."""
 ReActAgentHookTypes = AgentHookTypes | Literal["pre_reasoning", "post_reasoning", "pre_acting", "post_acting"]
+"""The pre/post hooks of an `Agent`."""
 PreHookTypes = Literal["pre_reply", "pre_print", "pre_observe", "pre_reasoning", "pre_acting"]
+"""The hooks that run before."""
 PostHookTypes = Literal["post_reply", "post_print", "post_observe", "post_reasoning", "post_acting"]
+"""The hooks that run after."""
 
 
 @suggest_keywords()

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 __all__ = ["Function", "HookSpec", "Middleware", "Shape", "Values"]
 
 Shape = Literal["stream", "call", "transformer"]
+"""How a hook is written: as an async generator, a coroutine, or a coroutine that changes a value."""
 
 Function = Callable[..., Any]
 """A core, a hook or the entry into a chain: the line of the hook table says what it takes and what it gives."""

@@ -15,6 +15,7 @@ __all__ = ["ChatModelBase", "ModelResult"]
 _MODEL_GUESSES = ("ainvoke", "chat", "complete", "create", "generate", "invoke", "predict", "request")
 
 ModelResult = ChatResponse | AsyncGenerator[ChatResponse, None]
+"""What a model returns: its whole answer, or a stream of its pieces."""
 
 
 def _refuse_before_init(model: object) -> NoReturn:

@@ -21,6 +21,7 @@ __all__ = ["ScriptedCall", "ScriptedChatModel", "ScriptedResponse", "stream_resp
 Raised = BaseException | type[BaseException]
 Script = str | ChatResponse | Raised | Sequence[str | ChatResponse | ContentBlock | Raised]
 ScriptedResponse = Script | Callable[[list[Msg], list[JSONSchema] | None], Script | Awaitable[Script]]
+"""One entry of the script of a `ScriptedChatModel`."""
 
 _END_OF_SCRIPT: Any = object()
 _INPUT_PIECE = 16  # characters of a tool call's input that are streamed at a time

@@ -66,6 +66,7 @@ _STATE_GUESSES = {
 }
 
 Waits = Literal["user", "external"]
+"""Whose answer a tool call waits for."""
 
 
 @dataclass(slots=True)

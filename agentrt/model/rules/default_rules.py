@@ -61,3 +61,4 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         then=Rule(asks_what_it_says, describe_file, READ_FILE),
     ),
 )
+"""The rules of a `RulesChatModel` that is given no others."""
