@@ -1,10 +1,13 @@
 """Pages that list the public names of the modules; mkdocstrings shows there what their docstrings say."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,8 +135,9 @@ def _body(module: str, level: int) -> str:
     names = public_names(module)
     rows = []
     for public in names:
-        is_documented = inspect.isclass(public.thing) or inspect.isfunction(public.thing)
-        summary = first_sentence(whole_docstring(public.thing)) if is_documented else ""
+        has_docstring = inspect.isclass(public.thing) or inspect.isfunction(public.thing)
+        docstring = whole_docstring(public.thing) if has_docstring else _docstrings_of_values().get(public.name, "")
+        summary = first_sentence(docstring)
         page = "" if page_of(public.home) == page_of(module) else Path(page_of(public.home)).name
         rows.append((f"[`{public.name}`]({page}#{public.home}.{public.name})", summary))
     described = [public for public in names if public.home == module]
@@ -141,6 +145,18 @@ def _body(module: str, level: int) -> str:
     # The headings of the docstring are below the one of the module.
     docstring = re.sub(r"^#", "#" * level, _docstring(module), flags=re.MULTILINE)
     return f"{docstring}\n\n{table(('name', ''), *rows)}{entries}"
+
+
+@cache
+def _docstrings_of_values() -> dict[str, str]:
+    """Return what the sources say, in a string right below, of constants and names for types."""
+    docstrings = {}
+    for path in Path(agentrt.__path__[0]).rglob("*.py"):
+        for node, following in pairwise(ast.parse(path.read_text(encoding="utf-8")).body):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(following, ast.Expr):
+                target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                docstrings[ast.unparse(target)] = ast.literal_eval(following.value)
+    return docstrings
 
 
 def _options(thing: Any, level: int) -> str:
