@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from agentrt.block import ContentBlock, Strict, ToolCallBlock, ToolResultBlock, ToolResultState, parse_json
 from agentrt.keywords import suggest_attributes, suggest_keywords
+from agentrt.timestamp import WireTimestamp
 from agentrt.types import (
     ChatUsage,
     FinishedReason,
@@ -22,7 +23,6 @@ from agentrt.types import (
     PermissionRule,
     Role,
     ToolOutput,
-    WireTimestamp,
 )
 
 __all__ = [

@@ -247,7 +247,7 @@ def _refuse_spec(value: object, _: object) -> object:
     return value
 
 
-def _as_messages(value: object, _: object) -> object:
+def _refuse_text(value: object, _: object) -> object:
     if isinstance(value, str):
         raise ValueError("messages must be list: write messages=[*input_kwargs['messages'], UserMsg(...)]")
     return value
@@ -300,7 +300,7 @@ HOOKS: tuple[HookSpec, ...] = (
             "current_model": (ChatModelBase,),
         },
         converters={
-            "messages": _as_messages,
+            "messages": _refuse_text,
             "tools": as_offered_tools,
             "tool_choice": _as_tool_choice,
             "current_model": _refuse_spec,

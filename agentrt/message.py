@@ -62,7 +62,8 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.keywords import suggest_attributes, suggest_keywords
-from agentrt.types import ChatUsage, FinishedReason, JSONObject, MessageDict, Role, Timestamp, timestamp_text
+from agentrt.timestamp import Timestamp, timestamp_text
+from agentrt.types import ChatUsage, FinishedReason, JSONObject, MessageDict, Role
 
 __all__ = [
     "AssistantMsg",
