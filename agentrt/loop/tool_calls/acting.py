@@ -62,10 +62,11 @@ async def _prepare_inner_call(agent: ReplyingAgent, call: ToolCallBlock) -> Prep
     One that a layer put in its place is checked and decided on like any other, but the user cannot be asked about it
     here.
     """
-    known = agent.live_conversation.run.progress.prepared.get(call.id)
+    run = agent.live_conversation.run
+    known = run.progress.prepared.get(call.id)
     if known is not None and known.is_for(call):
         return known
-    prepared = agent.live_conversation.run.toolkit.prepare(call, agent.state.active_groups)
+    prepared = run.toolkit.prepare(call, agent.state.active_groups)
     if isinstance(prepared, ToolResponse):  # no such tool, or arguments that do not fit
         return prepared
     decision = await decide_call(agent, prepared, None)
@@ -231,24 +232,24 @@ async def _run_call(
 
     Without layers no chain is entered.
     """
+    run = agent.live_conversation.run
     result: ToolResponse | _Output
     if isinstance(prepared, ToolResponse):  # denied, or impossible to run: no layer of on_acting sees it
         result = prepared
     elif agent.chains.on_acting is act:
         result = await _run_tool(agent, prepared)
     else:
-        agent.live_conversation.run.progress.prepared[call.id] = (
-            prepared  # where `act` finds it: layers pass on the call alone
-        )
+        run.progress.prepared[call.id] = prepared  # where `act` finds it: layers pass on the call alone
         result = agent.chains.on_acting(agent, tool_call=copy_block(call))
     if isinstance(result, ToolResponse):
-        return result_events(context, agent.live_conversation.run, call, result, [])
+        return result_events(context, run, call, result, [])
     return _output_events(agent, context, call, result)
 
 
 async def _output_events(
     agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, stream: _Output
 ) -> AsyncGenerator[AgentEvent, None]:
+    run = agent.live_conversation.run
     response: ToolResponse | None = None
     streamed: ToolOutput = []
     pieces: DataPieces | None = None
@@ -267,13 +268,13 @@ async def _output_events(
                 streamed += content
                 pieces = pieces or DataPieces()
                 content = [whole_base64_groups(block, pieces) for block in content]
-                for event in delta_events(agent.live_conversation.run, call, content):
+                for event in delta_events(run, call, content):
                     yield event
     except MissingTerminalError as error:
         _logger.error("%s", error)
     finally:
         await stream.aclose()
-    for event in result_events(context, agent.live_conversation.run, call, response or lost_response(), streamed):
+    for event in result_events(context, run, call, response or lost_response(), streamed):
         yield event
 
 
@@ -281,7 +282,8 @@ async def _run_in_background(
     agent: ReplyingAgent, context: ReplyContext, calls: list[_CallToRun]
 ) -> AsyncGenerator[AgentEvent, None]:
     """Run the calls in a background task, side by side, and yield their events as they come."""
-    mailbox = agent.live_conversation.run.mailbox
+    run = agent.live_conversation.run
+    mailbox = run.mailbox
     failures: dict[int, Exception] = {}
     finished: set[int] = set()
 
@@ -308,13 +310,13 @@ async def _run_in_background(
             raise group_error.exceptions[0] from None
 
     main = work_side_by_side if len(calls) > 1 else partial(work, 0, *calls[0])
-    async with BackgroundTask(agent.live_conversation.run.claim, mailbox, main) as task:
+    async with BackgroundTask(run.claim, mailbox, main) as task:
         async for event in task:
             yield event
         await task.outcome()
     for index in sorted({*range(len(calls))} - finished - failures.keys()):
         # A layer raised a cancellation that nobody asked for, and the task group took it for its own.
-        for event in result_events(context, agent.live_conversation.run, calls[index][0], lost_response(), []):
+        for event in result_events(context, run, calls[index][0], lost_response(), []):
             yield event
     if failures:
         # After the events of the others, whose results count.
