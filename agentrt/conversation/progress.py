@@ -54,7 +54,16 @@ from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.call import PreparedCall
 from agentrt.types import PermissionDecision
 
-__all__ = ["PLAIN_BETWEEN_LAYERS", "PLAIN_INSIDE", "PLAIN_OUTSIDE", "CoreAnswer", "Origin", "Phase", "ReplyProgress"]
+__all__ = [
+    "PLAIN_BETWEEN_LAYERS",
+    "PLAIN_INSIDE",
+    "PLAIN_OUTSIDE",
+    "CoreAnswer",
+    "Origin",
+    "Phase",
+    "Question",
+    "ReplyProgress",
+]
 
 _CALL_STARTS = {ToolCallStartEvent, ToolResultStartEvent}
 _EVENTS: frozenset[type[AgentEvent]] = frozenset(get_args(get_args(AnyEvent)[0]))
@@ -65,7 +74,9 @@ PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent, *_
 PLAIN_BETWEEN_LAYERS = (PLAIN_OUTSIDE - RECORDED) | DELTAS
 """The same where layers may change what is said; of these, the deltas are recorded on the way."""
 _START_OF: dict[type, type] = {ToolCallBlock: ToolCallStartEvent, ToolResultBlock: ToolResultStartEvent}
-_QUESTIONS = {RequireUserConfirmEvent, RequireExternalExecutionEvent}
+Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
+"""What a reply that parks asks with."""
+_QUESTIONS = frozenset(get_args(Question))
 _OF_A_RESULT = (ToolResultStartEvent, ToolResultTextDeltaEvent, ToolResultEndEvent)
 _Event = TypeVar("_Event", bound=AgentEvent)
 
@@ -265,9 +276,7 @@ class ReplyProgress:
             self._starts_sent.add((event.__class__, event.tool_call_id))  # type: ignore[attr-defined]  # these have it
         return event
 
-    def note_asked(
-        self, context: ReplyContext, event: RequireUserConfirmEvent | RequireExternalExecutionEvent, seq: int
-    ) -> None:
+    def note_asked(self, context: ReplyContext, event: Question, seq: int) -> None:
         """Note when, and with which number, calls are asked about; another number than what was saved is saved again.
 
         It is another one where a layer holds events back, or adds some.

@@ -2,6 +2,7 @@
 
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.open_calls import describe_calls, waiting_calls
+from agentrt.conversation.progress import Question
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import Wait
 from agentrt.event import (
@@ -13,9 +14,8 @@ from agentrt.event import (
 from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState, copy_block
 from agentrt.state import ReplyContext
 
-__all__ = ["Question", "open_question", "park", "question_message"]
+__all__ = ["open_question", "park", "question_message"]
 
-Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
 _ASKING, _SUBMITTED = ToolCallState.ASKING, ToolCallState.SUBMITTED
 
 
