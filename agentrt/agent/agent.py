@@ -18,7 +18,15 @@ from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.emission import emitting_hooks
-from agentrt.conversation.inputs import AgentInput, MessagesInput, as_input, as_messages, as_observed, has_content
+from agentrt.conversation.inputs import (
+    AgentInput,
+    MessagesInput,
+    as_input,
+    as_messages,
+    as_observed,
+    has_content,
+    observed_messages,
+)
 from agentrt.conversation.question import open_question
 from agentrt.conversation.reply_stream import ReplyStream
 from agentrt.conversation.run import Run
@@ -68,8 +76,7 @@ async def _keep_observed(agent: ReplyingAgent, msg: MessagesInput | None) -> Non
 
 def _without_system(msg: MessagesInput | None) -> list[Msg]:
     """Return the messages as an agent keeps what it observed: a moderator's "system" is not its own system prompt."""
-    observed = as_observed(msg)
-    messages = observed if isinstance(observed, list) else [] if observed is None else [observed]
+    messages = observed_messages(msg)
     return [replace(message, role="user") if message.role == "system" else message for message in messages]
 
 
@@ -141,7 +148,7 @@ class Agent(ReActAgentBase):
         self.model = chat_model(cast(ChatModelBase | str, model))
         contributed = tuple(_list_tools(middleware) for middleware in middlewares)
         self._compiled = self._compiled._replace(tools=contributed)  # `explain` says whose they are
-        self.toolkit = make_toolkit(toolkit, tools, [tool for brought in contributed for tool in brought])
+        self.toolkit = make_toolkit(toolkit, tools, [tool for further in contributed for tool in further])
         self.react_config = react_config or ReActConfig()
         self.context_config = context_config or ContextConfig()
         self.when_busy = when_busy

@@ -22,6 +22,7 @@ __all__ = [
     "as_observed",
     "check_content",
     "has_content",
+    "observed_messages",
 ]
 
 _EXAMPLE = '{"role": "user", "content": "Hi"}'
@@ -58,6 +59,12 @@ def as_observed(msg: Any, taker: str = "an agent") -> Msg | list[Msg] | None:
     if msg is None:
         return None
     return [as_message(item, taker) for item in msg] if isinstance(msg, (list, tuple)) else as_message(msg, taker)
+
+
+def observed_messages(msg: Any, taker: str = "an agent") -> list[Msg]:
+    """Return what is to be observed as a list of messages."""
+    observed = as_observed(msg, taker)
+    return observed if isinstance(observed, list) else [] if observed is None else [observed]
 
 
 def as_messages(inputs: Any) -> list[Msg]:

@@ -8,10 +8,9 @@ import shortuuid
 
 from agentrt.agent import AgentBase
 from agentrt.agent.subscribers import broadcast
-from agentrt.conversation.inputs import MessagesInput, as_observed
+from agentrt.conversation.inputs import MessagesInput, observed_messages
 from agentrt.errors import ConfigError, UsageError
 from agentrt.keywords import suggest_keywords
-from agentrt.message import Msg
 from agentrt.pipeline.participants import agents_in
 
 __all__ = ["MsgHub"]
@@ -45,7 +44,7 @@ class MsgHub:
         self._subscribed: list[AgentBase] = []
         self._is_open = False
         self._automatic = bool(enable_auto_broadcast)
-        self.announcement = _as_messages(announcement)
+        self.announcement = observed_messages(announcement, "a hub")
         self.name = shortuuid.uuid() if name is None else _require_name(name)
 
     @property
@@ -97,7 +96,7 @@ class MsgHub:
 
         A participant that fails to observe is logged, and does not affect the others.
         """
-        for message in _as_messages(msg):
+        for message in observed_messages(msg, "a hub"):
             await broadcast(message, self._participants)
 
     def _change(self, participants: list[AgentBase], is_open: bool, automatic: bool) -> None:
@@ -122,11 +121,6 @@ def _require_name(name: object) -> str:
     if not isinstance(name, str) or not name:
         raise ConfigError(f"MsgHub(name=...) must be a str that is not empty, not {name!r:.200}")
     return name
-
-
-def _as_messages(value: MessagesInput | None) -> list[Msg]:
-    messages = as_observed(value, "a hub")
-    return messages if isinstance(messages, list) else [] if messages is None else [messages]
 
 
 def _without(agents: list[AgentBase], others: list[AgentBase]) -> list[AgentBase]:
