@@ -68,10 +68,7 @@ def check_parts(name: object, system_prompt: object, model: object, when_busy: o
             f"Agent(system_prompt=...) must be a str, not {system_prompt!r:.200}: leave it out, or write a middleware "
             f"with on_system_prompt for one that changes"
         )
-    if isinstance(model, type):
-        raise ConfigError(
-            f"Agent(model=...) holds the class {model.__name__}, not an instance of it: write {model.__name__}(...)"
-        )
+    _refuse_class("model", model)
     if not isinstance(model, (ChatModelBase, str)):
         raise ConfigError(
             f"Agent(model=...) must be a chat model, or the name of one, such as 'openai:gpt-5-mini' or 'rules', "
@@ -79,6 +76,12 @@ def check_parts(name: object, system_prompt: object, model: object, when_busy: o
         )
     if when_busy not in ("raise", "wait"):
         raise ConfigError(f"Agent(when_busy=...) must be 'raise' or 'wait', not {when_busy!r}")
+
+
+def _refuse_class(parameter: str, value: object) -> None:
+    if isinstance(value, type):
+        name = value.__name__
+        raise ConfigError(f"Agent({parameter}=...) holds the class {name}, not an instance of it: write {name}(...)")
 
 
 def make_toolkit(
@@ -114,11 +117,7 @@ def check_options(state: object, state_store: object, react_config: object, cont
     """Raise `ConfigError` for an option of an `Agent` that is neither `None` nor what it must be."""
     if state is not None:
         check_state(state)
-    if isinstance(state_store, type):
-        raise ConfigError(
-            f"Agent(state_store=...) holds the class {state_store.__name__}, not an instance of it: "
-            f"write {state_store.__name__}(...)"
-        )
+    _refuse_class("state_store", state_store)
     if state_store is not None and not (hasattr(state_store, "save") and hasattr(state_store, "load")):
         raise ConfigError(
             f"Agent(state_store=...) must have `save` and `load`, which {state_store!r:.200} lacks: write "
