@@ -17,7 +17,8 @@ _MODEL_WORDS = (
 _ROUND_WORDS = "max_iter max_iterations max_iters max_rounds max_steps max_turns recursion_limit"
 _SESSION_WORDS = "conversation_id session session_id thread_id"
 
-# Words for which an agent has a parameter are not here: `suggest_keywords` knows these by itself.
+# Words for which an agent has a parameter are not here: `suggest_keywords` knows these by itself, except that it would
+# take `functions` for the `toolkit`.
 AGENT_KEYWORDS = _by_word(
     (
         (_MODEL_WORDS, "the model has it: write model=chat_model('openai:gpt-5-mini', WORD=...)"),

@@ -50,7 +50,7 @@ class CircuitBreakerMiddleware(MiddlewareBase):
         self.failure_threshold = failure_threshold
         self.recovery_seconds = recovery_seconds
         self.half_open_probes = half_open_probes
-        self.trip_on = trip_on
+        self.trip_on = trip_on  # for `repr`, which finds options by their names
         self.is_failure = choose_errors("CircuitBreakerMiddleware(trip_on=...)", trip_on, our_refusals=False)
         self.clock = clock
         self._circuits: dict[Hashable, _Circuit] = {}

@@ -49,8 +49,8 @@ class ModelFallbackMiddleware(MiddlewareBase):
     An answer from another model than the agent's own names it in its `metadata` as "model".
 
     A model may be given by name as well, as `chat_model` takes it ("openai:gpt-5-mini"). The caller owns the models and
-    closes those in `models` with `aclose()` if need be. `clock` is in seconds since the epoch, as a
-    conversation may be saved and resumed elsewhere.
+    closes those in `models` with `aclose()` if need be. `clock` is in seconds since the epoch, as a conversation may be
+    saved and resumed elsewhere.
     """
 
     emits = True
@@ -87,7 +87,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
         if not isinstance(sticky, bool):
             check_number("ModelFallbackMiddleware(sticky=...)", sticky)
         self.sticky = sticky
-        self.fallback_on = fallback_on
+        self.fallback_on = fallback_on  # for `repr`, which finds options by their names
         self.falls_back_on = choose_errors("ModelFallbackMiddleware(fallback_on=...)", fallback_on, our_refusals=True)
         self._clock = clock
 

@@ -60,9 +60,9 @@ class RetryMiddleware(MiddlewareBase):
         if budget is not None:
             check_number("RetryMiddleware(budget=...)", budget, least=0)
         self.max_retries = max_retries
-        self.initial_delay, self.max_delay, self.max_wait = initial_delay, max_delay, max_wait
-        self.retry_on = retry_on
-        self.budget = budget
+        self.max_wait = max_wait
+        # As they were given, since `repr` finds options by their names.
+        self.initial_delay, self.max_delay, self.retry_on, self.budget = initial_delay, max_delay, retry_on, budget
         self.backoff = Backoff("RetryMiddleware", initial_delay, max_delay, random)
         self.is_retried = choose_errors("RetryMiddleware(retry_on=...)", retry_on, our_refusals=False)
         self.retry_budget = None if budget is None else _RetryBudget(budget, clock)

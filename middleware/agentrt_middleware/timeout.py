@@ -48,6 +48,7 @@ class TimeoutMiddleware(MiddlewareBase):
         between_chunks: float | None = None,
         total: float | None = None,
     ) -> None:
+        # As they were given, since `repr` finds options by their names.
         self.first_chunk, self.between_chunks, self.total = first_chunk, between_chunks, total
         limits = {"first_chunk": first_chunk, "between_chunks": between_chunks, "total": total}
         self.limits = {name: limit for name, limit in limits.items() if limit is not None}

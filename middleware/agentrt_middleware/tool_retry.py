@@ -58,7 +58,7 @@ class ToolRetryMiddleware(MiddlewareBase):
             )
         check_number("ToolRetryMiddleware(max_retries=...)", max_retries, least=0, whole=True)
         self.max_retries = max_retries
-        self.initial_delay, self.max_delay = initial_delay, max_delay
+        self.initial_delay, self.max_delay = initial_delay, max_delay  # for `repr`, which finds options by their names
         self._tools = tools
         self._backoff = Backoff("ToolRetryMiddleware", initial_delay, max_delay, random)
 

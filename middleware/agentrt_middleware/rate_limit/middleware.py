@@ -88,6 +88,7 @@ class RateLimitMiddleware(MiddlewareBase):
                 f"RateLimitMiddleware(store=...) must be a RedisStore, or have its lease_seconds, take, renew, end and "
                 f"block, not a {type(store).__name__}"  # the value is not shown: a URL may hold a password
             )
+        # For `repr`, which finds options by their names; no interval at all is not worth showing.
         self.min_interval = min_interval or None
         self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
         self.max_concurrency = max_concurrency
