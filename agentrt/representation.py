@@ -77,7 +77,7 @@ def settings_of(value: object) -> dict[str, str]:
     """Return what the constructor was given, as texts, as far as attributes of the same names, or with `_`, tell."""
     attributes = vars(value)
     settings = {}
-    for name, default in _parameters_of(type(value)):  # type: ignore[arg-type]  # a class is hashable
+    for name, default in _constructor_parameters(type(value)):  # type: ignore[arg-type]  # a class is hashable
         current = attributes.get(name, attributes.get(f"_{name}", default))
         is_empty = current is False or (isinstance(current, (list, tuple, dict, set)) and not current)
         if not _is_same(current, default) and not (default is None and is_empty):
@@ -86,7 +86,7 @@ def settings_of(value: object) -> dict[str, str]:
 
 
 @lru_cache(maxsize=1024)
-def _parameters_of(cls: type) -> tuple[tuple[str, object], ...]:
+def _constructor_parameters(cls: type) -> tuple[tuple[str, object], ...]:
     # Cached, since a program may show agents by the thousand, of the same few classes.
     constructor: Any = cls.__init__  # type: ignore[misc]  # only its signature is read
     parameters = list(inspect.signature(constructor).parameters.values())[1:]

@@ -109,12 +109,12 @@ def _chat(options: argparse.Namespace) -> int:
             )
     session = SessionFile(options.session) if options.session is not None else None
     model = load_model(options.model)
-    tools = options.tools or ["folder"] * isinstance(model, RulesChatModel)
+    default_tools = ["folder"] if isinstance(model, RulesChatModel) else []
     agent = Agent(
         "assistant",
         options.system,
         model,
-        load_toolkit(tools),
+        load_toolkit(options.tools or default_tools),
         state=session.read() if session else None,
         state_store=session,
     )

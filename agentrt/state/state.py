@@ -75,8 +75,7 @@ class CallDecision(Strict):
 
     `waits_for` says whose answer the call waits for; `digest` then names what was asked about, the tool and its input
     to the byte, and `asked_at` when, in nanoseconds since the epoch. `asked_seq` is the number of the event that asked,
-    0 if there is none yet. `original_input` is what the model wrote where the
-    user changed it.
+    0 if there is none yet. `original_input` is what the model wrote where the user changed it.
     """
 
     behavior: PermissionBehavior

@@ -40,8 +40,8 @@ __all__ = ["RemoteChatModel"]
 
 _logger = logging.getLogger("agentrt")
 
-# Errors of httpx2 for a request that it does not send: a further attempt would meet them again.
 _BAD_REQUEST = (400, 422)
+# Errors of httpx2 for a request that it does not send: a further attempt would meet them again.
 _NOT_SENT = {"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"}
 
 
@@ -158,6 +158,7 @@ class RemoteChatModel(ChatModelBase):
         body = self._native_body(messages, tools, tool_choice)
         refusal: Rejected | None = None
         if body is not None:
+            # A server may be of an older version than we think, or not accept this one schema.
             try:
                 return await self._ask(body, NativeReader(self._reader(messages)))
             except Rejected as error:
