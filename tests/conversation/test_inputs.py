@@ -118,7 +118,7 @@ async def test_a_layer_that_passes_on_a_wrong_dict_is_named():
             async for item in next_handler(inputs={"role": "user", "text": "Hi"}):
                 yield item
 
-    with pytest.raises(ChainError, match=r"Slips.on_reply passed inputs to .* unknown key 'text': did you mean"):
+    with pytest.raises(ChainError, match=r"Slips.on_reply passed inputs=.* unknown key 'text': did you mean"):
         await agent_of(["Hello."], middlewares=[Slips()]).reply("Hi")
 
 
