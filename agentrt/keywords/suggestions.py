@@ -1,4 +1,4 @@
-"""Wrong guesses: what to write in place of a keyword or an attribute that does not exist.
+"""What to write in place of a keyword that does not exist.
 
 Someone who knows other frameworks guesses by their words. The decorators here answer with ours, and cost nothing where
 the guess was right, apart from one call in front of a constructor.
@@ -6,18 +6,15 @@ the guess was right, apart from one call in front of a constructor.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import wraps
-from typing import Any, NamedTuple, NoReturn, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from agentrt.errors import UnknownKeywordError, WrongCallError
 from agentrt.keywords.synonyms import SYNONYMS
 
 __all__ = [
-    "compute_missing",
     "suggest_arguments",
-    "suggest_attributes",
     "suggest_keywords",
     "unknown_keywords",
     "wrong_call",
@@ -93,39 +90,6 @@ def suggest_arguments(**remedies: str) -> Callable[[_Function], _Function]:
     return decorate
 
 
-def suggest_attributes(**remedies: str) -> Callable[[_Decorated], _Decorated]:
-    """Return a class decorator: an attribute that does not exist is answered with what to write instead.
-
-    It is an `AttributeError` as before, so `hasattr` and `copy` see no difference; a subclass or an instance may have
-    an attribute of that name. A dataclass also says what to write for `value["field"]`.
-    """
-
-    def decorate(cls: _Decorated) -> _Decorated:
-        for name, remedy in remedies.items():
-            if not hasattr(cls, name):
-                setattr(cls, name, _MissingName(name, remedy))
-        cls.__dir__ = _names_of  # type: ignore[assignment]  # an editor must not offer them
-        if is_dataclass(cls):
-            setattr(cls, "__getitem__", _refuse_item)  # noqa: B010  # which a type checker must not see
-        return cls
-
-    return decorate
-
-
-def compute_missing(**functions: Callable[[Any], object]) -> Callable[[_Decorated], _Decorated]:
-    """Return a class decorator: an attribute that neither an instance nor its class sets is what its function returns.
-
-    A `__getattr__` would do so as well, but a type checker would then take any name for an attribute.
-    """
-
-    def decorate(cls: _Decorated) -> _Decorated:
-        for name, function in functions.items():
-            setattr(cls, name, _MissingValue(name, function))
-        return cls
-
-    return decorate
-
-
 def unknown_keywords(title: str, unknown: Iterable[str], known: list[str]) -> UnknownKeywordError:
     """Return the error for keywords that `title`, a class or function, does not have; `known` are those it has."""
     return UnknownKeywordError(_describe(title, unknown, known, {}))
@@ -134,51 +98,6 @@ def unknown_keywords(title: str, unknown: Iterable[str], known: list[str]) -> Un
 def wrong_call(function: Callable[..., object], unknown: Iterable[str], remedies: Mapping[str, str]) -> WrongCallError:
     """Return the error for keywords that a function took as `**unknown`, where a call in front of it costs too much."""
     return WrongCallError(_describe(function.__qualname__, unknown, _parameters_of(function).names, remedies))
-
-
-class _MissingName:
-    """Stands on the class for an attribute that people guess; a `__getattr__` would slow down every attribute."""
-
-    # Not a data descriptor: an attribute of the instance is found before this.
-    __slots__ = ("_name", "_remedy")
-
-    def __init__(self, name: str, remedy: str) -> None:
-        self._name = name
-        self._remedy = remedy
-
-    def __get__(self, instance: object, cls: type) -> NoReturn:
-        # The words of Python's own error.
-        owner = f"type object {cls.__name__!r}" if instance is None else f"{cls.__name__!r} object"
-        raise AttributeError(f"{owner} has no attribute {self._name!r}: {self._remedy}")
-
-
-class _MissingValue:
-    """Stands on the class for an attribute that is computed unless it is set."""
-
-    # Not a data descriptor: an attribute of the instance is found before this, and so is one of a subclass.
-    __slots__ = ("_function", "_name")
-
-    def __init__(self, name: str, function: Callable[[Any], object]) -> None:
-        self._name = name
-        self._function = function
-
-    def __get__(self, instance: object, cls: type) -> object:
-        if instance is None:  # the words of Python's own error
-            raise AttributeError(f"type object {cls.__name__!r} has no attribute {self._name!r}")
-        return self._function(instance)
-
-
-def _refuse_item(self: object, key: object) -> NoReturn:
-    cls = type(self).__name__
-    is_field = isinstance(key, str) and key in (field.name for field in fields(self))  # type: ignore[arg-type]  # a dataclass
-    remedy = f"write .{key}" if is_field else "its fields are attributes"
-    raise TypeError(f"{cls!r} object has no item {key!r:.100}, and is not subscriptable: {remedy}")
-
-
-def _names_of(self: object) -> list[str]:
-    cls = type(self)
-    names = object.__dir__(self)
-    return [name for name in names if not isinstance(inspect.getattr_static(cls, name, None), _MissingName)]
 
 
 class _Parameters(NamedTuple):
@@ -245,12 +164,18 @@ def _describe_misfit(error: TypeError, init: _Init, title: str) -> str:
 def _describe(title: str, unknown: Iterable[str], known: list[str], remedies: Mapping[str, str]) -> str:
     problems = []
     for word in unknown:
-        groups = (line.split() for line in SYNONYMS)
-        synonyms = (name for group in groups if word in group for name in known if name in group)
-        meant = remedies.get(word) or next(synonyms, None) or next(iter(get_close_matches(word, known, 1)), None)
+        # A remedy comes first, since it was written for this very function, and likeness last, since it is a guess.
+        meant = remedies.get(word) or _synonym(word, known) or next(iter(get_close_matches(word, known, 1)), None)
         if meant in known:
             meant = f"did you mean {meant!r}?"
         elif meant is None:
             meant = f"it takes {', '.join(known)}" if known else "it takes none"
         problems.append(f"no parameter {word!r}: {meant}")
     return f"{title}() has {'; it has '.join(problems)}"
+
+
+def _synonym(word: str, known: list[str]) -> str | None:
+    for group in map(str.split, SYNONYMS):
+        if word in group and (names := [name for name in known if name in group]):
+            return names[0]
+    return None
