@@ -15,7 +15,8 @@ from agentrt.model.claude import ClaudeRules, rules_of
 from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote.accumulator import StreamAccumulator
 from agentrt.model.remote.client import RemoteChatModel
-from agentrt.model.remote.native_schema import TEXT_FORMATS, SchemaDialect, StructuredMode, check_mode
+from agentrt.model.remote.native_schema import StructuredMode, check_mode
+from agentrt.model.remote.schema_dialect import TEXT_FORMATS, SchemaDialect
 from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.model.remote.stream import AnswerReader

@@ -4,10 +4,8 @@ The tool is taken out of the request, its schema binds the text of the answer in
 of the tool: so hooks, events and states are the same in both ways.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 from agentrt.block import ContentBlock, HintBlock, TextBlock, ToolCallBlock
@@ -17,10 +15,8 @@ from agentrt.model.remote.stream import AnswerReader
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, JSONSchema, ToolChoice
 
 __all__ = [
-    "TEXT_FORMATS",
     "NativeReader",
     "NativeRequest",
-    "SchemaDialect",
     "StructuredMode",
     "check_mode",
     "native_request",
@@ -34,125 +30,12 @@ mode goes through the tool in any case.
 """
 
 _HINT = "Give your final answer as JSON, in the form that is asked for."
-TEXT_FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"})
-"""The formats of text that every dialect knows."""
-_JSON_TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
-_DROPPED = {"$comment", "deprecated", "discriminator", "examples", "readOnly", "title", "writeOnly"}
-# What says more about a value than its type. Where a dialect does not have one of these, the model reads it in words,
-# and the answer is checked by the whole schema anyway.
-_CHECKS = {"exclusiveMaximum", "exclusiveMinimum", "format", "maximum", "maxItems", "maxLength", "minimum", "minItems"}
-_CHECKS |= {"minLength", "multipleOf", "pattern", "uniqueItems"}
 
 
 def check_mode(mode: object, cls: str) -> None:
     """Raise `ConfigError` for what is not a way of giving structured output."""
     if mode not in ("auto", "native", "tool"):
         raise ConfigError(f"{cls}(structured_output=...) must be 'auto', 'native' or 'tool', not {mode!r:.100}")
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaDialect:
-    """Which JSON schemas a provider binds an answer to.
-
-    `checks` are the keywords that it knows beyond types, enums and references, and `formats` the formats of text.
-    `all_required`: each property must be given. `recursive`: a type may hold itself.
-    """
-
-    checks: frozenset[str]
-    formats: frozenset[str]
-    all_required: bool
-    recursive: bool
-
-    def translate(self, schema: JSONSchema) -> JSONSchema | None:
-        """Return the schema in this dialect, `None` where it has no words for it.
-
-        It may be narrower than the given one, and wider only where the difference is a check of a single value.
-        """
-        try:
-            translated = self._translate(schema)
-            if translated.get("type") != "object":
-                return None
-            if not self.recursive:
-                definitions = schema.get("$defs", {})
-                [*TopologicalSorter({name: _references(part) for name, part in definitions.items()}).static_order()]
-        except (_NoWordsError, CycleError, RecursionError):
-            return None
-        return translated
-
-    def _translate(self, schema: object) -> JSONSchema:
-        if not isinstance(schema, dict):
-            raise _NoWordsError
-        words: JSONSchema = {}
-        notes: list[str] = []
-        for name, value in schema.items():
-            if name in _CHECKS:
-                if name in self.checks or (name == "format" and value in self.formats):
-                    words[name] = value
-                else:
-                    notes.append(f"{name}: {json.dumps(value)}")
-            elif name == "default":
-                notes.append(f"default: {json.dumps(value)}")
-            elif name not in _DROPPED:
-                words |= self._translate_keyword(name, value)
-        if not words.keys() & {"type", "anyOf", "enum", "$ref"}:
-            raise _NoWordsError  # anything may stand there
-        if words.get("type") == "object":
-            words |= self._closed_object(schema)  # narrower where the schema allows further properties, never wider
-        if words.get("type") == "array" and "items" not in words:
-            raise _NoWordsError
-        description = schema.get("description", "")
-        words["description"] = "; ".join(filter(None, [description, *notes]))
-        if not words["description"]:
-            del words["description"]
-        if "$ref" in words and len(words) > 1:  # beside which nothing may stand
-            words = {"anyOf": [{"$ref": words.pop("$ref")}], **words}
-        return words
-
-    def _translate_keyword(self, name: str, value: object) -> JSONSchema:
-        match name, value:
-            case "type", str() if value in _JSON_TYPES:
-                return {"type": value}
-            case "type", list() if all(kind in _JSON_TYPES - {"array", "object"} for kind in value):
-                return {"type": value}
-            case ("description", str()) | ("required", list()) | ("additionalProperties", False):
-                return {}  # of which more is known at the end
-            case "properties", dict():
-                return {"properties": {key: self._translate(part) for key, part in value.items()}}
-            case "$defs", dict():
-                return {"$defs": {key: self._translate(part) for key, part in value.items()}}
-            case "items", _:
-                return {"items": self._translate(value)}
-            case (("anyOf" | "oneOf"), list()):  # of a value that fits several, the whole schema decides
-                return {"anyOf": [self._translate(part) for part in value]}
-            case "$ref", str() if value.startswith("#/$defs/"):
-                return {"$ref": value}
-            case "enum", list() if all(part is None or isinstance(part, (str, int, float)) for part in value):
-                return {"enum": value}
-            case "const", (str() | int() | float() | None):
-                return {"enum": [value]}
-        raise _NoWordsError
-
-    def _closed_object(self, schema: JSONSchema) -> JSONSchema:
-        names = list(schema.get("properties", {}))
-        if not names:  # it may have any, or the model could give nothing but {}
-            raise _NoWordsError
-        required = names if self.all_required else [name for name in schema.get("required", []) if name in names]
-        return {"required": required, "additionalProperties": False}
-
-
-class _NoWordsError(Exception):
-    """A dialect has no words for a part of a schema."""
-
-
-def _references(schema: object) -> set[str]:
-    """Return the names of the definitions that a schema refers to."""
-    if isinstance(schema, list):
-        return {name for part in schema for name in _references(part)}
-    if not isinstance(schema, dict):
-        return set()
-    reference = schema.get("$ref")
-    own = {reference.removeprefix("#/$defs/")} if isinstance(reference, str) else set()
-    return own | {name for part in schema.values() for name in _references(part)}
 
 
 @dataclass(frozen=True, slots=True)
