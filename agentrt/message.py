@@ -304,8 +304,8 @@ def SystemMsg(*args: Any, **fields: Any) -> Msg:
 
 
 def _make_message(role: Role, args: tuple[Any, ...], fields: JSONObject) -> Msg:
-    if len(args) == 2 and not fields:  # nearly always
-        return Msg(args[0], args[1], role)
+    if not fields and len(args) == 2 and args[1].__class__ is str:  # nearly always
+        return new_message(args[0], args[1], role, new_id())
     function = f"{role.capitalize()}Msg"
     # One value is the content; a name comes before it.
     keys = ("content",) if len(args) == 1 and "content" not in fields else ("name", "content")
@@ -337,8 +337,13 @@ def new_message_like(message: Msg, content: str | list[ContentBlock]) -> Msg:
 
 def new_reply_message(name: str, reply_id: str) -> Msg:
     """Return the message of a reply that begins, without content."""
+    return new_message(name, [], "assistant", reply_id)
+
+
+def new_message(name: str, content: str | list[ContentBlock], role: Role, id: str) -> Msg:
+    """Return a message that has only these, which are not checked."""
     new = Msg.__new__(Msg)  # as above
-    new.name, new.content, new.role, new.id = name, [], "assistant", reply_id
+    new.name, new.content, new.role, new.id = name, content, role, id
     new.metadata, new.created_at = {}, time_ns()
     new.usage = new.structured_output = new.finished_reason = new.error = None
     return new

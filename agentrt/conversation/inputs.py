@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentrt.block import BLOCKS
+from agentrt.block import BLOCKS, new_id
 from agentrt.boundary import is_plain_message, mend_message, whole_characters
 from agentrt.errors import InvalidInputError
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.formatter.message_dict import message_from_dict
 from agentrt.hooks import ReplyInput
-from agentrt.message import MessageInput, Msg, TextBlock
+from agentrt.message import MessageInput, Msg, TextBlock, new_message
 
 __all__ = [
     "ANSWERS",
@@ -79,7 +79,7 @@ def as_message(value: Any, taker: str = "an agent") -> Msg:
     if isinstance(value, Msg):
         return value
     if isinstance(value, str):
-        return Msg("user", whole_characters(value), "user")
+        return new_message("user", whole_characters(value), "user", new_id())
     if isinstance(value, Mapping):
         return message_from_dict(value)
     # An event is named by its kind: a layer or a listener most likely passed on what it read.
