@@ -8,6 +8,8 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, PlainSerializer
 from pydantic_core import CoreSchema, core_schema
 
+from agentrt.errors import InvalidInputError
+
 __all__ = ["Timestamp", "WireTimestamp", "timestamp_text"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -17,7 +19,15 @@ _ISO_8601 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]
 
 
 def timestamp_text(nanoseconds: int) -> str | int:
-    """Return the time in UTC, to the nanosecond; one outside of the years 1 to 9999 stays as it is."""
+    """Return the time in UTC, to the nanosecond; one outside of the years 1 to 9999 stays as it is.
+
+    Raises `InvalidInputError` for what is not nanoseconds, such as `time.time()`.
+    """
+    if not isinstance(nanoseconds, int):
+        raise InvalidInputError(
+            f"the time {nanoseconds!r:.100} cannot be written as JSON: times are an int of nanoseconds, such as "
+            f"time.time_ns(), so write created_at=..., or leave it out"
+        )
     seconds, rest = divmod(nanoseconds, _NANOSECONDS)
     try:
         return f"{_text_of_second(seconds)}.{rest:09}Z"

@@ -166,6 +166,13 @@ def test_the_times_of_an_event_are_iso_8601_text_in_json(nanoseconds, text):
     assert AgentEvent.from_json(event.to_json()) == event
 
 
+@pytest.mark.parametrize("time", [1_769_860_800.5, "yesterday", None])
+def test_time_that_is_not_in_nanoseconds_stays_and_warns(time):
+    with pytest.warns(UserWarning, match=r"times are an int of nanoseconds, such as time\.time_ns\(\)"):
+        values = json.loads(CustomEvent("a", created_at=time).to_json())
+    assert values["created_at"] == time
+
+
 @given(st.integers())
 def test_every_time_is_read_back_exactly(nanoseconds):
     assert AgentEvent.from_json(CustomEvent("a", created_at=nanoseconds).to_json()).created_at == nanoseconds

@@ -342,6 +342,13 @@ def test_a_message_goes_to_json_and_back_unchanged(message):
     assert "\n" not in text
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # which say the same
+@pytest.mark.parametrize("time", [1_769_860_800.5, "2026-01-31T12:00:00Z", None])
+def test_time_that_is_not_in_nanoseconds_is_not_written(time):
+    with pytest.raises(InvalidInputError, match=r"times are an int of nanoseconds, such as time\.time_ns\(\)"):
+        UserMsg("ann", "hi", created_at=time).to_json()
+
+
 def test_json_of_a_message_has_iso_8601_time_and_reads_numbers():
     message = UserMsg("ann", "hi", created_at=1_769_860_800_123_456_789)
     text = message.to_json()
