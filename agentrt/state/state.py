@@ -90,7 +90,8 @@ class CallDecision(Strict):
 
     def question(self) -> PermissionDecision:
         """Return what the user is asked."""
-        return PermissionDecision(self.behavior, self.message, suggested_rules=self.suggested_rules)
+        # A list of its own: the one who asks the user may change it, and this one is saved.
+        return PermissionDecision(self.behavior, self.message, suggested_rules=[*self.suggested_rules])
 
 
 @dataclass(slots=True)

@@ -192,3 +192,16 @@ async def test_state_of_an_older_version_has_its_question_unnumbered() -> None:
     assert "asked_seq" not in text
     question = agent.with_state(AgentState.model_validate_json(text)).waiting()
     assert (question.tool_calls, question.questions, question.seq) == (sent.tool_calls, sent.questions, 0)
+
+
+async def test_question_is_the_askers_own_and_the_state_another() -> None:
+    agent = agent_that_asks(WRITE)
+    (sent,) = questions_in(await items_of(agent))
+    saved = agent.state.model_dump_json()
+    for question in (sent, agent.waiting()):
+        question.tool_calls[0].input = "changed"
+        for asked in question.questions.values():
+            assert asked.suggested_rules
+            asked.suggested_rules.clear()
+        question.questions.clear()
+    assert agent.state.model_dump_json() == saved
