@@ -13,7 +13,7 @@ from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import OverriddenCall, hook_method
 from agentrt.agent.overrides.reply_override import OverriddenLoopReply, reply_by_loop
 from agentrt.agent.peer_words import AGENT_ATTRIBUTES, AGENT_KEYWORDS, REPLY_KEYWORDS
-from agentrt.agent.validation import check_options, check_parts, check_state, make_toolkit
+from agentrt.agent.validation import check_assigned, check_options, check_parts, check_state, make_toolkit
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.conversation import ReplyingAgent
@@ -268,10 +268,7 @@ class Agent(ReActAgentBase):
             check_reply_id(reply_id)
         if after != 0:
             check_sequence_number(after)
-        if isinstance(self.model, str):  # set after the agent was built
-            raise ConfigError(
-                f"the model of agent {self.name!r} was set to {self.model!r:.100}: write agent.model = chat_model(...)"
-            )
+        check_assigned(self.name, self.model, self.toolkit)
         claim = Claim(reply_id, after)
         inputs = as_input(inputs)
         form = None if structured_schema is None else AnswerForm(structured_schema)
@@ -419,6 +416,7 @@ class Agent(ReActAgentBase):
         `instructions` are for the model that writes the summary, `deps` for the hooks. An interrupt leaves everything
         as it was.
         """
+        check_assigned(self.name, self.model, self.toolkit)
         await compress_now(self, instructions, deps)
 
     def with_state(self, state: AgentState) -> Self:

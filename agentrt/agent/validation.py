@@ -16,6 +16,7 @@ from agentrt.types import ContextConfig, ReActConfig
 
 __all__ = [
     "check_agent_name",
+    "check_assigned",
     "check_is_list",
     "check_options",
     "check_parts",
@@ -111,6 +112,14 @@ def _list_of_tools(parameter: str, tools: object) -> list[ToolLike]:
     if any(isinstance(tool, Toolkit) for tool in listed):
         raise ToolConfigError(f"Agent({parameter}=...) holds a Toolkit: write toolkit=..., and tools=[...] for others")
     return listed
+
+
+def check_assigned(name: str, model: object, toolkit: object) -> None:
+    """Raise `ConfigError` for a model or toolkit set after the agent was built, in a form that only `Agent` takes."""
+    if isinstance(model, str):
+        raise ConfigError(f"the model of agent {name!r} was set to {model!r:.100}: write agent.model = chat_model(...)")
+    if isinstance(toolkit, (list, tuple)):
+        raise ConfigError(f"the toolkit of agent {name!r} was set to a list: write agent.toolkit = Toolkit([...])")
 
 
 def check_options(state: object, state_store: object, react_config: object, context_config: object) -> None:

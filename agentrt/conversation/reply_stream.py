@@ -124,7 +124,8 @@ class ReplyStream(Generic[_Item]):
 
     def __del__(self) -> None:
         # Nothing but scheduling here: this may run in any thread, and after the loop is gone.
-        if getattr(self._items, "ag_frame", None) is not None:
+        # A copy that failed has no items.
+        if getattr(getattr(self, "_items", None), "ag_frame", None) is not None:
             self._claim.dropped = True
             if self._claim.reaper is not None:
                 self._claim.reaper.reap(self._items)

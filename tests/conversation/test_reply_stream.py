@@ -5,6 +5,7 @@ import copy
 import gc
 import pickle
 import re
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,7 @@ import anyio.lowlevel
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Toolkit, UserMsg
-from agentrt.errors import AgentBusyError, InvalidInputError, UsageError
+from agentrt.errors import AgentBusyError, ConfigError, InvalidInputError, UsageError
 from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import (
     HintBlock,
@@ -237,6 +238,36 @@ async def test_a_stream_that_was_never_read_leaves_nothing():
     agent.reply_stream("go")
     gc.collect()
     assert (await agent.reply("go")).get_text_content() == "hello"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("model", "rules", "write agent.model = chat_model"),
+        ("toolkit", [add], "write agent.toolkit = Toolkit"),
+        ("toolkit", (add,), "write agent.toolkit = Toolkit"),
+    ],
+)
+async def test_a_part_assigned_in_a_short_form_is_refused(name, value, remedy):
+    agent = agent_of(["Hello."])
+    setattr(agent, name, value)
+    for ask in (agent.reply, agent, agent.with_state(AgentState()).reply):
+        with pytest.raises(ConfigError, match=re.escape(remedy)):
+            await ask("Hi!")
+    with pytest.raises(ConfigError, match=re.escape(remedy)):
+        await agent.compress_context()
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickle.dumps])
+def test_a_stream_that_cannot_be_copied_says_so_and_stays(duplicate, monkeypatch):
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    stream = agent_of(["Hello."]).reply_stream("Hi!")
+    with pytest.raises(TypeError, match="async_generator"):
+        duplicate(stream)
+    gc.collect()
+    assert unraisable == []
+    assert "not begun" in repr(stream)
 
 
 def test_a_stream_that_outlives_its_event_loop_says_nothing():
