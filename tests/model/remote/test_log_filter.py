@@ -40,10 +40,11 @@ class _Echo(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def echo_url() -> Iterator[str]:
+    # For one test each, since the thread may close its side of a connection only after the client has.
     with HTTPServer(("127.0.0.1", 0), _Echo) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
