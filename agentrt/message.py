@@ -490,7 +490,7 @@ def _restore_reply(msg: Msg, event: ReplyResumedEvent) -> None:
 
 def _end_reply(msg: Msg, event: ReplyEndEvent) -> None:
     msg.finished_reason, msg.error = event.finished_reason, event.error
-    msg.structured_output = event.structured_output
+    msg.structured_output = deepcopy(event.structured_output)  # the event is its reader's
     if event.finished_reason != "completed":
         # A block that was started and got no content: providers would refuse the conversation from then on.
         msg.content = [block for block in _block_list(msg) if not _is_empty_block(block)]

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from pydantic_core import to_jsonable_python
+
 from agentrt.block import BlockType
 from agentrt.message import Msg
 
@@ -25,11 +27,13 @@ class Observer(Protocol):
 async def broadcast(msg: Msg, observers: Iterable[Observer]) -> None:
     """Let each observer take in a copy of the message, in order, and none of them twice.
 
-    The copies are without thinking and without what is for the provider only. An observer that fails is logged, and
-    does not affect the others.
+    The copies are without thinking and without what is for the provider only, and their structured output is JSON. An
+    observer that fails is logged, and does not affect the others.
     """
     if not isinstance(msg.content, str) and any(map(msg.has_content_blocks, _UNOBSERVED_BLOCKS)):
         msg = replace(msg, content=[block for block in msg.content if block.type not in _UNOBSERVED_BLOCKS])
+    if msg.structured_output is not None:  # an instance need not be one that can be copied
+        msg = replace(msg, structured_output=to_jsonable_python(msg.structured_output))
     for observer in {id(observer): observer for observer in observers}.values():
         try:
             await observer.observe(msg.copy())  # its own, since an observer may keep and change it

@@ -1,5 +1,7 @@
 """The message that answers an input: what the last round of a reply said."""
 
+from copy import deepcopy
+
 from pydantic_core import to_json
 
 from agentrt.message import DataBlock, Msg, TextBlock, ToolCallBlock, copy_block, new_message_like
@@ -42,7 +44,7 @@ def final_message(context: ReplyContext, reason: FinishedReason) -> Msg:
     final = new_message_like(message, answer)
     final.role = "assistant"
     final.usage, final.finished_reason, final.error = message.usage, reason, end_error(context, reason)
-    final.structured_output = None if task is None else task.answer
+    final.structured_output = None if task is None else deepcopy(task.answer)  # it is the caller's
     if context.response is not None:
         final.metadata = dict(context.response.metadata)
     return final

@@ -37,7 +37,7 @@ class AnswerForm:
         self.source = source
         self.is_wrapped = False
         self._adapter: TypeAdapter[Any] | None = None
-        self._latest: tuple[object, Any] | None = None  # the last answer, as JSON and as an instance
+        self._latest: tuple[bytes, Any] | None = None  # the last answer, as JSON and as an instance
         # A `str` would be taken for a forward reference, and an instance of a model for the schema that its class has.
         is_type = isinstance(source, type) or get_origin(source) is not None
         if not is_type and not isinstance(source, dict) and not any(hasattr(source, name) for name in _NAMES_OF_TYPES):
@@ -48,6 +48,7 @@ class AnswerForm:
         try:
             if not isinstance(source, dict):
                 self._adapter = TypeAdapter(source)
+                _refuse_iterators(self._adapter.core_schema)
             schema = source if self._adapter is None else self._adapter.json_schema()
             self.schema: JSONSchema = from_json(to_json(schema))  # a copy: the user may change it during the reply
         except (PydanticUserError, ValueError, TypeError) as error:  # a field or value that JSON cannot hold
@@ -88,7 +89,7 @@ class AnswerForm:
         # As JSON: a strict class takes a date from JSON text, but not from a Python str.
         value = self._adapter.validate_json(to_json(answer[WRAPPER] if self.is_wrapped else answer))
         output = self._dump(value)
-        self._latest = output, value
+        self._latest = to_json(output), value
         filled_in = {WRAPPER: output} if self.is_wrapped else output
         return filled_in
 
@@ -97,9 +98,10 @@ class AnswerForm:
         if self._adapter is None:
             return output
         # What was validated already, since a type need not accept what it dumps.
-        if self._latest is not None and self._latest[0] == output:
+        text = to_json(output)
+        if self._latest is not None and self._latest[0] == text:
             return self._latest[1]
-        return self._adapter.validate_json(to_json(output))
+        return self._adapter.validate_json(text)
 
     def take(self, output: Any) -> Any:
         """Return an answer of a layer, which may be an instance or JSON, as JSON.
@@ -112,7 +114,7 @@ class AnswerForm:
         # As JSON where it is JSON: a strict class takes a date from JSON text, but not from a Python str.
         value = self.load(output) if plain == output else self._adapter.validate_python(output)
         plain = plain if plain == output else self._dump(value)
-        self._latest = plain, value
+        self._latest = to_json(plain), value
         return plain
 
     def _dump(self, value: Any) -> Any:
@@ -137,6 +139,17 @@ def describe_misfit(error: ValidationError, path: Iterable[str] = ()) -> str:
     return "; ".join(
         f"{'.'.join(map(str, [*path, *problem['loc']])) or 'the answer'}: {problem['msg']}" for problem in problems
     )
+
+
+def _refuse_iterators(schema: object) -> None:
+    """Raise `TypeError` for a type with values that can be read once only: making JSON of them would use them up."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "generator":
+            raise TypeError("an iterator can be read only once: write list[X] in place of Iterable[X] or Generator[X]")
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for part in schema:
+            _refuse_iterators(part)
 
 
 def _object_schema(schema: JSONSchema) -> tuple[JSONSchema, bool]:

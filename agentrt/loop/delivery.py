@@ -200,7 +200,8 @@ class Delivery:
                 self._progress.message.append_event(event)
             return event
         event = self._held_end or recorded
-        event.structured_output = recorded.structured_output
+        message = self._progress.message  # what a layer changes in an event is changed in the event alone
+        event.structured_output = None if message is None else deepcopy(message.structured_output)
         return event
 
     async def _announce_notice(self) -> list[AgentEvent]:

@@ -40,7 +40,7 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
     """
     inputs, run = await _begin_run(agent, claim, inputs, form)
     if isinstance(run, Msg):  # nothing is left to do
-        claim.final = with_instance(run, form)
+        claim.final = with_instance(run, form, agent.state.context)
         if yield_final_msg:
             yield claim.final
         return

@@ -1,16 +1,19 @@
 """Answers of a given form: the model gives them through a tool that exists for one reply only."""
 
 import logging
+from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.answer_form import AnswerForm, add_defaults, describe_misfit
 from agentrt.errors import ResumeError, UsageError
-from agentrt.message import Msg, TextBlock, ToolCallBlock
+from agentrt.message import ContentBlock, Msg, TextBlock, ToolCallBlock
 from agentrt.state import ReplyContext, StructuredTask
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.to_response import failure
@@ -75,6 +78,8 @@ def restore_form(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext, str
     if context.structured is None or not form.is_form_of(context.structured):  # of a layer, or it will be checked there
         _logger.warning("structured_schema is ignored: the reply %r resumes with the schema it began with", run.id)
         return
+    if context.structured.output is not None:
+        _recall_answer(form, context.blocks)
     run.progress.lasting_toolkit = toolkit_for_reply(agent, context, form)
     run.toolkit = agent.live_conversation.round_toolkit or run.progress.lasting_toolkit
 
@@ -92,14 +97,30 @@ def toolkit_for_reply(agent: ReplyingAgent, context: ReplyContext, form: AnswerF
     return agent.toolkit.with_tools([_StructuredOutput(task, form)])
 
 
-def with_instance(message: Msg, form: AnswerForm | None) -> Msg:
+def _recall_answer(form: AnswerForm, blocks: Sequence[ContentBlock]) -> None:
+    """Take the answer once more that an earlier process took, from the blocks of its reply.
+
+    So the caller gets an equal instance, also of a type that does not accept what it dumps.
+    """
+    for block in reversed(blocks):
+        if isinstance(block, ToolCallBlock) and block.name == STRUCTURED_OUTPUT:
+            with suppress(Exception):  # whatever a validator raises: it did not fit, then or for this type
+                form.fill_in(from_json(block.input))
+                return
+
+
+def with_instance(message: Msg, form: AnswerForm | None, context: Sequence[Msg] = ()) -> Msg:
     """Return the message as the caller gets it: with an instance of the type that it asked for.
 
-    Raises `ResumeError` where the answer does not fit, which was given to another process, or for another type.
+    The messages of the conversation are needed where its answer was taken in an earlier reply. Raises `ResumeError`
+    where the answer does not fit, which was given to another process, or for another type.
     """
     output = message.structured_output
     if form is None or not form.has_type or output is None:
         return message
+    for earlier in context:
+        if earlier.id == message.id:
+            _recall_answer(form, earlier.get_content_blocks())
     try:
         instance = form.load(output)
     except ValidationError as error:

@@ -6,18 +6,31 @@ import enum
 import json
 import logging
 import pickle
+import threading
+from collections.abc import Generator, Iterable
 from typing import Annotated, Any, Literal, NewType, Optional
 
 import pytest
-from pydantic import BaseModel, Field, RootModel, TypeAdapter, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    Json,
+    PrivateAttr,
+    RootModel,
+    TypeAdapter,
+    computed_field,
+    field_validator,
+)
 from typing_extensions import TypedDict
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg
 from agentrt.agent import ReActAgent
-from agentrt.errors import ChainContractError, ResumeError
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
+from agentrt.errors import ChainContractError, InvalidInputError, ResumeError
+from agentrt.event import ConfirmResult, ReplyEndEvent, UserConfirmResultEvent
 from agentrt.message import AssistantMsg, ToolCallBlock
 from agentrt.model import ScriptedChatModel
+from agentrt.pipeline import MsgHub
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
 from agentrt.types import STRUCTURED_OUTPUT
@@ -54,6 +67,7 @@ UserId = NewType("UserId", int)
 Short = Annotated[str, Field(max_length=3)]
 TRIP = Trip(cityName="Kyoto", days=3)
 TRIP_JSON = {"cityName": "Kyoto", "days": 3}
+JSON_SCHEMA = {"type": "object", "properties": {"days": {"type": "integer"}}}
 
 TYPES = [
     (Trip, TRIP_JSON, TRIP),
@@ -202,7 +216,119 @@ async def test_a_misfit_is_logged_at_debug_without_frames(caplog):
     assert "File" not in caplog.text
 
 
+class Lines(BaseModel):
+    lines: Iterable[str]
+
+
+@pytest.mark.parametrize("kind", [Iterable[int], Lines, list[Lines], Generator[int, None, None]])
+async def test_an_iterator_is_refused_since_it_is_read_once(kind):
+    with pytest.raises(InvalidInputError, match=r"an iterator can be read only once: write list\[X\]"):
+        await agent_of([]).reply("go", kind)
+
+
+# Whose it is
+
+
+@pytest.mark.parametrize("kind", [Trip, list[Point], dict[str, Any], JSON_SCHEMA])
+async def test_changing_message_or_event_changes_no_conversation(kind):
+    filled_in = {"value": [{"x": 1}]} if kind == list[Point] else dict(TRIP_JSON)
+    agent = agent_of([[answer(**filled_in)]])
+    *_, end, message = await items_with(agent, kind)
+    kept = copy.deepcopy(agent.state.context[-1].structured_output)
+    for owned in (end.structured_output, message.structured_output):
+        if isinstance(owned, (dict, list)):
+            owned.clear()
+    assert agent.state.context[-1].structured_output == kept
+    assert kept
+    again = ReplyEndEvent("r", None, "completed", structured_output={"a": [1]})
+    rebuilt = AssistantMsg(agent.name, [], id="r").append_event(again)
+    again.structured_output["a"].append(2)
+    assert rebuilt.structured_output == {"a": [1]}
+
+
+class ChangesInPlace(MiddlewareBase):
+    """Changes the number in the structured output of each item of one class."""
+
+    def __init__(self, item_type: type) -> None:
+        self.item_type = item_type
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            if isinstance(item, self.item_type) and item.structured_output is not None:
+                item.structured_output["days"] = 9
+            yield item
+
+
+@pytest.mark.parametrize(("item_type", "days"), [(Msg, 9), (ReplyEndEvent, 3)])
+@pytest.mark.parametrize("kind", [Trip, JSON_SCHEMA])
+async def test_a_change_in_place_counts_where_a_message_changes(item_type, days, kind):
+    agent = agent_of([[answer(**TRIP_JSON)]], middlewares=[ChangesInPlace(item_type)])
+    *_, end, message = await items_with(agent, kind)
+    plain = TRIP_JSON | {"days": days}
+    assert end.structured_output == agent.state.context[-1].structured_output == plain
+    assert message.structured_output == (Trip(**plain) if kind is Trip else plain)
+
+
+class Locked(BaseModel):
+    n: int
+    _lock: Any = PrivateAttr(default_factory=threading.Lock)
+
+
+async def test_a_hub_is_told_of_an_instance_that_cannot_be_copied():
+    speaker, listener = agent_of([[answer(n=1)]]), agent_of([])
+    async with MsgHub([speaker, listener]):
+        message = await speaker("go", structured_schema=Locked)
+    assert message.structured_output.n == 1
+    assert [heard.structured_output for heard in listener.state.context] == [{"n": 1}]
+
+
 # Resuming
+
+
+class Renamed(BaseModel):
+    city: str = Field(validation_alias="cityName")
+
+
+class Doubled(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def double(cls, n: int) -> int:
+        return n * 2
+
+    @computed_field
+    def square(self) -> int:
+        return self.n**2
+
+
+ONE_WAY = [
+    (Renamed, {"cityName": "Oslo"}, Renamed(cityName="Oslo")),
+    (Doubled, {"n": 1}, Doubled(n=1)),
+    (Json[list[int]], {"value": "[1]"}, [1]),
+    (list[Renamed], {"value": [{"cityName": "Oslo"}]}, [Renamed(cityName="Oslo")]),
+]
+
+
+@pytest.mark.parametrize(("kind", "filled_in", "instance"), ONE_WAY)
+async def test_a_type_that_cannot_read_its_dump_is_repeated(kind, filled_in, instance):
+    agent = agent_of([[answer("1", wrong=1)], [answer("2", **filled_in)]])
+    assert (await agent.reply("go", kind, reply_id="r")).structured_output == instance
+    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    assert (await agent.reply("go", kind, reply_id="r")).structured_output == instance
+
+
+@pytest.mark.parametrize(("kind", "filled_in", "instance"), ONE_WAY)
+async def test_a_type_that_cannot_read_its_dump_is_resumed(kind, filled_in, instance):
+    agent = agent_of([[answer(**filled_in), call("0", "add", a=1, b=1)]], FunctionTool(add, ask=True))
+    await agent.reply("go", kind)
+    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    context = agent.state.reply_context
+    assert context.structured.output is not None
+    yes = UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, context.blocks[1])])
+    assert (await agent.reply(yes, kind)).structured_output == instance
+    assert len(agent.model.calls) == 1
 
 
 async def parked_agent(schema: Any, *script: Any, **options: Any) -> Agent:
