@@ -64,4 +64,5 @@ def test_the_whole_text_has_all_pages_with_what_they_include():
     text = llms_full_txt(generated_files())
     assert text.count("<!-- https://") == len(NAVIGATION)
     assert "--8<--" not in text
-    assert "# Architecture" in text
+    assert text.count("# Architecture\n") == 1
+    assert "## Which file do I open?" in text

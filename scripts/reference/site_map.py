@@ -64,9 +64,13 @@ def llms_full_txt(generated: Mapping[Path, str]) -> str:
 
 
 def _text_of(path: Path) -> str:
-    """Return what is written in the page, with the files that it includes."""
-    text = path.read_text(encoding="utf-8")
-    return re.sub(r'^--8<-- "(.*)"$', lambda match: _text_of(ROOT / match[1]), text, flags=re.MULTILINE)
+    """Return what is written in the page, with the files that it includes from a line on, as `--8<-- "FILE:LINE:"`."""
+
+    def included(match: re.Match[str]) -> str:
+        lines = (ROOT / match[1]).read_text(encoding="utf-8").splitlines()
+        return "\n".join(lines[int(match[2]) - 1 :])
+
+    return re.sub(r'^--8<-- "(.*):(\d+):"$', included, path.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 def _place(name: str) -> str:
