@@ -372,19 +372,32 @@ class Agent(ReActAgentBase):
         """
         return open_question(self.state.reply_context)
 
+    @overload
+    def run_sync(
+        self, inputs: AgentInput = None, *, structured_schema: type[_SchemaType], deps: Any = None
+    ) -> Msg[_SchemaType]: ...
+
+    @overload
+    def run_sync(
+        self, inputs: AgentInput, structured_schema: type[_SchemaType], *, deps: Any = None
+    ) -> Msg[_SchemaType]: ...
+
+    @overload
+    def run_sync(self, inputs: AgentInput = None, structured_schema: object = None, *, deps: Any = None) -> Msg: ...
+
     @suggest_arguments(**REPLY_KEYWORDS)
-    def run_sync(self, inputs: AgentInput = None, *, deps: Any = None) -> Msg:
+    def run_sync(self, inputs: AgentInput = None, structured_schema: object = None, *, deps: Any = None) -> Msg:
         """Answer with the final message, from a program that has no event loop. Raises `UsageError` where one runs."""
         if in_event_loop():
             raise UsageError(
                 "run_sync() was called inside a running event loop, which it would block: "
                 "write `await agent.reply(...)` there"
             )
-        return anyio.run(self._reply_and_close, inputs, deps)
+        return anyio.run(self._reply_and_close, inputs, structured_schema, deps)
 
-    async def _reply_and_close(self, inputs: AgentInput, deps: Any) -> Msg:
+    async def _reply_and_close(self, inputs: AgentInput, structured_schema: object, deps: Any) -> Msg:
         async with self:  # what the model keeps open belongs to the event loop that ends here
-            return await self.reply(inputs, deps=deps)
+            return await self.reply(inputs, structured_schema, deps=deps)
 
     async def aclose(self) -> None:
         """Close what the model holds open in this event loop; a further reply opens it again."""

@@ -301,6 +301,13 @@ def test_run_sync_answers_where_no_loop_runs():
     assert agent_of(["hello"]).run_sync("go").get_text_content() == "hello"
 
 
+def test_run_sync_gives_structured_output():
+    answers = [[ToolCallBlock(str(n), "GenerateStructuredOutput", '{"value": 3}')] for n in range(2)]
+    agent = agent_of(answers)
+    assert agent.run_sync("1 + 2?", int).structured_output == 3
+    assert agent.run_sync("2 + 1?", structured_schema=int).structured_output == 3
+
+
 async def test_run_sync_inside_a_loop_says_what_to_write():
     with pytest.raises(UsageError) as caught:
         agent_of([]).run_sync("go")

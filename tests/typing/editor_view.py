@@ -375,6 +375,8 @@ async def use_structured_output() -> None:
     assert_type((await AGENT.reply("hi", Trip)).structured_output, Trip | None)
     assert_type(await AGENT.reply("hi", structured_schema=Trip, reply_id="r"), Msg[Trip])
     assert_type(await AGENT.reply(structured_schema=Trip), Msg[Trip])
+    assert_type(AGENT.run_sync("hi", Trip), Msg[Trip])
+    assert_type(AGENT.run_sync("hi", structured_schema=Trip), Msg[Trip])
     assert_type(await AGENT.reply("hi", Movie), Msg[Movie])
     assert_type(await AGENT.reply("hi", Color), Msg[Color])
     assert_type(await AGENT.reply("hi", Point), Msg[Point])
