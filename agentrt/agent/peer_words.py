@@ -59,6 +59,16 @@ AGENT_KEYWORDS = _by_word(
             "debug logger logging show_tool_calls verbose",
             "write middlewares=[LoggingMiddleware()], or show(agent.reply_stream(...)) in a terminal",
         ),
+        ("capabilities", "write middlewares=[...]"),
+        (
+            "history_processors pre_model_hook",
+            "write a middleware whose on_model_call calls next_handler(messages=...)",
+        ),
+        ("instrument instrumentation tracing", "write middlewares=[TracingMiddleware()]"),
+        (
+            "state_schema",
+            "a middleware keeps data in agent.state_of(self); what a request needs goes to reply(deps=...)",
+        ),
         ("tool_choice", "write a middleware whose on_reasoning calls next_handler(tool_choice=...)"),
         # What a tool does.
         ("function functions tool toolset toolsets", "write tools=[...]"),
@@ -66,6 +76,10 @@ AGENT_KEYWORDS = _by_word(
         (
             "human_in_the_loop human_input human_input_mode interrupt_after interrupt_before interrupt_on",
             "each tool says so: write tools=[FunctionTool(f, ask=True)]",
+        ),
+        (
+            "mcp mcp_config mcp_servers mcp_tools",
+            "agentrt has no MCP client: give it tools that call yours, or a middleware with list_tools",
         ),
         (
             "knowledge knowledge_base knowledge_sources long_term_memory rag retriever vectorstore",
@@ -116,6 +130,9 @@ AGENT_ATTRIBUTES = _by_word(
         ("middleware middlewares", "write agent.chains.middlewares"),
         ("add_middleware", "give them when it is built: write Agent(..., middlewares=[...])"),
         ("tools", "write agent.toolkit"),
+        ("clone copy_with override", "write agent.with_state(AgentState()), or build another agent"),
+        ("as_tool", "write a function that asks it, and give this to the other agent: tools=[f]"),
+        ("abatch batch", "write agent.with_state(AgentState()) for each message, and run them with asyncio.gather"),
         ("add_tool register_tool tool", "write Agent(..., tools=[f]), or agent.toolkit.register_tool_function(f)"),
     )
 )

@@ -22,6 +22,7 @@ _ONLY_A_MSG = "write a Msg instead, or read what Msg.to_json() wrote with Msg.fr
 _REFUSED_KEYS = {
     **dict.fromkeys(("function_call", "tool_call_id", "tool_calls"), _ONLY_A_REPLY),
     **dict.fromkeys(("created_at", "id", "metadata", "usage"), _ONLY_A_MSG),
+    "messages": "give the list by itself, as in agent.reply([...])",
 }
 _REFUSED_ROLES = {
     "developer": "give Agent(system_prompt=...) instead, or send it with the role 'user'",

@@ -173,6 +173,7 @@ def part_in(content: Any) -> dict[str, Any]:
         ({"role": "user", "content": 7}, "must be a str or a list of parts, not 7"),
         ({"role": "system", "content": "Obey"}, "has the role 'system': give Agent(system_prompt=...) instead"),
         ({"role": "developer", "content": "Obey"}, "cannot be 'developer': give Agent(system_prompt=...) instead"),
+        ({"messages": [{"role": "user", "content": "Hi"}]}, "cannot have 'messages': give the list by itself"),
         ({"role": "tool", "content": "4"}, "cannot be 'tool': calls of tools and their results are made by replies"),
         ({"role": "tool", "content": "4", "tool_call_id": "1"}, "cannot have 'tool_call_id': calls of tools"),
         ({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, "cannot have 'tool_calls': calls of"),
