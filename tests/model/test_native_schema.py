@@ -117,6 +117,34 @@ async def test_the_tool_gives_way_to_its_schema(provider):
     assert "tool_choice" not in body
 
 
+@pytest.mark.parametrize("place", range(3))
+async def test_no_message_asks_for_a_tool_that_is_not_there(provider, place):
+    rest = [UserMsg("user", "go"), UserMsg("user", "And be brief.")]
+    hint = UserMsg("runtime", [HintBlock("Today is Sunday."), HintBlock(STRUCTURED_OUTPUT_HINT)])
+    messages = [*rest[:place], hint, *rest[place:]]
+    model, bodies = provider.model(JSON)
+    await ask(model, [ANSWER], messages=messages)
+    sent = json.dumps(bodies()[0])
+    assert STRUCTURED_OUTPUT not in sent
+    assert sent.count("Give your final answer as JSON") == sent.count("Today is Sunday.") == 1
+    assert hint.content[1].hint == STRUCTURED_OUTPUT_HINT
+
+
+async def test_a_request_may_have_no_messages(provider):
+    model, bodies = provider.model(JSON)
+    result = await model([], [ANSWER])
+    if not isinstance(result, ChatResponse):
+        await result.aclose()
+    await model.aclose()
+    assert provider.schema_in(bodies()[0]) is not None
+
+
+async def test_a_tool_may_be_described_in_the_form_of_the_api():
+    model, bodies = Provider("anthropic", True).model("words")
+    await ask(model, [{"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}])
+    assert [tool["name"] for tool in bodies()[0]["tools"]] == ["add"]
+
+
 async def test_alone_the_tool_leaves_no_tools(provider):
     model, bodies = provider.model(JSON)
     await ask(model, [ANSWER])
@@ -398,6 +426,9 @@ def test_nothing_stands_beside_a_reference():
         closed(a=True),
         closed(a={"type": "array"}),
         closed(a={"type": "array", "prefixItems": [{"type": "string"}]}),
+        closed(["a", "b"], a={"type": "string"}),
+        closed(a={"anyOf": [{"type": "string"}], "oneOf": [{"type": "null"}]}),
+        closed(a={"enum": [1, 2], "const": 1}),
         closed(a={"allOf": [{"type": "string"}]}),
         closed(a={"not": {"type": "string"}}),
         closed(a={"$ref": "#/properties/a"}),

@@ -10,7 +10,7 @@ from typing import Literal
 
 from agentrt.block import ContentBlock, HintBlock, TextBlock, ToolCallBlock
 from agentrt.errors import ConfigError
-from agentrt.message import Msg, UserMsg
+from agentrt.message import Msg
 from agentrt.model.remote.stream import AnswerReader
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, JSONSchema, ToolChoice
 
@@ -53,18 +53,31 @@ def native_request(
 ) -> NativeRequest | None:
     """Return the request without the tool for structured output, `None` where the model is not to give any."""
     mode = "auto" if tool_choice is None else tool_choice.mode
-    answer = next((tool for tool in tools or () if tool["function"]["name"] == STRUCTURED_OUTPUT), None)
+    # Only a tool of the runtime's has that name, and a caller's own may be in another form.
+    answer = next((tool for tool in tools or () if tool.get("function", tool).get("name") == STRUCTURED_OUTPUT), None)
     if answer is None or mode not in ("auto", STRUCTURED_OUTPUT):
         return None
     others = [tool for tool in tools or () if tool is not answer]
     if mode == STRUCTURED_OUTPUT:  # nothing but the answer; the tools stay, since providers cache by what comes first
         tool_choice = ToolChoice("none")
-    *earlier, last = messages
-    blocks = last.get_content_blocks()
-    if any(isinstance(block, HintBlock) and block.hint == STRUCTURED_OUTPUT_HINT for block in blocks):
-        last = UserMsg(last.name, [HintBlock(_HINT)])
     schema: JSONSchema = answer["function"]["parameters"]
-    return NativeRequest([*earlier, last], others or None, tool_choice if others else None, schema)
+    # In each of them, since layers may put messages behind the hint.
+    return NativeRequest([*map(_without_tool, messages)], others or None, tool_choice if others else None, schema)
+
+
+def _without_tool(message: Msg) -> Msg:
+    """Return the message with another hint, where it asks for a call of the tool for structured output."""
+    blocks = message.get_content_blocks()
+    if not any(isinstance(block, HintBlock) and block.hint == STRUCTURED_OUTPUT_HINT for block in blocks):
+        return message
+    hints = {STRUCTURED_OUTPUT_HINT: _HINT}
+    return replace(
+        message,
+        content=[
+            replace(block, hint=hints.get(block.hint, block.hint)) if isinstance(block, HintBlock) else block
+            for block in blocks
+        ],
+    )
 
 
 class NativeReader:

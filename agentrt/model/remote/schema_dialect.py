@@ -62,7 +62,10 @@ class SchemaDialect:
             elif name == "default":
                 notes.append(f"default: {json.dumps(value)}")
             elif name not in _DROPPED:
-                words |= self._translate_keyword(name, value)
+                translated = self._translate_keyword(name, value)
+                if words.keys() & translated.keys():  # a value must fit both, as with `anyOf` beside `oneOf`
+                    raise _NoWordsError
+                words |= translated
         if not words.keys() & {"type", "anyOf", "enum", "$ref"}:
             raise _NoWordsError  # anything may stand there
         if words.get("type") == "object":
@@ -102,11 +105,11 @@ class SchemaDialect:
         raise _NoWordsError
 
     def _closed_object(self, schema: JSONSchema) -> JSONSchema:
-        names = list(schema.get("properties", {}))
-        if not names:  # it may have any, or the model could give nothing but {}
+        names, required = list(schema.get("properties", {})), schema.get("required", [])
+        # It may have any, or the model could give nothing but {}; nor could it give what has no schema of its own.
+        if not names or any(name not in names for name in required):
             raise _NoWordsError
-        required = names if self.all_required else [name for name in schema.get("required", []) if name in names]
-        return {"required": required, "additionalProperties": False}
+        return {"required": names if self.all_required else required, "additionalProperties": False}
 
 
 class _NoWordsError(Exception):
