@@ -237,10 +237,13 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
         """Return the message that `to_json` wrote; raises `InvalidInputError`, saying why, for anything else."""
         return parse_json(message_adapter(), text, "a message")
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """What a notebook shows: all of it, as text, since a model may write markup that is better not obeyed."""
-        blocks = "".join(map(_block_as_html, self.get_content_blocks()))
-        return f'<div style="white-space: pre-wrap"><b>{escape(self.name)}</b>{blocks}</div>'
+        try:
+            blocks = "".join(map(_block_as_html, self.get_content_blocks()))
+            return f'<div style="white-space: pre-wrap"><b>{escape(self.name)}</b>{blocks}</div>'
+        except Exception:  # noqa: BLE001  # what a message holds may be changed to anything; the repr is shown then
+            return None
 
     def append_event(self, event: AgentEvent) -> "Msg[_OutputType]":
         """Apply one event of the reply that builds this message, and return the message.

@@ -60,6 +60,15 @@ def test_a_message_is_shown_whole_and_as_text(content):
     assert {tag for tag, _ in shown.tags} <= OURS
 
 
+@pytest.mark.parametrize("content", [5, None, [{"type": "text", "text": "Hi"}], ["Hi"]])
+def test_a_message_that_was_spoilt_is_shown_by_its_repr(content):
+    message = Msg("ann", [], "assistant")
+    message.content = content
+    assert message._repr_html_() is None
+    assert repr(message).startswith("Msg(")
+    assert Msg.__new__(Msg)._repr_html_() is None
+
+
 def test_an_image_is_shown_and_nothing_is_fetched():
     pixel = base64.b64encode(b"pixel").decode()
     blocks = [
