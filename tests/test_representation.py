@@ -15,6 +15,7 @@ from agentrt.event import (
     TextBlockDeltaEvent,
     ToolResultEndEvent,
 )
+from agentrt.memory import InMemoryMemory
 from agentrt.message import AssistantMsg, Base64Source, DataBlock, TextBlock, ToolCallBlock, ToolResultState
 from agentrt.middleware import (
     CircuitBreakerMiddleware,
@@ -30,6 +31,7 @@ from agentrt.middleware import (
     UsageMiddleware,
 )
 from agentrt.model import OpenAIChatModel, ScriptedChatModel
+from agentrt.pipeline import FanoutPipeline, MsgHub, SequentialPipeline
 from agentrt.state import FileStateStore, InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolGroup
 from tests.loop.helpers import add, agent_of, call
@@ -224,6 +226,21 @@ def test_tools_and_stores_say_what_they_are(tmp_path: Path) -> None:
     assert repr(InMemoryStateStore()) == "<InMemoryStateStore of 0 sessions>"
 
 
+async def test_pipelines_and_hubs_name_their_agents() -> None:
+    agents = [Agent("ann", model=MODEL), AgentBase(name="bob")]
+    first, second = "Agent(name='ann', model=ScriptedChatModel('small'))", "AgentBase(name='bob')"
+    assert repr(SequentialPipeline(agents)) == f"SequentialPipeline(agents=[{first}, {second}])"
+    fanout = FanoutPipeline([agents[1], SequentialPipeline([])], enable_gather=False)
+    assert repr(fanout) == f"FanoutPipeline(agents=[{second}, SequentialPipeline(agents=[])], enable_gather=False)"
+    assert repr(MsgHub(agents, name="talk")) == "<MsgHub 'talk' of ['ann', 'bob']>"
+
+
+async def test_memory_says_how_much_it_holds() -> None:
+    memory = InMemoryMemory()
+    await memory.add([UserMsg("Hi"), UserMsg("Bye")])
+    assert repr(memory) == "<InMemoryMemory of 2 messages>"
+
+
 # What is in progress
 
 
@@ -295,6 +312,10 @@ class WithOdd(MiddlewareBase):
         *[
             (lambda kind=kind: kind.__new__(kind))
             for kind in (Unready, Strange, RetryMiddleware, FunctionTool, ToolBase, ToolContext, InMemoryStateStore)
+        ],
+        *[
+            (lambda kind=kind: kind.__new__(kind))
+            for kind in (SequentialPipeline, FanoutPipeline, MsgHub, InMemoryMemory)
         ],
         lambda: WithOdd(Incomparable()),
         lambda: WithOdd(10**5_000),

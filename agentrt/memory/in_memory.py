@@ -10,6 +10,7 @@ from agentrt.errors import SessionCorrupt, SessionUnserializable
 from agentrt.keywords import suggest_keywords
 from agentrt.memory.base import MemoryBase
 from agentrt.message import Msg, message_adapter, message_serializer
+from agentrt.representation import never_raises
 from agentrt.text import type_with_article
 from agentrt.types import JSONObject
 
@@ -30,6 +31,10 @@ class InMemoryMemory(MemoryBase):
         # The list, its length and its ids when `add` left it: still right as long as the first two are the same.
         self._index: _Index = (self.content, 0, set())
         self.register_state("content", self._content_to_json, self._content_from_json)
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.content)} messages>"
 
     def load_state_dict(self, state_dict: JSONObject, strict: bool = True) -> None:
         """Load a state that `state_dict` returned; one from before there were marks or summaries is accepted, too."""

@@ -9,6 +9,7 @@ from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.pipeline.concurrency import gather
 from agentrt.pipeline.participants import Stage, stages_in
+from agentrt.representation import never_raises, repr_as_call, settings_of
 
 __all__ = ["FanoutPipeline", "fanout_pipeline"]
 
@@ -36,6 +37,10 @@ class FanoutPipeline:
     def __init__(self, agents: Sequence[Stage], enable_gather: bool = True) -> None:
         self.agents = stages_in(agents, "FanoutPipeline(agents=...)")
         self.enable_gather = enable_gather
+
+    @never_raises
+    def __repr__(self) -> str:
+        return repr_as_call(type(self).__name__, settings_of(self))
 
     async def __call__(self, msg: object = None, **kwargs: object) -> list[Any]:
         """Give the message to all agents."""

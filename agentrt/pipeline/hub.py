@@ -12,6 +12,7 @@ from agentrt.conversation.inputs import MessagesInput, observed_messages
 from agentrt.errors import ConfigError, UsageError
 from agentrt.keywords import suggest_keywords
 from agentrt.pipeline.participants import agents_in
+from agentrt.representation import describe_setting, never_raises
 
 __all__ = ["MsgHub"]
 
@@ -46,6 +47,11 @@ class MsgHub:
         self._automatic = bool(enable_auto_broadcast)
         self.announcement = observed_messages(announcement, "a hub")
         self.name = shortuuid.uuid() if name is None else _require_name(name)
+
+    @never_raises
+    def __repr__(self) -> str:
+        names = [agent.name for agent in self._participants]
+        return f"<{type(self).__name__} {self.name!r} of {describe_setting(names)}>"
 
     @property
     def participants(self) -> list[AgentBase]:

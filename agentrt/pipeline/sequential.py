@@ -9,6 +9,7 @@ from agentrt.block import BlockType
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.pipeline.participants import Stage, stages_in
+from agentrt.representation import never_raises, repr_as_call, settings_of
 
 __all__ = ["SequentialPipeline", "sequential_pipeline"]
 
@@ -39,6 +40,10 @@ class SequentialPipeline:
 
     def __init__(self, agents: Sequence[Stage]) -> None:
         self.agents = stages_in(agents, "SequentialPipeline(agents=...)")
+
+    @never_raises
+    def __repr__(self) -> str:
+        return repr_as_call(type(self).__name__, settings_of(self))
 
     async def __call__(self, msg: Any = None, **kwargs: object) -> Any:
         """Run the message through the agents."""
