@@ -314,7 +314,7 @@ def test_agents_and_messages_with_guesses_are_copied() -> None:
     "cls",
     [Agent, AgentBase, ReActAgent, UserAgent, ReActConfig, ContextConfig, Msg, ScriptedChatModel, RetryMiddleware],
 )
-def test_a_class_answers_what_nobody_has_a_word_for(cls: Any) -> None:
+def test_a_word_without_a_synonym_gets_the_list_of_parameters(cls: Any) -> None:
     required = {AgentBase: [], ReActConfig: [], ContextConfig: [], RetryMiddleware: [], ReActAgent: ["a", "b"]}
     said = wrong(cls, *required.get(cls, ["x"]), flux_capacitor=1)
     assert said.startswith(f"{cls.__name__}() has no parameter 'flux_capacitor': it takes ")

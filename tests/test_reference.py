@@ -54,7 +54,7 @@ def test_every_error_has_a_section_with_a_remedy():
     assert not [section for section in sections if "Remedy" not in section]
 
 
-def test_names_are_read_from_an_inventory():
+def test_a_sphinx_inventory_gives_the_names_of_the_site():
     lines = b"agentrt.Agent py:class 1 a/#$ -\nagentrt.agent.Agent py:class 1 a/#$ -\n"
     head = b"# Sphinx inventory version 2\n# Project: agentrt\n# Version: 0\n# The rest is compressed using zlib.\n"
     assert names_in(head + zlib.compress(lines)) == {"agentrt.Agent", "agentrt.agent.Agent"}

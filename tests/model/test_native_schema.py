@@ -145,7 +145,7 @@ async def test_a_tool_may_be_described_in_the_form_of_the_api():
     assert [tool["name"] for tool in bodies()[0]["tools"]] == ["add"]
 
 
-async def test_alone_the_tool_leaves_no_tools(provider):
+async def test_a_request_with_that_tool_alone_has_no_tools(provider):
     model, bodies = provider.model(JSON)
     await ask(model, [ANSWER])
     assert "tools" not in bodies()[0]
@@ -263,7 +263,7 @@ async def test_blanks_before_json_belong_to_the_call(provider):
 
 
 @pytest.mark.parametrize("text", ["I would rather not.", "   so", "```json\n{}\n```"])
-async def test_words_stay_words(provider, text):
+async def test_text_that_is_not_json_stays_text(provider, text):
     *streamed, last = await ask(provider.model(text)[0], [ANSWER])
     assert [(block.type, block.text) for block in last.content] == [("text", text)]
     assert last.finished_reason == "stop"
@@ -392,7 +392,7 @@ def test_a_discriminated_union_becomes_any_of():
         assert part == {"anyOf": [{"$ref": "#/$defs/Leaf"}, {"$ref": "#/$defs/Twig"}]}
 
 
-def test_a_check_that_the_dialect_lacks_is_told_in_words():
+def test_a_check_that_the_dialect_lacks_is_in_the_description():
     schema = closed(days={"type": "integer", "minimum": 1, "multipleOf": 2}, day={"type": "string", "format": "date"})
     assert _STRICT.translate(schema) == schema
     assert _DIALECT.translate(schema)["properties"] == {
