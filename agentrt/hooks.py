@@ -231,6 +231,9 @@ class NextPrint(Protocol):
     def __call__(self, **overrides: Unpack[PrintOverrides]) -> Awaitable[None]: ...
 
 
+# Converters of what layers pass on. Those that refuse come before the check of types, which cannot say what to write.
+
+
 def _as_tool_choice(value: object, _: object) -> object:
     return ToolChoice(value) if isinstance(value, str) else value
 

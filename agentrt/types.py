@@ -301,6 +301,7 @@ def _member(place: str, kind: type[_Choice], value: Any) -> _Choice:
         return kind(value)
     except ValueError:
         choices = ", ".join(repr(member.value) for member in kind)
+    # Here, so that the error of the enum, which names no place, is not shown beside it.
     raise ValueError(f"{place} must be one of {choices}, not {repr_of(value)}")
 
 

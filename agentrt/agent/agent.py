@@ -64,7 +64,9 @@ async def _keep_observed(agent: ReplyingAgent, msg: MessagesInput | None) -> Non
     context = agent.state.reply_context
     # During a reply they come after it, as a model expects the results of its calls right after these.
     messages = agent.state.context if context is None else context.observed
-    observed = [message.copy() for message in as_messages(_without_system(msg)) if has_content(message)]
+    # A moderator's "system" is not this agent's own system prompt.
+    received = [replace(item, role="user") if item.role == "system" else item for item in observed_messages(msg)]
+    observed = [message.copy() for message in as_messages(received) if has_content(message)]
     messages.extend(observed)
     try:
         await agent.save()
@@ -72,12 +74,6 @@ async def _keep_observed(agent: ReplyingAgent, msg: MessagesInput | None) -> Non
         ids = set(map(id, observed))
         messages[:] = [message for message in messages if id(message) not in ids]
         raise
-
-
-def _without_system(msg: MessagesInput | None) -> list[Msg]:
-    """Return the messages as an agent keeps what it observed: a moderator's "system" is not its own system prompt."""
-    messages = observed_messages(msg)
-    return [replace(message, role="user") if message.role == "system" else message for message in messages]
 
 
 @suggest_keywords(**AGENT_KEYWORDS)

@@ -175,8 +175,8 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     @property
     def reply_id(self) -> str | None:
         """The id of the reply in progress, else of the last one; `None` before the first."""
-        run = current_reply(self)
-        return self.live_conversation.last_reply_id if run is None else run.id
+        reply = current_reply(self)
+        return self.live_conversation.last_reply_id if reply is None else reply.id
 
     @never_raises
     def __repr__(self) -> str:
@@ -210,9 +210,9 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
     def current_chains(self) -> AgentChains:
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
-        run = current_reply(self)
-        if run is not None:  # hooks that are registered during a reply run from the next one on
-            return run.chains
+        reply = current_reply(self)
+        if reply is not None:  # hooks that are registered during a reply run from the next one on
+            return reply.chains
         self._compile_if_stale()
         return self.chains
 

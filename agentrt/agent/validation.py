@@ -151,6 +151,7 @@ def check_state(state: object) -> None:
             f"a conversation's state must be an AgentState, not {state!r:.200}: "
             f"make one with AgentState() or AgentState.model_validate_json(text)"
         )
+    # A dataclass takes any value, and a history from elsewhere is often a list of dicts.
     context: object = state.context
     if not isinstance(context, list):
         raise ConfigError(

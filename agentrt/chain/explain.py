@@ -172,12 +172,13 @@ def _describe_middleware(middleware: Middleware, key: str, tools: Sequence[str])
 
 def _place_of(function: Function) -> str:
     """Return "module:line" of a function in a library, and else "file:line", from the current folder if it is there."""
-    plain = inspect.unwrap(function)
+    plain = inspect.unwrap(function)  # the place of a decorator's wrapper would say nothing
     code = getattr(plain, "__code__", None)
     if code is None:
         return location_of(function)
     file = Path(code.co_filename)
     module = str(getattr(plain, "__module__", ""))
+    # Paths into an installation are long, and differ from one machine to another.
     if module.partition(".")[0] in _OUR_PACKAGES or not _LIBRARY_FOLDERS.isdisjoint(file.parts):
         return f"{module}:{code.co_firstlineno}"
     with suppress(ValueError, OSError):  # the current folder may have been removed

@@ -121,6 +121,7 @@ def wrong_keys(spec: HookSpec, layer: Layer, values: Mapping[str, object]) -> Ch
     for key in values:
         if key not in spec.keys:
             word = str(key)  # a layer may put a key of any type into its dict
+            # A part of a key is not near to it by its letters: `model` of `current_model`.
             matches = [name for name in spec.keys if word in name] or get_close_matches(word, spec.keys, 1)
             hint = f" (did you mean {matches[0]!r}?)" if matches else ""
             return ChainError(

@@ -39,9 +39,10 @@ class SystemPromptMessage:
 class Conversation:
     """What the runtime keeps of one conversation from one reply to the next, and does not save.
 
-    `reply` is the reply in progress. `emitting_hooks` are those of its agent's hooks that have a layer which may emit
-    events. `round_toolkit` is the toolkit of the last round, if layers added tools to it. `prompt_message` is the last
-    system prompt, and `printed_message` the message that grows while a reply is printed.
+    `reply` is the reply in progress, `None` between replies; `run` is for those who know that there is one.
+    `emitting_hooks` are those of its agent's hooks that have a layer which may emit events. `round_toolkit` is the
+    toolkit of the last round, if layers added tools to it. `prompt_message` is the last system prompt, and
+    `printed_message` the message that grows while a reply is printed.
     """
 
     # Slots, so that a misspelt name is an error: nothing else would notice it.

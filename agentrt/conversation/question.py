@@ -48,6 +48,7 @@ def open_question(context: ReplyContext | None) -> Question | None:
     if not calls:
         return None
     question = _ask_user(context, asking) if asking else _ask_program(context, calls)
+    # Several events may have asked about these calls, and the last of them is the one that a listener waits at.
     decisions = [context.decisions[call.id] for call in asking or calls]
     question.created_at = max(decision.asked_at for decision in decisions)
     question.seq = max(decision.asked_seq for decision in decisions)
@@ -67,6 +68,7 @@ def _question_events(context: ReplyContext, step: Wait) -> list[AgentEvent]:
 
 
 def _ask_program(context: ReplyContext, calls: list[ToolCallBlock]) -> RequireExternalExecutionEvent:
+    # Copies: what a listener does to an event must not change the calls that are saved.
     blocks = [ToolCallBlock(call.id, call.name, call.input, _SUBMITTED) for call in calls]
     return RequireExternalExecutionEvent(context.reply_id, blocks)
 

@@ -76,6 +76,7 @@ class ChatModelBase:
 
         A plain `str` as the `tool_choice` is its mode.
         """
+        # Else a `str` would be read letter by letter, and a dict key by key, until something fails far from here.
         conversation: object = messages
         if not isinstance(conversation, (list, tuple)):
             raise InvalidInputError(

@@ -25,6 +25,7 @@ class Screen:
         self._pieces: list[str] = []
 
     def use(self, stream: TextIO | None) -> None:
+        """Write to this stream from now on; one that is new has no open line."""
         if stream is not self._stream:
             self._stream, self._is_broken = stream, False
             self._owner, self._in_line = None, False

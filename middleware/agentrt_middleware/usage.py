@@ -193,6 +193,6 @@ def _add_to(tallies: _Tallies, model: str, usage: ChatUsage, cost: float | None)
     else:
         tally = {"calls": before["calls"] + 1, "tokens": asdict(ChatUsage(**before["tokens"]) + usage)}
     cost_before = 0.0 if before is None else before.get("cost")
-    if cost is not None and cost_before is not None:
+    if cost is not None and cost_before is not None:  # one call of unknown cost makes the sum unknown for good
         tally["cost"] = cost_before + cost
     tallies[model] = tally

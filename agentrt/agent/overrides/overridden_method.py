@@ -101,6 +101,7 @@ class OverriddenMethod:
         if self.declares_deps:
             return {**values, "deps": deps}
         keywords = next((p.name for p in self._parameters if p.kind is p.VAR_KEYWORD), None)
+        # A method with `**kwargs` may pass these on to what knows nothing of deps, so `None` is left out.
         if keywords is None or deps is None:
             return values
         return {**values, keywords: {**cast(_MethodArguments, values[keywords]), "deps": deps}}

@@ -68,16 +68,11 @@ def native_request(
 def _without_tool(message: Msg) -> Msg:
     """Return the message with another hint, where it asks for a call of the tool for structured output."""
     blocks = message.get_content_blocks()
-    if not any(isinstance(block, HintBlock) and block.hint == STRUCTURED_OUTPUT_HINT for block in blocks):
-        return message
-    hints = {STRUCTURED_OUTPUT_HINT: _HINT}
-    return replace(
-        message,
-        content=[
-            replace(block, hint=hints.get(block.hint, block.hint)) if isinstance(block, HintBlock) else block
-            for block in blocks
-        ],
-    )
+    content = [
+        replace(block, hint=_HINT) if isinstance(block, HintBlock) and block.hint == STRUCTURED_OUTPUT_HINT else block
+        for block in blocks
+    ]
+    return message if content == blocks else replace(message, content=content)
 
 
 class NativeReader:

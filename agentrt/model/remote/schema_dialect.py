@@ -123,5 +123,5 @@ def _references(schema: object) -> set[str]:
     if not isinstance(schema, dict):
         return set()
     reference = schema.get("$ref")
-    own = {reference.removeprefix("#/$defs/")} if isinstance(reference, str) else set()
-    return own | {name for part in schema.values() for name in _references(part)}
+    direct = {reference.removeprefix("#/$defs/")} if isinstance(reference, str) else set()
+    return direct | {name for part in schema.values() for name in _references(part)}
