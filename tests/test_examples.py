@@ -35,7 +35,7 @@ EXPECTED_OUTPUT = {
     ),
     "hooks_legacy.py": (
         r"Hello, world! \[instance\] \[class\]\nHello, world! \[instance\]\nadd gave 5 \(success\)\n5!\n"
-        r"  1\. ActingHookMiddleware\n"
+        r"  1\. ActingHookMiddleware  agentrt\.agent\.hook_middleware:\d+\n"
     ),
     "model_fallback.py": (
         r"Primary model failed: connection refused, switching to fallback\nHello from the other model\.\n"

@@ -249,7 +249,11 @@ def test_data_has_a_limit_of_its_own_unless_the_tool_sets_one() -> None:
         ([TextBlock(None)], "a TextBlock whose text is None: it must be a str"),
         ([TextBlock(5)], "a TextBlock whose text is 5: it must be a str"),
         ([TextBlock("a", ["id"])], "a TextBlock whose id is ['id']: it must be a str"),
-        ([DataBlock(None)], "a DataBlock whose source is None: it must be Base64Source or URLSource"),
+        (
+            [DataBlock(None)],
+            "a DataBlock whose source is None: it must be a Base64Source or a URLSource, "
+            "as in DataBlock(URLSource(url, 'image/png'))",
+        ),
         ([DataBlock(URLSource(None, "image/png"))], "a URLSource whose url is None: it must be a str"),
         ([DataBlock(Base64Source("no!", "a/b"))], "data that is not base64 ('no!'): encode it with base64.b64encode"),
     ],
