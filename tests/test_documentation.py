@@ -144,9 +144,10 @@ def test_readme_and_catalogue_list_all_shipped_middlewares():
 def test_the_page_of_a_middleware_lists_its_options_and_defaults(shipped):
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
     [text] = [text for text in texts if text.startswith(f"# {shipped.__name__}\n")]
+    [table] = re.findall(r"^\| option \|.*\n(?:\|.*\n)+", text, re.MULTILINE)
     parameters = inspect.signature(shipped.__init__).parameters
     listed = set()
-    for options, defaults in re.findall(r"^\| (`.*?) \| (.*?) \|", text, re.MULTILINE):
+    for options, defaults in re.findall(r"^\| (`.*?) \| (.*?) \|", table, re.MULTILINE):
         names, values = re.findall(r"`(\w+)`", options), re.findall(r"`([^`]*)`", defaults)
         listed |= {*names}
         for name, value in zip(names, values, strict=False):
