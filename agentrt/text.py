@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TextIO
 
 __all__ = [
-    "encodable",
+    "encodable_text",
     "escape_controls",
     "mask",
     "one_line",
@@ -37,11 +37,12 @@ class _Repr(reprlib.Repr):
 _repr = _Repr()
 _repr.maxstring = _repr.maxother = 60
 _repr.maxlevel = 2
-short_repr = _repr.repr  # a short `!r`: what the model wrote may be a megabyte
+short_repr = _repr.repr
+"""Returns a short `repr`, for errors that a model reads: what it wrote may be a megabyte."""
 
 
 def repr_of(value: object, longest: int = 200) -> str:
-    """Return the beginning of a value's `repr`, without an address in memory.
+    """Return the beginning of a value's `repr`, without an address in memory, for errors that a programmer reads.
 
     Also of a value that has none, as a number of 5,000 digits.
     """
@@ -56,7 +57,7 @@ def escape_controls(text: str) -> str:
     return text.replace("\r\n", "\n").translate(_ESCAPES)
 
 
-def encodable(text: str, stream: TextIO) -> str:
+def encodable_text(text: str, stream: TextIO) -> str:
     """Return the text with escapes for the characters that the stream's encoding does not have."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)

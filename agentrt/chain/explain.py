@@ -81,25 +81,28 @@ class _Printer(Protocol):
     def text(self, text: str) -> object: ...
 
 
-class _Page(str):
-    """What IPython and notebooks show as it is, line by line."""
+class _Lines(str):
+    """What IPython shows as it is, line by line."""
 
     __slots__ = ()
 
     def _repr_pretty_(self, printer: _Printer, cycle: bool) -> None:
         printer.text(self)
+
+
+class _Page(_Lines):
+    """What a notebook shows as it is, too."""
+
+    __slots__ = ()
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self)}</pre>"
 
 
-class _Diagram(str):
-    """What a notebook draws, where it knows how to, and IPython shows as it is."""
+class _Diagram(_Lines):
+    """What a notebook draws, where it knows how to."""
 
     __slots__ = ()
-
-    def _repr_pretty_(self, printer: _Printer, cycle: bool) -> None:
-        printer.text(self)
 
     def _repr_markdown_(self) -> str:
         return f"```mermaid\n{self}\n```"

@@ -4,7 +4,7 @@ import logging
 import threading
 from typing import TextIO
 
-from agentrt.text import encodable
+from agentrt.text import encodable_text
 
 __all__ = ["Screen", "standard_output"]
 
@@ -53,7 +53,7 @@ class Screen:
             try:
                 self._stream.write(text)
             except UnicodeEncodeError:  # no answer fails because of a terminal's encoding
-                self._stream.write(encodable(text, self._stream))
+                self._stream.write(encodable_text(text, self._stream))
             self._stream.flush()  # a piece is shown when it comes, also through a pipe
 
     def flush_quietly(self) -> None:

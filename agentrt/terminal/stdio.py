@@ -9,7 +9,7 @@ from getpass import getpass
 
 from agentrt.errors import UsageError
 from agentrt.terminal.line_reader import LineReader
-from agentrt.text import encodable
+from agentrt.text import encodable_text
 
 if sys.platform != "win32":
     import termios
@@ -57,7 +57,7 @@ def write_stdout(text: str) -> None:
     """Write to what `sys.stdout` is at the time, with escapes for characters that its encoding does not have."""
     stream = sys.stdout
     if stream is not None:
-        stream.write(encodable(text, stream))
+        stream.write(encodable_text(text, stream))
         stream.flush()
 
 
