@@ -71,7 +71,7 @@ def check_form(context: ReplyContext, form: AnswerForm | None) -> None:
 
 
 def restore_form(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext, structured_schema: object) -> None:
-    """Check the answer of a reply that resumes by its type again, which is not saved."""
+    """Have the type, which is not saved, check the answer of a reply that resumes."""
     if structured_schema is None:
         return
     form = form_of(run, structured_schema)
@@ -155,6 +155,7 @@ def count_answer_in_words(context: ReplyContext) -> None:
 
 def _count_misfit(task: StructuredTask, problem: str) -> None:
     task.attempts += 1
+    # Without what the model reads in front of it, since the end of the reply has words of its own for that.
     task.misfit = f"{problem.removeprefix(_REFUSED):.{_MAX_MISFIT}}"
     number = f"{task.attempts} of {task.max_attempts}"
     _logger.debug("an answer does not fit the structured_schema (attempt %s): %s", number, task.misfit)

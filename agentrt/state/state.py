@@ -28,6 +28,7 @@ from agentrt.types import (
 )
 
 __all__ = [
+    "WRAPPER",
     "AgentState",
     "CallDecision",
     "ReplyContext",

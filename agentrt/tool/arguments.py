@@ -14,7 +14,15 @@ from agentrt.text import short_repr
 from agentrt.tool.json_schema.compiler import CompiledSchema
 from agentrt.types import JSONObject, JSONSchema
 
-__all__ = ["MAX_INPUT", "ArgumentsError", "Parse", "parse_arguments", "parser_by_schema", "parser_by_types"]
+__all__ = [
+    "MAX_INPUT",
+    "ArgumentsError",
+    "Parse",
+    "Validator",
+    "parse_arguments",
+    "parser_by_schema",
+    "parser_by_types",
+]
 
 Parse = Callable[[str], JSONObject]
 """Reads the arguments of a call from the text that the model wrote; raises `ArgumentsError`."""

@@ -59,15 +59,15 @@ class CustomRun(Run):
         )
 
 
-_replies: ContextVar[Mapping[int, _CustomReply]] = ContextVar("agentrt_custom_runs")
+_replies: ContextVar[Mapping[int, _CustomReply]] = ContextVar("agentrt_custom_replies")
 """The replies that the current task is working for, by the `id()` of the agent; the mappings never change."""
 
 
 def current_reply(agent: object) -> _CustomReply | None:
     """Return the reply of this agent that the current task is working for."""
-    run = _replies.get({}).get(id(agent))
+    reply = _replies.get({}).get(id(agent))
     # A task that outlives the reply which it was started in still knows of that one.
-    return None if run is None or run.is_over else run
+    return None if reply is None or reply.is_over else reply
 
 
 class OverriddenReply(OverriddenMethod):

@@ -10,7 +10,7 @@ from agentrt.errors import ConfigError
 from agentrt.model.rules.words import numbers_in, search
 from agentrt.types import JSONSchema
 
-__all__ = ["MAX_TEXT", "Facts", "OfferedTool", "PlannedCall", "Rule"]
+__all__ = ["MAX_TEXT", "Facts", "OfferedTool", "PlannedCall", "Rule", "fill_template", "to_argument"]
 
 MAX_TEXT = 1_000
 """Characters of a question or a result that patterns see, so that none can take long."""

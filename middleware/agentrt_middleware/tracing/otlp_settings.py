@@ -75,20 +75,20 @@ def _variable(option: str) -> tuple[str, str]:
     return "", ""
 
 
-def _choose_protocol(given: OtlpProtocol | None) -> OtlpProtocol:
+def _choose_protocol(argument: OtlpProtocol | None) -> OtlpProtocol:
     source, value = _variable("PROTOCOL")
     value = value.lower() or "http/protobuf"
-    if given is not None:
-        source, value = "setup_tracing(protocol=...)", given
+    if argument is not None:
+        source, value = "setup_tracing(protocol=...)", argument
     for protocol in USUAL_PORTS:
         if protocol == value:
             return protocol
     raise ConfigError(f"{source} must be 'http/protobuf' or 'grpc', not {value!r:.100}")
 
 
-def _choose_endpoint(protocol: OtlpProtocol, given: str | None) -> str:
-    if given is not None:
-        parts = _check_address("setup_tracing(endpoint=...)", given, protocol)
+def _choose_endpoint(protocol: OtlpProtocol, argument: str | None) -> str:
+    if argument is not None:
+        parts = _check_address("setup_tracing(endpoint=...)", argument, protocol)
         return parts.geturl() if parts.path.strip("/") else _with_traces_path(parts.geturl(), protocol)
     source, value = _variable("ENDPOINT")
     if not value:
@@ -140,7 +140,7 @@ def _credentials_in_endpoint(source: str) -> ConfigError:
     )
 
 
-def _merge_headers(given: Mapping[str, str]) -> dict[str, str]:
+def _merge_headers(argument: Mapping[str, str]) -> dict[str, str]:
     source, value = _variable("HEADERS")
     for number, part in enumerate(value.split(","), 1):
         if part.strip() and not _HEADER_VARIABLE.fullmatch(part):
@@ -149,7 +149,7 @@ def _merge_headers(given: Mapping[str, str]) -> dict[str, str]:
                 f"cannot be read; encode special characters of a value as in a URL (';' is %3B)"
             )
     merged: dict[str, str] = {}
-    for place, headers in ((source, parse_env_headers(value, liberal=True)), ("setup_tracing(headers=...)", given)):
+    for place, headers in ((source, parse_env_headers(value, liberal=True)), ("setup_tracing(headers=...)", argument)):
         for name, text in headers.items():
             _check_header(place, name, text)
             merged[name.lower()] = text  # gRPC refuses capitals
