@@ -134,8 +134,8 @@ class _ReplyLog:
 
     def __init__(self, logs: LoggingMiddleware, agent: AgentBase) -> None:
         self._logs = logs
+        self._run = agent.run
         self._id = agent.run.id
-        self._toolkit = agent.run.toolkit
         self._common = {"agent_name": agent.name, "reply_id": self._id, "session_id": agent.state.session_id}
         self._model: str | None = None
         self._started_at: dict[str, float] = {}  # of "reply", "model", and of tool calls by their ids
@@ -213,7 +213,8 @@ class _ReplyLog:
 
     def _loggable_name(self, tool: str) -> str:
         # The model made up a name that no tool has, so it is content.
-        return tool if self._logs.content or self._toolkit.get(tool) is not None else _UNKNOWN_TOOL
+        # Looked up now: a reply and its rounds may have tools of their own.
+        return tool if self._logs.content or self._run.toolkit.get(tool) is not None else _UNKNOWN_TOOL
 
     def _see_tool_output(self, event: ToolResultTextDeltaEvent) -> None:
         if self._logs.content:

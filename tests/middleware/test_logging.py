@@ -15,6 +15,7 @@ from agentrt.message import TextBlock
 from agentrt.middleware import LoggingMiddleware, MiddlewareBase, RetryMiddleware
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
+from agentrt.types import STRUCTURED_OUTPUT
 from tests.loop.helpers import add, agent_of, call, items_of
 from tests.middleware.fake_time import Clock, Least
 
@@ -147,6 +148,17 @@ async def test_the_name_of_an_unknown_tool_counts_as_content(records: list[loggi
     await agent_of([calls, "done"], add, middlewares=[LoggingMiddleware()]).reply("go")
     assert CANARY not in all_texts(records)
     assert {record.tool_name for record in records if hasattr(record, "tool_name")} == {"_OTHER", "add"}
+
+
+async def test_the_tools_of_one_reply_or_round_have_names(records: list[logging.LogRecord]) -> None:
+    class Adds(MiddlewareBase):
+        async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            return await next_handler(tools=[*input_kwargs["tools"], FunctionTool(add)])
+
+    answers = [[call("1", "add", a=1, b=2)], [call("2", STRUCTURED_OUTPUT, value=3)]]
+    await agent_of(answers, middlewares=[LoggingMiddleware(), Adds()]).reply("go", int)
+    names = [record.tool_name for record in records if hasattr(record, "tool_name")]
+    assert names == ["add", STRUCTURED_OUTPUT]
 
 
 async def test_with_content_the_name_of_an_unknown_tool_is_logged(records: list[logging.LogRecord]) -> None:
