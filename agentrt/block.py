@@ -37,6 +37,7 @@ __all__ = [
     "URLSource",
     "join_texts",
     "new_id",
+    "no_json_form",
     "parse_json",
 ]
 
@@ -275,6 +276,13 @@ ContentBlock = Annotated[
     Field(discriminator="type"),
 ]
 """Any content block, as one type: `block.type` says which."""
+
+
+def no_json_form(what: str, error: Exception) -> InvalidInputError:
+    """Return the error for something that holds a value which JSON has no form for."""
+    return InvalidInputError(
+        f"{what} cannot be written as JSON: {error!s:.200}; put only texts, numbers, lists, dicts and models into it"
+    )
 
 
 def parse_json(adapter: TypeAdapter[_Parsed], text: str | bytes, noun: str) -> _Parsed:

@@ -12,7 +12,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from agentrt.block import ContentBlock, Strict, ToolCallBlock, ToolResultBlock, ToolResultState, parse_json
+from agentrt.block import (
+    ContentBlock,
+    Strict,
+    ToolCallBlock,
+    ToolResultBlock,
+    ToolResultState,
+    no_json_form,
+    parse_json,
+)
 from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.timestamp import WireTimestamp
 from agentrt.types import (
@@ -109,8 +117,11 @@ class AgentEvent(Strict):
         return f"{self.reply_id}:{self.seq}"
 
     def to_json(self) -> str:
-        """Return the event as one line of JSON."""
-        return _event_adapter().dump_json(self).decode()  # type: ignore[arg-type]  # the base is abstract, its children are the union
+        """Return the event as one line of JSON; raises `InvalidInputError` where it holds what JSON cannot."""
+        try:
+            return _event_adapter().dump_json(self).decode()  # type: ignore[arg-type]  # the base is abstract, its children are the union
+        except (ValueError, RecursionError) as error:
+            raise no_json_form(f"the event {self.type} of the reply {self.reply_id!r:.100}", error) from error
 
     @staticmethod
     def from_json(text: str | bytes) -> "AnyEvent":

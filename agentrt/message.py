@@ -31,6 +31,7 @@ from agentrt.block import (
     ToolResultState,
     URLSource,
     new_id,
+    no_json_form,
     parse_json,
 )
 from agentrt.event import (
@@ -227,10 +228,17 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
         return new
 
     def to_json(self) -> str:
-        """Return the message as one line of JSON, with its time as ISO 8601 text."""
-        values = message_adapter().dump_python(self, mode="json")
-        values["created_at"] = timestamp_text(self.created_at)  # here alone, since a state is saved often
-        return to_json(values, inf_nan_mode="null").decode()
+        """Return the message as one line of JSON, with its time as ISO 8601 text.
+
+        Raises `InvalidInputError` where it holds what JSON cannot.
+        """
+        time = timestamp_text(self.created_at)  # here alone, since a state is saved often
+        try:
+            values = message_adapter().dump_python(self, mode="json")
+            values["created_at"] = time
+            return to_json(values, inf_nan_mode="null").decode()
+        except (ValueError, RecursionError) as error:
+            raise no_json_form(f"the message from {self.name!r:.100}", error) from error
 
     @staticmethod
     def from_json(text: str | bytes) -> "Msg":

@@ -24,7 +24,7 @@ from agentrt.event import (
     ToolCallStartEvent,
     UserConfirmResultEvent,
 )
-from agentrt.message import ToolCallBlock, ToolResultState
+from agentrt.message import ToolCallBlock, ToolResultState, UserMsg
 from agentrt.types import PermissionRule
 from tests.test_message import anything
 
@@ -196,6 +196,20 @@ def test_times_are_read_from_numbers_and_other_iso_8601_texts(written, nanosecon
 def test_a_time_that_is_none_is_refused_with_an_example(written):
     with pytest.raises(InvalidInputError, match="its 'created_at' should be a time in ISO 8601, such as '2026-"):
         AgentEvent.from_json(f'{{"type": "CUSTOM", "name": "a", "created_at": {written}}}')
+
+
+NOT_JSON: list[Any] = [object(), "\ud800", b"\xff", print, itself := [], {"deep": {object()}}]
+itself.append(itself)
+
+
+@pytest.mark.parametrize("value", NOT_JSON, ids=["object", "surrogate", "bytes", "function", "cycle", "set"])
+def test_event_or_message_that_has_no_json_form_is_named(value):
+    for event in (CustomEvent("a", value, reply_id="r"), ReplyStartEvent("r", "s", "ann", metadata={"a": value})):
+        with pytest.raises(InvalidInputError, match=f"the event {event.type} of the reply 'r' cannot be written as"):
+            event.to_json()
+    for message in (UserMsg("ann", "x", metadata={"a": value}), UserMsg("ann", "x", structured_output=value)):
+        with pytest.raises(InvalidInputError, match=r"the message from 'ann' cannot be written as JSON: .*; put only"):
+            message.to_json()
 
 
 def test_two_events_share_no_list_by_default():
