@@ -15,6 +15,7 @@ from agentrt.middleware import RetryMiddleware
 from agentrt.model import ChatUsage, ScriptedChatModel
 from agentrt.permission import PermissionBehavior, PermissionDecision, PermissionRule
 from agentrt.tool import FunctionTool
+from agentrt.types import FinishedReason
 from scripts.reference.markdown import GENERATED, block, source_fields, table, whole_docstring
 
 __all__ = ["event_classes", "pages"]
@@ -124,7 +125,33 @@ A block, a tool call and a tool result each have a start, deltas and an end. Too
 events; the ids say what belongs together.
 
 {asyncio.run(_sequences())}
+## How a reply ends
+
+The `finished_reason` of `REPLY_END`, which the message of the reply has too:
+
+{table(("finished_reason", "the reply"), *_meanings_of_reasons())}
+A reply that waits for an answer has none, for it has not ended.
+
 {groups}"""
+
+
+_FINISHED_REASONS: dict[FinishedReason, str] = {
+    "completed": "has its answer",
+    "interrupted": "was stopped, by `agent.interrupt()` or by a `UserInterruptEvent`",
+    "exceed_max_iters": "used up its rounds, `ReActConfig(max_iters=...)`",
+    "exceed_max_tool_calls": "used up its tool calls, `ReActConfig(max_tool_calls=...)`",
+    "exceed_max_seconds": "used up its time, `ReActConfig(max_seconds=...)`",
+    "exceed_max_output": "wrote too much, `ReActConfig(max_output=...)`",
+    "exceed_max_form_attempts": (
+        "has no answer that fits its `structured_schema`, `ReActConfig(max_form_attempts=...)`; `error` says what did "
+        "not fit"
+    ),
+    "error": "failed: the caller gets the exception, and `error` has the name of its class",
+}
+
+
+def _meanings_of_reasons() -> Iterable[tuple[str, str]]:
+    return ((f'`"{reason}"`', _FINISHED_REASONS[reason]) for reason in get_args(FinishedReason))
 
 
 _COMMON_FIELDS = (
