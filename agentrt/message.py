@@ -97,6 +97,7 @@ _ROLES = ("user", "assistant", "system")
 _RESULT_RUNNING, _CALL_FINISHED = ToolResultState.RUNNING, ToolCallState.FINISHED
 _BLOCK_TYPES: tuple[str, ...] = get_args(BlockType)
 _TEXT, _MSG_JSON = "write msg.get_text_content()", "write msg.to_json()"
+# What other frameworks call the fields and methods of a message.
 _MSG_GUESSES = {
     "blocks": "write msg.get_content_blocks()",
     "data": "write msg.structured_output",
@@ -338,12 +339,7 @@ def _make_message(role: Role, args: tuple[Any, ...], fields: JSONObject) -> Msg:
 
 def new_message_like(message: Msg, content: str | list[ContentBlock]) -> Msg:
     """Return a message from the same sender, with the same id and time, that holds the content and nothing else."""
-    new = Msg.__new__(Msg)  # one by one, in a third of the time, since there is nothing to check
-    new.name, new.role, new.id, new.created_at = message.name, message.role, message.id, message.created_at
-    new.content = content
-    new.metadata = {}
-    new.usage = new.structured_output = new.finished_reason = new.error = None
-    return new
+    return new_message(message.name, content, message.role, message.id, message.created_at)
 
 
 def new_reply_message(name: str, reply_id: str) -> Msg:
@@ -351,11 +347,13 @@ def new_reply_message(name: str, reply_id: str) -> Msg:
     return new_message(name, [], "assistant", reply_id)
 
 
-def new_message(name: str, content: str | list[ContentBlock], role: Role, id: str) -> Msg:
+def new_message(
+    name: str, content: str | list[ContentBlock], role: Role, id: str, created_at: int | None = None
+) -> Msg:
     """Return a message that has only these, which are not checked."""
-    new = Msg.__new__(Msg)  # as above
+    new = Msg.__new__(Msg)  # one by one, in a third of the time, since there is nothing to check
     new.name, new.content, new.role, new.id = name, content, role, id
-    new.metadata, new.created_at = {}, time_ns()
+    new.metadata, new.created_at = {}, time_ns() if created_at is None else created_at
     new.usage = new.structured_output = new.finished_reason = new.error = None
     return new
 
