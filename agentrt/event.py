@@ -75,6 +75,7 @@ __all__ = [
 _DELTA = "write event.delta, of the events whose type ends with _DELTA"
 _EVENT_JSON = "write event.to_json()"
 _EVENT_NAME = "write event.tool_call_name, of the events about a tool"
+# What other frameworks call the fields and methods of an event.
 _EVENT_GUESSES = {
     "args": "the deltas of TOOL_CALL_DELTA are its JSON text",
     "arguments": "the deltas of TOOL_CALL_DELTA are its JSON text",

@@ -12,6 +12,7 @@ from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
 __all__ = ["ChatModelBase", "ModelResult"]
 
+# What other frameworks call a request.
 _MODEL_GUESSES = ("ainvoke", "chat", "complete", "create", "generate", "invoke", "predict", "request")
 
 ModelResult = ChatResponse | AsyncGenerator[ChatResponse, None]

@@ -51,6 +51,7 @@ _LETTERS = bytes(shortuuid.get_alphabet().encode()[byte % 57] for byte in range(
 # loads depends on nothing but the JSON; a state, which may be copied or loaded again, could not carry them along.
 _loadable: set[int] = set()
 
+# What other frameworks, and pydantic's models, call the fields and methods of a state.
 _STATE_JSON = "write state.model_dump_json()"
 _STATE_GUESSES = {
     "dict": _STATE_JSON,

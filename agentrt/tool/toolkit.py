@@ -26,6 +26,7 @@ from agentrt.types import JSONObject, JSONSchema, ToolChunk, ToolResponse
 
 __all__ = ["ToolLike", "Toolkit"]
 
+# What other frameworks call the methods of a toolkit.
 _ADD = "write toolkit.register_tool_function(f)"
 _TOOLKIT_GUESSES = {
     "add": _ADD,
