@@ -82,6 +82,10 @@ def as_message(value: Any, taker: str = "an agent") -> Msg:
         return new_message("user", whole_characters(value), "user", new_id())
     if isinstance(value, Mapping):
         return message_from_dict(value)
+    if isinstance(value, ANSWERS):
+        raise InvalidInputError(
+            f"{value.type} came where {taker} takes messages: give it by itself, as in agent.reply(event)"
+        )
     # An event is named by its kind: a layer or a listener most likely passed on what it read.
     what = "an event" if isinstance(value, AgentEvent) else f"{value!r:.200}"
     raise InvalidInputError(f"{taker} takes a str, a Msg, a dict such as {_EXAMPLE}, or a list of these, not {what}")

@@ -23,6 +23,7 @@ _REFUSED_KEYS = {
     **dict.fromkeys(("function_call", "tool_call_id", "tool_calls"), _ONLY_A_REPLY),
     **dict.fromkeys(("created_at", "id", "metadata", "usage"), _ONLY_A_MSG),
     "messages": "give the list by itself, as in agent.reply([...])",
+    "reply_id": "read an event, such as the answer to a question, with AgentEvent.from_json(text)",
 }
 _REFUSED_ROLES = {
     "developer": "give Agent(system_prompt=...) instead, or send it with the role 'user'",
@@ -43,10 +44,11 @@ _IMAGE_TYPES = {
 
 def message_from_dict(values: Mapping[str, Any]) -> Msg:
     """Return the message that such a dict stands for; raises `InvalidInputError`, with the remedy, for others."""
-    for key, value in values.items():
-        # OpenAI's own messages say `None` or [] of what they do not have.
-        if key not in _KEYS and value is not None and value != []:
-            raise InvalidInputError(_unknown_key("a message", key, _KEYS))
+    # OpenAI's own messages say `None` or [] of what they do not have.
+    unknown = [key for key, value in values.items() if key not in _KEYS and value is not None and value != []]
+    if unknown:
+        telling = [key for key in unknown if key in _REFUSED_KEYS]  # which say what it is instead
+        raise InvalidInputError(_unknown_key("a message", (telling or unknown)[0], _KEYS))
     for key in ("role", "content"):
         if values.get(key) is None:
             raise InvalidInputError(
@@ -101,7 +103,7 @@ def _read_image(image: Any) -> DataBlock:
         raise InvalidInputError(f"the detail of an image cannot be set, but is {image['detail']!r:.100}: leave it out")
     # Kept as data: a provider's formatter writes it in the form that its API takes.
     match = DATA_URL.fullmatch(url)
-    if match is not None:
+    if match is not None and match["media_type"] and match["data"]:
         return DataBlock(Base64Source(match["data"], match["media_type"]))
     if url.startswith("data:"):
         raise InvalidInputError(f"the image_url {url!r:.100} is not base64: write data:image/png;base64,...")

@@ -1,5 +1,6 @@
 """The forms in which an agent takes messages: text, objects, dicts, and lists of these."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from agentrt import Agent, AgentBase, Msg, UserAgent, UserMsg
 from agentrt.agent import ReActAgent, UserInputBase, UserInputData
 from agentrt.errors import ChainError, InvalidInputError
+from agentrt.event import UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import AssistantMsg, Base64Source, DataBlock, SystemMsg, TextBlock, URLSource
 from agentrt.middleware import MiddlewareBase
 from agentrt.pipeline import MsgHub
@@ -187,6 +189,13 @@ def part_in(content: Any) -> dict[str, Any]:
         (part_in({"type": "text", "text": "Hi", "txt": 1}), "has the unknown key 'txt': did you mean 'text'?"),
         (part_in({**IMAGE, "detail": "low"}), "a part of the type 'image_url' has the unknown key 'detail'"),
         (part_in({"type": "image_url", "image_url": PIXEL}), "must be a dict with 'url', not 'data:image/png"),
+        (part_in({"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}), "is not base64: write data:"),
+        (part_in({"type": "image_url", "image_url": {"url": "data:;base64,AAAA"}}), "is not base64: write data:image"),
+        ({"type": "USER_INTERRUPT", "reply_id": "r"}, "cannot have 'reply_id': read an event"),
+        (json.loads(UserInterruptEvent("r").to_json()), "with AgentEvent.from_json(text)"),
+        ({"text": "Hi", "role": "user", "id": "1"}, "cannot have 'id': write a Msg instead"),
+        ([UserInterruptEvent("r")], "USER_INTERRUPT came where an agent takes messages: give it by itself"),
+        (["Hi", UserConfirmResultEvent("r", [])], "as in agent.reply(event)"),
         (part_in({"type": "image_url", "image_url": {"url": "data:,x"}}), "'data:,x' is not base64: write data:image"),
         (part_in({"type": "image_url", "image_url": {"url": PIXEL + "?"}}), "holds data that is not base64"),
         (part_in({"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}), "is 'low': leave it out"),
