@@ -152,7 +152,9 @@ def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None
             abandon_unfinished_reply(agent)
         toolkit = agent.toolkit
     else:
-        if agent.chains.on_reply is reply:  # a layer may have put another form in its place
+        task = unfinished.structured
+        # A layer may have put another form in its place, or none.
+        if agent.chains.on_reply is reply or (task is not None and not task.is_replaced):
             check_form(unfinished, form)
         skip_unsaved(state)
         claim.reply_id = unfinished.reply_id

@@ -51,7 +51,10 @@ def require_structured_output(agent: ReplyingAgent, context: ReplyContext, struc
     run = agent.live_conversation.run
     form = form_of(run, structured_schema)
     context.structured = StructuredTask(
-        form.schema, is_wrapped=form.is_wrapped, max_attempts=agent.react_config.max_form_attempts
+        form.schema,
+        is_wrapped=form.is_wrapped,
+        is_replaced=form is not run.progress.form,
+        max_attempts=agent.react_config.max_form_attempts,
     )
     toolkit = toolkit_for_reply(agent, context, form)
     run.toolkit = run.progress.lasting_toolkit = toolkit

@@ -100,13 +100,15 @@ class CallDecision(Strict):
 class StructuredTask(Strict):
     """The form that a reply's answer must have, as a JSON schema, and what the model filled in once it is there.
 
-    `is_wrapped` says that the answer is the one property of that, since it is not an object itself. `attempts` counts
+    `is_wrapped` says that the answer is the one property of that, since it is not an object itself, and `is_replaced`
+    that it is not the form that the caller asked for, since a layer or a subclass asked for another. `attempts` counts
     the answers that did not fit, up to `max_attempts`, and `misfit` says why the last one did not.
     """
 
     schema: JSONSchema
     output: JSONObject | None = None
     is_wrapped: bool = False
+    is_replaced: bool = False
     attempts: int = 0
     max_attempts: int = 3
     misfit: str = ""

@@ -377,6 +377,39 @@ async def test_another_type_is_refused_when_a_reply_resumes(began, named, words)
     assert (await agent.reply(yes_to(agent))).finished_reason == "completed"
 
 
+class Passes(MiddlewareBase):
+    """Passes everything on."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+
+@pytest.mark.parametrize("named", [Point, list[Trip], JSON_SCHEMA])
+async def test_another_type_is_refused_before_layers_see_it(named):
+    agent = await parked_agent(Trip, [answer(**TRIP_JSON)], middlewares=[Passes()])
+    saved = agent.state.model_dump_json()
+    with pytest.raises(ResumeError, match="with another one"):
+        await agent.reply(yes_to(agent), named)
+    assert agent.state.model_dump_json() == saved
+    assert (await agent.reply(yes_to(agent), Trip)).structured_output == TRIP
+
+
+class AsksForAPoint(MiddlewareBase):
+    """Asks for another form than the caller, and answers in the caller's."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler(structured_schema=Point):
+            if isinstance(item, Msg) and item.structured_output is not None:
+                item.structured_output = TRIP_JSON | {"days": item.structured_output["x"]}
+            yield item
+
+
+async def test_a_type_that_a_layer_replaced_is_named_again():
+    agent = await parked_agent(Trip, [answer(x=3)], middlewares=[AsksForAPoint()])
+    assert (await agent.reply(yes_to(agent), Trip)).structured_output == TRIP
+
+
 async def test_another_type_is_refused_when_a_reply_is_repeated():
     agent = agent_of([[answer(**TRIP_JSON)]])
     await agent.reply("go", Trip, reply_id="r")
