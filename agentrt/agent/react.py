@@ -67,7 +67,7 @@ class ReActAgent(Agent):
             warnings.warn(
                 f"{type(self).__name__}(formatter=...) is not used: a model brings its own formatter",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=3,  # of the caller, since `suggest_keywords` stands in front of this
             )
         if memory is not None and not isinstance(memory, MemoryBase):
             raise ConfigError(

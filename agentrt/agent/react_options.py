@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterable
 
-from agentrt.errors import ConfigError
+from agentrt.errors import ConfigError, UnknownKeywordError
 
 __all__ = ["check_react_options", "warn_of_uncalled_methods"]
 
@@ -30,10 +30,13 @@ _NEVER_CALLED = {
 
 
 def check_react_options(cls: type, max_iters: int | None, options: Iterable[str]) -> None:
-    """Raise `ConfigError` for an option that goes by another name here, or says what another one says."""
+    """Raise `ConfigError` for an option that goes by another name here, or says what another one says.
+
+    The options go to the constructor of `Agent`, whose words for unknown keywords are those for an `Agent`.
+    """
     for option in options:
         if option in _REPLACEMENTS:
-            raise ConfigError(f"{cls.__name__}({option}=...) is not an option: {_REPLACEMENTS[option]}")
+            raise UnknownKeywordError(f"{cls.__name__}({option}=...) is not an option: {_REPLACEMENTS[option]}")
     if max_iters is not None and "react_config" in options:
         raise ConfigError(
             f"{cls.__name__} takes max_iters or react_config, not both: write ReActConfig(max_iters={max_iters})"
@@ -45,4 +48,5 @@ def warn_of_uncalled_methods(cls: type) -> None:
     for name in dir(cls):
         if name in _NEVER_CALLED or name.startswith("_retrieve_"):
             remedy = _NEVER_CALLED.get(name, "write a middleware with on_reply or on_system_prompt, or a tool")
-            warnings.warn(f"the runtime never calls {cls.__name__}.{name}(): {remedy}", UserWarning, stacklevel=3)
+            # Of the caller of the constructor, which `suggest_keywords` has a frame of its own in front of.
+            warnings.warn(f"the runtime never calls {cls.__name__}.{name}(): {remedy}", UserWarning, stacklevel=4)

@@ -201,5 +201,12 @@ def test_a_1x_method_that_is_never_called_is_warned_of(method):
     async def overridden(self, *args, **kwargs):
         raise AssertionError
 
-    with pytest.warns(UserWarning, match=rf"the runtime never calls Ported\.{method}\(\): "):
+    with pytest.warns(UserWarning, match=rf"the runtime never calls Ported\.{method}\(\): ") as warned:
         type("Ported", (ReActAgent,), {method: overridden})("friday", "Be brief.", ScriptedChatModel([]))
+    assert warned[0].filename == __file__
+
+
+def test_a_formatter_is_warned_of_where_it_is_given():
+    with pytest.warns(UserWarning, match=r"ReActAgent\(formatter=...\) is not used") as warned:
+        ReActAgent("friday", "Be brief.", ScriptedChatModel([]), formatter=object())
+    assert warned[0].filename == __file__
