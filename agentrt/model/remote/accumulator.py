@@ -144,10 +144,6 @@ class StreamAccumulator:
         if signature:
             self._open = None
 
-    def end_block(self) -> None:
-        """Begin a new block with the next text or thinking, even if it is of the same kind."""
-        self._open = None
-
     def add_block(self, block: DataBlock | ProviderBlock) -> None:
         """Take a block that comes as a whole."""
         self._blocks.append(_WholeBlock(block))

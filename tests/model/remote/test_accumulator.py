@@ -68,15 +68,6 @@ def test_a_signature_ends_the_thinking_that_it_signs() -> None:
     assert (second.thinking, second.signature) == ("b", None)  # type: ignore[union-attr]  # thinking
 
 
-def test_a_block_can_be_ended_by_hand() -> None:
-    accumulator = StreamAccumulator()
-    accumulator.add_text("a")
-    accumulator.end_block()
-    accumulator.add_text("b")
-
-    assert [text_of(block) for block in accumulator.content()] == ["a", "b"]
-
-
 def test_a_call_becomes_a_piece_when_its_name_is_whole() -> None:
     accumulator = StreamAccumulator()
     accumulator.add_call(0, "", "get_", "")
