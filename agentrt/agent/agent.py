@@ -176,13 +176,25 @@ class Agent(ReActAgentBase):
     def reply_stream(
         self,
         inputs: AgentInput = None,
-        structured_schema: object = None,
+        *,
+        structured_schema: type[_SchemaType],
+        yield_final_msg: Literal[False] = False,
+        reply_id: str | None = None,
+        after: int = 0,
+        deps: Any = None,
+    ) -> ReplyStream[AnyEvent, _SchemaType]: ...
+
+    @overload
+    def reply_stream(
+        self,
+        inputs: AgentInput,
+        structured_schema: type[_SchemaType],
         *,
         yield_final_msg: Literal[False] = False,
         reply_id: str | None = None,
         after: int = 0,
         deps: Any = None,
-    ) -> ReplyStream[AnyEvent]: ...
+    ) -> ReplyStream[AnyEvent, _SchemaType]: ...
 
     @overload
     def reply_stream(
@@ -194,7 +206,7 @@ class Agent(ReActAgentBase):
         reply_id: str | None = None,
         after: int = 0,
         deps: Any = None,
-    ) -> ReplyStream[AnyEvent | Msg[_SchemaType]]: ...
+    ) -> ReplyStream[AnyEvent | Msg[_SchemaType], _SchemaType]: ...
 
     @overload
     def reply_stream(
@@ -206,7 +218,19 @@ class Agent(ReActAgentBase):
         reply_id: str | None = None,
         after: int = 0,
         deps: Any = None,
-    ) -> ReplyStream[AnyEvent | Msg[_SchemaType]]: ...
+    ) -> ReplyStream[AnyEvent | Msg[_SchemaType], _SchemaType]: ...
+
+    @overload
+    def reply_stream(
+        self,
+        inputs: AgentInput = None,
+        structured_schema: object = None,
+        *,
+        yield_final_msg: Literal[False] = False,
+        reply_id: str | None = None,
+        after: int = 0,
+        deps: Any = None,
+    ) -> ReplyStream[AnyEvent]: ...
 
     @overload
     def reply_stream(

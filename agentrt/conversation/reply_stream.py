@@ -16,6 +16,7 @@ from agentrt.representation import never_raises
 __all__ = ["ReplyStream", "TextStream"]
 
 _Item = TypeVar("_Item", bound=AnyEvent | Msg, default=AnyEvent, covariant=True)
+_Output = TypeVar("_Output", default=Any)
 
 
 @suggest_attributes(
@@ -25,10 +26,11 @@ _Item = TypeVar("_Item", bound=AnyEvent | Msg, default=AnyEvent, covariant=True)
     close="write `await stream.aclose()`",
     usage="write stream.message.usage",
 )
-class ReplyStream(Generic[_Item]):
+class ReplyStream(Generic[_Item, _Output]):
     """A reply as it happens: an async iterator over events, and an async context manager that closes it.
 
-    `ReplyStream[AnyEvent]` has events alone, `ReplyStream[AnyEvent | Msg]` the final message after them.
+    `ReplyStream[AnyEvent]` has events alone, `ReplyStream[AnyEvent | Msg]` the final message after them. Where a type
+    was asked for, it is the second parameter: the `message` of a `ReplyStream[AnyEvent, T]` is a `Msg[T]`.
 
     The reply starts, and takes the conversation, when the first item is asked for. Everything it opened is closed, in
     the closing task, when it ends, fails, or leaves the `async with` block. A stream that is merely dropped, by a plain
@@ -61,7 +63,7 @@ class ReplyStream(Generic[_Item]):
         await self._items.aclose()
 
     @property
-    def message(self) -> Msg:
+    def message(self) -> Msg[_Output]:
         """The final message, once the stream has been read to its end.
 
         It is there whether or not the stream yields it, also if the reply waits for an answer or was interrupted.
@@ -139,7 +141,7 @@ class TextStream:
 
     __slots__ = ("_claim", "_stream")
 
-    def __init__(self, stream: ReplyStream[Any], claim: Claim) -> None:
+    def __init__(self, stream: ReplyStream[Any, Any], claim: Claim) -> None:
         self._stream = stream
         self._claim = claim
 

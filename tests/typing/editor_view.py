@@ -399,6 +399,14 @@ async def use_structured_output() -> None:
     assert_type(plain.structured_output, Any | None)
     if message.structured_output is not None:
         print(message.structured_output.day)  # type: ignore[attr-defined]
+    async with AGENT.reply_stream("hi", Trip) as stream:
+        async for text in stream.text():
+            print(text)
+    assert_type(stream.message, Msg[Trip])
+    assert_type(AGENT.reply_stream(structured_schema=list[Trip]).message, Msg[list[Trip]])
+    assert_type(AGENT.reply_stream("hi", int, yield_final_msg=True).message, Msg[int])
+    assert_type(AGENT.reply_stream("hi", Trip | int).message, Msg)
+    print(stream.message.structured_output.day)  # type: ignore[union-attr]
 
 
 # Functions that run before and after
