@@ -63,6 +63,7 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.keywords import suggest_attributes, suggest_keywords
+from agentrt.text import repr_of
 from agentrt.timestamp import Timestamp, timestamp_text
 from agentrt.types import ChatUsage, FinishedReason, JSONObject, MessageDict, Role
 
@@ -97,24 +98,30 @@ _ROLES = ("user", "assistant", "system")
 _RESULT_RUNNING, _CALL_FINISHED = ToolResultState.RUNNING, ToolCallState.FINISHED
 _BLOCK_TYPES: tuple[str, ...] = get_args(BlockType)
 _TEXT, _MSG_JSON = "write msg.get_text_content()", "write msg.to_json()"
+_CONVERSATION = "the conversation is agent.state.context"
 # What other frameworks call the fields and methods of a message.
 _MSG_GUESSES = {
+    "all_messages": _CONVERSATION,
     "blocks": "write msg.get_content_blocks()",
+    "choices": _TEXT,
     "data": "write msg.structured_output",
     "dict": _MSG_JSON,
     "final_output": _TEXT,
     "get": "write the field itself, as in msg.content",
+    "get_text": _TEXT,
     "json": _MSG_JSON,
     "message": "it is the message itself",
     "model_dump": _MSG_JSON,
     "model_dump_json": _MSG_JSON,
     "model_validate_json": "write Msg.from_json(text)",
+    "new_messages": _CONVERSATION,
     "output": _TEXT,
     "parsed": "write msg.structured_output",
     "sender": "write msg.name",
     "text": _TEXT,
     "timestamp": "write msg.created_at, in nanoseconds since the epoch",
     "to_dict": _MSG_JSON,
+    "to_input_list": _CONVERSATION,
     "tool_calls": 'write msg.get_content_blocks("tool_call")',
     "usage_metadata": "write msg.usage",
 }
@@ -151,14 +158,14 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
             raise ValueError(f"Msg role must be one of 'user', 'assistant', 'system', not {self.role!r}")
         if not isinstance(self.content, (str, list)):
             raise TypeError(
-                f"Msg content must be a str or a list of blocks, not {type(self.content).__name__}: "
+                f"Msg content must be a str or a list of blocks, not {repr_of(self.content)}: "
                 f"wrap a single block in a list"
             )
         if isinstance(self.content, list):
             for block in self.content:
                 if not isinstance(block, BLOCKS):
                     raise TypeError(
-                        f"Msg content holds {block!r:.200}, which is not a block: a block is an object, such as "
+                        f"Msg content holds {repr_of(block)}, which is not a block: a block is an object, such as "
                         f"TextBlock('hi'), ToolCallBlock(id, name, input) or DataBlock(source)"
                     )
 

@@ -1,5 +1,6 @@
 """Text from models and tools, made safe for a terminal, and errors for a log."""
 
+import inspect
 import re
 import reprlib
 import traceback
@@ -44,12 +45,15 @@ short_repr = _repr.repr
 def repr_of(value: object, longest: int = 200) -> str:
     """Return the beginning of a value's `repr`, without an address in memory, for errors that a programmer reads.
 
-    Also of a value that has none, as a number of 5,000 digits.
+    Also of a value that has none, as a number of 5,000 digits. Of a coroutine it says that an `await` is missing.
     """
     try:
-        return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))[:longest]
+        text = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))[:longest]
     except Exception:  # noqa: BLE001  # the value's own __repr__; the error that names the value matters more
         return f"<{type(value).__name__} that has no repr>"
+    if inspect.iscoroutine(value):
+        return f"{text} (is an `await` missing?)"
+    return text
 
 
 def escape_controls(text: str) -> str:

@@ -263,6 +263,12 @@ class PermissionRule(Strict):
                 object.__setattr__(self, name, _whole_text("PermissionRule", name, value))
             elif name == "source":
                 object.__setattr__(self, name, "")
+        name, parenthesis, content = self.tool_name.partition("(")
+        if name and parenthesis and content.endswith(")"):  # as other programs write rules; it would cover no call
+            raise ValueError(
+                f"PermissionRule(tool_name=...) is the name of a tool, not {self.tool_name!r:.100}: write "
+                f"PermissionRule({name!r:.100}, {content[:-1]!r:.100}, ...)"
+            )
 
 
 @suggest_keywords()

@@ -151,13 +151,13 @@ def test_a_role_that_no_provider_knows_is_refused(role):
 
 
 @pytest.mark.parametrize(
-    ("content", "name"), [(None, "NoneType"), (TextBlock("a"), "TextBlock"), (("a",), "tuple"), (b"a", "bytes")]
+    ("content", "shown"), [(None, "None"), (TextBlock("a"), "TextBlock(text='a')"), (("a",), "('a',)"), (b"a", "b'a'")]
 )
-def test_content_that_is_neither_str_nor_list_is_refused(content, name):
+def test_content_that_is_neither_str_nor_list_is_refused(content, shown):
     with pytest.raises(TypeError) as caught:
         Msg("user", content, "user")
     assert str(caught.value) == (
-        f"Msg content must be a str or a list of blocks, not {name}: wrap a single block in a list"
+        f"Msg content must be a str or a list of blocks, not {shown}: wrap a single block in a list"
     )
 
 

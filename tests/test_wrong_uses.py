@@ -6,10 +6,12 @@ secret, an address in memory, or the name of something inside the runtime.
 
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from inspect import isawaitable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, Toolkit, UserAgent, UserMsg
 from agentrt.agent import ContextConfig, ReActAgent, ReActConfig
@@ -19,6 +21,7 @@ from agentrt.event import (
     ConfirmResult,
     CustomEvent,
     ExternalExecutionResultEvent,
+    RequireUserConfirmEvent,
     ToolCallStartEvent,
     UserConfirmResultEvent,
 )
@@ -68,6 +71,26 @@ def add(a: int) -> str:
 def unannotated(a):  # type: ignore[no-untyped-def]
     """Have no hint."""
     return a
+
+
+async def failing() -> None:
+    """Stand for what was not awaited."""
+
+
+class Answer(BaseModel):
+    """What a model fills in."""
+
+    number: int
+
+
+class PlainStore:
+    """Has plain functions where coroutine functions belong."""
+
+    def load(self, session_id: str) -> None:
+        """Find nothing."""
+
+    def save(self, state: AgentState) -> None:
+        """Keep nothing."""
 
 
 def agent(*middlewares: MiddlewareBase, **options: Any) -> Agent:
@@ -194,6 +217,21 @@ async def check(cause: Callable[[], Any], words: str) -> None:
     ("call", lambda: agent()(message="x"), "Agent.reply() | 'message' | did you mean 'inputs'?"),
     ("kit", lambda: check_middleware(middleware=1), "check_middleware() | 'middleware' | did you mean 'factory'?"),
     ("pipeline", lambda: sequential_pipeline([agent()], message="x"), "Agent.reply() | 'message' | 'inputs'?"),
+    ("modifier", lambda: Agent("a", state_modifier="x"), "'state_modifier' | did you mean 'system_prompt'?"),
+    ("tracing", lambda: Agent("a", instrument=True), "'instrument' | TracingMiddleware()"),
+    ("form retries", lambda: Agent("a", output_retries=3), "'output_retries' | ReActConfig(max_form_attempts=...)"),
+    ("history", lambda: Agent("a", history_processors=[]), "'history_processors' | next_handler(messages=...)"),
+    ("permission", lambda: Agent("a", permission=1), "'permission' | AgentState(permission_context="),
+    ("reply settings", lambda: agent().reply("x", model_settings={}), "'model_settings' | chat_model("),
+    ("reply limits", lambda: agent().reply("x", usage_limits=1), "'usage_limits' | ReActConfig(max_iters=..., max_s"),
+    ("body field", lambda: openai(n=2), "OpenAIChatModel() | 'n' | extra_body={'n': ...}"),
+    ("stored", lambda: openai(store=True), "OpenAIChatModel() | 'store' | extra_body={'store': ...}"),
+    ("model form", lambda: openai(response_format={}), "'response_format' | structured_schema=..."),
+    ("model tools", lambda: openai(tools=[add]), "'tools' | Agent(..., tools=[...])"),
+    ("model retries", lambda: openai(max_retries=2), "'max_retries' | RetryMiddleware(max_retries=...)"),
+    ("betas", lambda: AnthropicChatModel("m", betas=[]), "AnthropicChatModel() | 'betas' | extra_headers="),
+    ("spec field", lambda: chat_model("openai:m", n=2), "OpenAIChatModel() | 'n' | extra_body={'n': ...}"),
+    ("unlike", lambda: Agent("a", stale="x"), "'stale' | did you mean 'state'?"),
     ("run_sync", lambda: agent().run_sync(prompt="x"), "Agent.run_sync() | 'prompt' | did you mean 'inputs'?"),
 )
 async def test_a_wrong_keyword_is_answered(cause: Callable[[], Any], words: str) -> None:
@@ -236,6 +274,15 @@ async def test_a_wrong_keyword_is_answered(cause: Callable[[], Any], words: str)
     ("add", lambda: Toolkit().add(add), "'Toolkit' | 'add' | register_tool_function(f)"),
     ("history", lambda: AgentState().messages, "'AgentState' | 'messages' | state.context"),
     ("validate", lambda: AgentState.model_validate({}), "'AgentState' | AgentState.model_validate_json(text)"),
+    ("all messages", lambda: UserMsg("x").all_messages(), "'Msg' | 'all_messages' | agent.state.context"),
+    ("choices", lambda: UserMsg("x").choices, "'Msg' | 'choices' | msg.get_text_content()"),
+    ("memory", lambda: agent().memory, "'Agent' | 'memory' | agent.state.context"),
+    ("resume", lambda: agent().resume(True), "'Agent' | 'resume' | agent.reply(UserConfirmResultEvent("),
+    ("clone", lambda: agent().clone(), "'Agent' | 'clone' | agent.with_state(AgentState())"),
+    ("tool_plain", lambda: agent().tool_plain(add), "'Agent' | 'tool_plain' | register_tool_function(f)"),
+    ("bind_tools", lambda: RulesChatModel().bind_tools([add]), "'bind_tools' | Agent(..., model=model, tools=["),
+    ("with_retry", lambda: openai().with_retry(), "'OpenAIChatModel' | 'with_retry' | RetryMiddleware()"),
+    ("structured", lambda: openai().with_structured_output(int), "'with_structured_output' | structured_schema=..."),
     ("model", lambda: RulesChatModel().invoke("x"), "'RulesChatModel' | 'invoke' | await model(messages)"),
 )
 async def test_a_wrong_attribute_is_answered(cause: Callable[[], Any], words: str) -> None:
@@ -248,6 +295,10 @@ async def test_a_wrong_attribute_is_answered(cause: Callable[[], Any], words: st
 @table(
     ("no name", lambda: Agent(), "Agent() | 'name' | it takes (name, system_prompt=..."),
     ("name", lambda: Agent(5), "Agent(name=...) | must be a str | 5"),
+    ("model as name", lambda: Agent("openai:m"), "Agent(model=...) | Agent('assistant', model='openai:m')"),
+    ("model first", lambda: Agent(RulesChatModel(), [add]), "Agent(name=...) | the name comes first | model=..."),
+    ("bare claude", lambda: Agent("a", model="claude-x"), "'claude-x' | did you mean 'anthropic:claude-x'?"),
+    ("bare gpt", lambda: chat_model("gpt-5"), "'gpt-5' | did you mean 'openai:gpt-5'?"),
     ("model class", lambda: Agent("a", model=RulesChatModel), "Agent(model=...) | write RulesChatModel(...)"),
     ("model name", lambda: Agent("a", model="gpt-5"), "'gpt-5' | unknown provider | 'openai:gpt-5-mini'"),
     ("provider", lambda: Agent("a", model="opnai:gpt-5"), "'opnai:gpt-5' | did you mean 'openai'?"),
@@ -257,8 +308,16 @@ async def test_a_wrong_attribute_is_answered(cause: Callable[[], Any], words: st
     ("no tool", lambda: agent(tools=[5]), "5 | cannot be a tool | a function with type hints"),
     ("one layer", lambda: Agent("a", model="rules", middlewares=5), "Agent(middlewares=...) | a list | 5 | [...]"),
     ("layer class", lambda: agent(TimingMiddleware), "the class TimingMiddleware | write TimingMiddleware()"),
+    ("function as layer", lambda: agent(add), "the function add | not a MiddlewareBase instance | derive its class"),
     ("no layer", lambda: agent(5), "5 | not a MiddlewareBase instance | derive its class"),
     ("state", lambda: agent(state={}), "must be an AgentState | {} | AgentState()"),
+    ("id", lambda: agent(state=AgentState(session_id=5)), "AgentState(session_id=...) | must be a str | 5"),
+    ("no id", lambda: agent(state=AgentState(session_id="")), "AgentState(session_id=...) | not empty | ''"),
+    (
+        "permissions",
+        lambda: agent(state=AgentState(permission_context="bypass")),
+        "AgentState(permission_context=...) | 'bypass' | PermissionContext(mode=",
+    ),
     ("context item", lambda: agent(state=AgentState(context=["hi"])), "AgentState(context=...) | 'hi' | UserMsg("),
     ("context", lambda: agent(state=AgentState(context="hi")), "AgentState(context=...) | 'hi' | [UserMsg(...)]"),
     ("store", lambda: agent(state_store="dir"), "Agent(state_store=...) | 'dir' | FileStateStore(folder)"),
@@ -313,12 +372,17 @@ async def test_a_wrong_attribute_is_answered(cause: Callable[[], Any], words: st
     ("toolkit", lambda: Toolkit(add), "Toolkit(tools=...) must be a list | write tools=[...]"),
     ("no hint", lambda: Toolkit([unannotated]), "unannotated() | 'a' | no type hint | `a: str`"),
     ("tool class", lambda: Toolkit([ToolBase]), "the class ToolBase | an instance"),
+    ("tool timeout", lambda: FunctionTool(add, timeout="5"), "the timeout of add | more than 0 seconds | '5'"),
+    ("tool ask", lambda: FunctionTool(add, ask="no"), "the `ask` of add | True or False | 'no'"),
+    ("tool schema", lambda: FunctionTool(add, json_schema=Answer), "the schema of add | model_json_schema()"),
     ("tool name", lambda: FunctionTool(add, name="a b"), "'a b' | the name of a tool | 1 to 64"),
     ("choice", lambda: ToolChoice(tools="f"), "ToolChoice(tools=...) | a list | 'f'"),
     ("role", lambda: Msg("a", "x", "bot"), "Msg role | 'user', 'assistant', 'system' | 'bot'"),
+    ("content", lambda: UserMsg(None), "Msg content must be a str or a list of blocks | None"),
     ("two roles", lambda: UserMsg("x", role="system"), "UserMsg() | 'user' | 'system' | Msg(name, content, role)"),
     ("dict block", lambda: Msg("a", [{"type": "text"}], "user"), "{'type': 'text'} | not a block | TextBlock('hi')"),
     ("behavior", lambda: PermissionRule("f", None, "yes"), "PermissionRule(behavior=...) | 'allow', 'deny' | 'yes'"),
+    ("rule", lambda: PermissionRule("Bash(git *)", None, "deny"), "'Bash(git *)' | PermissionRule('Bash', 'git *', "),
     ("decision", lambda: PermissionDecision("yes"), "PermissionDecision(behavior=...) | 'allow', 'deny' | 'yes'"),
     ("mode", lambda: PermissionContext("open"), "PermissionContext(mode=...) | 'bypass' | 'open'"),
     ("rules list", lambda: PermissionContext(rules=["f"]), "PermissionContext(rules=...) | ['f'] | PermissionRule("),
@@ -337,6 +401,24 @@ async def test_a_wrong_value_is_refused_at_once(cause: Callable[[], Any], words:
     ("empty", lambda: agent().reply(""), "the message from 'user' is empty | send text or data"),
     ("empty list", lambda: agent().reply([]), "'tester' | the conversation is empty | send a message"),
     ("dict", lambda: agent().reply({"content": "x"}), "{'content': 'x'} | no 'role' | write {"),
+    ("messages", lambda: agent().reply({"messages": ["x"]}), "cannot have 'messages' | give the list by itself"),
+    ("event dict", lambda: agent().reply({"type": "X", "reply_id": "r"}), "'reply_id' | AgentEvent.from_json(text)"),
+    (
+        "confirmation",
+        lambda: agent().reply(ConfirmResult(True, ToolCallBlock("1", "f"))),
+        "not ConfirmResult( | answer with UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, | waiting()",
+    ),
+    (
+        "question",
+        lambda: agent().reply(RequireUserConfirmEvent("r", [])),
+        "not an event, RequireUserConfirmEvent | answer with UserConfirmResultEvent(",
+    ),
+    ("fields", lambda: agent().reply("x", {"a": "int"}), "{'a': 'int'} | not a JSON schema | neither 'type' nor"),
+    ("types", lambda: agent().reply("x", {"a": int}), "has no JSON schema | it is not JSON | or give a class"),
+    ("plain class", lambda: agent().reply("x", Layer), "has no JSON schema | a pydantic model, a dataclass or"),
+    ("name", lambda: agent().reply("x", list["No"]), "list['No'] | a name that cannot be looked up"),  # noqa: F821
+    ("tool call", lambda: Toolkit([add]).call_tool_function({"name": "add"}), "{'name': 'add'} | ToolCallBlock(id"),
+    ("plain store", lambda: agent(state_store=PlainStore()).reply("x"), "PlainStore.save() | None | `async def save`"),
     ("schema", lambda: agent().reply("x", "int"), "structured_schema | a type | 'int'"),
     ("id", lambda: agent().reply("x", reply_id="a b"), "reply_id | 1 to 128 letters | 'a b'"),
     ("observe", lambda: agent().observe(5), "an agent takes a str, a Msg | 5"),
@@ -389,6 +471,45 @@ class StreamLayer(Layer):
             yield item
 
     on_model_call = MiddlewareBase.on_model_call  # type: ignore[assignment]
+
+
+class Contributing(MiddlewareBase):
+    """Lists what its test wants, as an `async def list_tools` does."""
+
+    def __init__(self, tools: Any) -> None:
+        self.tools = tools
+
+    def list_tools(self) -> Any:
+        return self.tools
+
+
+async def test_a_forgotten_await_is_named() -> None:
+    coroutine = failing()
+    with closing(coroutine):
+        forgotten = "<coroutine object failing> (is an `await` missing?)"
+        await check(lambda: agent().reply(coroutine), forgotten)  # type: ignore[arg-type]
+        await check(lambda: agent(state=coroutine), f"must be an AgentState | {forgotten}")
+        await check(lambda: agent(Contributing(coroutine)), f"Contributing.list_tools() | {forgotten} | `def`, without")
+
+
+PEERS_HOOKS = {
+    "after_model": "on_model_call",
+    "awrap_tool_call": "on_acting",
+    "before_agent": "on_reply",
+    "before_model": "on_model_call",
+    "on_llm_start": "on_model_call",
+    "on_tool_call": "on_acting",
+    "on_tool_start": "on_acting",
+    "wrap_model_call": "on_model_call",
+}
+
+
+@pytest.mark.parametrize(("word", "hook"), PEERS_HOOKS.items())
+def test_a_hook_of_another_framework_is_answered(word: str, hook: str) -> None:
+    guessing = type("Guessing", (MiddlewareBase,), {word: lambda *_: None})
+    with pytest.raises(ConfigError) as caught:
+        agent(guessing())
+    assert f"Guessing.{word} is not a hook: did you mean {hook}?" in str(caught.value)
 
 
 @table(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import isawaitable, iscoroutine
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 import anyio
@@ -48,6 +49,7 @@ from agentrt.message import Msg
 from agentrt.model import ChatModelBase, chat_model
 from agentrt.output.reply_printing import print_reply
 from agentrt.state import AgentState, StateStore
+from agentrt.text import repr_of
 from agentrt.tool import Toolkit
 from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ContextConfig, ReActConfig
@@ -483,7 +485,12 @@ class Agent(ReActAgentBase):
         # A store that hangs must not keep the conversation for ever, also where a shield keeps cancellations away.
         with anyio.move_on_after(_SAVE_SECONDS) as scope:
             try:
-                await store.save(self.state)
+                saving: object = store.save(self.state)
+                if not isawaitable(saving):  # of a class of the user's own
+                    raise UsageError(
+                        f"{type(store).__name__}.save() returned {repr_of(saving)}: write `async def save`"
+                    )
+                await saving
             except SessionConflict:
                 if run is not None:  # further saves of this reply would overwrite what the other process has saved
                     run.progress.is_out_of_date = True
@@ -536,7 +543,10 @@ def _state_from_json(value: object) -> AgentState:
 
 
 def _list_tools(middleware: MiddlewareBase) -> tuple[Any, ...]:
-    tools = middleware.list_tools()
+    tools: object = middleware.list_tools()
     if not isinstance(tools, (list, tuple)):
-        raise MiddlewareConfigError(f"{type(middleware).__name__}.list_tools() must return a list, not {tools!r:.200}")
+        remedy = ": write `def`, without `async`" if iscoroutine(tools) else ""
+        raise MiddlewareConfigError(
+            f"{type(middleware).__name__}.list_tools() must return a list, not {repr_of(tools)}{remedy}"
+        )
     return tuple(tools)

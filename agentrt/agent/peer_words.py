@@ -26,6 +26,8 @@ AGENT_KEYWORDS = _by_word(
         ("formatter", "the model has it: write model=OpenAIChatModel(..., formatter=...)"),
         (_ROUND_WORDS, "write react_config=ReActConfig(max_iters=...)"),
         ("max_tool_calls max_seconds max_execution_time", "write react_config=ReActConfig(max_seconds=...)"),
+        ("output_retries result_retries", "write react_config=ReActConfig(max_form_attempts=...)"),
+        ("usage_limits", "write react_config=ReActConfig(max_iters=..., max_seconds=...)"),
         ("compression compression_config", "write context_config=ContextConfig(...)"),
         # What a peer fixes for all messages, and an agent here is given with each.
         (
@@ -45,7 +47,7 @@ AGENT_KEYWORDS = _by_word(
             "the conversation is state=AgentState(), which state_store=FileStateStore(folder) keeps",
         ),
         (
-            "permission_context permission_mode permissions",
+            "permission permission_context permission_mode permissions",
             "write state=AgentState(permission_context=PermissionContext(...))",
         ),
         # What a middleware does.
@@ -98,6 +100,11 @@ REPLY_KEYWORDS = _by_word(
     (
         (_MODEL_WORDS, "the model has it: write chat_model('openai:gpt-5-mini', WORD=...)"),
         (_ROUND_WORDS, "the agent has it: write Agent(..., react_config=ReActConfig(max_iters=...))"),
+        ("model_kwargs model_settings", "the model has them: write chat_model('openai:gpt-5-mini', ...)"),
+        (
+            "usage_limits",
+            "the agent has them: write Agent(..., react_config=ReActConfig(max_iters=..., max_seconds=...))",
+        ),
         (_SESSION_WORDS, "the conversation is agent.state: write agent.with_state(AgentState(session_id=...))"),
         ("chat_history history message_history", "the conversation is agent.state: write agent.with_state(state)"),
         ("config", "give dependencies as deps=..., and a conversation with agent.with_state(state)"),
@@ -123,9 +130,11 @@ AGENT_ATTRIBUTES = _by_word(
             "astream astream_events iter run_stream run_streamed stream stream_async stream_events",
             "write `async for event in agent.reply_stream(message)`",
         ),
-        ("context history messages", "write agent.state.context"),
+        ("all_messages context history memory messages new_messages", "write agent.state.context"),
+        ("answer approve confirm resume", "write `await agent.reply(UserConfirmResultEvent(reply_id, [...]))`"),
+        ("output_validator result_validator", "write a validator of the type that structured_schema=... is given"),
         ("session_id", "write agent.state.session_id"),
-        ("instructions", "write agent.system_prompt"),
+        ("instructions sys_prompt", "write agent.system_prompt"),
         ("llm", "write agent.model"),
         ("middleware middlewares", "write agent.chains.middlewares"),
         ("add_middleware", "give them when it is built: write Agent(..., middlewares=[...])"),
@@ -133,6 +142,9 @@ AGENT_ATTRIBUTES = _by_word(
         ("clone copy_with override", "write agent.with_state(AgentState()), or build another agent"),
         ("as_tool", "write a function that asks it, and give this to the other agent: tools=[f]"),
         ("abatch batch", "write agent.with_state(AgentState()) for each message, and run them with asyncio.gather"),
-        ("add_tool register_tool tool", "write Agent(..., tools=[f]), or agent.toolkit.register_tool_function(f)"),
+        (
+            "add_tool register_tool tool tool_plain",
+            "write Agent(..., tools=[f]), or agent.toolkit.register_tool_function(f)",
+        ),
     )
 )

@@ -8,11 +8,12 @@ from agentrt.errors import ConfigError, MiddlewareConfigError, ToolConfigError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import Msg
 from agentrt.model import ChatModelBase
+from agentrt.model.presets import PRESETS
 from agentrt.state import AgentState
 from agentrt.text import repr_of, whole_characters
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.toolkit import ToolLike
-from agentrt.types import ContextConfig, ReActConfig
+from agentrt.types import ContextConfig, PermissionContext, ReActConfig
 
 __all__ = [
     "check_agent_name",
@@ -41,7 +42,7 @@ def check_is_list(cls: type, middlewares: object) -> None:
     """Raise `ConfigError` for what is not a list; what is in it is checked by the compiler."""
     if not isinstance(middlewares, (list, tuple)):
         raise ConfigError(
-            f"{cls.__name__}(middlewares=...) must be a list of middlewares, not {middlewares!r:.200}: "
+            f"{cls.__name__}(middlewares=...) must be a list of middlewares, not {repr_of(middlewares)}: "
             f"write middlewares=[...], or leave it out"
         )
 
@@ -63,17 +64,23 @@ def check_use(cls: type, middlewares: Sequence[MiddlewareBase], hooks: Iterable[
 def check_parts(name: object, system_prompt: object, model: object, when_busy: object) -> None:
     """Raise `ConfigError` for parts that an `Agent` cannot be made of."""
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"Agent(name=...) must be a str that is not empty, not {name!r}")
+        remedy = (
+            ": the name comes first, as in Agent('assistant', model=...)" if isinstance(name, ChatModelBase) else ""
+        )
+        raise ConfigError(f"Agent(name=...) must be a str that is not empty, not {repr_of(name)}{remedy}")
     if not isinstance(system_prompt, str):
         raise ConfigError(
-            f"Agent(system_prompt=...) must be a str, not {system_prompt!r:.200}: leave it out, or write a middleware "
-            f"with on_system_prompt for one that changes"
+            f"Agent(system_prompt=...) must be a str, not {repr_of(system_prompt)}: leave it out, or write a "
+            f"middleware with on_system_prompt for one that changes"
         )
     _refuse_class("model", model)
     if not isinstance(model, (ChatModelBase, str)):
+        # Elsewhere the model comes first.
+        is_spec = model is None and name.partition(":")[0] in (*PRESETS, "rules")
+        remedy = f": the name comes first, so write Agent('assistant', model={name!r:.100})" if is_spec else ""
         raise ConfigError(
             f"Agent(model=...) must be a chat model, or the name of one, such as 'openai:gpt-5-mini' or 'rules', "
-            f"not {model!r:.200}"
+            f"not {repr_of(model)}{remedy}"
         )
     if when_busy not in ("raise", "wait"):
         raise ConfigError(f"Agent(when_busy=...) must be 'raise' or 'wait', not {when_busy!r}")
@@ -129,17 +136,17 @@ def check_options(state: object, state_store: object, react_config: object, cont
     _refuse_class("state_store", state_store)
     if state_store is not None and not (hasattr(state_store, "save") and hasattr(state_store, "load")):
         raise ConfigError(
-            f"Agent(state_store=...) must have `save` and `load`, which {state_store!r:.200} lacks: write "
+            f"Agent(state_store=...) must have `save` and `load`, which {repr_of(state_store)} lacks: write "
             f"FileStateStore(folder), InMemoryStateStore() or a class of your own"
         )
     if react_config is not None and not isinstance(react_config, ReActConfig):
         raise ConfigError(
-            f"Agent(react_config=...) must be a ReActConfig, not {react_config!r:.200}: "
+            f"Agent(react_config=...) must be a ReActConfig, not {repr_of(react_config)}: "
             f"write ReActConfig(max_iters=...)"
         )
     if context_config is not None and not isinstance(context_config, ContextConfig):
         raise ConfigError(
-            f"Agent(context_config=...) must be a ContextConfig, not {context_config!r:.200}: "
+            f"Agent(context_config=...) must be a ContextConfig, not {repr_of(context_config)}: "
             f"write ContextConfig(trigger_ratio=...)"
         )
 
@@ -148,18 +155,27 @@ def check_state(state: object) -> None:
     """Raise `ConfigError` for what is not the state of a conversation."""
     if not isinstance(state, AgentState):
         raise ConfigError(
-            f"a conversation's state must be an AgentState, not {state!r:.200}: "
+            f"a conversation's state must be an AgentState, not {repr_of(state)}: "
             f"make one with AgentState() or AgentState.model_validate_json(text)"
+        )
+    session_id: object = state.session_id
+    if not isinstance(session_id, str) or not session_id:
+        raise ConfigError(f"AgentState(session_id=...) must be a str that is not empty, not {repr_of(session_id)}")
+    permissions: object = state.permission_context
+    if not isinstance(permissions, PermissionContext):
+        raise ConfigError(
+            f"AgentState(permission_context=...) must be a PermissionContext, not {repr_of(permissions)}: "
+            f"write PermissionContext(mode=..., rules=[...])"
         )
     # A dataclass takes any value, and a history from elsewhere is often a list of dicts.
     context: object = state.context
     if not isinstance(context, list):
         raise ConfigError(
-            f"AgentState(context=...) must be a list of messages, not {context!r:.200}: write context=[UserMsg(...)]"
+            f"AgentState(context=...) must be a list of messages, not {repr_of(context)}: write context=[UserMsg(...)]"
         )
     for message in state.context:
         if not isinstance(message, Msg):
             raise ConfigError(
-                f"AgentState(context=...) holds {message!r:.200}, which is not a Msg: write UserMsg('Hi'), or give "
+                f"AgentState(context=...) holds {repr_of(message)}, which is not a Msg: write UserMsg('Hi'), or give "
                 f"dicts and texts to `await agent.observe([...])`"
             )

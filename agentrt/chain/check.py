@@ -13,6 +13,22 @@ __all__ = ["MAX_LAYERS", "check_middlewares", "location_of", "must_wrap", "overr
 
 MAX_LAYERS = 64
 
+# What other frameworks call ours.
+_PEERS_HOOKS = {
+    word: hook
+    for hook, words in {
+        "on_reply": "after_agent after_invocation before_agent before_invocation on_agent_end on_agent_finish "
+        "on_agent_start on_chain_end on_chain_start on_end on_run on_start",
+        "on_reasoning": "on_llm_new_token on_stream",
+        "on_model_call": "after_model after_model_callback before_model before_model_callback on_chat_model_start "
+        "on_completion on_llm_call on_llm_end on_llm_error on_llm_start on_model wrap_model_call",
+        "on_acting": "after_tool_callback before_tool_callback on_function_call on_tool on_tool_call on_tool_end "
+        "on_tool_error on_tool_start on_tool_use wrap_tool_call",
+        "on_system_prompt": "dynamic_prompt on_prompt",
+        "on_check_permission": "on_approval on_permission",
+    }.items()
+    for word in words.split()
+}
 _EXPECTED_SHAPE = {
     "stream": "an async generator (`async def` with `yield`)",
     "call": "a coroutine function (`async def` without `yield`)",
@@ -66,8 +82,10 @@ def _check_instance(middleware: object, base: type) -> None:
     if isinstance(middleware, type) and issubclass(middleware, base):
         name = middleware.__name__
         raise MiddlewareConfigError(f"middlewares holds the class {name}, not an instance of it: write {name}()")
+    # The repr of a function has its address in memory.
+    what = f"the function {middleware.__name__}" if inspect.isfunction(middleware) else f"{middleware!r:.200}"
     raise MiddlewareConfigError(
-        f"middlewares holds {middleware!r}, which is not a {base.__name__} instance: "
+        f"middlewares holds {what}, which is not a {base.__name__} instance: "
         f"derive its class from agentrt.{base.__name__}"
     )
 
@@ -76,8 +94,10 @@ def _check_names(cls: type, base: type, table: Sequence[HookSpec]) -> None:
     hooks = [spec.name for spec in table]
     for name in dir(cls):
         # Whatever begins like a hook: a misspelt one would never run, and nothing would say so.
-        if name.startswith("on_") and name not in hooks and not hasattr(base, name) and callable(getattr(cls, name)):
-            matches = get_close_matches(name, hooks, 1)
+        peers_hook = _PEERS_HOOKS.get(name) or _PEERS_HOOKS.get(name.removeprefix("a"))
+        looks_like_one = name.startswith("on_") or peers_hook in hooks
+        if looks_like_one and name not in hooks and not hasattr(base, name) and callable(getattr(cls, name)):
+            matches = [peers_hook] if peers_hook in hooks else get_close_matches(name, hooks, 1)
             hint = f"did you mean {matches[0]}?" if matches else "rename the method, or put an underscore before it."
             raise MiddlewareConfigError(
                 f"{cls.__name__}.{name} is not a hook: {hint} The hooks are {', '.join(hooks)}."

@@ -6,10 +6,18 @@ from typing import Any
 from agentrt.block import BLOCKS, new_id
 from agentrt.boundary import is_plain_message, mend_message, whole_characters
 from agentrt.errors import InvalidInputError
-from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.event import (
+    AgentEvent,
+    ConfirmResult,
+    ExternalExecutionResultEvent,
+    RequireUserConfirmEvent,
+    UserConfirmResultEvent,
+    UserInterruptEvent,
+)
 from agentrt.formatter.message_dict import message_from_dict
 from agentrt.hooks import ReplyInput
 from agentrt.message import MessageInput, Msg, TextBlock, new_message
+from agentrt.text import repr_of
 
 __all__ = [
     "ANSWERS",
@@ -26,6 +34,10 @@ __all__ = [
 ]
 
 _EXAMPLE = '{"role": "user", "content": "Hi"}'
+_ANSWER_REMEDY = (
+    ": answer with UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, call) for call in "
+    "question.tool_calls]), where question = agent.waiting()"
+)
 # Blocks that only a reply can make: a call in an input would run without a decision about it.
 _REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking", "hint", "provider")
 
@@ -87,8 +99,11 @@ def as_message(value: Any, taker: str = "an agent") -> Msg:
             f"{value.type} came where {taker} takes messages: give it by itself, as in agent.reply(event)"
         )
     # An event is named by its kind: a layer or a listener most likely passed on what it read.
-    what = "an event" if isinstance(value, AgentEvent) else f"{value!r:.200}"
-    raise InvalidInputError(f"{taker} takes a str, a Msg, a dict such as {_EXAMPLE}, or a list of these, not {what}")
+    what = f"an event, {type(value).__name__}" if isinstance(value, AgentEvent) else repr_of(value)
+    remedy = _ANSWER_REMEDY if isinstance(value, (ConfirmResult, RequireUserConfirmEvent)) else ""
+    raise InvalidInputError(
+        f"{taker} takes a str, a Msg, a dict such as {_EXAMPLE}, or a list of these, not {what}{remedy}"
+    )
 
 
 def _mended_message(value: Any) -> Msg:
@@ -136,7 +151,7 @@ def _check_message(message: Msg) -> None:
     for block in message.content:
         if not isinstance(block, BLOCKS):
             raise InvalidInputError(
-                f"the message from {message.name!r} holds {block!r:.200}, which is not a block: "
+                f"the message from {message.name!r} holds {repr_of(block)}, which is not a block: "
                 f"give a str as the content, or a list of TextBlock and DataBlock"
             )
         kind = block.type

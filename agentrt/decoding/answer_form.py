@@ -9,11 +9,12 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any, get_origin
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from agentrt.errors import InvalidInputError
 from agentrt.state.state import WRAPPER, StructuredTask
+from agentrt.text import repr_of
 from agentrt.tool.json_schema.compiler import CompiledSchema, SchemaError
 from agentrt.types import JSONObject, JSONSchema
 
@@ -22,6 +23,19 @@ __all__ = ["AnswerForm", "add_defaults", "describe_misfit"]
 _MAX_ERRORS = 5
 _NAMES_OF_TYPES = ("__supertype__", "__value__")  # of a NewType, and of what a `type` statement makes
 _SCHEMA_EXAMPLE = '{"type": "object", "properties": {"answer": {"type": "string"}}}'
+# One of them is in each schema that says anything about an object.
+_OBJECT_KEYWORDS = {
+    "$ref",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "enum",
+    "oneOf",
+    "patternProperties",
+    "properties",
+    "required",
+    "type",
+}
 
 
 class AnswerForm:
@@ -43,7 +57,7 @@ class AnswerForm:
         if not is_type and not isinstance(source, dict) and not any(hasattr(source, name) for name in _NAMES_OF_TYPES):
             raise InvalidInputError(
                 f"structured_schema must be a type, such as a pydantic model class, a dataclass or list[str], or a "
-                f"JSON schema of an object, such as {_SCHEMA_EXAMPLE}, not {source!r:.200}"
+                f"JSON schema of an object, such as {_SCHEMA_EXAMPLE}, not {repr_of(source)}"
             )
         try:
             if not isinstance(source, dict):
@@ -52,14 +66,19 @@ class AnswerForm:
             schema = source if self._adapter is None else self._adapter.json_schema()
             self.schema: JSONSchema = from_json(to_json(schema))  # a copy: the user may change it during the reply
         except (PydanticUserError, ValueError, TypeError) as error:  # a field or value that JSON cannot hold
-            why = str(error).partition("\n")[0]
-            raise InvalidInputError(f"structured_schema {source!r:.200} has no JSON schema: {why}") from error
+            raise InvalidInputError(_describe_useless(source, error)) from error
         if self._adapter is not None:
             self.schema, self.is_wrapped = _object_schema(self.schema)
+        elif self.schema and not self.schema.keys() & _OBJECT_KEYWORDS:
+            raise InvalidInputError(
+                f"structured_schema {repr_of(source)} is not a JSON schema, since it has neither 'type' nor "
+                f"'properties': write {_SCHEMA_EXAMPLE}, or give a class, such as a pydantic model, a dataclass or a "
+                f"TypedDict"
+            )
         elif self.schema.get("type", "object") != "object" or not isinstance(self.schema.get("properties", {}), dict):
             raise InvalidInputError(
                 f"structured_schema must be the JSON schema of an object, such as {_SCHEMA_EXAMPLE}, not "
-                f"{source!r:.200}: a list or a number goes into a property, or give a type, such as list[str]"
+                f"{repr_of(source)}: a list or a number goes into a property, or give a type, such as list[str]"
             )
         self._check_schema()
 
@@ -131,6 +150,19 @@ class AnswerForm:
             CompiledSchema(self.schema)
         except SchemaError as error:
             raise InvalidInputError(f"structured_schema {self.source!r:.200} cannot be used: {error}") from error
+
+
+def _describe_useless(source: object, error: Exception) -> str:
+    """Return what to say of a type or dict that has no JSON schema."""
+    if isinstance(source, dict):
+        why = f"it is not JSON; write {_SCHEMA_EXAMPLE}, or give a class"
+    elif isinstance(error, PydanticSchemaGenerationError):
+        why = "it holds a class without typed fields; make that a pydantic model, a dataclass or a TypedDict"
+    elif isinstance(error, PydanticUserError) and error.code in ("class-not-fully-defined", "undefined-annotation"):
+        why = "it holds a name that cannot be looked up; define it at the top of the module, before its use"
+    else:
+        why = str(error).partition("\n")[0]
+    return f"structured_schema {repr_of(source)} has no JSON schema: {why}"
 
 
 def describe_misfit(error: ValidationError, path: Iterable[str] = ()) -> str:

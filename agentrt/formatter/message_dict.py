@@ -22,6 +22,7 @@ _ONLY_A_MSG = "write a Msg instead, or read what Msg.to_json() wrote with Msg.fr
 _REFUSED_KEYS = {
     **dict.fromkeys(("function_call", "tool_call_id", "tool_calls"), _ONLY_A_REPLY),
     **dict.fromkeys(("created_at", "id", "metadata", "usage"), _ONLY_A_MSG),
+    "input": 'give the text by itself, or {"role": "user", "content": "Hi"}',
     "messages": "give the list by itself, as in agent.reply([...])",
     "reply_id": "read an event, such as the answer to a question, with AgentEvent.from_json(text)",
 }

@@ -23,6 +23,7 @@ __all__ = [
 _Decorated = TypeVar("_Decorated", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Init = Callable[..., None]
+_LEAST_LIKENESS = 0.75  # words that are less alike, as "store" and "stream", are different words and no slip
 
 
 def suggest_keywords(**remedies: str) -> Callable[[_Decorated], _Decorated]:
@@ -90,9 +91,11 @@ def suggest_arguments(**remedies: str) -> Callable[[_Function], _Function]:
     return decorate
 
 
-def unknown_keywords(title: str, unknown: Iterable[str], known: list[str]) -> UnknownKeywordError:
+def unknown_keywords(
+    title: str, unknown: Iterable[str], known: list[str], remedies: Mapping[str, str]
+) -> UnknownKeywordError:
     """Return the error for keywords that `title`, a class or function, does not have; `known` are those it has."""
-    return UnknownKeywordError(_describe(title, unknown, known, {}))
+    return UnknownKeywordError(_describe(title, unknown, known, remedies))
 
 
 def wrong_call(function: Callable[..., object], unknown: Iterable[str], remedies: Mapping[str, str]) -> WrongCallError:
@@ -129,7 +132,7 @@ def _constructor(cls: type, owner: type, init: _Init) -> tuple[str, list[str]]:
     known: list[str] = []
     for base in cls.__mro__:
         if base is owner:
-            return cls.__name__, [*known, *_parameters_of(init).names]
+            return cls.__name__, list(dict.fromkeys([*known, *_parameters_of(init).names]))
         if "__init__" in vars(base):
             parameters = _parameters_of(vars(base)["__init__"])
             if not parameters.passes_on:  # the keyword comes from the code of that constructor
@@ -165,7 +168,8 @@ def _describe(title: str, unknown: Iterable[str], known: list[str], remedies: Ma
     problems = []
     for word in unknown:
         # A remedy comes first, since it was written for this very function, and likeness last, since it is a guess.
-        meant = remedies.get(word) or _synonym(word, known) or next(iter(get_close_matches(word, known, 1)), None)
+        nearest = get_close_matches(word, known, 1, _LEAST_LIKENESS)
+        meant = remedies.get(word) or _synonym(word, known) or next(iter(nearest), None)
         if meant in known:
             meant = f"did you mean {meant!r}?"
         elif meant is None:

@@ -7,7 +7,8 @@ __all__ = ["SYNONYMS"]
 SYNONYMS = (
     # Agents.
     "system_prompt sys_prompt instructions instruction system prompt system_message system_instruction preamble "
-    "system_instructions developer_prompt prompt_template backstory persona role_description",
+    "system_instructions developer_prompt prompt_template backstory persona role_description state_modifier "
+    "messages_modifier",
     "middlewares middleware plugins callbacks hooks interceptors guardrails input_guardrails output_guardrails layers",
     "tools tool functions toolkit toolset toolsets function_map builtin_tools",
     "model model_name model_id llm chat_model language_model llm_config model_config model_type engine deployment",
@@ -63,6 +64,7 @@ SYNONYMS = (
     "provider context source function",
     "pre before pre_hooks",
     "post after post_hooks",
+    "level log_level logging_level loglevel",
     "on_timing callback on_end handler",
     "directory folder path dir root root_dir save_dir base_dir storage_dir",
     "save_dir directory folder path dir",

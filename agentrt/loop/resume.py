@@ -107,7 +107,8 @@ def check_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
     answer = _parse_again(answer)
     if answer.reply_id != context.reply_id:
         raise ResumeError(
-            f"the answer is for the reply {answer.reply_id!r}, but the one that waits is {context.reply_id!r}",
+            f"the answer is for the reply {answer.reply_id!r}, but the one that waits is {context.reply_id!r}: "
+            f"take it from agent.waiting().reply_id",
             code="mismatch",
         )
     if answer.session_id not in (None, agent.state.session_id):
@@ -292,7 +293,9 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
         return
     if decision is None or decision.waits_for != "external":
         raise ResumeError(
-            f"the call {call.id!r} of {call.name!r} does not run outside of the agent", code="not_waiting"
+            f"the call {call.id!r} of {call.name!r} does not run outside of the agent: "
+            f"send a UserConfirmResultEvent if it waits for the user",
+            code="not_waiting",
         )
     if execution.name != call.name:
         raise ResumeError(

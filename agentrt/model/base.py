@@ -13,7 +13,7 @@ from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 __all__ = ["ChatModelBase", "ModelResult"]
 
 # What other frameworks call a request.
-_MODEL_GUESSES = ("ainvoke", "chat", "complete", "create", "generate", "invoke", "predict", "request")
+_MODEL_GUESSES = ("ainvoke", "chat", "complete", "create", "generate", "invoke", "predict", "request", "responses")
 
 ModelResult = ChatResponse | AsyncGenerator[ChatResponse, None]
 """What a model returns: its whole answer, or a stream of its pieces."""
@@ -24,7 +24,15 @@ def _refuse_before_init(model: object) -> NoReturn:
 
 
 @compute_missing(**dict.fromkeys(("model", "stream", "context_size"), _refuse_before_init))
-@suggest_attributes(**dict.fromkeys(_MODEL_GUESSES, "write `await model(messages)`"))
+@suggest_attributes(
+    **dict.fromkeys(_MODEL_GUESSES, "write `await model(messages)`"),
+    bind="give its options to the constructor: write chat_model(spec, temperature=...)",
+    bind_tools="the agent has them: write Agent(..., model=model, tools=[...])",
+    with_config="give its options to the constructor: write chat_model(spec, temperature=...)",
+    with_fallbacks="write Agent(..., middlewares=[ModelFallbackMiddleware([...])])",
+    with_retry="write Agent(..., middlewares=[RetryMiddleware()])",
+    with_structured_output="write agent.reply(message, structured_schema=...)",
+)
 @suggest_keywords()
 class ChatModelBase:
     """A chat model. A subclass overrides one coroutine, `_call`, and calling the model calls that.

@@ -75,6 +75,9 @@ class Preset:
         return _NO_KEY if not has_key and (own_url or self.key_variable is None) else None
 
 
+_MAKERS = {"claude-": "anthropic", "deepseek-": "deepseek", "gpt-": "openai", "o3": "openai", "o4": "openai"}
+"""Whose models have names that begin so."""
+
 # Models that think, as most of these two do by now, cannot be made to call a tool: their servers refuse the request.
 PRESETS = {
     "anthropic": Preset(AnthropicChatModel, "ANTHROPIC_API_KEY", "claude-sonnet-5", url_variable="ANTHROPIC_BASE_URL"),
@@ -129,7 +132,10 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
     preset = PRESETS.get(provider)
     if preset is None:
         matches = get_close_matches(provider.lower(), [*PRESETS, "rules"], 1)
-        guess = f"did you mean {matches[0]!r}? " if matches else ""
+        if ":" not in spec:  # the name of a model alone
+            makers = (maker for prefix, maker in _MAKERS.items() if provider.startswith(prefix))
+            matches = [f"{maker}:{provider}" for maker in makers] or matches
+        guess = f"did you mean {matches[0]!r:.100}? " if matches else ""
         raise ConfigError(
             f"{spec!r:.100} names an unknown provider: {guess}write 'provider:model', as in 'openai:gpt-5-mini', "
             f"with one of {', '.join(PRESETS)}, or write 'rules'; for another server that speaks OpenAI's API, write "

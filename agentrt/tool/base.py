@@ -193,9 +193,16 @@ def check_tool(tool: ToolBase) -> None:
     """Raise `ToolConfigError` for a tool that cannot be offered to a model."""
     name = tool.name
     check_name("tool", name)
-    if tool.timeout is not None and not tool.timeout > 0:
+    timeout: Any = tool.timeout
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and timeout > 0):
         raise ToolConfigError(
             f"the timeout of {name} must be more than 0 seconds, or None for no limit, not {tool.timeout!r}"
+        )
+    if not isinstance(tool.ask, bool):
+        raise ToolConfigError(
+            f"the `ask` of {name} must be True or False, not {tool.ask!r:.100}: for some calls only, override "
+            f"check_permissions() of a ToolBase, or give the conversation a PermissionRule"
         )
     if tool.error_detail not in ("message", "type"):
         raise ToolConfigError(f'error_detail of {name} must be "message" or "type", not {tool.error_detail!r:.100}')

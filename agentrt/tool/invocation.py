@@ -75,9 +75,10 @@ def make_call_plan(name: str, function: _ToolFunction, preset: JSONObject, schem
 
 def _signature_by_schema(name: str, function: _ToolFunction, preset: JSONObject, schema: Any) -> Signature:
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
+        remedy = ": write its model_json_schema()" if hasattr(schema, "model_json_schema") else ""
         raise ToolConfigError(
             f'the schema of {name} must be a JSON schema of an object, e.g. {{"type": "object", "properties": {{}}}}, '
-            f"not {schema!r:.500}"
+            f"not {schema!r:.500}{remedy}"
         )
     convert: Parse | None = None
     aliases: dict[str, str] = {}

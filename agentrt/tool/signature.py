@@ -311,7 +311,7 @@ def _refuse_types(function: _Callable, hints: dict[str, _Hint]) -> None:
         except PydanticUserError:
             _refuse(
                 function,
-                f"its parameter {name!r} is a {getattr(hint, '__name__', hint)}, which JSON cannot hold; "
+                f"its parameter {name!r} is of type {getattr(hint, '__name__', hint)}, which JSON cannot hold; "
                 f"give the value yourself with preset_kwargs={{{name!r}: ...}}, or take a type that JSON can hold",
             )
 

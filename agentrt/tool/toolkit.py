@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, Literal, Self
 
 from agentrt.block import TextBlock, ToolCallBlock, ToolResultState
-from agentrt.errors import ToolConfigError
+from agentrt.errors import ToolConfigError, UsageError
 from agentrt.keywords import suggest_arguments, suggest_attributes, suggest_keywords
 from agentrt.module import StateModule
 from agentrt.representation import describe_content, never_raises, repr_as_call
@@ -249,6 +249,11 @@ class Toolkit(StateModule):
         self, tool_call: ToolCallBlock, context: ToolContext | None = None
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         """Run a call outside of any agent: yields the pieces of output, if it has any, then the `ToolResponse`."""
+        if not isinstance(tool_call, ToolCallBlock):
+            raise UsageError(
+                f"call_tool_function() takes a ToolCallBlock, not {repr_of(tool_call)}: "
+                f"write ToolCallBlock(id, name, json.dumps(arguments))"
+            )
         prepared = self.prepare(tool_call)
         if isinstance(prepared, PreparedCall) and (prepared.tool.is_external_tool or prepared.tool.ask):
             # Only a reply can wait for an answer, and a tool that needs one must not run without it.

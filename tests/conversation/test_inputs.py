@@ -267,7 +267,7 @@ def test_a_message_without_a_name_is_from_its_role(make, role):
         (("bob", "Hi"), {"name": "ann"}, "UserMsg() was given the name twice, 'bob' and 'ann'"),
         (("bob", "Hi"), {"content": "Ho"}, "UserMsg() was given the content twice, 'Hi' and 'Ho'"),
         (("bob", "Hi", "user"), {}, "takes a name and a content by position, not 3 values"),
-        (("bob", None), {}, "Msg content must be a str or a list of blocks, not NoneType"),
+        (("bob", None), {}, "Msg content must be a str or a list of blocks, not None"),
     ],
 )
 def test_a_message_that_cannot_be_made_says_what_to_write(args, fields, problem):

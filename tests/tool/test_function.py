@@ -484,16 +484,16 @@ def test_unusable_signatures_are_refused_with_the_remedy() -> None:
         "a model cannot be told what to pass as **values; write the parameters out, or give json_schema"
     )
     assert said(connection) == (
-        "its parameter 'db' is a Thread, which JSON cannot hold; give the value yourself with "
+        "its parameter 'db' is of type Thread, which JSON cannot hold; give the value yourself with "
         "preset_kwargs={'db': ...}, or take a type that JSON can hold"
     )
-    assert "its parameter 'then' is a " in said(callback)
+    assert "its parameter 'then' is of type " in said(callback)
     assert said(late) == (
         "the type hint 'Nowhere' of its parameter 'value' cannot be looked up (name 'Nowhere' is not defined); "
         "define that name at the top of the module, outside `if TYPE_CHECKING:`"
     )
     assert said(bare) == said(star)
-    assert said(wrong).startswith("its parameter 'value' is a 5, which JSON cannot hold; ")
+    assert said(wrong).startswith("its parameter 'value' is of type 5, which JSON cannot hold; ")
     assert said(broken).startswith("the type hint 'list[' of its parameter 'value' is not a type (")
     assert said(contexts) == "its parameters one, two all take the ToolContext; keep one of them"
 

@@ -89,6 +89,23 @@ class ConnectionOptions(TypedDict, total=False):
     """
 
 
+# Of both APIs, those that people set and no model has an option for.
+_BODY_FIELDS = (
+    "frequency_penalty logit_bias logprobs metadata n presence_penalty prediction prompt_cache_key service_tier store "
+    "top_k top_logprobs user verbosity"
+)
+_REQUEST_REMEDIES = {
+    **{name: f"write extra_body={{{name!r}: ...}}" for name in _BODY_FIELDS.split()},
+    "betas": "write extra_headers={'anthropic-beta': ...}",
+    "max_retries": "write Agent(..., middlewares=[RetryMiddleware(max_retries=...)])",
+    "organization": "write extra_headers={'OpenAI-Organization': ...}",
+    "project": "write extra_headers={'OpenAI-Project': ...}",
+    "response_format": "write agent.reply(message, structured_schema=...)",
+    "tool_choice": "write a middleware whose on_model_call calls next_handler(tool_choice=...)",
+    "tools": "the agent has them: write Agent(..., tools=[...])",
+}
+
+
 def option_names(model: Callable[..., object]) -> list[str]:
     """Return the keywords that a class of models takes, those of its connection last."""
     names: dict[str, None] = {}
@@ -108,7 +125,9 @@ def check_option_names(model: Callable[..., object], options: Iterable[str], kno
     """Raise `UnknownKeywordError` for options that are not among those known, with what was meant."""
     unknown = [name for name in options if name not in known]
     if unknown:
-        raise unknown_keywords(model.__name__, unknown, option_names(model))
+        names = option_names(model)
+        remedies = _REQUEST_REMEDIES if "extra_body" in names else {}
+        raise unknown_keywords(model.__name__, unknown, names, remedies)
 
 
 def check_option(value: object, kind: type, place: str, example: str) -> None:
