@@ -12,7 +12,7 @@ from agentrt.event import AgentEvent, AnyEvent, ExternalExecutionResultEvent, Us
 from agentrt.formatter.message_dict import message_from_dict
 from agentrt.message import DataBlock, MessageDict, Msg, ToolCallBlock
 from agentrt.model.base import ChatModelBase, ModelResult
-from agentrt.representation import never_raises, repr_as_call, settings_of
+from agentrt.representation import repr_by_settings
 from agentrt.tool.base import ToolBase
 from agentrt.tool.offer import OfferedTools, as_offered_tools
 from agentrt.types import (
@@ -417,9 +417,7 @@ class MiddlewareBase:
     requires: ClassVar[Sequence[type | str]] = ()
     """Middlewares that must be in the list."""
 
-    @never_raises
-    def __repr__(self) -> str:
-        return repr_as_call(type(self).__name__, settings_of(self))
+    __repr__ = repr_by_settings
 
     def list_tools(self) -> Sequence[Any]:
         """Return the tools that this middleware brings to the agent; asked once, when the agent is built.

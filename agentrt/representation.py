@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from agentrt.text import mask, repr_of
 
-__all__ = ["describe_content", "describe_setting", "fields_set", "never_raises", "repr_as_call", "settings_of"]
+__all__ = ["describe_content", "describe_setting", "fields_set", "never_raises", "repr_as_call", "repr_by_settings"]
 
 _Object = TypeVar("_Object")
 _Describe = Callable[[object, int], str]
@@ -60,6 +60,12 @@ def _join(value: str | list[str], *, is_nested: bool = False) -> str:
     return "\n".join(["[", *(f"        {item}," for item in value), "    ]"])
 
 
+@never_raises
+def repr_by_settings(self: object) -> str:
+    """Return the call that makes such an object, as far as its attributes tell: a `__repr__` for classes."""
+    return repr_as_call(type(self).__name__, _settings_of(self))
+
+
 def fields_set(value: Any) -> Iterator[tuple[str, object]]:
     """Yield the fields of a dataclass that differ from their defaults, except those that say `repr=False`."""
     for field in fields(value):
@@ -73,7 +79,7 @@ def fields_set(value: Any) -> Iterator[tuple[str, object]]:
             yield field.name, current
 
 
-def settings_of(value: object) -> dict[str, str]:
+def _settings_of(value: object) -> dict[str, str]:
     """Return what the constructor was given, as texts, as far as attributes of the same names, or with `_`, tell."""
     attributes = vars(value)
     settings = {}

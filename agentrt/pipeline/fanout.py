@@ -9,7 +9,7 @@ from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.pipeline.concurrency import gather
 from agentrt.pipeline.participants import Stage, stages_in
-from agentrt.representation import never_raises, repr_as_call, settings_of
+from agentrt.representation import repr_by_settings
 
 __all__ = ["FanoutPipeline", "fanout_pipeline"]
 
@@ -38,9 +38,7 @@ class FanoutPipeline:
         self.agents = stages_in(agents, "FanoutPipeline(agents=...)")
         self.enable_gather = enable_gather
 
-    @never_raises
-    def __repr__(self) -> str:
-        return repr_as_call(type(self).__name__, settings_of(self))
+    __repr__ = repr_by_settings
 
     async def __call__(self, msg: object = None, **kwargs: object) -> list[Any]:
         """Give the message to all agents."""

@@ -9,7 +9,7 @@ from agentrt.block import BlockType
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.pipeline.participants import Stage, stages_in
-from agentrt.representation import never_raises, repr_as_call, settings_of
+from agentrt.representation import repr_by_settings
 
 __all__ = ["SequentialPipeline", "sequential_pipeline"]
 
@@ -41,9 +41,7 @@ class SequentialPipeline:
     def __init__(self, agents: Sequence[Stage]) -> None:
         self.agents = stages_in(agents, "SequentialPipeline(agents=...)")
 
-    @never_raises
-    def __repr__(self) -> str:
-        return repr_as_call(type(self).__name__, settings_of(self))
+    __repr__ = repr_by_settings
 
     async def __call__(self, msg: Any = None, **kwargs: object) -> Any:
         """Run the message through the agents."""
