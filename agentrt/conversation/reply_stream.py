@@ -74,11 +74,13 @@ class ReplyStream(Generic[_Item, _Output]):
             return message
         if getattr(self._items, "ag_frame", None) is not None:
             raise UsageError(
-                "stream.message was read before the end of the reply: read all events first, or `await stream.drain()`"
+                "stream.message was read before the end of the reply, which comes after its last event: read all "
+                "events without a `break`, or `await stream.drain()`"
             )
         raise UsageError(
-            "stream.message: this reply has no final message, for it failed or its stream was closed before the end; "
-            "what it had said by then, if anything, is at the end of agent.state.context"
+            "stream.message: this reply has no final message, for it failed or its stream was closed before the end, "
+            "as by a `break` at its last event; what it had said by then, if anything, is at the end of "
+            "agent.state.context"
         )
 
     def text(self) -> "TextStream":

@@ -113,7 +113,7 @@ async def test_printed_stream_has_its_message(capsys: Any) -> None:
 
 async def test_message_before_the_end_says_what_to_do() -> None:
     stream = agent_of(["hello"]).reply_stream("go")
-    with pytest.raises(UsageError, match=r"before the end of the reply: .*`await stream\.drain"):
+    with pytest.raises(UsageError, match=r"before the end of the reply, .*`await stream\.drain"):
         _ = stream.message
     async with stream:
         await anext(stream)
@@ -133,6 +133,18 @@ async def test_failed_or_closed_stream_has_no_message() -> None:
     for stream in (failed, closed, never_read):
         with pytest.raises(UsageError, match="failed or its stream was closed before the end"):
             _ = stream.message
+
+
+async def test_message_at_the_last_event_says_to_read_on() -> None:
+    agent = agent_of(["hello", "again"])
+    async with agent.reply_stream("go") as stream:
+        async for event in stream:
+            if event.type == "REPLY_END":
+                with pytest.raises(UsageError, match="which comes after its last event: read all events without a"):
+                    _ = stream.message
+                break
+    with pytest.raises(UsageError, match="as by a `break` at its last event; what it had said by then"):
+        _ = stream.message
 
 
 # The text
