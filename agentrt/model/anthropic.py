@@ -63,8 +63,8 @@ class AnthropicChatModel(RemoteChatModel):
     `server_tools` are tools that Anthropic runs itself, such as
     `{"type": "web_search_20250305", "name": "web_search"}`, and go with the agent's own; what they did is kept in
     `ProviderBlock`s. `formatter` makes `messages` and `system` of a request. `structured_output` says whether
-    structured output is asked for in the API's JSON-schema mode or through a tool; "auto" uses that mode with models
-    that are known to have it.
+    structured output is asked for in the API's JSON-schema mode or through a tool; "auto" uses that mode on Anthropic's
+    own server, with models that are known to have it.
     """
 
     _sdk = "anthropic"
@@ -139,7 +139,8 @@ class AnthropicChatModel(RemoteChatModel):
         return body
 
     def _has_schema_mode(self) -> bool:
-        return self.rules.json_schema
+        # Another server may pass over the schema, which the model would then never see.
+        return self.rules.json_schema and self.base_url.rstrip("/") == self._default_url
 
     def _schema_fields(self, schema: JSONSchema) -> JSONObject | None:
         translated = _DIALECT.translate(schema)

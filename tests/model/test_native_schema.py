@@ -227,6 +227,20 @@ async def test_auto_is_native_for_the_claude_models_that_have_it(model, is_nativ
     assert ("output_config" in wire.bodies[0]) is is_native
 
 
+@pytest.mark.parametrize(
+    ("url", "mode", "is_native"),
+    [
+        ("https://api.anthropic.com/", "auto", True),
+        ("https://gateway.test", "auto", False),
+        ("https://gateway.test", "native", True),
+    ],
+)
+async def test_auto_is_native_on_the_server_of_anthropic(url, mode, is_native):
+    wire = Wire(wire_anthropic.text_events(JSON))
+    await ask(wire_anthropic.model_on(wire, "claude-sonnet-4-5", base_url=url, structured_output=mode), [ANSWER])
+    assert ("output_config" in wire.bodies[0]) is is_native
+
+
 def test_every_newer_claude_model_has_the_mode():
     assert [name for name, rules in CLAUDE_RULES.items() if not rules.json_schema] == ["opus-4-1"]
 
