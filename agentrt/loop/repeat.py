@@ -80,8 +80,8 @@ def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
         message = AssistantMsg(agent.name, [], id=reply_id)
     context = ReplyContext(reply_id, message, 0, round_start=outcome.answer_start)
     calls = (block for block in context.blocks[outcome.answer_start :] if isinstance(block, ToolCallBlock))
-    has_form = message.structured_output is not None or any(call.name == STRUCTURED_OUTPUT for call in calls)
-    if has_form and outcome.finished_reason == "completed":  # the answer may well be `null`
+    is_null = outcome.finished_reason == "completed" and any(call.name == STRUCTURED_OUTPUT for call in calls)
+    if message.structured_output is not None or is_null:  # a layer may have answered where the model did not
         context.structured = StructuredTask({}, {WRAPPER: message.structured_output}, is_wrapped=True)
     final = final_message(context, outcome.finished_reason)
     final.error = outcome.error

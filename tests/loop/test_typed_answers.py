@@ -473,6 +473,18 @@ async def test_a_layers_answer_that_does_not_fit_is_its_error(output):
     assert agent.state.last_reply.finished_reason == "error"
 
 
+@pytest.mark.parametrize("output", [TRIP, TRIP_JSON])
+async def test_a_layer_may_answer_where_no_answer_fits(output):
+    agent = agent_of(["words"] * 3, middlewares=[Answers(output, asks=True)])
+    *events, message = await items_with(agent, Trip)
+    assert (message.finished_reason, message.structured_output) == ("exceed_max_form_attempts", TRIP)
+    assert events[-1].structured_output == TRIP_JSON
+    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    again = await agent.reply("go", Trip, reply_id=message.id)
+    assert (again.finished_reason, again.structured_output) == ("exceed_max_form_attempts", TRIP)
+    assert (again.error, again.get_text_content()) == (message.error, "Here.")
+
+
 async def test_a_layer_may_refuse_without_any_output():
     agent = agent_of([], middlewares=[AnswersAlone(None)])
     message = await agent.reply("go", Trip)
