@@ -38,10 +38,8 @@ async def broadcast(msg: Msg, observers: Iterable[Observer]) -> None:
         try:
             await observer.observe(msg.copy())  # its own, since an observer may keep and change it
         except Exception as error:  # noqa: BLE001  # neither the speaker nor the others are to blame
-            _logger.error("agent %r failed to observe a message: %s", observer.name, _describe_failure(error))
-
-
-def _describe_failure(error: Exception) -> str:
-    # By its type, as the text may quote a message; a missing `observe` is described in our own words, with the remedy.
-    name = type(error).__name__
-    return f"{name}: {error}" if isinstance(error, NotImplementedError) else name
+            # By its type, as the text may quote a message; a missing `observe` is described in our own words.
+            problem = type(error).__name__
+            if isinstance(error, NotImplementedError):
+                problem = f"{problem}: {error}"
+            _logger.error("agent %r failed to observe a message: %s", observer.name, problem)

@@ -46,7 +46,10 @@ class MsgHub:
         self._is_open = False
         self._automatic = bool(enable_auto_broadcast)
         self.announcement = observed_messages(announcement, "a hub")
-        self.name = shortuuid.uuid() if name is None else _require_name(name)
+        choice: object = shortuuid.uuid() if name is None else name
+        if not isinstance(choice, str) or not choice:
+            raise ConfigError(f"MsgHub(name=...) must be a str that is not empty, not {choice!r:.200}")
+        self.name = choice
 
     @never_raises
     def __repr__(self) -> str:
@@ -121,12 +124,6 @@ class MsgHub:
             agent.remove_subscribers(self.name)
         for agent in after:
             agent.reset_subscribers(self.name, after)
-
-
-def _require_name(name: object) -> str:
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"MsgHub(name=...) must be a str that is not empty, not {name!r:.200}")
-    return name
 
 
 def _without(agents: list[AgentBase], others: list[AgentBase]) -> list[AgentBase]:
