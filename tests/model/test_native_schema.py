@@ -276,6 +276,17 @@ async def test_blanks_before_json_belong_to_the_call(provider):
     assert json.loads(last.content[0].input) == json.loads(JSON)
 
 
+async def test_blanks_before_another_call_stay_before_it():
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    stream = stream_of(*(delta(content=text) for text in "\n\n"), delta(tool_calls=[call]), delta("tool_calls"))
+    model, _ = wire_openai.model_of(stream, structured_output="native")
+    *streamed, last = await ask(model, [*OTHER, ANSWER])
+    assert [block.type for block in last.content] == ["text", "tool_call"]
+    blocks = [block for piece in streamed for block in piece.content]
+    assert [(block.type, block.id) for block in blocks] == [(block.type, block.id) for block in last.content]
+    assert blocks[0].text == "\n\n"
+
+
 @pytest.mark.parametrize("text", ["I would rather not.", "   so", "```json\n{}\n```"])
 async def test_text_that_is_not_json_stays_text(provider, text):
     *streamed, last = await ask(provider.model(text)[0], [ANSWER])

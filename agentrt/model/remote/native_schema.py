@@ -84,7 +84,7 @@ class NativeReader:
     def __init__(self, reader: AnswerReader) -> None:
         self._reader = reader
         self._is_json: dict[str, bool] = {}  # by the id of the block of text, once it has begun
-        self._blanks: dict[str, str] = {}
+        self._blanks: TextBlock | None = None  # with which a block has begun: what comes after them decides
 
     @property
     def is_complete(self) -> bool:
@@ -99,8 +99,16 @@ class NativeReader:
         return self._reader.has_progressed
 
     def feed(self, event: dict[str, object]) -> list[ContentBlock]:
-        pieces = [self._convert_piece(piece) for piece in self._reader.feed(event)]
-        return [piece for piece in pieces if piece is not None]
+        pieces: list[ContentBlock] = []
+        for piece in self._reader.feed(event):
+            if isinstance(piece, TextBlock):
+                pieces += self._convert_text(piece)
+                continue
+            if self._blanks is not None:  # they stay before a call
+                pieces.append(self._blanks)
+                self._is_json[self._blanks.id], self._blanks = False, None
+            pieces.append(piece)
+        return pieces
 
     def read(self, body: dict[str, object]) -> None:
         self._reader.read(body)
@@ -112,18 +120,17 @@ class NativeReader:
         reason = "tool_calls" if has_answer and response.finished_reason == "stop" else response.finished_reason
         return replace(response, content=content, finished_reason=reason)
 
-    def _convert_piece(self, piece: ContentBlock) -> ContentBlock | None:
-        if not isinstance(piece, TextBlock):
-            return piece
+    def _convert_text(self, piece: TextBlock) -> list[ContentBlock]:
         is_json = self._is_json.get(piece.id)
         if is_json is None:
-            text = self._blanks.pop(piece.id, "") + piece.text
-            if not text.strip():
-                self._blanks[piece.id] = text  # what comes after them decides
-                return None
-            piece = TextBlock(text, piece.id)
+            if self._blanks is not None:
+                piece = TextBlock(self._blanks.text + piece.text, piece.id)
+            if not piece.text.strip():
+                self._blanks = piece
+                return []
+            self._blanks = None
             is_json = self._is_json[piece.id] = _is_json_text(piece)
-        return _as_call(piece) if is_json else piece
+        return [_as_call(piece) if is_json else piece]
 
 
 def _is_json_text(block: ContentBlock) -> bool:
