@@ -5,11 +5,13 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
+from agentrt.errors import InvalidInputError
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.pipeline.concurrency import gather
 from agentrt.pipeline.participants import Stage, stages_in
 from agentrt.representation import repr_by_settings
+from agentrt.text import repr_of
 
 __all__ = ["FanoutPipeline", "fanout_pipeline"]
 
@@ -48,4 +50,10 @@ class FanoutPipeline:
 def _copy(msg: object) -> object:
     if isinstance(msg, list):
         return [_copy(message) for message in msg]
-    return msg.copy() if isinstance(msg, Msg) else deepcopy(msg)
+    try:
+        return msg.copy() if isinstance(msg, Msg) else deepcopy(msg)
+    except Exception as error:  # of the value's own making
+        raise InvalidInputError(
+            f"a fanout gives each agent a copy of the message, and {repr_of(msg)} cannot be copied: give what agents "
+            f"share as deps=..."
+        ) from error

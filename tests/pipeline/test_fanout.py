@@ -1,13 +1,14 @@
 """Agents side by side."""
 
 import asyncio
+import threading
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 from agentrt import Agent
-from agentrt.errors import ConfigError, Malformed
+from agentrt.errors import ConfigError, InvalidInputError, Malformed
 from agentrt.message import TextBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import FanoutPipeline, fanout_pipeline
@@ -190,3 +191,15 @@ async def test_what_cannot_answer_is_refused_before_anything_runs(wrong):
         await fanout_pipeline(wrong)
     with pytest.raises(ConfigError, match=r"FanoutPipeline\(agents=...\) takes"):
         FanoutPipeline(wrong)
+
+
+@BOTH
+@pytest.mark.parametrize("several", [False, True])
+async def test_message_that_cannot_be_copied_is_refused(at_once, several):
+    agents = [Speaker("a"), Speaker("b")]
+    spoilt = said("x")
+    spoilt.metadata["lock"] = threading.Lock()
+    for message in (spoilt, (text for text in "xy"), threading.Lock()):
+        with pytest.raises(InvalidInputError, match="cannot be copied: give what agents share as deps"):
+            await fanout_pipeline(agents, [message] if several else message, at_once)
+    assert agents[0].heard == agents[1].heard == []
