@@ -1,6 +1,7 @@
 """What a user installs, what every public module promises, and the script that runs the jobs."""
 
 import importlib
+import importlib.metadata
 import json
 import os
 import pkgutil
@@ -17,6 +18,8 @@ from types import ModuleType
 
 import pytest
 import trove_classifiers
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import agentrt
 import agentrt_middleware
@@ -75,6 +78,29 @@ def test_wheel_holds_nothing_but_the_packages_and_their_metadata(wheel: Path) ->
     tops = {name.split("/")[0] for name in files_of_wheel(wheel)}
 
     assert tops == {"agentrt", "agentrt_middleware", f"agentrt-{agentrt.__version__}.dist-info"}
+
+
+def with_requirements(name: str, found: set[str]) -> set[str]:
+    """Return the name, and those of what it needs without any extra, and of what these need."""
+    if name not in found:
+        found.add(name)
+        for requirement in map(Requirement, importlib.metadata.requires(name) or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                with_requirements(canonicalize_name(requirement.name), found)
+    return found
+
+
+def test_what_is_installed_without_extras_is_small(wheel: Path) -> None:
+    names = with_requirements("agentrt", set())
+    assert len(names) <= 12, names
+    with zipfile.ZipFile(wheel) as archive:  # agentrt itself is installed here as a link
+        sizes = {"agentrt": sum(file.file_size for file in archive.infolist())}
+    for name in names - {"agentrt"}:
+        files = [Path(str(file.locate())) for file in importlib.metadata.files(name) or ()]
+        # Bytecode is made by the installer, or on first use.
+        sizes[name] = sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
+        assert sizes[name] > 0
+    assert sum(sizes.values()) < 12_000_000, sizes
 
 
 def metadata_of(wheel: Path) -> Message:

@@ -7,8 +7,9 @@ secret, an address in memory, or the name of something inside the runtime.
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from inspect import isawaitable
+from inspect import getmembers, isawaitable, signature
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 from pydantic import BaseModel
@@ -447,6 +448,19 @@ async def test_a_wrong_value_is_refused_at_once(cause: Callable[[], Any], words:
 )
 async def test_a_wrong_argument_is_refused(cause: Callable[[], Any], words: str) -> None:
     await check(cause, words)
+
+
+def test_signatures_show_no_parameter_for_wrong_guesses() -> None:
+    for function in (Agent.reply, Agent.reply_stream, agent().reply, agent().reply_stream):
+        parameters = signature(function).parameters.values()
+        assert all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def test_agents_between_replies_are_mocked_and_listed() -> None:
+    tester = agent()
+    assert create_autospec(tester).reply is not None
+    assert "reply" in dict(getmembers(tester))
+    assert not hasattr(tester, "run")
 
 
 # Layers

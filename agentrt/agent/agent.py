@@ -36,7 +36,7 @@ from agentrt.decoding.answer_form import AnswerForm
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
 from agentrt.hooks import AgentChains, MiddlewareBase, ReplyInput
-from agentrt.keywords import suggest_arguments, suggest_attributes, suggest_keywords, wrong_call
+from agentrt.keywords import hide_unknown, suggest_arguments, suggest_attributes, suggest_keywords, wrong_call
 from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import run_reply
 from agentrt.loop.outcome import abandon_unfinished_reply
@@ -246,6 +246,7 @@ class Agent(ReActAgentBase):
         deps: Any = None,
     ) -> ReplyStream[AnyEvent | Msg]: ...
 
+    @hide_unknown
     def reply_stream(
         self,
         inputs: AgentInput = None,
@@ -334,6 +335,7 @@ class Agent(ReActAgentBase):
     ) -> Msg: ...
 
     @hook_method("on_reply", OverriddenLoopReply)
+    @hide_unknown
     async def reply(
         self,
         inputs: AgentInput = None,

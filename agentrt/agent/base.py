@@ -302,9 +302,13 @@ class ReActAgentBase(AgentBase):
         raise NotImplementedError(f"{type(self).__name__} has no _acting of its own")
 
 
+class _NoRunError(UsageError, AttributeError):
+    """`agent.run` between replies: as an `AttributeError`, so that `mock` and `inspect.getmembers` pass over it."""
+
+
 def no_run_error(name: str) -> UsageError:
     """Return the error of `agent.run` between replies, also for those who mean by it to ask the agent."""
-    return UsageError(
+    return _NoRunError(
         f"agent {name!r} has no reply in progress: use agent.run only in hooks and tools, and ask the agent with "
         f"`await agent.reply(message)`"
     )

@@ -10,6 +10,7 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from agentrt.errors import ConfigError
 from agentrt.message import TextBlock, ToolResultState
 from agentrt.types import ToolResponse
 
@@ -37,7 +38,13 @@ def folder_tools(folder: str | os.PathLike[str] = ".") -> list[Callable[..., _Fo
     They change nothing, use no network, and read neither what lies outside of the folder, wherever a link leads, nor
     files and folders whose names begin with a dot.
     """
-    tools = _FolderTools(Path(folder).resolve())
+    try:
+        root = Path(folder).resolve()
+    except OSError as error:  # the current folder may have been deleted
+        raise ConfigError(
+            f"the folder {os.fspath(folder)!r} cannot be found ({error.strerror}): change to another"
+        ) from error
+    tools = _FolderTools(root)
     return [tools.list_files, tools.read_file, tools.search_text, tools.recent_files, calculate]
 
 

@@ -2,6 +2,7 @@
 
 from agentrt.keywords.attributes import compute_missing, suggest_attributes
 from agentrt.keywords.suggestions import (
+    hide_unknown,
     suggest_arguments,
     suggest_keywords,
     unknown_keywords,
@@ -10,6 +11,7 @@ from agentrt.keywords.suggestions import (
 
 __all__ = [
     "compute_missing",
+    "hide_unknown",
     "suggest_arguments",
     "suggest_attributes",
     "suggest_keywords",

@@ -14,6 +14,7 @@ from agentrt.errors import UnknownKeywordError, WrongCallError
 from agentrt.keywords.synonyms import SYNONYMS
 
 __all__ = [
+    "hide_unknown",
     "suggest_arguments",
     "suggest_keywords",
     "unknown_keywords",
@@ -54,6 +55,14 @@ def suggest_keywords(**remedies: str) -> Callable[[_Decorated], _Decorated]:
         return cls
 
     return decorate
+
+
+def hide_unknown(function: _Function) -> _Function:
+    """Decorate a function that takes `**unknown` to answer it: its signature is shown without."""
+    signature = inspect.signature(function)
+    known = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    setattr(function, "__signature__", signature.replace(parameters=known))  # noqa: B010  # which types do not know
+    return function
 
 
 def suggest_arguments(**remedies: str) -> Callable[[_Function], _Function]:

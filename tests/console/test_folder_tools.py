@@ -10,6 +10,7 @@ import pytest
 
 from agentrt.console import folder_tools
 from agentrt.console.folder_tools import calculate
+from agentrt.errors import ConfigError
 from agentrt.message import ToolResultState
 from agentrt.types import ToolResponse
 
@@ -41,6 +42,15 @@ def test_an_empty_folder_has_no_files_and_no_changes(tmp_path):
     assert tool(tmp_path, "list_files")() == "no files"
     assert tool(tmp_path, "recent_files")() == "no changes"
     assert tool(tmp_path, "search_text")("x") == "nothing found"
+
+
+def test_a_folder_that_was_deleted_is_refused(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigError, match=r"the folder '\.' cannot be found \(No such file.*: change to another"):
+        folder_tools()
 
 
 def test_a_search_ignores_case_and_names_the_lines(folder):
