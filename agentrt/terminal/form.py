@@ -193,15 +193,15 @@ def _prompt(name: str, field: FieldInfo, schema: JSONSchema, is_secret: bool) ->
     else:
         default = f", default {one_line(to_json(field.default, fallback=repr).decode(errors='replace'), _MAX_PROMPT)}"
     description = f" - {' '.join(field.description.split())}" if field.description else ""
-    return f"{name} ({one_line(_describe_type(schema), _MAX_PROMPT)}{default}){description}: "
+    return f"{name} ({one_line(_describe_expected(schema), _MAX_PROMPT)}{default}){description}: "
 
 
-def _describe_type(schema: JSONSchema) -> str:
+def _describe_expected(schema: JSONSchema) -> str:
     if "const" in schema or "enum" in schema:
         return " or ".join(json.dumps(value, ensure_ascii=False) for value in schema.get("enum", [schema.get("const")]))
     variants = [variant for variant in schema.get("anyOf", []) if variant != {"type": "null"}]
     if variants:
-        return " or ".join(dict.fromkeys(map(_describe_type, variants)))
+        return " or ".join(dict.fromkeys(map(_describe_expected, variants)))
     kind = str(schema.get("type", "value"))
     if kind == "object" and schema.get("properties"):
         return f"JSON object with {', '.join(map(json.dumps, schema['properties']))}"
