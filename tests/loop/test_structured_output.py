@@ -256,7 +256,7 @@ class Odd(BaseModel):
         (Part(number=1), "not Part(number=1"),
         ({"type": "array"}, "goes into a property"),
         ({"type": "object", "properties": ["a"]}, "not {'type'"),
-        ({"type": "object", "properties": {"a": object}}, "has no JSON schema: Unable to serialize"),
+        ({"type": "object", "properties": {"a": object}}, "has no JSON schema: it is not JSON"),
         (Odd, "has no JSON schema: Cannot generate"),
         ({"type": "object", "properties": {"a": {"enum": 1}}}, "cannot be used: enum at #/properties/a must be a list"),
         ({"type": "object", "properties": {"a": {"pattern": "a(?=b)"}}}, "cannot be used: pattern 'a(?=b)' at "),
