@@ -9,12 +9,14 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any, get_args
 
 import anyio
 import anyio.lowlevel
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Toolkit, UserMsg
+from agentrt.agent import ReplyStream
 from agentrt.errors import AgentBusyError, ConfigError, InvalidInputError, UsageError
 from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import (
@@ -268,6 +270,11 @@ def test_a_stream_that_cannot_be_copied_says_so_and_stays(duplicate, monkeypatch
     gc.collect()
     assert unraisable == []
     assert "not begun" in repr(stream)
+
+
+def test_the_type_of_a_stream_takes_one_parameter_or_two():
+    assert get_args(ReplyStream[CustomEvent])[1:] in [(Any,), ()]
+    assert get_args(ReplyStream[CustomEvent, int]) == (CustomEvent, int)
 
 
 def test_a_stream_that_outlives_its_event_loop_says_nothing():
