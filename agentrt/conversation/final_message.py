@@ -22,7 +22,7 @@ _LAST_WORDS: dict[FinishedReason, str] = {
 def end_error(context: ReplyContext, reason: FinishedReason) -> str | None:
     """Return what the end of a reply says besides its reason: why no answer had the form that was asked for."""
     task = context.structured
-    if task is None or reason != "exceed_max_form_attempts":
+    if task is None or not task.attempts or reason not in ("exceed_max_form_attempts", "exceed_max_iters"):
         return None
     if task.attempts == 1:
         return f"the answer does not fit the structured_schema: {task.misfit}"

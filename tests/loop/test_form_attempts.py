@@ -88,6 +88,16 @@ async def test_one_attempt_may_be_all():
     assert len(agent.model.calls) == 1
 
 
+async def test_used_up_rounds_say_what_did_not_fit():
+    calls = [[call(str(number), "add", a=1, b=1)] for number in range(9)]
+    agent = agent_of([odd(9), *calls], add, react_config=ReActConfig(max_iters=1))
+    *events, message = await items_with(agent, Even)
+    error = "the answer does not fit the structured_schema: n: Value error, it must be even"
+    assert (message.finished_reason, message.error) == ("exceed_max_iters", error)
+    assert (events[-1].finished_reason, events[-1].error) == ("exceed_max_iters", error)
+    assert (await agent_of(calls, add, react_config=ReActConfig(max_iters=1)).reply("go", Even)).error is None
+
+
 async def test_the_last_attempt_may_fit():
     agent = agent_of([odd(1), "words", [answer("3", n=4)]])
     message = await agent.reply("go", Even)
