@@ -142,6 +142,32 @@ async def test_layer_that_breaks_the_contract_is_named(middleware, words):
     assert [name for name, problems in problems_by_lint.items() if problems] == [f"Lint({middleware.__name__})"]
 
 
+class ChangesTheEndOfALongText(PassesOn):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        block = input_kwargs["messages"][-1].get_content_blocks("text")[0]
+        block.text += "!"
+        return await next_handler()
+
+
+class ChangesTheLastOfManyBlocks(PassesOn):
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        input_kwargs["messages"][-1].content[-1].text = "changed"
+        return await next_handler()
+
+
+@pytest.mark.parametrize(
+    ("middleware", "content"),
+    [
+        (ChangesTheEndOfALongText, [TextBlock("long " * 1_000)]),
+        (ChangesTheLastOfManyBlocks, [TextBlock(str(number)) for number in range(50)]),
+    ],
+)
+async def test_a_change_behind_what_a_repr_shows_is_found(middleware, content):
+    layers = lint([Outside(), middleware(), Inside()])
+    with pytest.raises(ChainContractError, match=rf"^{middleware.__name__}\.on_model_call changed the messages"):
+        await agent(*layers).reply(Msg("user", content, "user"))
+
+
 class ChangesWhatIsPrinted(PassesOn):
     async def on_print(self, agent, input_kwargs, next_handler):
         input_kwargs["msg"].content.append(TextBlock("..."))

@@ -14,6 +14,7 @@ from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import ToolCallBlock
+from agentrt.testing.harness.full_text import full_text
 
 __all__ = ["Lint", "lint", "lint_class_for"]
 
@@ -257,7 +258,7 @@ class _CallWatch:
                 if isinstance(value, ToolCallBlock):  # its state is the runtime's
                     values[key] = (value.id, value.name, value.input)
                 elif key in _SHARED_KEYS:
-                    values[key] = repr(value)
+                    values[key] = full_text(value)
         return values
 
     def _check_context(self, before: Context) -> None:

@@ -14,6 +14,7 @@ from agentrt.message import ContentBlock, DataBlock, Msg, TextBlock, ToolCallBlo
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt.model.scripted import stream_response, whole_response
 from agentrt.state import AgentState, InMemoryStateStore, StateStore
+from agentrt.testing.harness.full_text import full_text
 from agentrt.tool import FunctionTool, ToolBase, Toolkit
 from agentrt.types import STRUCTURED_OUTPUT, JSONSchema, ToolChoice
 
@@ -85,7 +86,7 @@ class KitModel(ChatModelBase):
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
         # Without ids, which differ from run to run, so that the requests of two conversations can be compared.
-        words = [f"{msg.role} {msg.name}: {_ID.sub('', repr(msg.get_content_blocks()))}" for msg in messages]
+        words = [f"{msg.role} {msg.name}: {_ID.sub('', full_text(msg.get_content_blocks()))}" for msg in messages]
         self.requests.append([*words, f"tools {tools}", f"tool_choice {tool_choice}"])
         await self._on_point("before")
         response = whole_response(_answer_content(messages, tools or []), messages)

@@ -8,6 +8,7 @@ from agentrt.errors import SessionIOError
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import Base64Source, DataBlock, Msg, TextBlock
 from agentrt.testing.harness.approve import approve
+from agentrt.testing.harness.full_text import full_text
 from agentrt.testing.kit.fault_points import cancel_at, raise_once_at
 from agentrt.testing.kit.kit_agents import (
     CONFIRM_QUESTION,
@@ -64,9 +65,9 @@ def _msg(text: str) -> Msg:
 
 
 async def _observe(conversation: KitConversation, msg: str | Msg | list[Msg] | None) -> BaseException | None:
-    before = repr(msg)
+    before = full_text(msg)
     error = await conversation.perform("observing a message", lambda: conversation.agent.observe(msg))
-    if repr(msg) != before and not conversation.lint_problems():  # where there is an error, the lints do not look
+    if full_text(msg) != before and not conversation.lint_problems():  # where there is an error, the lints do not look
         conversation.run.report("its on_observe changed the message that it was given, which others share: replace it")
     return error
 

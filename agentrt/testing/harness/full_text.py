@@ -1,0 +1,19 @@
+"""All of a value as text, to tell whether it has changed."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+__all__ = ["full_text"]
+
+
+def full_text(value: Any) -> str:
+    """Return what differs for values that differ; what `repr` leaves out of messages and events is in it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        contents = (f"{field.name}={full_text(getattr(value, field.name, None))}" for field in fields(value))
+        return f"{type(value).__name__}({', '.join(contents)})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{full_text(key)}: {full_text(item)}' for key, item in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__}[{', '.join(map(full_text, value))}]"
+    return repr(value)
