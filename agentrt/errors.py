@@ -10,6 +10,7 @@
     │   ├── HookError                  a pre/post hook of an unknown type, or one that does what it must not
     │   │   └── HookTargetError            a pre/post hook for what is not an agent
     │   ├── InvalidInputError          a message or event that an agent does not take
+    │   ├── NoReplyError               `agent.run` was used between replies
     │   ├── ResumeError                an answer to a question that was not asked (`code` says which way)
     │   └── WrongCallError             a function does not have a keyword that it was given
     ├── ChainError                   a middleware misused its `next_handler`
@@ -53,6 +54,7 @@ __all__ = [
     "MiddlewareConfigError",
     "MissingTerminalError",
     "ModelError",
+    "NoReplyError",
     "RateLimitTimeout",
     "RateLimited",
     "Refused",
@@ -126,6 +128,10 @@ class ResumeError(UsageError, ValueError):
     def __init__(self, message: str, *, code: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class NoReplyError(UsageError, AttributeError):
+    """`agent.run` was used between replies; an `AttributeError` too, as `hasattr` and `inspect.getmembers` need it."""
 
 
 class WrongCallError(UsageError, TypeError):

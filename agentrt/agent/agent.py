@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 import anyio
 
-from agentrt.agent.base import ReActAgentBase, interrupted_msg, no_run_error
+from agentrt.agent.base import ReActAgentBase, interrupted_msg, no_reply_error
 from agentrt.agent.hook_registry import class_hooks
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import OverriddenCall, hook_method
@@ -158,10 +158,10 @@ class Agent(ReActAgentBase):
 
     @property
     def run(self) -> Run:
-        """The reply in progress, for middlewares and tools; raises `UsageError` between replies."""
+        """The reply in progress, for middlewares and tools; raises `NoReplyError` between replies."""
         run = self.live_conversation.hook_run
         if run is None:
-            raise no_run_error(self.name)
+            raise no_reply_error(self.name)
         return run
 
     @property

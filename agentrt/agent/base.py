@@ -36,7 +36,7 @@ from agentrt.chain.explain import ExplainFormat
 from agentrt.concurrency.event_loop import call_soon_function
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.run import Run
-from agentrt.errors import ChainContractError, UsageError
+from agentrt.errors import ChainContractError, NoReplyError
 from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase
 from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.message import Msg
@@ -44,7 +44,7 @@ from agentrt.module import StateModule
 from agentrt.representation import describe_setting, never_raises, repr_as_call
 from agentrt.state import AgentState
 
-__all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg", "no_run_error"]
+__all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg", "no_reply_error"]
 
 
 class _Compiled(NamedTuple):
@@ -166,10 +166,10 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
     @property
     def run(self) -> Run:
-        """The reply in progress; raises `UsageError` between replies."""
+        """The reply in progress; raises `NoReplyError` between replies."""
         reply = current_reply(self)
         if reply is None:
-            raise no_run_error(self.name)
+            raise no_reply_error(self.name)
         return CustomRun(reply)
 
     @property
@@ -302,13 +302,9 @@ class ReActAgentBase(AgentBase):
         raise NotImplementedError(f"{type(self).__name__} has no _acting of its own")
 
 
-class _NoRunError(UsageError, AttributeError):
-    """`agent.run` between replies: as an `AttributeError`, so that `mock` and `inspect.getmembers` pass over it."""
-
-
-def no_run_error(name: str) -> UsageError:
+def no_reply_error(name: str) -> NoReplyError:
     """Return the error of `agent.run` between replies, also for those who mean by it to ask the agent."""
-    return _NoRunError(
+    return NoReplyError(
         f"agent {name!r} has no reply in progress: use agent.run only in hooks and tools, and ask the agent with "
         f"`await agent.reply(message)`"
     )

@@ -173,7 +173,7 @@ IN_PLACE = r"that it was given, which others share: replace what you change, as 
 BAD = [
     (RaisesWhenItHears, r"observing, between replies and while one waits:\n.*KeyError was raised: 'always'"),
     (HearsOnlyMessages, r"observing, between .*\n.*TypeError was raised: "),
-    (NeedsAReplyToHear, r"observing, between .*\n.*UsageError was raised: .* no reply in progress"),
+    (NeedsAReplyToHear, r"observing, between .*\n.*NoReplyError was raised: .* no reply in progress"),
     (ChangesWhatItHears, rf"ChangesWhatItHears\.on_observe changed the msg {IN_PLACE}msg=\.\.\."),
     (AddsToWhatItHears, rf"AddsToWhatItHears\.on_observe changed the msg {IN_PLACE}msg=\.\.\."),
     (ChangesWhatItCouldNotKeep, r"and the store fails:\n.*its on_observe changed the message that it was given"),
@@ -187,7 +187,7 @@ BAD = [
     (RewritesTheBlocks, rf"RewritesTheBlocks\.on_print changed the msg {IN_PLACE}"),
     (AddsToTheSpeech, rf"printing into .*\n.*AddsToTheSpeech\.on_print changed the speech {IN_PLACE}speech=\.\.\."),
     (RaisesWhenItPrints, r"KeyError was raised: 'always'"),
-    (NeedsAReplyToPrint, r"printing into a queue, and by hand:\n.*UsageError was raised: .* no reply in progress"),
+    (NeedsAReplyToPrint, r"printing into a queue, and by hand:\n.*NoReplyError was raised: .* no reply in progress"),
     (IsNotCancelledWhileItPrints, rf"cancelled while a piece of a message is shown:\n.*its on_print {SWALLOWED}"),
     (IsNotCancelledAtTheEnd, rf"cancelled while a whole message is shown:\n.*its on_print {SWALLOWED}"),
     (TurnsErrorsOfTheQueue, r"and showing a piece .* fails:\n.*OSError came from inside of it, and RuntimeError out"),
