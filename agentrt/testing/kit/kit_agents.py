@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import cache
 from typing import TypedDict, Unpack
 
 import anyio.lowlevel
@@ -193,16 +194,9 @@ class _SendTool(ToolBase):
     is_external_tool = True
 
 
-def _make_toolkit(on_point: OnPoint) -> Toolkit:
-    async def add(a: int, b: int) -> int:
-        """Add two numbers."""
-        await on_point("tool")
-        return a + b
-
-    async def subtract() -> str:
-        """Subtract."""
-        await on_point("strict tool")
-        return "less"
+@cache
+def _shared_tools() -> list[ToolBase]:
+    """Return tools for the calls that are streamed, need a yes, and run outside."""
 
     async def count(to: int) -> AsyncIterator[str]:
         """Count."""
@@ -215,10 +209,23 @@ def _make_toolkit(on_point: OnPoint) -> Toolkit:
         await anyio.lowlevel.checkpoint()
         return f"wrote {text!r}"
 
-    # One tool for each way a call can go: at once, raising, streamed, after a yes, and outside.
-    strict = FunctionTool(subtract, raise_tool_errors=True)
-    counter, writer = FunctionTool(count, is_read_only=True), FunctionTool(write, ask=True)
-    return Toolkit(tools=[add, strict, counter, writer, _SendTool()])
+    # Once: reading signatures is most of what an agent costs, and a check makes thousands of agents.
+    return [FunctionTool(count, is_read_only=True), FunctionTool(write, ask=True), _SendTool()]
+
+
+def _make_toolkit(on_point: OnPoint) -> Toolkit:
+    async def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        await on_point("tool")
+        return a + b
+
+    async def subtract() -> str:
+        """Subtract."""
+        await on_point("strict tool")
+        return "less"
+
+    # Beside the shared ones, a tool for a call that runs at once, and one for a call that may raise.
+    return Toolkit(tools=[add, FunctionTool(subtract, raise_tool_errors=True), *_shared_tools()])
 
 
 class AgentOptions(TypedDict, total=False):
