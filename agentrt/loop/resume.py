@@ -50,6 +50,7 @@ __all__ = ["already_answered", "apply_answer", "check_answer", "reply_to_resume"
 
 _MAX_QUOTE = 200  # characters of what an answer says that a message repeats
 _ALLOW, _DENY = PermissionBehavior.ALLOW, PermissionBehavior.DENY
+_ANSWER_TO = {"user": "a UserConfirmResultEvent", "external": "an ExternalExecutionResultEvent"}
 
 # An answer comes from outside, and joins what is saved and sent to the model.
 _MAX_RESULTS = 1_000
@@ -74,9 +75,11 @@ def reply_to_resume(agent: ReplyingAgent, inputs: ReplyInput) -> ReplyContext | 
     waiting = waiting_calls(context)
     # One that was left before it had asked is not parked: it resumes without an input, and asks then.
     if waiting and (inputs is not None or context.parked):
+        waited_for = {context.decisions[call.id].waits_for for call in waiting}
+        answers = " and ".join(name for kind, name in _ANSWER_TO.items() if kind in waited_for)
         raise ResumeError(
-            f"the reply {context.reply_id!r} waits for an answer about {describe_calls(waiting)}: send a "
-            f"UserConfirmResultEvent or an ExternalExecutionResultEvent first, or "
+            f"the reply {context.reply_id!r} waits for an answer about {describe_calls(waiting)}: send {answers} first"
+            f"{' (agent.waiting() is the question)' if context.parked else ''}, or "
             f"UserInterruptEvent({context.reply_id!r}) to end it",
             code="pending",
         )

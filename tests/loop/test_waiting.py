@@ -164,6 +164,22 @@ async def test_refused_answer_leaves_the_question() -> None:
     assert agent.waiting() == question
 
 
+@pytest.mark.parametrize(
+    ("calls", "answers"),
+    [
+        ([WRITE], "a UserConfirmResultEvent"),
+        ([SEND], "an ExternalExecutionResultEvent"),
+        ([WRITE, SEND], "a UserConfirmResultEvent and an ExternalExecutionResultEvent"),
+    ],
+)
+async def test_message_while_it_waits_is_told_which_answer_is_due(calls: Any, answers: str) -> None:
+    agent = agent_that_asks(*calls)
+    await agent.reply("go")
+    with pytest.raises(ResumeError) as caught:
+        await agent.reply("hello?")
+    assert f": send {answers} first (agent.waiting() is the question), or UserInterruptEvent(" in str(caught.value)
+
+
 async def test_nothing_waits_while_a_reply_runs_or_after_its_end() -> None:
     agent = agent_that_asks(WRITE)
     async with agent.reply_stream("go") as stream:
