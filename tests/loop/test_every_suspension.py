@@ -202,6 +202,7 @@ async def check(kind: Kind, faults: Iterable[str]) -> None:
     print(report)  # noqa: T201  # for `pytest -s`
 
 
+@pytest.mark.slow
 @EACH_KIND
 async def test_conversation_is_whole_after_the_worst_faults_anywhere(kind, anyio_backend_name):
     await check(kind, WORST if anyio_backend_name == "asyncio" else ["cancel", *WORST[1:]])

@@ -61,11 +61,13 @@ SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
 EACH = pytest.mark.parametrize("make", SHIPPED.values(), ids=[cls.__name__ for cls in SHIPPED])
 
 
+@pytest.mark.slow
 @EACH
 async def test_each_shipped_middleware_keeps_the_contract(make):
     await check_middleware(make, faults=[])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", HookMiddleware.__subclasses__())
 async def test_hook_middlewares_keep_the_contract(layer):
     def pre(agent, kwargs):

@@ -496,7 +496,8 @@ class BringsATool(MiddlewareBase):
         return "It rains."
 
 
-@pytest.mark.parametrize("faults", [[], pytest.param(["cancel", "drop"], marks=pytest.mark.slow)], ids=["none", "some"])
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", [[], ["cancel", "drop"]], ids=["none", "some"])
 @pytest.mark.parametrize(
     "middleware",
     [
