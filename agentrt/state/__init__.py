@@ -1,6 +1,6 @@
 """What survives a process, and where it is kept."""
 
-from agentrt.state.file import FileStateStore
+from agentrt.state.file_store import FileStateStore
 from agentrt.state.state import AgentState, CallDecision, ReplyContext, ReplyOutcome, StructuredTask, Waits
 from agentrt.state.store import InMemoryStateStore, StateStore
 

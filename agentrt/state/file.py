@@ -1,8 +1,4 @@
-"""States in files: one file per session, whole at any moment, whichever process dies.
-
-A file is three pieces of JSON: a line with the format, its version and the SHA-256 of all that follows; a line with the
-session's id and revision; the state. `tail -n +2 FILE | sha256sum` checks it by hand.
-"""
+"""Sessions in files: one file per session, whole at any moment, whichever process dies."""
 
 import errno
 import os
@@ -15,31 +11,25 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from json import dumps
 from pathlib import Path
 from threading import Event, Lock
 from typing import TypeVar
 
 import anyio
 from anyio import to_thread
-from anyio.lowlevel import checkpoint_if_cancelled
-from pydantic_core import from_json
 
-from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionVersion
+from agentrt.errors import ConfigError, SessionIOError
 from agentrt.keywords import suggest_keywords
 from agentrt.representation import never_raises
-from agentrt.state.state import AgentState, state_from_json, state_to_json
-from agentrt.state.store import check_revision, check_saved, check_session_id, next_revision
-from agentrt.types import JSONObject
 
-__all__ = ["AtomicFile", "FileKeeper", "FileStateStore", "hash_name", "lock_until", "read_file"]
+__all__ = ["NOFOLLOW", "AtomicFile", "FileKeeper", "hash_name", "lock_until", "read_file", "write_all"]
 
-_FORMAT = "agentrt-state"
-_VERSION = 1
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+"""What every file is opened with: a symbolic link is not followed."""
+
 _MAX_WAIT = 10.0  # seconds
 _EXTRA_WAIT = 1.0
 _NEVER_A_FOLDER = {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _TEMPORARY = re.compile(r"[0-9a-f]{64}\.tmp")
 _FileResult = TypeVar("_FileResult")
 _FileWork = Callable[[float], _FileResult]
@@ -118,46 +108,6 @@ class FileKeeper:
             if operation.is_done() and self._last.get(file.path) is operation:
                 del self._last[file.path]
         raise file.error(action, f"no answer for {_MAX_WAIT:g} seconds, so it may or may not have been done")
-
-
-class FileStateStore(FileKeeper):
-    """Keeps each session in a file of its own in `directory`, which is made, for its owner alone, at the first save.
-
-    A save is on the disk when it returns, and a crash leaves the old state or the new one. Any number of processes may
-    use one directory: of two that save on the same revision, one gets `SessionConflict`. Files are named by the SHA-256
-    of the session's id. Errors are children of `StateError`, and leave the file as it was.
-    """
-
-    async def save(self, state: AgentState) -> None:
-        """Keep the state as it is now, in place of the one that it is based on, and set its `revision`.
-
-        A cancellation waits for the write; one of asyncio's own does not, and the write ends without its caller. Raises
-        `SessionConflict` when the saved state is another one, `SessionUnserializable` for what JSON cannot hold or what
-        could not be loaded again, and `SessionIOError` also when it takes more than ten seconds.
-        """
-        check_saved(state)
-        await checkpoint_if_cancelled()
-        file = self._file(state.session_id)
-        await self._change(file, "save", partial(file.write, state, state_to_json(state)))
-
-    async def load(self, session_id: str) -> AgentState | None:
-        """Return the state last saved for that session, `None` when there is none.
-
-        Raises `SessionCorrupt` for a damaged file, `SessionVersion` for one that this version does not understand.
-        """
-        file = self._file(session_id)
-        return await self._read(file, file.load)
-
-    async def delete(self, session_id: str) -> None:
-        """Remove the session's file, damaged or not, if it is there; a state based on it can no longer be saved."""
-        await checkpoint_if_cancelled()
-        file = self._file(session_id)
-        await self._change(file, "delete", file.remove)
-
-    def _file(self, session_id: str) -> "_StateFile":
-        check_session_id(session_id)
-        name = hash_name(session_id)
-        return _StateFile(session_id, self._directory / f"{name}.state", self._directory / f"{name}.tmp")
 
 
 class _QueuedOperation:
@@ -251,76 +201,12 @@ class AtomicFile:
         with suppress(FileNotFoundError):
             os.unlink(self.temporary)
         # Exclusively and without following links, so that nobody can redirect the write by putting a link there.
-        descriptor = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600)
+        descriptor = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o600)
         try:
-            rest = memoryview(data)
-            while rest:  # a write may take a part only
-                rest = rest[os.write(descriptor, rest) :]
+            write_all(descriptor, data)
             os.fsync(descriptor)  # before the file gets its name: a crash must not leave the name of an empty file
         finally:
             os.close(descriptor)
-
-
-class _StateFile(AtomicFile):
-    __slots__ = ()
-
-    def load(self, deadline: float) -> AgentState | None:
-        saved = self._read()
-        if saved is None:
-            return None
-        revision, text = saved
-        return state_from_json(text, revision, f"the file {str(self.path)!r}")
-
-    def write(self, state: AgentState, text: bytes, deadline: float) -> None:
-        with self.lock(deadline):
-            saved = self._read()
-            saved_revision = 0 if saved is None else saved[0]
-            check_revision(state, saved_revision)
-            revision = next_revision(saved_revision)
-            self.replace(_encode_file(self.session_id, revision, text))
-            # Before the sync, which may fail: the file has been replaced, so the next save is based on this one.
-            state.revision = revision
-            self.sync()
-
-    def remove(self, deadline: float) -> None:
-        with self.lock(deadline):
-            for path in (self.temporary, self.path):
-                with suppress(FileNotFoundError):
-                    os.unlink(path)
-            self.sync()
-
-    def _read(self) -> tuple[int, bytes] | None:
-        try:
-            return self._decode(read_file(self.path))
-        except FileNotFoundError:
-            return None
-
-    def _decode(self, data: bytes) -> tuple[int, bytes]:
-        first, _, rest = data.partition(b"\n")
-        second, _, text = rest.partition(b"\n")
-        head, session = _parse_line(first), _parse_line(second)
-        left_alone = f"the file {str(self.path)!r} is kept as it is"
-        if head.get("format") != _FORMAT or not isinstance(head.get("version"), int):
-            raise SessionCorrupt(
-                f"the saved state of session {self.session_id!r:.100} is not one of agentrt, or its beginning is "
-                f"damaged; {left_alone}: put a copy in its place, or delete the session to start it again"
-            )
-        if head["version"] != _VERSION:
-            raise SessionVersion(
-                f"the state was saved in format {head['version']}, but this version of agentrt reads {_VERSION}; "
-                f"{left_alone}, so load it with the version that saved it, or a newer one"
-            )
-        if head.get("sha256") != sha256(rest).hexdigest():
-            raise SessionCorrupt(
-                f"the saved state of session {self.session_id!r:.100} is damaged: its checksum is wrong; {left_alone}: "
-                f"put a copy in its place, or delete the session to start it again"
-            )
-        revision = session.get("revision")
-        if session.get("session_id") != self.session_id or not isinstance(revision, int):
-            raise SessionCorrupt(
-                f"the saved state belongs to another session than {self.session_id!r:.100}; {left_alone}"
-            )
-        return revision, text
 
 
 def hash_name(text: str) -> str:
@@ -328,23 +214,16 @@ def hash_name(text: str) -> str:
     return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def _encode_file(session_id: str, revision: int, text: bytes) -> bytes:
-    session_line = dumps({"session_id": session_id, "revision": revision})
-    rest = b"".join([session_line.encode(), b"\n", text, b"\n"])
-    head = dumps({"format": _FORMAT, "version": _VERSION, "sha256": sha256(rest).hexdigest()})
-    return b"".join([head.encode(), b"\n", rest])
-
-
-def _parse_line(line: bytes) -> JSONObject:
-    with suppress(ValueError):
-        if isinstance(parsed := from_json(line), dict):
-            return parsed
-    return {}
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the data: one write may take a part only."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def read_file(path: Path) -> bytes:
     """Return what is in the file; a symbolic link is not followed."""
-    with open(os.open(path, os.O_RDONLY | _NOFOLLOW), "rb") as file:
+    with open(os.open(path, os.O_RDONLY | NOFOLLOW), "rb") as file:
         return file.read()
 
 
@@ -366,7 +245,7 @@ def _lock_path(path: Path) -> Path:
 
 @contextmanager
 def _hold_lock(path: Path, deadline: float) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NOFOLLOW, 0o600)
     try:
         with lock_until(descriptor, deadline):
             yield

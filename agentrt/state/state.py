@@ -1,17 +1,15 @@
 """What survives a process: the conversation so far, and the reply in progress."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from os import urandom
 from typing import Any, Literal
 
-import shortuuid
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import CoreConfig, SchemaSerializer, from_json
+import pydantic
+from pydantic_core import CoreConfig, SchemaSerializer, ValidationError, from_json
 
-from agentrt.block import InProcess, Strict
+from agentrt.block import InProcess, Strict, new_name
 from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion, UsageError
 from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.message import ContentBlock, Msg, TextBlock, message_adapter, message_serializer
@@ -36,15 +34,20 @@ __all__ = [
     "StructuredTask",
     "Waits",
     "drop_unsavable",
+    "dump_messages",
+    "dump_parts",
     "state_from_json",
+    "state_from_parts",
     "state_to_json",
+    "unserializable",
 ]
 
 WRAPPER = "value"
 """The property that holds an answer which is not an object itself."""
 
 _MAX_LOADABLE = 1 << 15
-_LETTERS = bytes(shortuuid.get_alphabet().encode()[byte % 57] for byte in range(256))
+_MAX_AT_ONCE = 100  # messages
+_KEPT = "it is kept as it is, so load it"
 
 # The hashes of the messages, as JSON, that have been loaded for a test: thanks to them a save does not parse again what
 # an earlier one has saved, and takes no longer for a long conversation. They belong to the module, since whether JSON
@@ -67,11 +70,12 @@ _STATE_GUESSES = {
     "to_json": _STATE_JSON,
 }
 
+
 Waits = Literal["user", "external"]
 """Whose answer a tool call waits for."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class CallDecision(Strict):
     """What was decided on one tool call. `by` is "policy" or "user".
 
@@ -96,7 +100,7 @@ class CallDecision(Strict):
         return PermissionDecision(self.behavior, self.message, suggested_rules=[*self.suggested_rules])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class StructuredTask(Strict):
     """The form that a reply's answer must have, as a JSON schema, and what the model filled in once it is there.
 
@@ -123,7 +127,7 @@ class StructuredTask(Strict):
         return self.output[WRAPPER] if self.is_wrapped and self.output is not None else self.output
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ReplyContext(Strict):
     """The reply in progress. `message` joins the context when the reply is over, and `observed` after it.
 
@@ -164,7 +168,7 @@ class ReplyContext(Strict):
         return content  # type: ignore[return-value]  # a list by now
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ReplyOutcome(Strict):
     """How a reply ended, and what was decided on its tool calls, by their ids.
 
@@ -178,16 +182,32 @@ class ReplyOutcome(Strict):
     answer_start: int = 0
 
 
+class _Recorded(InProcess):
+    """Base of what stores save: they note on the object itself, in this process alone, what they saved of it."""
+
+    __slots__ = ("save_record",)
+
+    save_record: Any  # of `changes.py`, which needs what is here
+
+    def __getstate__(self) -> tuple[None, JSONObject]:
+        _, values = super().__getstate__()
+        values.pop("save_record", None)
+        return None, values
+
+
 @suggest_attributes(**_STATE_GUESSES)
 @suggest_keywords(history="context", memory="context", messages="context")
-@dataclass(slots=True)
-class AgentState(InProcess, Strict):
+@dataclass(slots=True, repr=False, eq=False)
+class AgentState(_Recorded, Strict):
     """One conversation, whole: saved and loaded again, it continues in another process.
 
     `context` holds the finished messages, oldest first. `sequence` is the number of the last event. `active_groups`
     are the tool groups that this conversation has switched on, `None` for the toolkit's own choice. `middleware_data`
     is what `agent.state_of(middleware)` returns, by the middleware's key. `revision` names the
     saved state that this one is based on, 0 for none: stores compare it and set it.
+
+    A store may write only the messages that are new in `context` since the last save: those that were appended, put in
+    the place of others, or moved. A message that is edited in place is saved if `touch` is called.
 
     Agents over one state object share it as one conversation, and reply one at a time.
 
@@ -196,8 +216,7 @@ class AgentState(InProcess, Strict):
     """
 
     version: Literal[1] = 1
-    # Like `shortuuid.uuid()`, with as many random bits, and without its long division.
-    session_id: str = field(default_factory=lambda: urandom(22).translate(_LETTERS).decode())
+    session_id: str = field(default_factory=new_name)
     context: list[Msg] = field(default_factory=list)
     summary: str = ""
     reply_context: ReplyContext | None = None
@@ -218,13 +237,31 @@ class AgentState(InProcess, Strict):
             values["last_reply"] = repr(self.last_reply.finished_reason)
         return repr_as_call(type(self).__name__, values)
 
+    def touch(self, message: Msg | None = None) -> None:
+        """Have the next save write a message of `context` that was edited in place, or all of them.
+
+        Not needed for the reply in progress, nor for any field other than `context`. Raises `UsageError` for a message
+        that is not in the conversation, such as a copy of one that is.
+        """
+        if message is not None:
+            context = self.reply_context
+            in_progress = () if context is None else (context.message, context.response, *context.observed)
+            if not any(other is message for other in (*reversed(self.context), *in_progress)):
+                raise UsageError(
+                    f"AgentState.touch() was given {message!r:.200}, which is not in this conversation: change the "
+                    f"message that is in state.context itself, not a copy of it, and pass that one"
+                )
+        record = getattr(self, "save_record", None)
+        if record is not None:
+            record.forget(message)
+
     def model_dump_json(self, *, indent: int | None = None) -> str:
         """Return the state as JSON that loads; raises `SessionUnserializable`, naming what JSON cannot hold."""
         with suppress(ValueError):
             text = _dump_state(self, indent=indent)
             if _is_loadable(text):
                 return text.decode()
-        raise _unserializable(self)
+        raise unserializable(self)
 
     @staticmethod
     def model_validate_json(text: str | bytes) -> "AgentState":
@@ -249,8 +286,7 @@ def state_to_json(state: AgentState) -> bytes:
     """
     with suppress(ValueError, TypeError):  # they may quote the state, so none leaves this function
         # Message by message, so that a message which has been test-loaded before need not be parsed again.
-        dump = message_serializer().to_json
-        messages = [dump(message, warnings="none") for message in state.context]
+        messages = _dump_each(state.context)
         rest = _dump_state(state, indent=2, exclude={"revision", "context"})
         new = [message for message in messages if hash(message) not in _loadable]
         if _is_loadable(_with_context(rest, new)):
@@ -259,13 +295,50 @@ def state_to_json(state: AgentState) -> bytes:
                 _loadable.clear()
             _loadable.update(map(hash, new))
             return _with_context(rest, messages)
-    raise _unserializable(state)
+    raise unserializable(state)
+
+
+def dump_parts(state: AgentState, messages: list[Msg]) -> tuple[bytes, list[bytes]]:
+    """Return the state without its messages and its revision, and these messages, each as a line of JSON that loads.
+
+    Raises `SessionUnserializable`, as `state_to_json` does.
+    """
+    with suppress(ValueError, TypeError):
+        rest, texts = _dump_state(state, exclude={"revision", "context"}), _dump_each(messages)
+        if _is_loadable(_with_context(rest, texts)):
+            return rest, texts
+    raise unserializable(state)
+
+
+def dump_messages(messages: list[Msg], session_id: str, start: int) -> list[bytes]:
+    """Return messages of a state, from the index `start` on, each as a line of JSON that loads.
+
+    Raises `SessionUnserializable`, as `state_to_json` does.
+    """
+    with suppress(ValueError, TypeError):
+        texts = _dump_each(messages)
+        if _is_loadable(_with_context(b"{}", texts)):
+            return texts
+    if len(messages) == 1:
+        raise _unserializable_part(session_id, f"its context[{start}]")
+    # One by one, to find the first that is broken.
+    return [dump_messages([message], session_id, start + index)[0] for index, message in enumerate(messages)]
 
 
 def state_from_json(text: bytes, revision: int, place: str) -> AgentState:
     """Return the state that `state_to_json` gave; raises `SessionVersion` for one that another version of it gave."""
-    state = _load_state(text, place, "it is kept as it is, so load it")
+    state = _load_state(text, place, _KEPT)
     state.revision = revision
+    return state
+
+
+def state_from_parts(rest: bytes, messages: Sequence[bytes], revision: int, place: str) -> AgentState:
+    """Return the state that `dump_parts` gave; raises `SessionVersion` for one that another version of it gave."""
+    state = state_from_json(rest, revision, place)
+    # In parts, between which the event loop runs.
+    for first in range(0, len(messages), _MAX_AT_ONCE):
+        part = _load_state(_with_context(b"{}", messages[first : first + _MAX_AT_ONCE]), place, _KEPT)
+        state.context += part.context
     return state
 
 
@@ -314,9 +387,15 @@ def _is_sound_message(message: Msg) -> bool:
     return False
 
 
+def _dump_each(messages: Iterable[Msg]) -> list[bytes]:
+    dump = message_serializer().to_json
+    return [dump(message, warnings="none") for message in messages]
+
+
 def _with_context(rest: bytes, messages: Iterable[bytes]) -> bytes:
     """Return the JSON of a state, one message a line, from that of all its other fields."""
-    return b"".join([rest.removesuffix(b"\n}"), b',\n  "context": [\n', b",\n".join(messages), b"\n]}"])
+    comma = b"" if rest == b"{}" else b","
+    return b"".join([rest[:-1].rstrip(), comma, b'\n  "context": [\n', b",\n".join(messages), b"\n]}"])
 
 
 def _is_loadable(text: bytes) -> bool:
@@ -329,9 +408,14 @@ def _is_loadable(text: bytes) -> bool:
     return True
 
 
-def _unserializable(state: AgentState) -> SessionUnserializable:
+def unserializable(state: AgentState) -> SessionUnserializable:
+    """Return the error that says which part of the state cannot be saved."""
+    return _unserializable_part(state.session_id, _find_culprit(state))
+
+
+def _unserializable_part(session_id: str, part: str) -> SessionUnserializable:
     return SessionUnserializable(
-        f"the state of session {state.session_id!r:.100} cannot be saved: {_find_culprit(state)} holds something that "
+        f"the state of session {session_id!r:.100} cannot be saved: {part} holds something that "
         f"has no JSON form, or not the type that it should have; keep strings, finite numbers, lists and dicts there"
     )
 
@@ -365,5 +449,5 @@ def _state_serializer() -> SchemaSerializer:
 
 
 @cache
-def _state_adapter() -> TypeAdapter[AgentState]:
-    return TypeAdapter(AgentState)
+def _state_adapter() -> "pydantic.TypeAdapter[AgentState]":
+    return pydantic.TypeAdapter(AgentState)

@@ -1,9 +1,12 @@
 """What is saved when, and that a saved conversation is a whole one."""
 
+import string
+from collections import Counter
+
 import anyio
 import pytest
 
-from agentrt import AgentState, MiddlewareBase
+from agentrt import AgentState, MiddlewareBase, block
 from agentrt.event import AgentEvent, ReplyEndEvent, ToolResultEndEvent
 from agentrt.message import Msg, TextBlock, ToolCallState, ToolResultState
 from agentrt.state import InMemoryStateStore
@@ -188,3 +191,16 @@ def test_a_state_goes_to_json_and_back_unchanged():
     agent.run_sync("go")
     state = agent.state
     assert AgentState.model_validate_json(state.model_dump_json()) == state
+
+
+def test_a_session_id_has_22_letters_that_look_different():
+    ids = {AgentState().session_id for _ in range(500)}
+    assert len(ids) == 500
+    assert {len(session_id) for session_id in ids} == {22}
+    assert set("".join(ids)) == set(string.ascii_letters + string.digits) - set("01IOl")
+
+
+def test_each_letter_of_a_session_id_is_as_likely_as_any_other():
+    letters = bytes(range(256)).translate(block._LETTERS, block._UNEVEN_BYTES)
+    assert set(Counter(letters).values()) == {4}
+    assert len(set(letters)) == 57

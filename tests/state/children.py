@@ -6,38 +6,80 @@ import signal
 import struct
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 
 from agentrt.errors import SessionConflict
-from agentrt.state import AgentState, FileStateStore
+from agentrt.message import UserMsg
+from agentrt.state import AgentState, FileStateStore, file, file_store
 
 NUMBER = struct.Struct("q")
 
 
+class PiecewiseOS:
+    """The module `os`, but no write takes more than 3,000 bytes, so that a process may be killed inside of a line."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        return os.write(descriptor, data[:3000])
+
+
 def summary_of(number: int) -> str:
     """Return a text that tells its number and shows when a part of it is missing."""
-    return f"{number} {'x' * 50_000} {number}"
+    return f"{number} {'x' * 20_000} {number}"
 
 
-async def load(directory: str) -> AgentState:
-    return await FileStateStore(directory).load("s") or AgentState(session_id="s", summary=summary_of(0))
+def edit(texts: list[str], number: int) -> None:
+    """Make of the texts of one save those of the next."""
+    texts += [f"{number} {'y' * 500}"] * (number % 3)
+    if number % 7 == 0:
+        del texts[-2:]
+    if number % 50 == 0:
+        del texts[:30]
+
+
+def texts_of(number: int) -> list[str]:
+    texts: list[str] = []
+    for each in range(1, number + 1):
+        edit(texts, each)
+    return texts
+
+
+async def load(directory: str, store: FileStateStore | None = None) -> tuple[AgentState, int]:
+    state = await (store or FileStateStore(directory)).load("s") or AgentState(session_id="s", summary=summary_of(0))
+    number = int(state.summary.split()[0])
+    assert state.summary == summary_of(number)
+    assert [message.content for message in state.context] == texts_of(number)
+    return state, number
 
 
 async def save_for_ever(directory: str, pipe: int) -> None:
     """Save one number after the other, and tell each that is safe."""
-    store, state = FileStateStore(directory), await load(directory)
-    for number in range(int(state.summary.split()[0]) + 1, sys.maxsize):
+    store = FileStateStore(directory)
+    state, last = await load(directory, store)
+    file.os = file_store.os = PiecewiseOS()  # type: ignore[assignment]
+    texts = texts_of(last)
+    for number in range(last + 1, sys.maxsize):
+        before = list(texts)
+        edit(texts, number)
+        pairs = zip(before, texts, strict=False)
+        differing = (index for index, (old, new) in enumerate(pairs) if old != new)
+        kept = next(differing, min(len(before), len(texts)))
+        state.context[kept:] = [UserMsg("user", text) for text in texts[kept:]]
         state.summary = summary_of(number)
         await store.save(state)
         os.write(pipe, NUMBER.pack(number))
 
 
-def killed_once(directory: str) -> bool:
-    """Kill a process in the middle of its saves; return whether that left a temporary file."""
+def killed_once(directory: str) -> str:
+    """Kill a process in the middle of its saves; return where that was."""
     ours, its = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -50,14 +92,17 @@ def killed_once(directory: str) -> bool:
     while rest := os.read(ours, NUMBER.size):
         [told] = NUMBER.unpack(rest)
     os.close(ours)
-    found = anyio.run(load, directory).summary
-    assert found in (summary_of(told), summary_of(told + 1)), f"told {told}, found {found[:20]!r}"
-    return bool([*Path(directory).glob("*.tmp")])
+    _, found = anyio.run(load, directory)
+    assert found in (told, told + 1), f"told {told}, found {found}"
+    if [*Path(directory).glob("*.tmp")]:
+        return "in a new file"
+    [path] = Path(directory).glob("*.state")
+    return "elsewhere" if path.read_bytes().endswith(b"\n") else "in a line"
 
 
 def kill(directory: str, times: str) -> None:
-    left = sum(killed_once(directory) for _ in range(int(times)))
-    sys.stdout.write(f"whole after {times} kills, {left} of them with a temporary file")
+    places = Counter(killed_once(directory) for _ in range(int(times)))
+    sys.stdout.write(f"whole after {times} kills: {dict(sorted(places.items()))}")
 
 
 async def increment(directory: str, times: str) -> None:

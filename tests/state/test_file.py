@@ -2,13 +2,16 @@
 
 import asyncio
 import errno
+import json
 import os
+import re
 import stat
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,10 @@ import pytest
 
 from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionVersion, StateError
 from agentrt.message import UserMsg
-from agentrt.state import AgentState, FileStateStore, file
+from agentrt.state import AgentState, FileStateStore, file, file_store
 
 CHILDREN = Path(__file__).with_name("children.py")
-OPERATIONS = {"open", "write", "fsync", "replace", "unlink"}
+OPERATIONS = {"open", "write", "fsync", "fdatasync", "ftruncate", "replace", "unlink"}
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="speaks of locks and modes as POSIX has them")
 
 
@@ -57,17 +60,22 @@ class FakeOS:
         return watched
 
 
+def watch_operations(monkeypatch: pytest.MonkeyPatch, before: Callable[[str], None]) -> None:
+    for module in (file, file_store):
+        monkeypatch.setattr(module, "os", FakeOS(before))
+
+
 class Gate:
     """Holds each `fsync` of a file's content until it is opened, and notes each `replace`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
         self.replaced = 0
-        monkeypatch.setattr(file, "os", FakeOS(self._before))
+        watch_operations(monkeypatch, self._before)
 
     def _before(self, operation: str) -> None:
         self.replaced += operation == "replace"
-        if operation == "fsync":
+        if operation in ("fsync", "fdatasync"):
             self.reached.set()
             assert self.opened.wait(10)
 
@@ -86,10 +94,12 @@ def run_child(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("times", [15, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [15, pytest.param(500, marks=pytest.mark.slow)])
 def test_process_killed_in_a_save_leaves_the_old_or_new_state(tmp_path, times):
     out, err = run_child("kill", tmp_path, times).communicate()
     assert out.startswith(f"whole after {times} kills"), err
+    if times > 100:
+        assert all(place in out for place in ("in a line", "in a new file", "elsewhere")), out
 
 
 async def test_four_processes_that_add_to_one_number_lose_nothing(tmp_path):
@@ -110,7 +120,7 @@ async def fail_at(number: int, directory: Path, state: AgentState, monkeypatch: 
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(file, "os", FakeOS(full))
+        watch_operations(patch, full)
         try:
             await FileStateStore(directory).save(state)
         except SessionIOError as exc:
@@ -142,15 +152,22 @@ async def test_full_disk_at_any_operation_leaves_the_old_or_new_state(tmp_path, 
 
 
 async def test_content_is_synced_before_its_name_and_then_save_returns(tmp_path, monkeypatch):
-    state = await saved(tmp_path)
-    store = FileStateStore(tmp_path)
-    await store.save(state)
     done: list[str] = []
-    monkeypatch.setattr(file, "os", FakeOS(done.append))
-    await store.save(state)
+    await FileStateStore(tmp_path).delete("s")  # which makes the folder
+    watch_operations(monkeypatch, done.append)
+    await FileStateStore(tmp_path).save(AgentState(session_id="s"))
     last_write, replace = len(done) - 1 - done[::-1].index("write"), done.index("replace")
     assert done[last_write:replace] == ["write", "fsync"]
     assert done[replace:] == ["replace", "open", "fsync"]
+
+
+async def test_later_save_appends_and_syncs_before_it_returns(tmp_path, monkeypatch):
+    store, state = FileStateStore(tmp_path), AgentState(session_id="s")
+    await store.save(state)
+    done: list[str] = []
+    watch_operations(monkeypatch, done.append)
+    await store.save(state)
+    assert [*dict.fromkeys(done)] == ["open", "write", "fdatasync"]
 
 
 async def test_files_are_for_their_owner_alone_and_named_by_no_id(tmp_path):
@@ -181,12 +198,18 @@ async def test_a_relative_directory_is_the_one_of_the_start(tmp_path, monkeypatc
 
 
 async def test_file_can_be_read_and_verified_by_hand(tmp_path):
-    state = await saved(tmp_path)
-    head, about, *text = path_of(tmp_path).read_text().splitlines()
-    rest = subprocess.run(["tail", "-n", "+2", path_of(tmp_path)], capture_output=True, check=True).stdout
-    assert f'{{"format": "agentrt-state", "version": 1, "sha256": "{sha256(rest).hexdigest()}"}}' == head
-    assert about == f'{{"session_id": "s", "revision": {state.revision}}}'
-    assert '  "summary": "old",' in text
+    store, state = FileStateStore(tmp_path), AgentState(session_id="s", context=[UserMsg("user", "Hi")])
+    for summary in ("old", "new"):
+        state.summary = summary
+        await store.save(state)
+    head, *lines = path_of(tmp_path).read_text().splitlines()
+    assert head == '{"format": "agentrt-state", "version": 2, "session_id": "s"}'
+    for number, (line, summary) in enumerate(zip(lines, ["old", "new"], strict=True), 2):
+        command = f"sed -n {number}p {path_of(tmp_path)} | cut -c 66- | tr -d '\\n' | sha256sum"
+        checksum = subprocess.run(command, shell=True, capture_output=True, text=True, check=True).stdout.split()[0]
+        assert line.startswith(f"{checksum} {state.revision - 3 + number} ")
+        save = json.loads(line.split(" ", 2)[2])
+        assert [save["at"], len(save["new"]), save["rest"]["summary"]] == [number - 2, 3 - number, summary]
 
 
 async def test_symbolic_link_in_place_of_the_file_is_never_followed(tmp_path):
@@ -220,15 +243,22 @@ async def test_symbolic_link_in_place_of_a_temporary_file_is_harmless(tmp_path, 
 
 
 def rewritten(data: bytes, old: bytes, new: bytes) -> bytes:
-    """Return the file with a change in its state, and a checksum that is right for it."""
-    _, about, text = data.split(b"\n", 2)
-    assert old in text
-    return file._encode_file("s", file._parse_line(about)["revision"], text.replace(old, new).removesuffix(b"\n"))
+    """Return the file with a change in its state, and a checksum and sizes that are right for it."""
+    head, line = data.splitlines(keepends=True)
+    assert old in line
+    about, new_mark, body = line[65:].removesuffix(b"\n").partition(b',"new":[')
+    body = body.replace(old, new)
+    size = len(body.partition(b'],"rest":')[2]) - 1
+    text = re.sub(rb'"rest_size":\d+', b'"rest_size":%d' % size, about) + new_mark + body
+    return head + checksummed(text)
 
 
-def checksummed(data: bytes, about: bytes) -> bytes:
-    rest = about + b"\n" + data.split(b"\n", 2)[2]
-    return b'{"format":"agentrt-state","version":1,"sha256":"%s"}\n%s' % (sha256(rest).hexdigest().encode(), rest)
+def checksummed(text: bytes) -> bytes:
+    return sha256(text).hexdigest().encode() + b" " + text + b"\n"
+
+
+def with_line(data: bytes, text: bytes) -> bytes:
+    return data.partition(b"\n")[0] + b"\n" + checksummed(text)
 
 
 DAMAGES: dict[str, tuple[Callable[[bytes], bytes], type[StateError], str]] = {
@@ -236,22 +266,32 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], type[StateError], str]] = {
     "cut in the head": (lambda data: data[:40], SessionCorrupt, "is not one of agentrt"),
     "cut in half": (lambda data: data[: len(data) // 2], SessionCorrupt, "checksum"),
     "one byte short": (lambda data: data[:-1], SessionCorrupt, "checksum"),
-    "longer": (lambda data: data + b"x", SessionCorrupt, "checksum"),
+    "other end": (lambda data: data[:-1] + b"x", SessionCorrupt, "checksum"),
+    "a line more": (lambda data: data + b"x\n", SessionCorrupt, "checksum"),
+    "a line twice": (lambda data: data + data.splitlines(keepends=True)[1], SessionCorrupt, "checksum"),
     "a bit of the state": (lambda data: data.replace(b"content", b"contend", 1), SessionCorrupt, "checksum"),
-    "a bit of the revision": (lambda data: data.replace(b'revision": 1', b'revision": 2'), SessionCorrupt, "checksum"),
+    "a bit of the head": (lambda data: data.replace(b" ", b"\t", 1), SessionCorrupt, "checksum"),
     "zeros": (lambda data: bytes(len(data)), SessionCorrupt, "is not one of agentrt"),
     "no state": (lambda data: b"the content", SessionCorrupt, "is not one of agentrt"),
     "other JSON": (lambda data: b'["the content"]', SessionCorrupt, "is not one of agentrt"),
     "deep": (lambda data: b"[" * 100_000, SessionCorrupt, "is not one of agentrt"),
-    "another session": (lambda data: checksummed(data, b'{"session_id":"t","revision":1}'), SessionCorrupt, "than 's'"),
-    "no revision": (lambda data: checksummed(data, b'{"session_id":"s"}'), SessionCorrupt, "another session"),
-    "newer format": (lambda data: data.replace(b'version": 1', b'version": 2', 1), SessionVersion, "format 2, but"),
+    "another session": (lambda data: data.replace(b'"s"', b'"t"', 1), SessionCorrupt, "than 's'"),
+    "no revision": (lambda data: with_line(data, b'{"at":0,"sizes":[],"new":[]}'), SessionCorrupt, "checksum"),
+    "no sizes": (lambda data: with_line(data, b'1 {"at":0,"new":[]}'), SessionCorrupt, "checksum"),
+    "no rest": (lambda data: with_line(data, b'1 {"at":0,"sizes":[],"new":[]}'), SessionCorrupt, "checksum"),
+    "a gap": (
+        lambda data: with_line(data, b'1 {"at":1,"sizes":[],"rest_size":2,"new":[],"rest":{}}'),
+        SessionCorrupt,
+        "checksum",
+    ),
+    "newer format": (lambda data: data.replace(b'version": 2', b'version": 3', 1), SessionVersion, "format 3, but"),
 }
 STATES: dict[str, tuple[bytes, bytes, type[StateError], str]] = {
-    "newer state": (b'"version": 1', b'"new": "the content", "version": 2', SessionVersion, "understand its 'version'"),
-    "unknown field": (b'"version": 1', b'"new": "the content", "version": 1', SessionVersion, "understand its 'new'"),
-    "other type": (b'"summary": "old"', b'"summary": ["the content"]', SessionVersion, "understand its 'summary'"),
-    "no JSON": (b'"version": 1', b'"the content', SessionCorrupt, "does not hold the JSON"),
+    "newer state": (b'"version":1', b'"new":"the content","version":2', SessionVersion, "understand its 'version'"),
+    "unknown field": (b'"version":1', b'"new":"the content","version":1', SessionVersion, "understand its 'new'"),
+    "other type": (b'"summary":"old"', b'"summary":["the content"]', SessionVersion, "understand its 'summary'"),
+    "no JSON": (b'"version":1', b'"the content', SessionCorrupt, "does not hold the JSON"),
+    "other message": (b'"role":"user"', b'"role":"ruse"', SessionVersion, "understand its 'context'"),
 }
 
 
@@ -261,9 +301,9 @@ async def test_a_damaged_file_is_refused_and_kept(tmp_path, damage):
     state = await saved(tmp_path)
     data = change(path_of(tmp_path).read_bytes())
     path_of(tmp_path).write_bytes(data)
-    for operation in (FileStateStore(tmp_path).load("s"), FileStateStore(tmp_path).save(state)):
+    for operation in (partial(FileStateStore(tmp_path).load, "s"), partial(FileStateStore(tmp_path).save, state)):
         with pytest.raises(error, match=told) as caught:
-            await operation
+            await operation()
         shown = "".join(traceback.format_exception(caught.value))
         assert str(path_of(tmp_path)) in str(caught.value)
         assert "the content" not in shown

@@ -1,0 +1,320 @@
+"""States in files: one journal per session, which grows with what is new, whichever process dies."""
+
+import os
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from anyio.lowlevel import checkpoint_if_cancelled
+
+from agentrt.errors import SessionCorrupt, SessionVersion
+from agentrt.state.changes import Change, find_change, note_loaded
+from agentrt.state.file import NOFOLLOW, AtomicFile, FileKeeper, hash_name, write_all
+from agentrt.state.journal import (
+    CHECKSUM_SIZE,
+    JournalContents,
+    encode_head,
+    encode_lines,
+    parse_lines,
+    parse_object,
+)
+from agentrt.state.state import AgentState, dump_messages, dump_parts, state_from_json, state_from_parts
+from agentrt.state.store import check_revision, check_saved, check_session_id, next_revision
+from agentrt.types import JSONObject
+
+__all__ = ["FileStateStore"]
+
+_FORMAT = "agentrt-state"
+_VERSION = 2
+_WHOLE = 1  # the version whose files hold one state each
+_GROWTH = 4  # a journal is written anew when it is so many times as long as the state
+_MAX_SMALL = 1 << 16  # bytes: shorter ones may grow to this
+
+
+class FileStateStore(FileKeeper):
+    """Keeps each session in a file of its own in `directory`, which is made, for its owner alone, at the first save.
+
+    A file is a journal: a save appends the messages that are new, and the rest of the state, so it costs the same
+    however long the conversation is. When the file is four times as long as the state, it is written anew.
+
+    A save is on the disk when it returns, and a crash leaves the old state or the new one. Any number of processes may
+    use one directory: of two that save on the same revision, one gets `SessionConflict`. Files are named by the SHA-256
+    of the session's id. Errors are children of `StateError`, and leave the old state in the file.
+    """
+
+    async def save(self, state: AgentState) -> None:
+        """Keep the state as it is now, in place of the one that it is based on, and set its `revision`.
+
+        Of a state that this store has saved or loaded, a message that was edited in place is saved only where
+        `state.touch(message)` was called.
+
+        A cancellation waits for the write; one of asyncio's own does not, and the write ends without its caller. Raises
+        `SessionConflict` when the saved state is another one, `SessionUnserializable` for what JSON cannot hold or what
+        could not be loaded again, and `SessionIOError` also when it takes more than ten seconds.
+        """
+        check_saved(state)
+        await checkpoint_if_cancelled()
+        file = self._file(state.session_id)
+        await self._change(file, "save", partial(file.write, find_change(state, self)))
+
+    async def load(self, session_id: str) -> AgentState | None:
+        """Return the state last saved for that session, `None` when there is none.
+
+        Raises `SessionCorrupt` for a damaged file, `SessionVersion` for one that this version does not understand. The
+        end of a save that a crash cut off is ignored: the state before it is returned.
+        """
+        file = self._file(session_id)
+        return await self._read(file, partial(file.load, self))
+
+    async def delete(self, session_id: str) -> None:
+        """Remove the session's file, damaged or not, if it is there; a state based on it can no longer be saved."""
+        await checkpoint_if_cancelled()
+        file = self._file(session_id)
+        await self._change(file, "delete", file.remove)
+
+    def _file(self, session_id: str) -> "_StateFile":
+        check_session_id(session_id)
+        name = hash_name(session_id)
+        return _StateFile(session_id, self._directory / f"{name}.state", self._directory / f"{name}.tmp")
+
+
+class _Place(NamedTuple):
+    """Where a state ends in its journal, and what tells that the file has not changed since.
+
+    `sizes` are those of the messages that the state has, and `message_bytes` is their sum.
+    """
+
+    revision: int
+    inode: int
+    modified: int
+    last_line: int
+    end: int
+    checksum: bytes
+    sizes: "array[int]"
+    message_bytes: int
+
+    def is_current(self, descriptor: int) -> bool:
+        """Say whether the file still ends with what was saved there.
+
+        A journal only grows, or is replaced by another file. So its size tells whether someone has saved since, and the
+        checksum of its last line, which is of the revision too, that it is the same journal: an inode may be reused.
+        """
+        about = os.fstat(descriptor)
+        if (about.st_size, about.st_ino, about.st_mtime_ns) != (self.end, self.inode, self.modified):
+            return False
+        os.lseek(descriptor, self.last_line, os.SEEK_SET)
+        return os.read(descriptor, CHECKSUM_SIZE) == self.checksum
+
+
+class _StateFile(AtomicFile):
+    __slots__ = ()
+
+    def load(self, owner: object, deadline: float) -> AgentState | None:
+        with _open_file(self.path, os.O_RDONLY) as descriptor:
+            if descriptor is None:
+                return None
+            contents, place = self._read(descriptor, is_locked=False)
+        state = state_from_parts(contents.rest, contents.messages, contents.revision, self._description)
+        note_loaded(state, owner, place)
+        return state
+
+    def write(self, change: Change, deadline: float) -> None:
+        try:
+            messages = change.dump_messages()
+            with self.lock(deadline):
+                if self._write(change, messages):
+                    self._shrink(change)
+        except BaseException:
+            change.abandon()  # which does nothing if it was accepted
+            raise
+
+    def remove(self, deadline: float) -> None:
+        with self.lock(deadline):
+            for path in (self.temporary, self.path):
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+            self.sync()
+
+    def _write(self, change: Change, messages: list[bytes]) -> bool:
+        """Save the change; returns whether the journal is too long for what is in it."""
+        contents: JournalContents | None = None
+        with _open_file(self.path, os.O_RDWR) as descriptor:
+            place: _Place | None = None if descriptor is None else change.place
+            if descriptor is not None and (place is None or not place.is_current(descriptor)):
+                contents, place = self._read(descriptor)
+            saved = 0
+            if contents is not None:
+                saved = contents.revision
+            elif place is not None:
+                saved = place.revision
+            check_revision(change.state, saved)
+            revision = next_revision(max(saved, change.skipped) if saved else 0)
+            if descriptor is not None and place is not None and not change.is_whole:
+                return self._append(descriptor, change, place, revision, messages)
+        if contents is not None and not change.is_whole:  # of a version that has no journal
+            messages = contents.messages[: change.start] + messages
+        new_place = self._replace_journal(revision, messages, change.rest)
+        # Before the sync, which may fail: the file has been replaced, so the next save is based on this one.
+        change.accept(revision, new_place)
+        self.sync()
+        return False
+
+    def _append(self, descriptor: int, change: Change, place: _Place, revision: int, messages: list[bytes]) -> bool:
+        lines = encode_lines(revision, change.start, messages, change.rest)
+        is_written = False
+        try:
+            if os.fstat(descriptor).st_size != place.end:  # a crash cut off the last line
+                os.ftruncate(descriptor, place.end)
+            os.lseek(descriptor, place.end, os.SEEK_SET)
+            write_all(descriptor, b"".join(lines))
+            is_written = True
+            _sync_data(descriptor)
+        except OSError:
+            try:
+                os.ftruncate(descriptor, place.end)
+            except OSError:
+                if is_written:  # it is the saved state, and what the disk has of it is not known: all is written anew
+                    change.accept(revision, None)
+                    change.state.touch()
+                raise
+            change.abandon(revision)
+            raise
+        about, sizes, new_sizes = os.fstat(descriptor), place.sizes, _sizes_of(messages)
+        message_bytes = place.message_bytes - sum(sizes[change.start :]) + sum(new_sizes)
+        sizes[change.start :] = new_sizes
+        change.accept(revision, _place_at(about, revision, place.end, lines, sizes, message_bytes))
+        return place.end > max(_MAX_SMALL, _GROWTH * (message_bytes + len(change.rest)))
+
+    def _shrink(self, change: Change) -> None:
+        """Write the journal anew, with nothing in it except the last save."""
+        # That save is safe by now, so it does not matter whether the disk has room for a second file.
+        with suppress(OSError):
+            with _open_file(self.path, os.O_RDONLY) as descriptor:
+                contents = None if descriptor is None else self._read(descriptor)[0]
+            if contents is not None:
+                change.move(self._replace_journal(contents.revision, contents.messages, contents.rest))
+                self.sync()
+
+    def _replace_journal(self, revision: int, messages: list[bytes], rest: bytes) -> _Place:
+        """Put a journal with one save in it in the place of the file."""
+        head = encode_head(_FORMAT, _VERSION, self.session_id)
+        lines = encode_lines(revision, 0, messages, rest)
+        self.replace(b"".join([head, *lines]))
+        about, sizes = os.stat(self.path, follow_symlinks=False), _sizes_of(messages)
+        return _place_at(about, revision, len(head), lines, sizes, sum(sizes))
+
+    def _read(self, descriptor: int, *, is_locked: bool = True) -> tuple[JournalContents, _Place | None]:
+        before, data = None, b""
+        while True:
+            about = os.fstat(descriptor)  # first: a place must not seem to be newer than what was read
+            with open(descriptor, "rb", closefd=False) as file:
+                file.seek(0)
+                data = file.read()
+            try:
+                contents = self._decode(data)
+                break
+            except SessionCorrupt:
+                # A writer may have cut off a torn line and appended another one while this read the file: then the two
+                # are mixed here, and only here.
+                if is_locked or data == before:
+                    raise
+                before = data
+        if contents.end == 0:
+            return contents, None
+        checksum = data[contents.last_line : contents.last_line + CHECKSUM_SIZE]
+        sizes = _sizes_of(contents.messages)
+        return contents, _Place(
+            contents.revision,
+            about.st_ino,
+            about.st_mtime_ns,
+            contents.last_line,
+            contents.end,
+            checksum,
+            sizes,
+            sum(sizes),
+        )
+
+    def _decode(self, data: bytes) -> JournalContents:
+        first, _, rest = data.partition(b"\n")
+        head = parse_object(first)
+        left_alone = f"{self._description} is kept as it is"
+        if head.get("format") != _FORMAT or not isinstance(head.get("version"), int):
+            raise self._damage("is not one of agentrt, or its beginning is damaged")
+        if head["version"] not in (_WHOLE, _VERSION):
+            raise SessionVersion(
+                f"the state was saved in format {head['version']}, but this version of agentrt reads {_VERSION}; "
+                f"{left_alone}, so load it with the version that saved it, or a newer one"
+            )
+        if head["version"] == _WHOLE:
+            return self._decode_whole(head, rest)
+        if head.get("session_id") != self.session_id:
+            raise self._foreign()
+        damage = self._damage("is damaged: a checksum is wrong")
+        if first + b"\n" != encode_head(_FORMAT, _VERSION, self.session_id):
+            raise damage
+        return parse_lines(data, len(first) + 1, damage)
+
+    def _decode_whole(self, head: JSONObject, rest: bytes) -> JournalContents:
+        """Return what a file of the first version holds: a line with the session's id and revision, and the state."""
+        if head.get("sha256") != sha256(rest).hexdigest():
+            raise self._damage("is damaged: its checksum is wrong")
+        second, _, text = rest.partition(b"\n")
+        session = parse_object(second)
+        revision = session.get("revision")
+        if session.get("session_id") != self.session_id or not isinstance(revision, int):
+            raise self._foreign()
+        state = state_from_json(text, revision, self._description)
+        state_rest, _ = dump_parts(state, [])
+        return JournalContents(revision, dump_messages(state.context, self.session_id, 0), state_rest, 0, 0)
+
+    def _damage(self, what: str) -> SessionCorrupt:
+        return SessionCorrupt(
+            f"the saved state of session {self.session_id!r:.100} {what}; {self._description} is kept as it is: "
+            f"put a copy in its place, or delete the session to start it again"
+        )
+
+    def _foreign(self) -> SessionCorrupt:
+        return SessionCorrupt(
+            f"the saved state belongs to another session than {self.session_id!r:.100}; {self._description} is kept as "
+            f"it is"
+        )
+
+    @property
+    def _description(self) -> str:
+        return f"the file {str(self.path)!r}"
+
+
+def _sizes_of(messages: list[bytes]) -> "array[int]":
+    return array("Q", map(len, messages))  # a fifth of a list's memory
+
+
+def _place_at(
+    about: os.stat_result, revision: int, start: int, lines: list[bytes], sizes: "array[int]", message_bytes: int
+) -> _Place:
+    """Return the place of these lines, which are at the end of a file from `start` on."""
+    end = start + sum(map(len, lines))
+    checksum = lines[-1][:CHECKSUM_SIZE]
+    return _Place(revision, about.st_ino, about.st_mtime_ns, end - len(lines[-1]), end, checksum, sizes, message_bytes)
+
+
+@contextmanager
+def _open_file(path: Path, flags: int) -> Iterator[int | None]:
+    """Open the file, `None` where there is none; a symbolic link is not followed."""
+    try:
+        descriptor = os.open(path, flags | NOFOLLOW)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _sync_data(descriptor: int) -> None:
+    # The size counts as data. Not every system can leave the times out.
+    (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(descriptor)

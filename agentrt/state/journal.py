@@ -1,0 +1,143 @@
+"""The format of a session's file: a journal of saves, each a line or a few that say what became new.
+
+The first line has the format, its version and the session's id. Each line after it is a SHA-256 in hex, a space, and
+what that is of: the revision, a space, and a JSON object.
+
+    {"at":2,"sizes":[20,31],"rest_size":99,"new":[...],"rest":{...}}
+
+`at` is how many of the messages before it stay, `new` those that follow them, `rest` the state without its messages.
+The sizes are those of the messages and of the rest, in bytes. A line without `rest` is continued by the next one.
+`sed -n 2p FILE | cut -c 66- | tr -d '\\n' | sha256sum` checks the second line by hand.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
+from json import dumps
+from typing import NamedTuple
+
+from pydantic_core import from_json
+
+from agentrt.errors import SessionCorrupt
+from agentrt.types import JSONObject
+
+__all__ = ["CHECKSUM_SIZE", "JournalContents", "encode_head", "encode_lines", "parse_lines", "parse_object"]
+
+CHECKSUM_SIZE = 64
+_MAX_IN_LINE = 100  # messages: a line is checked and cut at once
+_NEW, _REST = b',"new":[', b',"rest":'
+
+
+class JournalContents(NamedTuple):
+    """What a journal holds: the state as it was last saved.
+
+    `last_line` is where the last line of that save begins in the file, and `end` where it ends. What follows is a part
+    of a save that a crash cut off.
+    """
+
+    revision: int
+    messages: list[bytes]
+    rest: bytes
+    last_line: int
+    end: int
+
+
+class _Line(NamedTuple):
+    revision: int
+    start: int
+    messages: list[bytes]
+    rest: bytes | None
+
+
+def encode_head(file_format: str, version: int, session_id: str) -> bytes:
+    """Return the first line of a journal."""
+    return dumps({"format": file_format, "version": version, "session_id": session_id}).encode() + b"\n"
+
+
+def encode_lines(revision: int, start: int, messages: Sequence[bytes], rest: bytes) -> list[bytes]:
+    """Return the lines of one save: after the first `start` messages come these."""
+    firsts = range(0, len(messages), _MAX_IN_LINE) or range(1)
+    return [
+        _encode_line(
+            revision, start + first, messages[first : first + _MAX_IN_LINE], rest if first == firsts[-1] else None
+        )
+        for first in firsts
+    ]
+
+
+def _encode_line(revision: int, start: int, messages: Sequence[bytes], rest: bytes | None) -> bytes:
+    sizes = ",".join(str(len(message)) for message in messages)
+    size = b"" if rest is None else b',"rest_size":%d' % len(rest)
+    end = b"" if rest is None else _REST + rest
+    head = b'%d {"at":%d,"sizes":[%s]%s' % (revision, start, sizes.encode(), size)
+    text = b"".join([head, _NEW, b",".join(messages), b"]", end, b"}"])
+    return b"".join([sha256(text).hexdigest().encode(), b" ", text, b"\n"])
+
+
+def parse_lines(data: bytes, first: int, damage: SessionCorrupt) -> JournalContents:
+    """Return what the lines from that position on hold; raises `damage` unless they are whole.
+
+    Only what follows the last whole save may be cut off, as an append is by a crash.
+    """
+    found: JournalContents | None = None
+    messages: list[bytes] = []
+    position, revision, is_open = first, 0, False
+    while (end := data.find(b"\n", position) + 1) > 0:
+        line = _parse_line(data[position : end - 1])
+        if line is None or line.start > len(messages):
+            raise damage
+        # The lines of one save have one revision, and each save has a higher one than those before it.
+        if line.revision != revision if is_open else line.revision <= revision:
+            raise damage
+        del messages[line.start :]
+        messages += line.messages
+        revision, is_open = line.revision, line.rest is None
+        if line.rest is not None:
+            found = JournalContents(revision, messages, line.rest, position, end)
+        position = end
+    if found is None or _is_longer_than_a_line(data[position:]):
+        raise damage
+    if is_open:  # the lines of the save that was cut off have changed the messages
+        return parse_lines(data[: found.end], first, damage)
+    return found
+
+
+def _parse_line(line: bytes) -> _Line | None:
+    checksum, _, text = line.partition(b" ")
+    if sha256(text).hexdigest().encode() != checksum:
+        return None
+    number, _, body = text.partition(b" ")
+    head, _, tail = body.partition(_NEW)  # only numbers come before it
+    try:
+        about = from_json(head + b"}")
+        messages, position = [], 0
+        for size in about["sizes"]:
+            messages.append(tail[position : position + size])
+            position += size + 1
+        rest_size = about.get("rest_size")
+        rest = None if rest_size is None else tail[len(tail) - 1 - rest_size : -1]
+        return _Line(int(number), about["at"], messages, rest)
+    except (AttributeError, KeyError, TypeError, ValueError):  # by someone who knows how to make a checksum
+        return None
+
+
+def _is_longer_than_a_line(tail: bytes) -> bool:
+    """Say whether a last line, which has no end, is longer than it would be: then its end is damaged, not missing."""
+    head, separator, rest = tail.partition(_NEW)
+    if not separator:
+        return False
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
+        about = from_json(b"{" + head.partition(b"{")[2] + b"}")
+        size: int = sum(about["sizes"]) + max(0, len(about["sizes"]) - 1) + len("]}")
+        if "rest_size" in about:
+            size += len(_REST) + about["rest_size"]
+        return len(rest) > size
+    return False
+
+
+def parse_object(line: bytes) -> JSONObject:
+    """Return the JSON object that the line is, or an empty one if it is something else."""
+    with suppress(ValueError):
+        if isinstance(parsed := from_json(line), dict):
+            return parsed
+    return {}
