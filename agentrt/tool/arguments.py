@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails, ValidationError, from_json
 
 from agentrt.errors import ToolError
 from agentrt.text import short_repr

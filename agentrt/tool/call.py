@@ -20,7 +20,7 @@ from agentrt.tool.stream_output import StreamOutput
 from agentrt.tool.to_response import failure, failure_text, frames_for_log, to_response
 from agentrt.types import JSONObject, ToolChunk, ToolResponse
 
-__all__ = ["PreparedCall", "respond", "run_call"]
+__all__ = ["PreparedCall", "is_real_cancellation", "respond", "run_call"]
 
 _logger = logging.getLogger("agentrt")
 
@@ -146,7 +146,7 @@ async def respond(
     except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a tool's failure becomes a result
         return failure(*_failure_of(tool, error))
     except get_cancelled_exc_class():
-        if _is_real_cancellation():
+        if is_real_cancellation():
             raise
         return failure(_inner_cancellation(prepared))
     if value is _TIMED_OUT:
@@ -208,7 +208,7 @@ class _ToolStream:
             self.ending = _failure_of(tool, error)
             return None
         except get_cancelled_exc_class():
-            if _is_real_cancellation():
+            if is_real_cancellation():
                 raise
             self.ending = _inner_cancellation(self._prepared), ToolResultState.ERROR
             return None
@@ -293,7 +293,7 @@ class _ToolStream:
             return failure(str(error))
 
 
-def _is_real_cancellation() -> bool:
+def is_real_cancellation() -> bool:
     """Say whether the call itself is being cancelled: on asyncio a tool may only have awaited a cancelled task."""
     try:
         task = asyncio.current_task()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import SecretStr
+import pydantic
 
 from agentrt.errors import ToolConfigError
 from agentrt.keywords import suggest_keywords
@@ -88,13 +88,13 @@ class FunctionTool(ToolBase):
 
 def _strings_in(value: object) -> Iterator[str]:
     """Yield the strings in a value, however deep in dicts and lists, and what pydantic's secrets hold."""
-    if isinstance(value, SecretStr):
-        yield value.get_secret_value()
-    elif isinstance(value, str):
+    if isinstance(value, str):
         yield value
     elif isinstance(value, (Mapping, list, tuple)):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from _strings_in(part)
+    elif isinstance(value, pydantic.SecretStr):
+        yield value.get_secret_value()
 
 
 def _split_function_schema(

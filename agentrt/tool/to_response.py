@@ -49,6 +49,7 @@ _SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIA
 _MAX_NOTES = 10  # in the place of data; what is left out after that is only counted
 # In Python 3.11 a member looked up on its class takes seven times as long as a name of the module.
 _STATE_OF_UNFINISHED, _STATE_OF_ENDED = ToolResultState.RUNNING, ToolResultState.SUCCESS
+_PLAIN_TYPES = frozenset((int, float, bool, dict, type(None)))  # whose values have a JSON form, and hold no blocks
 _UNCOUNTED = 32  # characters of an id or a media type that are not counted: more than a generated id has
 
 MAX_DATA = 50_000_000
@@ -102,9 +103,10 @@ def failure_text(tool: ToolBase, error: BaseException) -> str:
 
 def to_response(tool: ToolBase, value: object) -> ToolResponse:
     """Return a tool's value as a result, cut to the tool's `max_output`; raises `ToolError` for what cannot be one."""
-    # The fast path, for what nearly every tool returns; below, a `str` comes out the same.
-    if value.__class__ is str and len(value) <= tool.max_output:
-        return ToolResponse([TextBlock(value if value.isascii() else _printable(value))])
+    # The fast path, for what nearly every tool returns; below, it comes out the same.
+    text = _value_as_json(tool, value) if value.__class__ in _PLAIN_TYPES else value
+    if text.__class__ is str and len(text) <= tool.max_output:
+        return ToolResponse([TextBlock(text if text.isascii() else _printable(text))])
     response = response_of(tool, value)
     state = state_of(tool, response.state)
     check_metadata(tool, response.metadata)

@@ -6,6 +6,8 @@ from difflib import get_close_matches
 from itertools import count
 from typing import Any, Literal, Self
 
+from pydantic_core import to_json
+
 from agentrt.block import TextBlock, ToolCallBlock, ToolResultState
 from agentrt.errors import ToolConfigError, UsageError
 from agentrt.keywords import suggest_arguments, suggest_attributes, suggest_keywords
@@ -45,6 +47,7 @@ _TOOLKIT_GUESSES = {
 }
 _MAX_NAMES_LISTED = 50
 _MAX_CACHED = 64
+_NOT_COUNTED = None, 0
 _ACTIVE_GROUPS = "active_groups"
 
 ToolLike = Callable[..., Any] | ToolBase
@@ -85,6 +88,7 @@ class Toolkit(StateModule):
         self._groups: dict[str, ToolGroup] = {}
         self._active: list[str] = []
         self._schemas: dict[tuple[str, ...], list[JSONSchema]] = {}
+        self._schema_lengths: dict[tuple[str, ...], tuple[list[JSONSchema], int]] = {}
         for name, argument in (("tools", tools), ("groups", groups)):
             if isinstance(argument, (str, ToolBase, ToolGroup)) or not isinstance(argument, Iterable):
                 raise ToolConfigError(
@@ -223,6 +227,18 @@ class Toolkit(StateModule):
                 self._schemas.clear()
             self._schemas[key] = schemas
         return schemas
+
+    def schema_characters(self, active_groups: Iterable[str] | None = None) -> int:
+        """Return how many characters the schemas of the tools that are offered have as JSON."""
+        key = tuple(self.active_groups if active_groups is None else active_groups)
+        schemas = self.get_json_schemas(key)
+        counted, length = self._schema_lengths.get(key, _NOT_COUNTED)
+        if counted is not schemas:  # by identity: the list is replaced when anything changes
+            length = len(to_json(schemas))
+            if len(self._schema_lengths) >= _MAX_CACHED:
+                self._schema_lengths.clear()
+            self._schema_lengths[key] = schemas, length
+        return length
 
     def prepare(
         self, tool_call: ToolCallBlock, active_groups: Iterable[str] | None = None

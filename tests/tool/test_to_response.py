@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from agentrt.message import (
     AssistantMsg,
@@ -414,3 +415,19 @@ def join(blocks: list[Any], block: Any) -> None:
     else:
         both = base64.b64decode(blocks[place].source.data) + base64.b64decode(block.source.data)
         blocks[place] = encoded(both, block.id)
+
+
+class _Text(str):
+    """A `str` that takes the general path."""
+
+
+_PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+_VALUES = _PLAIN | st.dictionaries(st.text(max_size=5), st.recursive(_PLAIN, st.lists, max_leaves=5), max_size=4)
+
+
+@given(_VALUES, st.sampled_from([TOOL, SMALL]))
+def test_plain_values_come_out_as_their_json_would(value: Any, tool: FunctionTool) -> None:
+    in_general = value if isinstance(value, str) else to_json(value).decode()
+    response, expected = to_response(tool, value), to_response(tool, _Text(in_general))
+    assert [block.text for block in response.content] == [block.text for block in expected.content]
+    assert (response.state, response.metadata) == (expected.state, expected.metadata)

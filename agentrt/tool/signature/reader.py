@@ -1,67 +1,32 @@
 """From a function's signature to the schema that a model sees, and to the validator of the arguments that it writes."""
 
-import functools
 import inspect
 import json
-import sys
 import types
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter
-from pydantic.errors import PydanticUserError
-from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_jsonable_python
 
 from agentrt.chain.signature import signature_of
 from agentrt.errors import ToolConfigError
-from agentrt.tool.arguments import Parse, Validator, parser_by_types
+from agentrt.tool.arguments import parser_by_types
 from agentrt.tool.context import ToolContext
 from agentrt.tool.docstring import parse_docstring
+from agentrt.tool.signature.cache import cache_signature, cached_signature
+from agentrt.tool.signature.callables import bound_arguments, docstring_of, refuse, underlying
+from agentrt.tool.signature.parameters import Signature
+from agentrt.tool.signature.plain_types import compile_plain_types, is_field
 from agentrt.types import JSONObject, JSONSchema
 
-if sys.version_info >= (3, 12):
-    from typing import NotRequired, Required, TypedDict
-else:  # pydantic takes no other TypedDict there, and brings this one along
-    from typing import NotRequired, Required
-
-    from typing_extensions import TypedDict
-
-__all__ = [
-    "Signature",
-    "bound_arguments",
-    "context_parameter",
-    "defaults_of",
-    "docstring_of",
-    "function_name",
-    "read_signature",
-    "source_location",
-    "underlying",
-]
+__all__ = ["context_parameter", "defaults_of", "read_signature"]
 
 _Callable = Callable[..., object]
 _ParametersByName = dict[str, inspect.Parameter]
 _Hint = Any  # the annotation of a parameter: a class, a union, a special form, ...
 _EMPTY = inspect.Parameter.empty
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-@dataclass(slots=True)
-class Signature:
-    """What a function's parameters mean to a model; `context_name` is the parameter that takes the `ToolContext`.
-
-    `defaults` are those of the function's defaults that have a JSON form, by the names of the parameters; `aliases` are
-    the names that the model sees, where the parameters have others.
-    """
-
-    schema: JSONSchema
-    parse: Parse
-    context_name: str | None
-    defaults: JSONObject
-    aliases: dict[str, str]
 
 
 class _AnyNames(dict[str, Any]):
@@ -71,31 +36,40 @@ class _AnyNames(dict[str, Any]):
         return Any
 
 
-class _SchemaWithoutTitles(GenerateJsonSchema):
-    # A title that only repeats the name costs tokens; a default that has no JSON is the function's own business.
-    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  # as pydantic declares it
-
-    def field_title_should_be_set(self, schema: object) -> bool:
-        return False
-
-
 def read_signature(function: _Callable, hidden: Collection[str] = (), *, has_schema: bool = False) -> Signature:
-    """Read everything once; raises `ToolConfigError` for what cannot be described to a model.
+    """Read what a model needs to know; raises `ToolConfigError` for what cannot be described to a model.
 
     The parameters named in `hidden`, those bound by `functools.partial`, the one annotated `ToolContext`, and `*args`
     and `**kwargs` beside other parameters are left out of the schema. `has_schema` says that a schema was given, which
     may have arguments for `**kwargs`.
     """
+    if hidden or has_schema:
+        return _read_anew(function, hidden, has_schema=has_schema)
+    signature = cached_signature(function)
+    if signature is None:
+        signature = _read_anew(function, hidden, has_schema=False)
+        cache_signature(function, signature)
+    return signature
+
+
+def _read_anew(function: _Callable, hidden: Collection[str], *, has_schema: bool) -> Signature:
     parameters = _parameters(function)
     _refuse_unknown_presets(function, hidden, parameters)
     parameters = _without_hidden(function, parameters, hidden)
     hints = {name: _read_hint(function, parameter) for name, parameter in parameters.items()}
     context_name = _take_context(function, hints)
     has_keywords = _take_variable(function, hints, parameters)
-    validator, schema = _compile_types(function, hints, parameters, takes_more=has_schema and has_keywords)
+    takes_more = has_schema and has_keywords
+    compiled = compile_plain_types(hints, parameters, takes_more=takes_more)
+    if compiled is None:
+        # Here, since loading pydantic takes as long as loading most of agentrt.
+        from agentrt.tool.signature.pydantic_types import compile_types
+
+        compiled = compile_types(function, hints, parameters, takes_more=takes_more)
+    validator, schema = compiled
     properties = schema.get("properties", {})
     if len(properties) != len(hints):
-        _refuse(function, "two of its parameters have the same alias; give each its own")
+        refuse(function, "two of its parameters have the same alias; give each its own")
     # Pydantic writes the properties in the order of the fields, under their aliases.
     aliases = dict(zip(hints, properties, strict=True))
     _add_descriptions(schema, {alias: parameters[name] for name, alias in aliases.items()}, function)
@@ -124,59 +98,11 @@ def defaults_of(function: _Callable, hidden: Collection[str]) -> JSONObject:
     return _json_defaults(_without_hidden(function, _parameters(function), hidden))
 
 
-def underlying(function: Any) -> _Callable:
-    """Return the function or method that does the work: partials and callable objects peeled off."""
-    while not inspect.isroutine(function):
-        function = function.func if isinstance(function, functools.partial) else function.__call__
-    return function
-
-
-def function_name(function: _Callable) -> str:
-    """Return the name that the source gives to a callable; an object with `__call__` is named after its class."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return str(getattr(function, "__name__", type(function).__name__))
-
-
-def docstring_of(function: Any) -> str | None:
-    """Return the docstring that explains a callable."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    if inspect.isroutine(function):
-        return inspect.getdoc(function)
-    return function.__call__.__doc__ or type(function).__doc__
-
-
-def source_location(function: _Callable) -> str:
-    """Return "file:line" of a callable, or its module and name if it has no source."""
-    plain = inspect.unwrap(underlying(function))
-    code = getattr(plain, "__code__", None)
-    return (
-        f"{code.co_filename}:{code.co_firstlineno}"
-        if code
-        else f"{plain.__module__ or 'builtins'}.{plain.__qualname__}"
-    )
-
-
-def bound_arguments(function: _Callable) -> JSONObject:
-    """Return the arguments that `functools.partial` passes by name."""
-    bound: JSONObject = {}
-    while isinstance(function, functools.partial):
-        bound = {**function.keywords, **bound}
-        function = function.func
-    return bound
-
-
-def _refuse(function: _Callable, why: str) -> NoReturn:
-    owner = f"{type(function.__self__).__name__}." if inspect.ismethod(function) else ""
-    raise ToolConfigError(f"{owner}{function_name(function)}() cannot be a tool: {why} ({source_location(function)})")
-
-
 def _parameters(function: _Callable) -> _ParametersByName:
     try:
         return dict(signature_of(function).parameters)
     except (ValueError, TypeError):
-        _refuse(function, "Python cannot tell its parameters; wrap it in a function with type hints")
+        refuse(function, "Python cannot tell its parameters; wrap it in a function with type hints")
 
 
 def _without_hidden(function: _Callable, parameters: _ParametersByName, hidden: Collection[str]) -> _ParametersByName:
@@ -189,7 +115,7 @@ def _refuse_unknown_presets(function: _Callable, hidden: Collection[str], parame
         return
     unknown = [name for name in hidden if name not in parameters]
     if unknown:
-        _refuse(
+        refuse(
             function, f"preset_kwargs names {unknown[0]!r}, but its parameters are {', '.join(parameters) or 'none'}"
         )
 
@@ -200,9 +126,9 @@ def _read_hint(function: _Callable, parameter: inspect.Parameter) -> _Hint:
     if parameter.kind in _VARIABLE:
         return Any  # left out, or refused for its kind, in words that fit better
     if hint is _EMPTY and name == "self":
-        _refuse(function, "it is a method without its object; pass a method of an instance, e.g. `store.search`")
+        refuse(function, "it is a method without its object; pass a method of an instance, e.g. `store.search`")
     if hint is _EMPTY:
-        _refuse(
+        refuse(
             function,
             f"its parameter {name!r} has no type hint, so a model cannot be told what to pass; "
             f"write e.g. `{name}: str`",
@@ -221,13 +147,13 @@ def _read_hint(function: _Callable, parameter: inspect.Parameter) -> _Hint:
             context: _Hint = get_type_hints(holder, names, _AnyNames(names), include_extras=True)["hint"]
             if _is_context(context):
                 return context
-        _refuse(
+        refuse(
             function,
             f"the type hint {written!r} of its parameter {name!r} cannot be looked up ({error}); "
             f"define that name at the top of the module, outside `if TYPE_CHECKING:`",
         )
     except (TypeError, SyntaxError, AttributeError) as error:
-        _refuse(
+        refuse(
             function, f"the type hint {written!r} of its parameter {name!r} is not a type ({error}); write e.g. `str`"
         )
 
@@ -236,7 +162,7 @@ def _take_context(function: _Callable, hints: dict[str, _Hint]) -> str | None:
     """Remove the parameter that takes the context, and return its name."""
     names = [name for name, hint in hints.items() if _is_context(hint)]
     if len(names) > 1:
-        _refuse(function, f"its parameters {', '.join(names)} all take the ToolContext; keep one of them")
+        refuse(function, f"its parameters {', '.join(names)} all take the ToolContext; keep one of them")
     for name in names:
         del hints[name]
     return names[0] if names else None
@@ -266,60 +192,22 @@ def _take_variable(function: _Callable, hints: dict[str, _Hint], parameters: _Pa
 
 def _refuse_kind(function: _Callable, parameter: inspect.Parameter) -> None:
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        _refuse(
+        refuse(
             function, f"its parameter {parameter.name!r} is positional-only, but a model gives names; remove the `/`"
         )
     if parameter.kind is parameter.VAR_POSITIONAL:
-        _refuse(function, f"a model cannot be told what to pass as *{parameter.name}; take a list instead")
+        refuse(function, f"a model cannot be told what to pass as *{parameter.name}; take a list instead")
     if parameter.kind is parameter.VAR_KEYWORD:
-        _refuse(
+        refuse(
             function,
             f"a model cannot be told what to pass as **{parameter.name}; write the parameters out, or give json_schema",
         )
 
 
-def _compile_types(
-    function: _Callable, hints: dict[str, _Hint], parameters: _ParametersByName, *, takes_more: bool
-) -> tuple[Validator, JSONSchema]:
-    fields: JSONObject = {}
-    for name, hint in hints.items():
-        default = parameters[name].default
-        is_required = default is _EMPTY
-        if isinstance(default, FieldInfo):  # `days: int = Field(ge=1)`, as pydantic's users write it
-            hint, is_required = Annotated[hint, default], default.is_required()
-        fields[name] = Required[hint] if is_required else NotRequired[hint]
-    # A TypedDict, not a model: it makes a plain dict, leaves out what was not given so that the function's own default
-    # holds, and has no attributes that a parameter called `json` or `copy` could shadow.
-    arguments = TypedDict("arguments", fields)  # type: ignore[misc]  # its fields are known only now
-    config = ConfigDict(extra="allow" if takes_more else "forbid", allow_inf_nan=False)
-    arguments.__pydantic_config__ = config  # type: ignore[attr-defined]
-    try:
-        adapter = TypeAdapter(arguments)
-        schema = adapter.json_schema(schema_generator=_SchemaWithoutTitles)
-    except PydanticUserError:
-        _refuse_types(function, hints)
-        raise
-    del schema["title"]
-    return adapter.validator, schema
-
-
-def _refuse_types(function: _Callable, hints: dict[str, _Hint]) -> None:
-    """Raise `ToolConfigError` for the first parameter whose type has no JSON schema, if there is one."""
-    for name, hint in hints.items():
-        try:
-            TypeAdapter(hint).json_schema()
-        except PydanticUserError:
-            _refuse(
-                function,
-                f"its parameter {name!r} is of type {getattr(hint, '__name__', hint)}, which JSON cannot hold; "
-                f"give the value yourself with preset_kwargs={{{name!r}: ...}}, or take a type that JSON can hold",
-            )
-
-
 def _json_defaults(parameters: _ParametersByName) -> JSONObject:
     defaults: JSONObject = {}
     for name, parameter in parameters.items():
-        if parameter.default is not _EMPTY and not isinstance(parameter.default, FieldInfo):  # pydantic fills in those
+        if parameter.default is not _EMPTY and not is_field(parameter.default):  # pydantic fills in those
             with suppress(ValueError):
                 defaults[name] = to_jsonable_python(parameter.default)
     return defaults
@@ -333,7 +221,7 @@ def _add_descriptions(schema: JSONSchema, parameters: _ParametersByName, functio
         if meaning:
             part.setdefault("description", meaning)
         default = parameters[name].default
-        if default is not _EMPTY and not isinstance(default, FieldInfo):
+        if default is not _EMPTY and not is_field(default):
             with suppress(ValueError):  # one that has no JSON form: the model need not know it
                 json_default = to_jsonable_python(default)
                 json.dumps(json_default, allow_nan=False)

@@ -1,0 +1,23 @@
+"""What the parameters of a function mean to a model."""
+
+from dataclasses import dataclass
+
+from agentrt.tool.arguments import Parse
+from agentrt.types import JSONObject, JSONSchema
+
+__all__ = ["Signature"]
+
+
+@dataclass(slots=True)
+class Signature:
+    """What a function's parameters mean to a model; `context_name` is the parameter that takes the `ToolContext`.
+
+    `defaults` are those of the function's defaults that have a JSON form, by the names of the parameters; `aliases` are
+    the names that the model sees, where the parameters have others.
+    """
+
+    schema: JSONSchema
+    parse: Parse
+    context_name: str | None
+    defaults: JSONObject
+    aliases: dict[str, str]
