@@ -1,7 +1,7 @@
 """Which layer raised an error, or runs just now: found by walking frames, so nothing is recorded while all is well."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import CodeType, FrameType, TracebackType
 
 from agentrt.chain.chains import Layer
@@ -38,16 +38,19 @@ def code_that_reads(stream: object) -> CodeType | None:
     return code or getattr(getattr(type(stream), "__anext__", None), "__code__", None)
 
 
-def name_the_layer(error: Exception, spec: HookSpec, origins: Origins, layers: Sequence[Layer]) -> None:
+def name_the_layer(
+    error: Exception, spec: HookSpec, origins: Origins, layers: Sequence[Layer], entries: Collection[CodeType]
+) -> None:
     """Add a note to `error` that names the layer it was raised in, once; none when it came from below the layers.
 
-    A `ChainContractError` says by itself whose fault it is.
+    `entries` are the codes with which a chain of this shape is entered. A `ChainContractError` says by itself whose
+    fault it is.
     """
     if isinstance(error, ChainContractError):
         return
     if has_origin_note(error):  # of an inner chain, or of an earlier attempt that raised the same object
         return
-    layer, raised_by_hook = _find_layer(error.__traceback__, origins, layers)
+    layer, raised_by_hook = _find_layer(error.__traceback__, origins, layers, entries)
     if layer is not None:
         remedy = describe_misuse(spec, error) if raised_by_hook and isinstance(error, TypeError) else ""
         error.add_note(f"{ORIGIN_NOTE}{layer.name} in {spec.name} ({layer.where}){remedy}")
@@ -58,7 +61,7 @@ def has_origin_note(error: Exception) -> bool:
 
 
 def _find_layer(
-    traceback: TracebackType | None, origins: Origins, layers: Sequence[Layer]
+    traceback: TracebackType | None, origins: Origins, layers: Sequence[Layer], entries: Collection[CodeType]
 ) -> tuple[Layer | None, bool]:
     """Return the layer that the error comes from, and whether the code of its hook itself raised it.
 
@@ -71,7 +74,7 @@ def _find_layer(
         frame = traceback.tb_frame
         # Another chain of the same shape has judged for itself what lies below its entry: a function that serves two
         # hooks would stand there for the other one.
-        if entry is not None and frame is not entry and frame.f_code is entry.f_code:
+        if frame is not entry and frame.f_code in entries:
             break
         if frame.f_code in origins:
             origin = origins[frame.f_code]

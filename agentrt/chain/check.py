@@ -1,7 +1,7 @@
 """The checks that a list of middlewares must pass before any of it runs."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 
@@ -9,7 +9,7 @@ from agentrt.chain.signature import signature_of
 from agentrt.chain.spec import Function, HookSpec, Middleware
 from agentrt.errors import MiddlewareConfigError
 
-__all__ = ["MAX_LAYERS", "check_middlewares", "location_of", "must_wrap", "overrides"]
+__all__ = ["MAX_LAYERS", "check_middlewares", "location_of", "must_wrap", "overridden_hooks", "overrides"]
 
 MAX_LAYERS = 64
 
@@ -56,19 +56,32 @@ def location_of(function: Function) -> str:
     return getattr(function, "__qualname__", None) or f"{function!r:.100}"
 
 
+def overridden_hooks(middleware: object, base: type, table: Sequence[HookSpec]) -> list[HookSpec]:
+    """Return the hooks of which the middleware's class has its own version."""
+    return [spec for spec in table if overrides(middleware, base, spec.name)]
+
+
 def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequence[HookSpec]) -> None:
     """Raise `MiddlewareConfigError`, naming class, hook and remedy, for anything that could not run."""
+    hooks = dict.fromkeys(spec.name for spec in table)
+    depths = dict.fromkeys(hooks, 0)
     for middleware in middlewares:
         _check_instance(middleware, base)
-        _check_names(type(middleware), base, table)
-        for spec in table:
-            _check_hook(middleware, base, spec)
+        _check_names(type(middleware), base, hooks)
+        for name in getattr(middleware, "__dict__", ()):
+            if name in hooks:
+                raise MiddlewareConfigError(
+                    f"{type(middleware).__name__}.{name} is assigned on the instance, where the compiler does not "
+                    f"look: define it as a method of the class"
+                )
+        for spec in overridden_hooks(middleware, base, table):
+            _check_hook(middleware, spec)
+            depths[spec.name] += 1
     _check_duplicates(middlewares)
-    for spec in table:
-        depth = sum(overrides(middleware, base, spec.name) for middleware in middlewares)
+    for hook, depth in depths.items():
         if depth > MAX_LAYERS:
             raise MiddlewareConfigError(
-                f"{spec.name} has {depth} layers, but {MAX_LAYERS} is the most: merge middlewares, or split the agent"
+                f"{hook} has {depth} layers, but {MAX_LAYERS} is the most: merge middlewares, or split the agent"
             )
     # Only checked, never used to reorder: the list says which layer is where, and a reader must be able to trust it.
     for place, middleware in enumerate(middlewares):
@@ -90,9 +103,10 @@ def _check_instance(middleware: object, base: type) -> None:
     )
 
 
-def _check_names(cls: type, base: type, table: Sequence[HookSpec]) -> None:
-    hooks = [spec.name for spec in table]
-    for name in dir(cls):
+def _check_names(cls: type, base: type, hooks: Collection[str]) -> None:
+    # Class by class, since most of what `dir()` lists is the base's, whose names are all known.
+    names = [name for part in cls.__mro__ if part not in base.__mro__ for name in vars(part)]
+    for name in sorted(names):
         # Whatever begins like a hook: a misspelt one would never run, and nothing would say so.
         peers_hook = _PEERS_HOOKS.get(name) or _PEERS_HOOKS.get(name.removeprefix("a"))
         looks_like_one = name.startswith("on_") or peers_hook in hooks
@@ -104,14 +118,8 @@ def _check_names(cls: type, base: type, table: Sequence[HookSpec]) -> None:
             )
 
 
-def _check_hook(middleware: object, base: type, spec: HookSpec) -> None:
+def _check_hook(middleware: object, spec: HookSpec) -> None:
     name = f"{type(middleware).__name__}.{spec.name}"
-    if spec.name in getattr(middleware, "__dict__", ()):
-        raise MiddlewareConfigError(
-            f"{name} is assigned on the instance, where the compiler does not look: define it as a method of the class"
-        )
-    if not overrides(middleware, base, spec.name):
-        return
     hook = getattr(middleware, spec.name)
     function = getattr(hook, "__func__", hook)
     actual_shape = _wrong_shape(function, spec.shape)

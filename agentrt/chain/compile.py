@@ -6,25 +6,24 @@ passed from step to step.
 """
 
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, count
 from typing import NoReturn, TypeGuard, TypeVar, overload
 
-from agentrt.chain.attribution import Origins, code_that_reads, name_the_layer, origins_of
+from agentrt.chain.attribution import name_the_layer, origins_of
 from agentrt.chain.chains import Chains, Layer
-from agentrt.chain.check import check_middlewares, location_of, overrides
+from agentrt.chain.check import check_middlewares, location_of, overridden_hooks
+from agentrt.chain.owned_stream import OwnedStream, StreamContract, StreamStep
 from agentrt.chain.owner import Owner
 from agentrt.chain.spec import Function, HookSpec, Middleware, Values
 from agentrt.chain.violations import (
     ended_chain,
-    missing_terminal,
     positional_value,
     running_call,
     running_stream,
     uncalled_handler,
     unusable_override,
-    wrong_item,
     wrong_keys,
     wrong_override,
     wrong_result,
@@ -34,12 +33,12 @@ from agentrt.errors import ChainError
 
 __all__ = ["compile_chains"]
 
-StreamStep = Callable[[object, Values, Owner], AsyncIterator[object]]
-CallStep = Callable[[object, Values, Owner], Awaitable[object]]
+CallStep = Callable[[Values, Owner], Awaitable[object]]
 CheckedClasses = tuple[tuple[str, set[type]], ...]
 """For each key the classes of values that have passed the check: a further value of one needs only a look."""
 
 _ChainsT = TypeVar("_ChainsT", bound=Chains)
+_new_object = object.__new__
 _MAX_CHECKED_CLASSES = 64  # a program may make any number of classes
 
 
@@ -70,19 +69,13 @@ def compile_chains(
     middlewares = tuple(middlewares)
     check_middlewares(middlewares, base, table)
     keys = _assign_keys(middlewares)
-    layers = {
-        spec.name: tuple(
-            Layer(
-                middleware,
-                getattr(middleware, spec.name),
-                keys[id(middleware)],
-                location_of(getattr(type(middleware), spec.name)),
-            )
-            for middleware in middlewares
-            if overrides(middleware, base, spec.name)
-        )
-        for spec in table
-    }
+    layers_of: dict[str, list[Layer]] = {spec.name: [] for spec in table}
+    for middleware in middlewares:
+        key = keys[id(middleware)]
+        for spec in overridden_hooks(middleware, base, table):
+            where = location_of(getattr(type(middleware), spec.name))
+            layers_of[spec.name].append(Layer(middleware, getattr(middleware, spec.name), key, where))
+    layers = {name: tuple(listed) for name, listed in layers_of.items()}
     # A hook that nobody overrides has no chain: its entry is the core itself, and costs nothing.
     entries = {
         spec.name: _BUILDERS[spec.shape](spec, cores[spec.name], layers[spec.name])
@@ -109,8 +102,8 @@ def _assign_keys(middlewares: Sequence[Middleware]) -> dict[int, str]:
 
 
 def _stream_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Function:
-    def innermost(agent: object, values: Values, owner: Owner) -> AsyncIterator[object]:
-        stream: AsyncIterator[object] = core(agent, **values)
+    def innermost(values: Values, owner: Owner) -> AsyncIterator[object]:
+        stream: AsyncIterator[object] = core(owner.agent, **values)
         owner.core = stream
         return stream
 
@@ -119,40 +112,11 @@ def _stream_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> 
     checks: CheckedClasses = tuple((key, set()) for key in spec.keys)
     for layer in reversed(layers):
         step = _stream_step(spec, layer, step, checks)
-    origins = origins_of(core, layers)
-    item_types, terminal = spec.item_types, spec.terminal
-    item_classes: set[type] = set()  # which have passed the check, for a cheaper look at each item
+    contract = StreamContract(spec, layers, origins_of(core, layers), spec.terminal, step)
 
     # The agent is positional only, since a custom agent's `reply` may have a parameter of that name.
-    async def entry(agent: object, /, **values: object) -> AsyncGenerator[object, None]:
-        owner = Owner({**values})  # a copy: the outermost layer may change its dict
-        abandoned = owner.abandoned
-        stream = step(agent, values, owner)
-        owner.opened.append(stream)
-        item = error = None
-        try:
-            async for item in stream:
-                if item.__class__ not in item_classes:
-                    if not isinstance(item, item_types):
-                        raise wrong_item(spec, layers, item)
-                    item_classes.add(item.__class__)
-                if abandoned:  # by a layer that stopped early, while one further out still yields
-                    await owner.close_abandoned()
-                yield item
-            if terminal is not None and not isinstance(item, terminal):
-                raise missing_terminal(spec, layers, item)
-        except GeneratorExit:  # being closed is not an error, so one in the clean-up may be raised
-            raise
-        except BaseException as raised:  # named and raised again
-            error = raised
-            if isinstance(raised, Exception):
-                name_the_layer(raised, spec, origins | {code_that_reads(owner.core): None}, layers)
-            raise
-        finally:
-            try:
-                await owner.close(error)
-            finally:
-                error = None  # error and frame would hold each other
+    def entry(agent: object, /, **values: object) -> OwnedStream:
+        return OwnedStream(contract, Owner(agent, values))
 
     return entry
 
@@ -167,14 +131,12 @@ class _StreamNextHandler:
     its garbage now and then), the streams stay open until the chain ends: `Owner.close` asks for no `__del__`.
     """
 
-    __slots__ = ("agent", "inner_stream", "owner", "place", "values")
+    __slots__ = ("inner_stream", "owner", "place", "values")
+    # No `__init__`: this is made for each layer and entry, and a call more is what it would cost.
+    values: Values
+    owner: Owner
+    inner_stream: AsyncIterator[object] | None
     place: int  # of the inner stream among those that the owner has opened
-
-    def __init__(self, agent: object, values: Values, owner: Owner) -> None:
-        self.agent = agent
-        self.values = values
-        self.owner = owner
-        self.inner_stream: AsyncIterator[object] | None = None
 
     def replace_stream(self, spec: HookSpec, layer: Layer, inner: StreamStep, values: Values) -> AsyncIterator[object]:
         """Return a stream that takes the place of that of the layer's last call."""
@@ -182,7 +144,7 @@ class _StreamNextHandler:
         if getattr(self.inner_stream, "ag_running", False):
             raise refusal
         weak_stream: list[weakref.ref[AsyncIterator[object]]] = []
-        stream = _replace_stream(inner, refusal, self.agent, values, self.owner, self.place, weak_stream)
+        stream = _replace_stream(inner, refusal, values, self.owner, self.place, weak_stream)
         self.inner_stream = stream
         weak_stream.append(weakref.ref(stream))
         return stream
@@ -217,7 +179,7 @@ def _stream_step(spec: HookSpec, layer: Layer, inner: StreamStep, checks: Checke
             if self.inner_stream is not None:
                 return self.replace_stream(spec, layer, inner, values)
             self.place = len(owner.opened)
-            self.inner_stream = stream = inner(self.agent, values, owner)
+            self.inner_stream = stream = inner(values, owner)
             owner.opened.append(stream)
             return stream
 
@@ -226,9 +188,10 @@ def _stream_step(spec: HookSpec, layer: Layer, inner: StreamStep, checks: Checke
 
         __aiter__ = __await__ = __iter__ = _refuse
 
-    def step(agent: object, values: Values, owner: Owner) -> AsyncIterator[object]:
-        next_handler = NextHandler(agent, values, owner)
-        stream: AsyncIterator[object] = hook(agent, values, next_handler)
+    def step(values: Values, owner: Owner) -> AsyncIterator[object]:
+        next_handler = _new_object(NextHandler)
+        next_handler.values, next_handler.owner, next_handler.inner_stream = values, owner, None
+        stream: AsyncIterator[object] = hook(owner.agent, values, next_handler)
         if stream is next_handler.inner_stream:  # passed on as it is, by a wrapper around the hook: not abandoned
             next_handler.inner_stream = None
         return stream
@@ -269,7 +232,6 @@ def _wrong_call(spec: HookSpec, layer: Layer, args: tuple[object, ...]) -> Chain
 async def _replace_stream(
     inner: StreamStep,
     refusal: ChainError,
-    agent: object,
     values: Values,
     owner: Owner,
     place: int,
@@ -283,7 +245,7 @@ async def _replace_stream(
         raise refusal
     await owner.close_from(place)
     owner.opened.append(weak_stream[0]())  # this generator, which the layer may leave like any other stream
-    stream = inner(agent, values, owner)
+    stream = inner(values, owner)
     owner.opened.append(stream)
     async for item in stream:
         yield item
@@ -304,8 +266,8 @@ def _call_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Fu
         elif terminal is None or not isinstance(result, terminal):
             raise wrong_result(spec, layer, result)
 
-    def innermost(agent: object, values: Values, owner: Owner) -> Awaitable[object]:
-        result: Awaitable[object] = core(agent, **values)
+    def innermost(values: Values, owner: Owner) -> Awaitable[object]:
+        result: Awaitable[object] = core(owner.agent, **values)
         return result
 
     step: CallStep = innermost
@@ -314,16 +276,18 @@ def _call_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Fu
     for depth, layer in reversed(list(enumerate(layers))):
         step = _call_step(spec, layer, depth, step, checks, partial(check, inner_layer, depth + 1))
         inner_layer = layer
-    origins = origins_of(core, layers)
+    contract = StreamContract(spec, layers, origins_of(core, layers))
+    plain = type(None) if terminal is None else terminal
 
     async def entry(agent: object, /, **values: object) -> object:
-        owner = Owner({**values})
+        owner = Owner(agent, values)
         try:
-            result = await step(agent, values, owner)
-            check(inner_layer, 0, result, owner)
+            result = await step({**values}, owner)
+            if result.__class__ is not plain:
+                check(inner_layer, 0, result, owner)
         except BaseException as error:  # a cancellation too: what was opened is closed before it leaves
             if isinstance(error, Exception):
-                name_the_layer(error, spec, origins | owner.origin_by_code, layers)
+                name_the_layer(error, spec, contract.origins | owner.origin_by_code, layers, (entry.__code__,))
             await owner.close(error)
             raise
         if not owner.opened:  # no stream was returned anywhere, as in most calls
@@ -332,7 +296,8 @@ def _call_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Fu
         if not _is_stream(result):
             await owner.close()
             return result
-        return OwnedStream(spec, layers, origins, result, owner)
+        owner.stream = result
+        return OwnedStream(contract, owner)
 
     return entry
 
@@ -349,7 +314,7 @@ def _call_step(
     key_count = len(checks)
     plain = type(None) if spec.terminal is None else spec.terminal
 
-    def step(agent: object, values: Values, owner: Owner) -> Awaitable[object]:
+    def step(values: Values, owner: Owner) -> Awaitable[object]:
         running: bool | None = None  # until the first call
 
         # A plain function, unlike that of a stream hook: a call needs no notice of when the layer drops it, since what
@@ -376,14 +341,14 @@ def _call_step(
                     if owner.is_running_from(place):
                         raise running_stream(layer, spec)
                     await owner.close_from(place)
-                result = await inner(agent, overrides, owner)
+                result = await inner(overrides, owner)
             finally:
                 running = False
             if result.__class__ is not plain:
                 check(result, owner)
             return result
 
-        call: Awaitable[object] = hook(agent, values, next_handler)
+        call: Awaitable[object] = hook(owner.agent, values, next_handler)
         return call
 
     return step
@@ -391,55 +356,6 @@ def _call_step(
 
 def _is_stream(result: object) -> TypeGuard[AsyncIterator[object]]:
     return hasattr(result, "__aiter__") and hasattr(result, "__anext__")
-
-
-class OwnedStream:
-    """A stream that a call returned, with everything that was opened for it; closing it closes all of that."""
-
-    __slots__ = ("_items", "_owner")
-
-    def __init__(
-        self, spec: HookSpec, layers: tuple[Layer, ...], origins: Origins, stream: AsyncIterator[object], owner: Owner
-    ) -> None:
-        self._owner = owner
-        self._items = self._read(spec, layers, origins, stream, owner)
-
-    def __aiter__(self) -> AsyncIterator[object]:
-        return self._items  # the generator itself: one call less per item
-
-    def __anext__(self) -> Awaitable[object]:
-        return self._items.__anext__()
-
-    async def aclose(self) -> None:
-        # A generator that was never started does not run its `finally`, so the owner is asked as well.
-        try:
-            await self._items.aclose()
-        finally:
-            await self._owner.close()
-
-    @staticmethod  # a generator that held this object, which holds it, would not be closed as soon as both are dropped
-    async def _read(
-        spec: HookSpec, layers: tuple[Layer, ...], origins: Origins, stream: AsyncIterator[object], owner: Owner
-    ) -> AsyncGenerator[object, None]:
-        error = None
-        item_types = spec.item_types
-        try:
-            async for item in stream:
-                if not isinstance(item, item_types):
-                    raise wrong_item(spec, layers, item)
-                yield item
-        except GeneratorExit:  # being closed is not an error, so one in the clean-up may be raised
-            raise
-        except BaseException as raised:  # named and raised again
-            error = raised
-            if isinstance(raised, Exception):
-                name_the_layer(raised, spec, origins | owner.origin_by_code, layers)
-            raise
-        finally:
-            try:
-                await owner.close(error)
-            finally:
-                error = None  # error and frame would hold each other
 
 
 # Transformers
@@ -456,7 +372,7 @@ def _transformer_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]
                 if not isinstance(value, spec.item_types):
                     raise wrong_value(spec, layer, value)
         except Exception as error:  # named and raised again
-            name_the_layer(error, spec, origins, layers)
+            name_the_layer(error, spec, origins, layers, (entry.__code__,))
             raise
         return value
 

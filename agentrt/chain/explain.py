@@ -4,7 +4,6 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NotRequired, Protocol, TypedDict
@@ -96,6 +95,8 @@ class _Page(_Lines):
     __slots__ = ()
 
     def _repr_html_(self) -> str:
+        from html import escape  # here, since only notebooks ask, and it loads the names of all of HTML's characters
+
         return f"<pre>{escape(self)}</pre>"
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from traceback import format_tb
 from types import CodeType, FrameType
 
@@ -18,18 +18,33 @@ _logger = logging.getLogger("agentrt")
 class Owner:
     """The streams that one entry into a chain has opened, outermost first.
 
-    `core` is the last stream of the core, which may have been made elsewhere. `abandoned` holds the streams of layers
-    that stopped without finishing them, each with its place among the opened ones. For streams that calls returned,
-    `depths` says how far in the layers stand that returned them, and `origin_by_code` which layer returned one, by the
-    code that reads the stream; `None` stands for the core. `given` holds the values that the chain was entered with, as
-    they were before any layer could change them.
+    `agent` is the argument of the entry, and `given` holds the values that the chain was entered with, as they were
+    before any layer could change them. `stream` is that of the outermost layer, once it is open, and `last_item` what
+    came out of it last. `core` is the last stream of the core, which may have been made elsewhere. `abandoned` holds
+    the streams of layers that stopped without finishing them, each with its place among the opened ones. For streams
+    that calls returned, `depths` says how far in the layers stand that returned them, and `origin_by_code` which layer
+    returned one, by the code that reads the stream; `None` stands for the core.
     """
 
-    __slots__ = ("abandoned", "core", "depths", "given", "is_closed", "opened", "origin_by_code")
+    __slots__ = (
+        "abandoned",
+        "agent",
+        "core",
+        "depths",
+        "given",
+        "is_closed",
+        "last_item",
+        "opened",
+        "origin_by_code",
+        "stream",
+    )
 
-    def __init__(self, given: Values) -> None:
-        self.core: object = None
+    def __init__(self, agent: object, given: Values) -> None:
+        self.agent = agent
         self.given = given
+        self.stream: AsyncIterator[object] | None = None
+        self.core: object = None
+        self.last_item: object = None
         self.is_closed = False
         self.opened: list[object] = []
         self.abandoned: list[tuple[int, object]] = []
@@ -60,6 +75,13 @@ class Owner:
         # frame of a generator does.
         is_shared = self.origin_by_code.get(code, layer) is not layer and not hasattr(stream, "ag_code")
         self.origin_by_code[code] = None if is_shared else layer
+
+    def has_only_ended(self) -> bool:
+        """Say whether every stream is a generator that has ended, as nearly always: then there is nothing to close."""
+        for stream in self.opened:  # noqa: SIM110  # `all` would make a generator
+            if getattr(stream, "ag_frame", stream) is not None:
+                return False
+        return True
 
     async def close_abandoned(self) -> None:
         """Close the streams of layers that stopped early, and everything under them."""

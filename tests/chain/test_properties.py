@@ -379,10 +379,14 @@ OFTEN = [Leave, Leave, RaiseMid, Extra, Catch, Restart]  # closing is where mist
 
 @dataclass(frozen=True)
 class Consumer:
-    """Reads all, or leaves after `count` items, or is cancelled while it holds that item."""
+    """Reads all, or leaves after `count` items, or is cancelled while it holds that item.
+
+    It reads in an `async for`, or takes each step with `anext`, for which the entry into a chain has a way of its own.
+    """
 
     how: str
     count: int
+    takes_steps: bool = False
 
     def leaves(self, taken: int) -> bool:
         return self.how != "drain" and taken == self.count
@@ -425,7 +429,22 @@ async def outcome_of_chain(layers: list[Base], core: Core, consumer: Consumer) -
     return "cancelled" if trace.scope.cancelled_caught else outcome, ended
 
 
+class Stepping:
+    """A stream whose steps are taken with `anext`."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.aclose = stream.aclose
+
+    def __aiter__(self) -> "Stepping":
+        return self
+
+    def __anext__(self) -> Any:
+        return anext(self.stream)
+
+
 async def consume(stream: Any, trace: Trace, consumer: Consumer) -> str:
+    stream = Stepping(stream) if consumer.takes_steps else stream
     if consumer.how == "drain":
         async for item in stream:
             trace.append(("deliver", item))
@@ -461,7 +480,7 @@ def layers_of(kinds: list[type[Base]]) -> st.SearchStrategy[list[Base]]:
 
 
 cores = st.builds(Core, st.integers(0, 4), st.none() | st.integers(0, 4), st.booleans())
-consumers = st.builds(Consumer, st.sampled_from(["drain", "leave", "cancel"]), st.integers(1, 4))
+consumers = st.builds(Consumer, st.sampled_from(["drain", "leave", "cancel"]), st.integers(1, 4), st.booleans())
 
 
 @BACKENDS
@@ -769,6 +788,7 @@ async def take(result: Any, trace: Trace, consumer: Consumer, got: list[str]) ->
     if isinstance(result, str):
         got.append(result)
         return "answer"
+    result = Stepping(result) if consumer.takes_steps else result
     if consumer.how == "drain":  # closes nothing, so the end must
         async for piece in result:
             got.append(piece)
@@ -791,7 +811,7 @@ async def give_up(trace: Trace, consumer: Consumer) -> str:
 
 
 ask_cores = st.builds(AskCore, st.booleans(), st.integers(0, 3), st.booleans())
-ask_consumers = st.builds(Consumer, st.sampled_from(["drain", "leave", "cancel"]), st.integers(0, 3))
+ask_consumers = st.builds(Consumer, st.sampled_from(["drain", "leave", "cancel"]), st.integers(0, 3), st.booleans())
 
 
 @BACKENDS
