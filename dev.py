@@ -5,7 +5,7 @@ usage: python3 dev.py JOB [--] [ARGUMENTS]
   demo    run examples/quickstart.py
   test    run the tests; arguments go to pytest
   check   lint, formatting, types and the direction of imports
-  bench   run the benchmarks; arguments go to benchmarks/run.py
+  bench   run the benchmarks; arguments go to benchmarks/run.py, or with --peers to benchmarks/peers
   docs    build the site into site/; `docs serve` shows it and follows your changes
 """
 
@@ -86,6 +86,8 @@ def check(_: list[str]) -> int:
 
 
 def bench(arguments: list[str]) -> int:
+    if "--peers" in arguments:
+        return run(python(), "-m", "benchmarks.peers", *(argument for argument in arguments if argument != "--peers"))
     return run(python(), ROOT / "benchmarks" / "run.py", *arguments)
 
 

@@ -1,10 +1,11 @@
-"""The floor: the least code that still does the work of W1 to W4, written by hand.
+"""The floor: the least code that still does the work of a turn, written by hand.
 
 It has what every agent loop must have: slotted dataclasses, a history in a list, JSON arguments with a type check, and
 an onion that is composed once. It has no events, no ids, no clock, no permissions, no state to save, no check of what a
 layer passes on and no care for streams that are left open.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ class Tool:
     """A function and the types of its arguments."""
 
     name: str
-    function: Callable[..., Awaitable[str]]
+    function: Callable[..., Any]  # that returns a str, or an awaitable of one
     parameters: dict[str, type]
 
     def schema(self) -> dict[str, Any]:
@@ -104,9 +105,16 @@ class Loop:
             if not calls:
                 yield answer
                 return
-            for call in calls:
-                pieces = [piece async for piece in self._run_tool(call=call)]
-                history.append(Message("tool", "".join(pieces), tool_call_id=call.id))
+            if len(calls) == 1:
+                await self._collect(calls[0], history)
+            else:
+                async with asyncio.TaskGroup() as group:
+                    for call in calls:
+                        group.create_task(self._collect(call, history))
+
+    async def _collect(self, call: ToolCall, history: list[Message]) -> None:
+        pieces = [piece async for piece in self._run_tool(call=call)]
+        history.append(Message("tool", "".join(pieces), tool_call_id=call.id))
 
     async def _ask_once(self, messages: list[Message], tools: list[dict[str, Any]]) -> AsyncIterator[Chunk]:
         answer = await self._call(messages=messages, tools=tools)

@@ -1,0 +1,1 @@
+"""What other agent runtimes cost in the same workloads; see README.md in the folder above."""
