@@ -1,8 +1,9 @@
-"""What the middlewares around a model call share: observing a call to its end, and making several attempts at it."""
+"""What the middlewares share: observing a model call to its end, making several attempts at it, and having no work."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
-from typing import Protocol, TypeGuard
+from functools import wraps
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import anyio
 
@@ -10,9 +11,35 @@ from agentrt.hooks import ModelCallValues, NextModelCall
 from agentrt.message import ContentBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ChatResponse, ChatUsage, ModelResult
 
-__all__ = ["Attempts", "StreamedAnswer", "Watcher", "close", "is_readable", "make_attempts", "usage_of", "watch"]
+__all__ = [
+    "Attempts",
+    "StreamedAnswer",
+    "Watcher",
+    "close",
+    "is_readable",
+    "make_attempts",
+    "only_if",
+    "usage_of",
+    "watch",
+]
 
+_Hook = TypeVar("_Hook", bound=Callable[..., object])
 _MAX_TOKENS = 1 << 53  # a larger count is a provider's mistake, and would not survive as a float
+
+
+def only_if(has_work: Callable[[Any], bool]) -> Callable[[_Hook], _Hook]:
+    """Make a hook return the next layer's result itself while its middleware has no work, at the price of a call."""
+
+    def decorate(hook: _Hook) -> _Hook:
+        @wraps(hook)
+        def entry(self: object, agent: object, input_kwargs: Any, next_handler: Callable[..., object]) -> object:
+            if has_work(self):
+                return hook(self, agent, input_kwargs, next_handler)
+            return next_handler(**input_kwargs)
+
+        return entry  # type: ignore[return-value]  # it returns what the hook would return
+
+    return decorate
 
 
 async def close(stream: object) -> None:

@@ -28,6 +28,7 @@ from agentrt.event import (
 from agentrt.hooks import MiddlewareBase, NextReply, ReplyValues
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg, TextBlock, ToolResultState
+from agentrt_middleware.attempts import only_if
 from agentrt_middleware.reply_info import input_of, messages_of
 
 __all__ = ["LoggingMiddleware"]
@@ -82,6 +83,13 @@ class LoggingMiddleware(MiddlewareBase):
         self._redact = redact
         self.clock = clock
 
+    def _may_log(self) -> bool:
+        try:
+            return self.is_logged(is_failure=True)  # the highest level of all
+        except Exception:  # noqa: BLE001  # of a logger of the user's own, which must not break the reply
+            return True
+
+    @only_if(_may_log)
     async def on_reply(
         self, agent: AgentBase, input_kwargs: ReplyValues, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
@@ -95,12 +103,14 @@ class LoggingMiddleware(MiddlewareBase):
             reply.leave(error)
             raise
 
+    def is_logged(self, *, is_failure: bool) -> bool:
+        """Say whether such a line is wanted now."""
+        level = max(self._level, logging.WARNING) if is_failure else self._level
+        return (self._logger or _logger).isEnabledFor(level)
+
     def log(self, event: str, fields: _Fields, *, is_failure: bool) -> None:
         """Log one line, without the fields that are `None`."""
         level = max(self._level, logging.WARNING) if is_failure else self._level
-        logger = self._logger or _logger
-        if not logger.isEnabledFor(level):
-            return
         clean_fields = {name: self._clean(value) for name, value in fields.items() if value is not None}
         words = [event]
         for name, value in clean_fields.items():
@@ -108,7 +118,7 @@ class LoggingMiddleware(MiddlewareBase):
             is_plain = isinstance(value, str) and _NEEDS_NO_QUOTES.fullmatch(value)
             words.append(f"{name}={value if is_plain else json.dumps(value)}")
         # As an argument, so that a "%" in it does not format anything.
-        logger.log(level, "%s", " ".join(words), extra={"event": event, **clean_fields})
+        (self._logger or _logger).log(level, "%s", " ".join(words), extra={"event": event, **clean_fields})
 
     def _clean(self, value: object) -> object:
         """Return the value as it may be logged: rounded, redacted, cut."""
@@ -164,7 +174,8 @@ class _ReplyLog:
             function(*values)
 
     def _line(self, event: str, fields: _Fields, is_failure: bool = False) -> None:
-        self._logs.log(event, {**self._common, **fields}, is_failure=is_failure)
+        if self._logs.is_logged(is_failure=is_failure):
+            self._logs.log(event, {**self._common, **fields}, is_failure=is_failure)
 
     def _start_clock(self, subject: str) -> None:
         self._started_at[subject] = self._logs.clock()

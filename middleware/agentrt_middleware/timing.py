@@ -13,7 +13,7 @@ from agentrt.hooks import ActingValues, MiddlewareBase, ModelCallValues, NextAct
 from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatResponse, ModelResult
 from agentrt.types import ToolChunk, ToolResponse
-from agentrt_middleware.attempts import watch
+from agentrt_middleware.attempts import only_if, watch
 from agentrt_middleware.reply_info import call_of
 
 __all__ = ["Timing", "TimingMiddleware"]
@@ -62,12 +62,17 @@ class TimingMiddleware(MiddlewareBase):
         self.clock = clock
         self._has_failed = False
 
+    def _is_heard(self) -> bool:
+        return self._on_timing is not None or _logger.isEnabledFor(logging.INFO)
+
+    @only_if(_is_heard)
     async def on_model_call(
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
         name = input_kwargs["current_model"].model
         return await watch(next_handler, input_kwargs, _Stopwatch(self, "model_call", name, agent))
 
+    @only_if(_is_heard)
     async def on_acting(
         self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:

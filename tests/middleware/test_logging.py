@@ -215,6 +215,27 @@ async def test_level_and_logger_are_options(caplog: pytest.LogCaptureFixture) ->
     assert {(record.name, record.levelname) for record in caplog.records} == {("mine", "DEBUG")}
 
 
+async def test_a_logger_that_is_off_leaves_the_reply_alone() -> None:
+    logger, readings = logging.getLogger("tests.off"), list[int]()
+    middleware = LoggingMiddleware(logger, clock=lambda: float(readings.append(1) or 0))  # type: ignore[func-returns-value]
+    agent = agent_of(["a", "b"], middlewares=[middleware])
+    logger.setLevel(logging.CRITICAL)
+    await agent.reply("go")
+    assert readings == []
+    logger.setLevel(logging.WARNING)  # failures would be logged
+    await agent.reply("go")
+    assert readings
+
+
+async def test_a_logger_that_cannot_tell_its_level_breaks_no_reply() -> None:
+    class Broken(logging.LoggerAdapter[logging.Logger]):
+        def isEnabledFor(self, level: int) -> bool:
+            raise ValueError("broken")
+
+    agent = agent_of(["a"], middlewares=[LoggingMiddleware(Broken(logging.getLogger("tests.broken")))])  # type: ignore[arg-type]
+    assert (await agent.reply("go")).get_text_content() == "a"
+
+
 def test_a_value_that_is_not_callable_is_refused() -> None:
     with pytest.raises(MiddlewareConfigError, match="redact"):
         LoggingMiddleware(redact="***")  # type: ignore[arg-type]  # on purpose

@@ -84,6 +84,26 @@ async def test_without_on_timing_the_timing_is_logged(caplog: pytest.LogCaptureF
     assert "model_call 'scripted' of 'a' took 1.500 s (ok)" in caplog.messages
 
 
+async def test_nothing_is_measured_while_nobody_would_hear_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    readings: list[int] = []
+
+    def clock() -> float:
+        readings.append(1)
+        return 0.0
+
+    async def work() -> str:
+        """Work."""
+        return "done"
+
+    agent = agent_of([[call("1", "work")], "a", "b"], work, middlewares=[TimingMiddleware(clock=clock)])
+    with caplog.at_level(logging.WARNING, "agentrt"):
+        await agent.reply("go")
+        assert readings == []
+    with caplog.at_level(logging.INFO, "agentrt"):
+        await agent.reply("go")
+    assert readings
+
+
 async def test_a_failing_on_timing_breaks_no_reply_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     def broken(timing: Timing) -> None:
         raise ValueError("secret")

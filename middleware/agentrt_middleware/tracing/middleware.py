@@ -280,7 +280,7 @@ class TracingMiddleware(MiddlewareBase):
         meters = metrics.get_meter_provider() if self._meter_provider is None else self._meter_provider
         meter = meters.get_meter("agentrt", __version__)
         tracer = provider.get_tracer("agentrt", __version__)
-        return _Instruments(self._isolated, tracer, GenAIMetrics(meter), self._capture_content)
+        return _Instruments(self._isolated, tracer, GenAIMetrics(meter), self._has_meters, self._capture_content)
 
 
 @dataclass(slots=True)
@@ -290,6 +290,7 @@ class _Instruments:
     isolated: Isolated
     tracer: Tracer
     metrics: GenAIMetrics
+    has_meters: Callable[[], bool]
     captures_content: bool
 
     def span(
@@ -406,6 +407,8 @@ class _TracedReply:
         reason = self.finished_reason or "completed"
         self.span.set({conventions.AGENT_FINISHED_REASON: reason, **attributes.of_usage(self.usage)})
         self.span.end()
+        if not self.instruments.has_meters():
+            return
         labels: Attributes = {
             conventions.AGENT_NAME: self.agent.name,
             conventions.REQUEST_MODEL: model_name_of(self.agent),
@@ -489,13 +492,14 @@ class _TracedChat:
             self._instruments.set_content(
                 self.span, conventions.OUTPUT_MESSAGES, output_messages, content, finish_reason
             )
-        labels: Attributes = {
-            **attributes.labels_of(self._model),
-            conventions.RESPONSE_MODEL: responding_model,
-            conventions.ERROR_TYPE: error_type,
-        }
-        clean_labels = self._instruments.isolated.clean_attributes(labels)
-        self._instruments.metrics.record_chat(perf_counter() - self._started_at, usage, clean_labels)
+        if self._instruments.has_meters():
+            labels: Attributes = {
+                **attributes.labels_of(self._model),
+                conventions.RESPONSE_MODEL: responding_model,
+                conventions.ERROR_TYPE: error_type,
+            }
+            clean_labels = self._instruments.isolated.clean_attributes(labels)
+            self._instruments.metrics.record_chat(perf_counter() - self._started_at, usage, clean_labels)
         if self._reply is None:
             self.end()
         elif usage is not None:
@@ -539,6 +543,8 @@ class _TracedToolCall:
         if self.response is not None:
             content = self.response.content
             self._instruments.set_content(self.span, conventions.TOOL_RESULT, result_text, content)
+        if not self._instruments.has_meters():
+            return
         labels: Attributes = {conventions.TOOL_NAME: self._name, conventions.ERROR_TYPE: self.error_type}
         clean_labels = self._instruments.isolated.clean_attributes(labels)
         self._instruments.metrics.record_tool(perf_counter() - self._started_at, clean_labels)
