@@ -5,13 +5,15 @@ A block knows its kind by `type`. `id`s fill themselves in; inside a reply they 
 
 import os
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from functools import lru_cache
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+import pydantic  # whose classes are loaded by their first use: never name one at the top of a module
+from pydantic_core import CoreSchema, ErrorDetails, ValidationError
 
 from agentrt.errors import InvalidInputError
 from agentrt.keywords import suggest_attributes, suggest_keywords
@@ -19,6 +21,7 @@ from agentrt.representation import describe_content, fields_set, never_raises, r
 
 __all__ = [
     "BLOCKS",
+    "CHOSEN_BY_TYPE",
     "Base64Source",
     "BlockType",
     "ContentBlock",
@@ -37,6 +40,7 @@ __all__ = [
     "URLSource",
     "join_texts",
     "new_id",
+    "new_name",
     "no_json_form",
     "parse_json",
 ]
@@ -56,6 +60,33 @@ if hasattr(os, "register_at_fork"):
 def new_id() -> str:
     """Return 96 random bits in hex."""
     return _random.getrandbits(96).to_bytes(12, "big").hex()
+
+
+_ALPHABET = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"  # none looks like another
+_EVEN = 256 - 256 % len(_ALPHABET)  # bytes from here on would make the first letters more likely
+_LETTERS = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
+_UNEVEN_BYTES = bytes(range(_EVEN, 256))
+_NAME_LENGTH = 22
+_RANDOM_BYTES = 64  # of which 57 are even on average; there are fewer than 22 once in 10 ** 24 times
+
+
+def new_name() -> str:
+    """Return 22 letters and digits that nobody can guess: at least as many random bits as a UUID has.
+
+    Each letter is as likely as any other.
+    """
+    return os.urandom(_RANDOM_BYTES).translate(_LETTERS, _UNEVEN_BYTES)[:_NAME_LENGTH].decode()
+
+
+class _ChosenByType:
+    """Has pydantic take the class of a union that the field `type` names."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: "pydantic.GetCoreSchemaHandler") -> CoreSchema:
+        return pydantic.Discriminator("type").__get_pydantic_core_schema__(source, handler)
+
+
+CHOSEN_BY_TYPE = _ChosenByType()
+"""Beside a union of classes: the one to read from JSON is the one that the field `type` names."""
 
 
 class ToolCallState(StrEnum):
@@ -100,10 +131,12 @@ class Strict:
     """Base of everything that is read from JSON: a field that it does not have is refused, not dropped.
 
     Its `repr` is short: fields that have their defaults are left out, long texts are cut, and bytes are counted.
+    Subclasses are dataclasses with `repr=False, eq=False`, since making two methods for each of so many classes takes a
+    quarter of the time of `import agentrt`; those here do the same.
     """
 
     __slots__ = ()
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -118,9 +151,23 @@ class Strict:
             values["data"] = f"<{len(data):,} characters>"
         return repr_as_call(type(self).__name__, values)
 
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        values = _compared_values(self.__class__)  # type: ignore[arg-type]  # a class is hashable
+        return values(self) == values(other)
+
+
+@lru_cache(maxsize=256)  # of ours there are sixty
+def _compared_values(cls: Any) -> Callable[[object], object]:
+    """Return what takes from an instance the values by which a dataclass is compared."""
+    names = [field.name for field in fields(cls) if field.compare]
+    # One name alone would give its value, and not a tuple; NaN, say, is equal to itself only in a tuple.
+    return attrgetter(*names, *names[:1])
+
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class Base64Source(Strict):
     """Bytes carried in the message itself, base64-encoded."""
 
@@ -130,7 +177,7 @@ class Base64Source(Strict):
 
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class URLSource(Strict):
     """Bytes that live elsewhere."""
 
@@ -140,7 +187,7 @@ class URLSource(Strict):
 
 
 @suggest_attributes(content="write block.text", value="write block.text")
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class TextBlock(Strict):
     """Text for the reader."""
 
@@ -150,7 +197,7 @@ class TextBlock(Strict):
 
 
 @suggest_attributes(content="write block.thinking", text="write block.thinking")
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ThinkingBlock(Strict):
     """The model's reasoning, kept apart from its answer; `signature` is what some providers need to take it back."""
 
@@ -167,11 +214,11 @@ class ThinkingBlock(Strict):
     url="write block.source.url, of a URLSource",
 )
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class DataBlock(Strict):
     """An image, sound or file."""
 
-    source: Annotated[Base64Source | URLSource, Field(discriminator="type")]
+    source: Annotated[Base64Source | URLSource, CHOSEN_BY_TYPE]
     name: str | None = None
     id: str = field(default_factory=new_id, repr=False)
     type: Literal["data"] = "data"
@@ -179,7 +226,7 @@ class DataBlock(Strict):
 
 @suggest_attributes(content="write block.hint", text="write block.hint")
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class HintBlock(Strict):
     """A note from the runtime or a middleware to the model, inside the model's own turn."""
 
@@ -203,7 +250,7 @@ class HintBlock(Strict):
     tool_call_name="write block.name",
     tool_name="write block.name",
 )
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ToolCallBlock(Strict):
     """A model's request to run a tool; `input` is JSON text, exactly as the model wrote it."""
 
@@ -234,13 +281,13 @@ def join_texts(output: str | Sequence[TextBlock | DataBlock]) -> str:
     tool_name="write block.name",
 )
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ToolResultBlock(Strict):
     """The result of the tool call with the same `id`."""
 
     id: str
     name: str
-    output: str | list[Annotated[TextBlock | DataBlock, Field(discriminator="type")]]
+    output: str | list[Annotated[TextBlock | DataBlock, CHOSEN_BY_TYPE]]
     state: ToolResultState = ToolResultState.SUCCESS
     metadata: JSONObject = field(default_factory=dict)
     type: Literal["tool_result"] = "tool_result"
@@ -252,7 +299,7 @@ class ToolResultBlock(Strict):
 
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ProviderBlock(Strict):
     """What a provider did on its own side, such as a web search; it is sent back in the next request.
 
@@ -273,7 +320,7 @@ BlockType = Literal["text", "thinking", "data", "hint", "tool_call", "tool_resul
 """The `type` of a content block."""
 ContentBlock = Annotated[
     TextBlock | ThinkingBlock | DataBlock | HintBlock | ToolCallBlock | ToolResultBlock | ProviderBlock,
-    Field(discriminator="type"),
+    CHOSEN_BY_TYPE,
 ]
 """Any content block, as one type: `block.type` says which."""
 
@@ -285,7 +332,7 @@ def no_json_form(what: str, error: Exception) -> InvalidInputError:
     )
 
 
-def parse_json(adapter: TypeAdapter[_Parsed], text: str | bytes, noun: str) -> _Parsed:
+def parse_json(adapter: "pydantic.TypeAdapter[_Parsed]", text: str | bytes, noun: str) -> _Parsed:
     """Return the value that the JSON holds; raises `InvalidInputError`, in one line, for anything else."""
     try:
         return adapter.validate_json(text)

@@ -10,9 +10,10 @@ from functools import cache
 from time import time_ns
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+import pydantic
 
 from agentrt.block import (
+    CHOSEN_BY_TYPE,
     ContentBlock,
     Strict,
     ToolCallBlock,
@@ -98,7 +99,7 @@ _EVENT_GUESSES = {
 
 
 @suggest_attributes(**_EVENT_GUESSES)
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class AgentEvent(Strict):
     """Base of all events; `reply_id` names the reply that it belongs to."""
 
@@ -130,7 +131,7 @@ class AgentEvent(Strict):
         return parse_json(_event_adapter(), text, "an event")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ReplyStartEvent(AgentEvent):
     """A reply begins. A reply that resumes after an answer does not begin again."""
 
@@ -140,7 +141,7 @@ class ReplyStartEvent(AgentEvent):
     type: Literal["REPLY_START"] = "REPLY_START"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ReplyResumedEvent(AgentEvent):
     """A reply resumes after its process died: `blocks` and `usage` replace all that was shown of it before.
 
@@ -156,7 +157,7 @@ class ReplyResumedEvent(AgentEvent):
     type: Literal["REPLY_RESUMED"] = "REPLY_RESUMED"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ReplyEndEvent(AgentEvent):
     """The reply is over: the last event. A parked, cancelled or abandoned reply has none."""
 
@@ -167,7 +168,7 @@ class ReplyEndEvent(AgentEvent):
     type: Literal["REPLY_END"] = "REPLY_END"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ModelCallStartEvent(AgentEvent):
     """The model is about to be called: once in each round, however many attempts that takes."""
 
@@ -175,7 +176,7 @@ class ModelCallStartEvent(AgentEvent):
     type: Literal["MODEL_CALL_START"] = "MODEL_CALL_START"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ModelCallEndEvent(AgentEvent):
     """The model's answer is complete; tokens that were not counted are `None`."""
 
@@ -189,7 +190,7 @@ class ModelCallEndEvent(AgentEvent):
 
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ModelCallRetryEvent(AgentEvent):
     """An attempt at the model was given up: forget the blocks named in `block_ids`, another attempt follows.
 
@@ -204,7 +205,7 @@ class ModelCallRetryEvent(AgentEvent):
     type: Literal["MODEL_CALL_RETRY"] = "MODEL_CALL_RETRY"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class BlocksWithdrawnEvent(AgentEvent):
     """The blocks named in `block_ids` no longer count: a layer has replaced them.
 
@@ -216,7 +217,7 @@ class BlocksWithdrawnEvent(AgentEvent):
     type: Literal["BLOCKS_WITHDRAWN"] = "BLOCKS_WITHDRAWN"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class TextBlockStartEvent(AgentEvent):
     """A block of text begins; deltas and an end with its `block_id` follow."""
 
@@ -224,7 +225,7 @@ class TextBlockStartEvent(AgentEvent):
     type: Literal["TEXT_BLOCK_START"] = "TEXT_BLOCK_START"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class TextBlockDeltaEvent(AgentEvent):
     """More text for an open block."""
 
@@ -233,7 +234,7 @@ class TextBlockDeltaEvent(AgentEvent):
     type: Literal["TEXT_BLOCK_DELTA"] = "TEXT_BLOCK_DELTA"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class TextBlockEndEvent(AgentEvent):
     """The block is complete; `text`, when given, replaces what the deltas said."""
 
@@ -242,7 +243,7 @@ class TextBlockEndEvent(AgentEvent):
     type: Literal["TEXT_BLOCK_END"] = "TEXT_BLOCK_END"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ThinkingBlockStartEvent(AgentEvent):
     """A block of reasoning begins; deltas and an end with its `block_id` follow."""
 
@@ -250,7 +251,7 @@ class ThinkingBlockStartEvent(AgentEvent):
     type: Literal["THINKING_BLOCK_START"] = "THINKING_BLOCK_START"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ThinkingBlockDeltaEvent(AgentEvent):
     """More reasoning for an open block."""
 
@@ -259,7 +260,7 @@ class ThinkingBlockDeltaEvent(AgentEvent):
     type: Literal["THINKING_BLOCK_DELTA"] = "THINKING_BLOCK_DELTA"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ThinkingBlockEndEvent(AgentEvent):
     """The block is complete; `signature` is what the provider wants back with it."""
 
@@ -268,7 +269,7 @@ class ThinkingBlockEndEvent(AgentEvent):
     type: Literal["THINKING_BLOCK_END"] = "THINKING_BLOCK_END"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class DataBlockStartEvent(AgentEvent):
     """An image, sound or file begins; deltas and an end with its `block_id` follow."""
 
@@ -278,7 +279,7 @@ class DataBlockStartEvent(AgentEvent):
     type: Literal["DATA_BLOCK_START"] = "DATA_BLOCK_START"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class DataBlockDeltaEvent(AgentEvent):
     """Bytes for an open block, base64-encoded by themselves in `data`, or all of them behind `url`."""
 
@@ -289,7 +290,7 @@ class DataBlockDeltaEvent(AgentEvent):
     type: Literal["DATA_BLOCK_DELTA"] = "DATA_BLOCK_DELTA"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class DataBlockEndEvent(AgentEvent):
     """The block is complete."""
 
@@ -298,7 +299,7 @@ class DataBlockEndEvent(AgentEvent):
 
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class HintBlockEvent(AgentEvent):
     """A note to the model entered the conversation, such as the one of `agent.run.continue_with`."""
 
@@ -308,7 +309,7 @@ class HintBlockEvent(AgentEvent):
     type: Literal["HINT_BLOCK"] = "HINT_BLOCK"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ProviderBlockEvent(AgentEvent):
     """The provider did something on its own side; `content` is JSON text, as in `ProviderBlock`."""
 
@@ -318,7 +319,7 @@ class ProviderBlockEvent(AgentEvent):
     type: Literal["PROVIDER_BLOCK"] = "PROVIDER_BLOCK"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ToolCallStartEvent(AgentEvent):
     """The model begins to write a tool call; deltas and an end with its `tool_call_id` follow."""
 
@@ -327,7 +328,7 @@ class ToolCallStartEvent(AgentEvent):
     type: Literal["TOOL_CALL_START"] = "TOOL_CALL_START"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ToolCallDeltaEvent(AgentEvent):
     """More JSON text of the call's input."""
 
@@ -338,7 +339,7 @@ class ToolCallDeltaEvent(AgentEvent):
     type: Literal["TOOL_CALL_DELTA"] = "TOOL_CALL_DELTA"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ToolCallEndEvent(AgentEvent):
     """The call is written; it has not run."""
 
@@ -347,7 +348,7 @@ class ToolCallEndEvent(AgentEvent):
     type: Literal["TOOL_CALL_END"] = "TOOL_CALL_END"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ToolResultStartEvent(AgentEvent):
     """The runtime takes up a tool call: it runs, is denied, or goes to the caller. Deltas and an end follow."""
 
@@ -356,7 +357,7 @@ class ToolResultStartEvent(AgentEvent):
     type: Literal["TOOL_RESULT_START"] = "TOOL_RESULT_START"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ToolResultTextDeltaEvent(AgentEvent):
     """More text from the tool; a new `block_id` begins a new block."""
 
@@ -367,7 +368,7 @@ class ToolResultTextDeltaEvent(AgentEvent):
     type: Literal["TOOL_RESULT_TEXT_DELTA"] = "TOOL_RESULT_TEXT_DELTA"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ToolResultDataDeltaEvent(AgentEvent):
     """Bytes from the tool, base64-encoded by themselves in `data`, or all of them behind `url`."""
 
@@ -381,7 +382,7 @@ class ToolResultDataDeltaEvent(AgentEvent):
     type: Literal["TOOL_RESULT_DATA_DELTA"] = "TOOL_RESULT_DATA_DELTA"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ToolResultEndEvent(AgentEvent):
     """The call has its result, and the state holds it; `output`, when given, replaces what the deltas said."""
 
@@ -392,7 +393,7 @@ class ToolResultEndEvent(AgentEvent):
     type: Literal["TOOL_RESULT_END"] = "TOOL_RESULT_END"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ExceedMaxItersEvent(AgentEvent):
     """The reply used up its rounds, and then answered without tools; its end follows."""
 
@@ -400,7 +401,7 @@ class ExceedMaxItersEvent(AgentEvent):
     type: Literal["EXCEED_MAX_ITERS"] = "EXCEED_MAX_ITERS"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class RequireUserConfirmEvent(AgentEvent):
     """The reply waits for the user to decide on `tool_calls`; `questions` says of each, by its id, why it is asked."""
 
@@ -409,7 +410,7 @@ class RequireUserConfirmEvent(AgentEvent):
     type: Literal["REQUIRE_USER_CONFIRM"] = "REQUIRE_USER_CONFIRM"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class RequireExternalExecutionEvent(AgentEvent):
     """The reply waits for the caller to run `tool_calls` itself; it is parked, so no end follows."""
 
@@ -418,7 +419,7 @@ class RequireExternalExecutionEvent(AgentEvent):
 
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ConfirmResult(Strict):
     """The user's decision on one tool call; `rules` are to hold for later calls too, `feedback` is for the model."""
 
@@ -429,7 +430,7 @@ class ConfirmResult(Strict):
 
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class UserConfirmResultEvent(AgentEvent):
     """Input: the answer to `RequireUserConfirmEvent`."""
 
@@ -439,7 +440,7 @@ class UserConfirmResultEvent(AgentEvent):
 
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ExternalExecutionResultEvent(AgentEvent):
     """Input: the answer to `RequireExternalExecutionEvent`."""
 
@@ -449,7 +450,7 @@ class ExternalExecutionResultEvent(AgentEvent):
 
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class UserInterruptEvent(AgentEvent):
     """Input: stop the reply, also one that waits for an answer."""
 
@@ -458,7 +459,7 @@ class UserInterruptEvent(AgentEvent):
 
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class CustomEvent(AgentEvent):
     """Whatever a middleware or tool wants to tell the listener."""
 
@@ -501,12 +502,12 @@ AnyEvent = Annotated[
     | ExternalExecutionResultEvent
     | UserInterruptEvent
     | CustomEvent,
-    Field(discriminator="type"),
+    CHOSEN_BY_TYPE,
 ]
 """Any event of a reply, as one type: `event.type` says which."""
 
 
 @cache
-def _event_adapter() -> TypeAdapter[AnyEvent]:
+def _event_adapter() -> "pydantic.TypeAdapter[AnyEvent]":
     # Built on first use: it takes milliseconds, and a program that never serialises should not pay for it at import.
-    return TypeAdapter(AnyEvent)
+    return pydantic.TypeAdapter(AnyEvent)

@@ -404,6 +404,7 @@ class MiddlewareBase:
     emits: bool = False
     """Whether its hooks call `agent.run.emit`: they then run in a task of their own, so events are seen at once.
 
+    They need none where nobody sees an event before the reply is over: in an awaited one without layers of `on_reply`.
     The events of a class that does not say so are seen when its hook returns control, and the runtime warns of them.
     `on_reply` and `on_reasoning` need not say so: their events flow in any case.
     """

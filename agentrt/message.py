@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from html import escape
 from time import time_ns
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, overload
 
-from pydantic import PlainSerializer, TypeAdapter
-from pydantic_core import CoreConfig, SchemaSerializer, to_json, to_jsonable_python
+import pydantic
+from pydantic_core import CoreConfig, CoreSchema, SchemaSerializer, to_json, to_jsonable_python
 from typing_extensions import TypeVar as TypeVarWithDefault
 
 from agentrt.block import (
@@ -90,6 +89,13 @@ __all__ = [
 ]
 
 _Cloned = TypeVar("_Cloned")
+
+
+class _WrittenAsJSON:
+    def __get_pydantic_core_schema__(self, source: Any, handler: "pydantic.GetCoreSchemaHandler") -> CoreSchema:
+        return pydantic.PlainSerializer(to_jsonable_python).__get_pydantic_core_schema__(source, handler)
+
+
 _OutputType = TypeVarWithDefault("_OutputType", default=Any)
 _MAX_LOOK_BACK = 16  # blocks; looking at so many is as quick as an index
 _OPENING_EVENTS = (ReplyStartEvent, ReplyResumedEvent)
@@ -130,7 +136,7 @@ _AFTER_A_CALL: tuple[BlockType, ...] = ("tool_result", "hint")
 
 @suggest_attributes(**_MSG_GUESSES)
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class Msg(InProcess, Strict, Generic[_OutputType]):
     """One message of a conversation.
 
@@ -146,9 +152,7 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
     id: str = field(default_factory=new_id, kw_only=True, repr=False)
     metadata: JSONObject = field(default_factory=dict, kw_only=True)
     usage: ChatUsage | None = field(default=None, kw_only=True)
-    structured_output: Annotated[_OutputType | None, PlainSerializer(to_jsonable_python)] = field(
-        default=None, kw_only=True
-    )
+    structured_output: Annotated[_OutputType | None, _WrittenAsJSON()] = field(default=None, kw_only=True)
     finished_reason: FinishedReason | None = field(default=None, kw_only=True)
     error: str | None = field(default=None, kw_only=True)
     created_at: Timestamp = field(default_factory=time_ns, kw_only=True, repr=False)
@@ -257,7 +261,7 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
         """What a notebook shows: all of it, as text, since a model may write markup that is better not obeyed."""
         try:
             blocks = "".join(map(_block_as_html, self.get_content_blocks()))
-            return f'<div style="white-space: pre-wrap"><b>{escape(self.name)}</b>{blocks}</div>'
+            return f'<div style="white-space: pre-wrap"><b>{_escape(self.name)}</b>{blocks}</div>'
         except Exception:  # noqa: BLE001  # what a message holds may be changed to anything; the repr is shown then
             return None
 
@@ -367,11 +371,11 @@ def new_message(
 
 def _block_as_html(block: ContentBlock) -> str:
     if isinstance(block, TextBlock):
-        return f"<div>{escape(block.text)}</div>"
+        return f"<div>{_escape(block.text)}</div>"
     if isinstance(block, DataBlock):
         return _data_as_html(block)
     if isinstance(block, ToolCallBlock):
-        return f"<div><code>{escape(block.name)}({escape(block.input)})</code></div>"
+        return f"<div><code>{_escape(block.name)}({_escape(block.input)})</code></div>"
     if isinstance(block, ToolResultBlock):
         output = [TextBlock(block.output)] if isinstance(block.output, str) else block.output
         return f"<blockquote>{''.join(map(_block_as_html, output))}</blockquote>"
@@ -379,20 +383,26 @@ def _block_as_html(block: ContentBlock) -> str:
         text = block.content
     else:
         text = block.hint if isinstance(block, HintBlock) else block.thinking
-    return f"<details><summary>{block.type}</summary>{escape(text)}</details>"
+    return f"<details><summary>{block.type}</summary>{_escape(text)}</details>"
 
 
 def _data_as_html(block: DataBlock) -> str:
-    kind = escape(block.source.media_type)
+    kind = _escape(block.source.media_type)
     if isinstance(block.source, Base64Source) and kind.startswith("image/"):
-        return f'<img src="data:{kind};base64,{escape(block.source.data)}" style="max-width: 100%">'
+        return f'<img src="data:{kind};base64,{_escape(block.source.data)}" style="max-width: 100%">'
     return f"<div>[{kind}]</div>"  # an address is not fetched: that would tell its server who reads this
 
 
+def _escape(text: str) -> str:
+    from html import escape  # here, since it loads the names of all of HTML's characters
+
+    return escape(text)
+
+
 @cache
-def message_adapter() -> TypeAdapter[Msg]:
+def message_adapter() -> "pydantic.TypeAdapter[Msg]":
     """Return what reads and writes messages; built on first use, since that takes milliseconds."""
-    return TypeAdapter(Msg)
+    return pydantic.TypeAdapter(Msg)
 
 
 @cache
@@ -405,6 +415,11 @@ def copy_block(block: ContentBlock) -> ContentBlock:
     """Return a block of its own: changing it leaves this one alone."""
     if block.__class__ is TextBlock:
         return TextBlock(block.text, block.id)
+    if block.__class__ is ToolCallBlock:
+        call = ToolCallBlock.__new__(ToolCallBlock)  # field by field, since each call that enters a chain is copied
+        call.id, call.name, call.input = block.id, block.name, block.input
+        call.state, call.type = block.state, block.type
+        return call
     new = _clone(block)
     if isinstance(new, DataBlock):
         new.source = _clone(new.source)
@@ -506,7 +521,8 @@ def _restore_reply(msg: Msg, event: ReplyResumedEvent) -> None:
 
 def _end_reply(msg: Msg, event: ReplyEndEvent) -> None:
     msg.finished_reason, msg.error = event.finished_reason, event.error
-    msg.structured_output = deepcopy(event.structured_output)  # the event is its reader's
+    output = event.structured_output
+    msg.structured_output = None if output is None else deepcopy(output)  # the event is its reader's
     if event.finished_reason != "completed":
         # A block that was started and got no content: providers would refuse the conversation from then on.
         msg.content = [block for block in _block_list(msg) if not _is_empty_block(block)]

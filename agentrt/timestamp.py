@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any
 
-from pydantic import GetCoreSchemaHandler, PlainSerializer
+import pydantic
 from pydantic_core import CoreSchema, core_schema
 
 from agentrt.errors import InvalidInputError
@@ -52,7 +52,7 @@ def _parse_timestamp(text: str) -> int:
 class _ReadsText:
     """Has pydantic read a time from an integer, without a call into Python, or from text."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: "pydantic.GetCoreSchemaHandler") -> CoreSchema:
         integer = handler(source)
         text = core_schema.no_info_after_validator_function(_parse_timestamp, core_schema.str_schema())
         return core_schema.union_schema(
@@ -64,8 +64,14 @@ class _ReadsText:
         )
 
 
+class _WritesText:
+    def __get_pydantic_core_schema__(self, source: Any, handler: "pydantic.GetCoreSchemaHandler") -> CoreSchema:
+        serializer = pydantic.PlainSerializer(timestamp_text, when_used="json")
+        return serializer.__get_pydantic_core_schema__(source, handler)
+
+
 Timestamp = Annotated[int, _ReadsText()]
 """Nanoseconds since the epoch; read from text as well."""
 
-WireTimestamp = Annotated[Timestamp, PlainSerializer(timestamp_text, when_used="json")]
+WireTimestamp = Annotated[Timestamp, _WritesText()]
 """The same, as ISO 8601 text in JSON."""

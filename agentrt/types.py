@@ -108,7 +108,7 @@ PostHookTypes = Literal["post_reply", "post_print", "post_observe", "post_reason
 
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ChatUsage(Strict):
     """Tokens of one model call, or of several added up; `estimated` when the provider did not say all of them.
 
@@ -239,7 +239,7 @@ class PermissionMode(StrEnum):
 
 
 @suggest_keywords()
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PermissionRule(Strict):
     """What happens to the tool calls that the rule covers.
 
@@ -272,7 +272,7 @@ class PermissionRule(Strict):
 
 
 @suggest_keywords()
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PermissionDecision(Strict):
     """What happens to one tool call; to change a decision, make another with `dataclasses.replace`.
 
@@ -303,6 +303,8 @@ class PermissionDecision(Strict):
 
 
 def _member(place: str, kind: type[_Choice], value: Any) -> _Choice:
+    if value.__class__ is kind:  # as nearly always, and an enumeration takes long to find its own member
+        return value
     try:
         return kind(value)
     except ValueError:
@@ -319,7 +321,7 @@ def _whole_text(cls: str, name: str, value: object) -> str:
 
 
 @suggest_keywords()
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class PermissionContext(Strict):
     """What a conversation permits. The order of the rules does not matter.
 
@@ -335,7 +337,7 @@ class PermissionContext(Strict):
     def __post_init__(self) -> None:
         self.mode = _member("PermissionContext(mode=...)", PermissionMode, self.mode)
         rules: object = self.rules
-        if not isinstance(rules, list) or not all(isinstance(rule, PermissionRule) for rule in rules):
+        if not isinstance(rules, list) or (rules and not all(isinstance(rule, PermissionRule) for rule in rules)):
             raise TypeError(
                 f"PermissionContext(rules=...) must be a list of PermissionRule, not {repr_of(rules)}: "
                 f'write [PermissionRule("tool", behavior="allow")]'

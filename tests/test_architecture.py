@@ -18,6 +18,7 @@ CONSOLE = ROOT / "agentrt" / "console"
 
 STARTS_TASKS = {"create_task", "ensure_future", "spawn_system_task"}
 SCOPES = {"CancelScope", "TaskGroup", "create_task_group", "fail_after", "move_on_after", "open_nursery", "timeout"}
+MOST_MODULES = 225  # of agentrt and of other distributions
 NOT_LOADED = (
     "agentrt.console",
     "agentrt.middleware",
@@ -25,13 +26,21 @@ NOT_LOADED = (
     "agentrt.testing",
     "agentrt_middleware",
     "anthropic",
+    "agentrt.terminal.form",
+    "agentrt.tool.signature.pydantic_types",
     "coredis",
+    "email",
     "grpc",
+    "html",
     "http.client",
     "httpx",
     "httpx2",
     "openai",
     "opentelemetry",
+    "pydantic.fields",
+    "pydantic.main",
+    "pydantic.type_adapter",
+    "pydantic.types",
     "requests",
     "rich",
     "trio",
@@ -220,6 +229,16 @@ def run_program(program: str) -> tuple[str, str]:
 def test_importing_agentrt_loads_no_optional_module():
     program = f"import sys, agentrt; print([name for name in {NOT_LOADED!r} if name in sys.modules])"
     assert run_program(program) == ("[]", "")
+
+
+def test_importing_agentrt_loads_few_modules():
+    # Those of the standard library are not counted: how many it loads differs from Python to Python.
+    program = """
+import sys, agentrt
+names = [name for name in sys.modules if name.split(".")[0] not in sys.stdlib_module_names]
+print(len(names))
+"""
+    assert int(run_program(program)[0]) <= MOST_MODULES
 
 
 def test_importing_agentrt_builds_no_schema():

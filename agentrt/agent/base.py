@@ -8,7 +8,6 @@ from types import MethodType
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import anyio
-import shortuuid
 
 from agentrt.agent.audience import AgentConversation, Audience, AudienceMethods, Speech, console_is_disabled
 from agentrt.agent.hook_middleware import layers_for
@@ -31,6 +30,7 @@ from agentrt.agent.overrides.overridden_method import (
 )
 from agentrt.agent.peer_words import BASE_ATTRIBUTES
 from agentrt.agent.validation import check_agent_name, check_is_list, check_use
+from agentrt.block import new_name
 from agentrt.chain import compile_chains, explain
 from agentrt.chain.explain import ExplainFormat
 from agentrt.concurrency.event_loop import call_soon_function
@@ -93,7 +93,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         super().__init__()
         check_agent_name(type(self), name)
         check_is_list(type(self), middlewares)
-        self.id = shortuuid.uuid()
+        self.id = new_name()
         self.name = name or type(self).__name__
         self.state = AgentState()  # holds what middlewares keep, also of agents that have no messages in it
         self.live_conversation = AgentConversation(Audience(self._shows_by_itself and not console_is_disabled()))
@@ -138,11 +138,11 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         # A scope rather than the cancellation of a task: the caller's own cancellation stays what it is.
         with anyio.CancelScope() as scope:
             stop = partial(call_soon_function(), scope.cancel)
-            self.live_conversation.stops.add(stop)
+            self.live_conversation.stops[stop] = None
             try:
                 answer = await self.reply(*args, **kwargs)
             finally:
-                self.live_conversation.stops.discard(stop)
+                self.live_conversation.stops.pop(stop, None)
         if scope.cancelled_caught:
             kwargs.pop("deps", None)  # a reply takes them whatever its parameters are, and this need not
             answer = await _answer_interrupt(self, args, kwargs)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from inspect import isawaitable
 from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel
+import pydantic
 
 from agentrt.agent.base import AgentBase
 from agentrt.agent.initialization import refuse_before_init
@@ -39,7 +39,9 @@ class UserAgent(AgentBase):
         self.memory = InMemoryMemory()
         self._own_input_method: UserInputBase | None = None
 
-    async def reply(self, msg: MessagesInput | None = None, structured_model: type[BaseModel] | None = None) -> Msg:
+    async def reply(
+        self, msg: MessagesInput | None = None, structured_model: "type[pydantic.BaseModel] | None" = None
+    ) -> Msg:
         """Ask the user, and return the answer; the values of `structured_model` are in its `metadata`."""
         await self.memory.add(as_observed(msg))  # before the user is asked, who may never answer
         ask = self._own_input_method or self._input_method

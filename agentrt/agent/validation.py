@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agentrt.chain.check import overrides
+from agentrt.chain.check import overridden_hooks
 from agentrt.errors import ConfigError, MiddlewareConfigError, ToolConfigError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import Msg
@@ -52,8 +52,8 @@ def check_use(cls: type, middlewares: Sequence[MiddlewareBase], hooks: Iterable[
     for middleware in middlewares:
         if not isinstance(middleware, MiddlewareBase):
             continue  # the compiler refuses it
-        overridden = [spec.name for spec in HOOKS if overrides(middleware, MiddlewareBase, spec.name)]
-        if overridden and not set(overridden) & set(hooks):
+        overridden = [spec.name for spec in overridden_hooks(middleware, MiddlewareBase, HOOKS)]
+        if overridden and not any(hook in hooks for hook in overridden):
             raise MiddlewareConfigError(
                 f"{type(middleware).__name__} would never run in agents like {cls.__name__}, which write their own "
                 f"reply: their hooks are {', '.join(hooks)}, and it has {', '.join(overridden)}; leave it out, or "

@@ -6,17 +6,19 @@ runs in a *background task*: one task that owns the scope, and that the consumer
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Hashable
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
+from contextvars import ContextVar, copy_context
+from functools import partial
+from types import coroutine
 from typing import Any, Generic, TypeVar
 
 import anyio
 
-from agentrt.concurrency.event_loop import run_shielded, spawn
+from agentrt.concurrency.event_loop import run_shielded, spawn_and_step
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.errors import AgentRTError
 
-__all__ = ["BackgroundTask", "enclosing_replies"]
+__all__ = ["BackgroundTask", "enclosing_replies", "run_in_own_context"]
 
 enclosing_replies: ContextVar[frozenset[Hashable]] = ContextVar("agentrt_enclosing_replies", default=frozenset())
 """The replies that the current task is working for; not their ids, which two conversations may share."""
@@ -34,19 +36,27 @@ class BackgroundTask(Generic[_TaskResult]):
                 yield event
             result = await task.outcome()
 
-    The task gets the deadline of the code that enters the block, unless `has_deadline` is false. Leaving the block, for
-    whatever reason, stops the task and waits for it, for a bounded time.
+    On asyncio the task begins as the block is entered: work that never waits is over by then. The task gets the
+    deadline of the code that enters the block, unless `has_deadline` is false. Leaving the block, for whatever reason,
+    stops the task and waits for it, for a bounded time.
+
+    Work of several parts may have up to `max_tasks`, each of which runs the same function, and so takes the next part
+    when it is done with one. A further task is started while `has_more` says that no task has taken some part: on
+    asyncio that is when the last one waits, so parts that never wait need one task for all of them. None is started after
+    an error.
     """
 
     __slots__ = (
         "_error",
         "_has_deadline",
-        "_is_over",
+        "_has_more",
         "_mailbox",
         "_main",
+        "_max_tasks",
         "_reply",
-        "_result",
-        "_scope",
+        "_results",
+        "_running",
+        "_scopes",
         "_stopped",
     )
 
@@ -57,31 +67,45 @@ class BackgroundTask(Generic[_TaskResult]):
         main: Callable[[], Awaitable[_TaskResult]],
         *,
         has_deadline: bool = True,
+        max_tasks: int = 1,
+        has_more: Callable[[], object] = bool,
     ) -> None:
         self._reply = reply
         self._mailbox = mailbox
         self._main = main
         self._has_deadline = has_deadline
-        self._is_over = False
+        self._max_tasks = max_tasks
+        self._has_more = has_more
+        self._running = 0
+        self._scopes: list[anyio.CancelScope] = []
         self._stopped: anyio.Event | None = None
-        self._result: tuple[_TaskResult] | None = None
+        self._results: list[_TaskResult] = []
         self._error: BaseException | None = None
 
     async def __aenter__(self) -> "BackgroundTask[_TaskResult]":
         self._mailbox.is_read = True  # before the task begins, which may emit at once
         # A task of its own does not inherit the deadline of the scopes that its reader is in.
         deadline = anyio.current_effective_deadline() if self._has_deadline else math.inf
-        self._scope = anyio.CancelScope(deadline=deadline)
-        spawn(self._run, self._end)
-        return self
+        while True:
+            scope = anyio.CancelScope(deadline=deadline)
+            self._scopes.append(scope)
+            self._running += 1
+            if spawn_and_step(partial(self._run, scope)):
+                try:
+                    await anyio.lowlevel.checkpoint()
+                except BaseException:
+                    await self.__aexit__()
+                    raise
+            if self._error is not None or len(self._scopes) >= self._max_tasks or not self._has_more():
+                return self
 
     async def __aexit__(self, *_: object) -> None:
         self._mailbox.is_read = False
-        if self._is_over:
+        if not self._running:
             return
         # Before the cancellation, which may end the task at once; shielded, since the reader may be cancelled as well.
         self._stopped = anyio.Event()
-        self._scope.cancel()
+        self._cancel()
         if not await run_shielded(_MAX_STOP_SECONDS, self._stopped.wait):
             _logger.error("a tool or middleware did not stop within %s s of being cancelled", _MAX_STOP_SECONDS)
 
@@ -91,41 +115,63 @@ class BackgroundTask(Generic[_TaskResult]):
     # Not an async generator: a reader that stops early would leave one for the event loop to close.
     async def __anext__(self) -> Any:
         mailbox = self._mailbox
-        items = mailbox.items
-        while not items:
+        while not mailbox.items:
             mailbox.admit_waiting()  # only now that all was taken, so that they are not woken for one place each
-            if self._is_over:  # not before the mailbox is empty: what was put last is taken, too
+            if not self._running:  # not before the mailbox is empty: what was put last is taken, too
                 raise StopAsyncIteration
             await mailbox.wait()
-        return items.popleft()
+        return mailbox.items.popleft()
 
     async def outcome(self) -> _TaskResult:
         """Return what the coroutine returned, or raise what it raised."""
         if self._error is not None:
             raise self._error
-        if self._result is None:
+        if len(self._results) < len(self._scopes):
             # Our own deadline, which the task shares, is the usual reason; then the checkpoint raises.
             await anyio.lowlevel.checkpoint()
             raise AgentRTError("a task of the runtime was cancelled from outside")
-        return self._result[0]
+        return self._results[0]
 
-    async def _run(self) -> None:
+    async def _run(self, scope: anyio.CancelScope) -> None:
         # The task has a copy of its reader's context, so this is not seen outside of it.
         enclosing_replies.set(enclosing_replies.get() | {self._reply})
         try:
-            with self._scope:
-                self._result = (await self._main(),)
+            with scope:
+                self._results.append(await self._main())
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:  # noqa: BLE001  # raised where the reader asks for the outcome
-            self._error = error
+            self._error = self._error or error
+            self._cancel()  # its neighbours, whose results nobody will get
         finally:
             self._end()
 
+    def _cancel(self) -> None:
+        for scope in self._scopes:
+            scope.cancel()
+
     def _end(self) -> None:
-        # Called a second time when asyncio reports the task as done, which alone happens to one that was cancelled
-        # before its first step.
-        self._is_over = True
+        self._running -= 1
+        if self._running:
+            return
         self._mailbox.wake()
         if self._stopped is not None:
             self._stopped.set()
+
+
+@coroutine
+def run_in_own_context(work: Coroutine[Any, Any, _TaskResult]) -> Generator[Any, Any, _TaskResult]:
+    """Await the work with a copy of the current context, as in a task of its own."""
+    context, step = copy_context(), work.send
+    value: Any = None
+    while True:
+        try:
+            awaited = context.run(step, value)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # what the coroutine returns
+        finally:
+            value = None  # an error's traceback holds this frame: they would keep each other alive
+        try:
+            step, value = work.send, (yield awaited)
+        except BaseException as error:  # noqa: BLE001  # the work's, as if it were awaited here
+            step, value = work.throw, error

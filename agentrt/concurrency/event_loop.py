@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from asyncio.tasks import _enter_task, _leave_task  # documented for those who step tasks themselves
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import copy_context
 from typing import Any
 
@@ -16,10 +17,14 @@ __all__ = [
     "run_shielded",
     "running_trio",
     "spawn",
+    "spawn_and_step",
 ]
 
 # The event loop of asyncio keeps no strong reference to a task, so one that waits could be collected in the middle.
 _running_tasks: set[asyncio.Task[None]] = set()
+
+# What a future says of itself while it is handed over to the task that awaits it; `asyncio.isfuture` looks for it too.
+_HANDED_OVER = "_asyncio_future_blocking"
 
 
 def running_trio() -> Any:
@@ -48,20 +53,126 @@ def call_soon_function() -> Callable[[Callable[[], object]], object]:
     return trio.lowlevel.current_trio_token().run_sync_soon  # type: ignore[no-any-return]  # trio is not imported here
 
 
-def spawn(main: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None) -> None:
-    """Start a task. On asyncio `on_end` is called when it is over, also when it was cancelled before it began.
-
-    A system task of trio is cancelled only with its whole run, so there the task can call it.
-    """
+def spawn(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Start a task."""
     trio = running_trio()
-    if trio is not None:
+    if trio is None:
+        _keep(asyncio.get_running_loop().create_task(main()))
+    else:
         trio.lowlevel.spawn_system_task(main, context=copy_context())
-        return
-    task = asyncio.get_running_loop().create_task(main())
+
+
+def spawn_and_step(main: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    """Start a task and, on asyncio, take its first step before returning: what never waits is over by then.
+
+    The step has its own context, and is the new task's by every measure. Returns whether it has cancelled the caller,
+    who should then wait once, so that the cancellation arrives here and not wherever the caller waits next. Where the
+    user has a task factory, it decides when the task begins: one may put code of its own around the coroutine.
+    """
+    if running_trio() is not None:
+        spawn(main)
+        return False
+    loop, caller = asyncio.get_running_loop(), asyncio.current_task()
+    cancellations = 0 if caller is None else caller.cancelling()
+    if loop.get_task_factory() is not None:
+        task = loop.create_task(main())  # without a context, which a factory need not take
+    elif sys.version_info >= (3, 12):
+        task = asyncio.Task(main(), loop=loop, eager_start=True)
+    else:
+        task = _step_new_task(loop, caller, main())
+    if not task.done():
+        _keep(task)
+    return caller is not None and caller.cancelling() > cancellations
+
+
+def _keep(task: asyncio.Task[None]) -> None:
     _running_tasks.add(task)
     task.add_done_callback(_running_tasks.discard)
-    if on_end is not None:
-        task.add_done_callback(lambda _: on_end())
+
+
+def _step_new_task(
+    loop: asyncio.AbstractEventLoop, caller: asyncio.Task[Any] | None, coroutine: Coroutine[Any, Any, None]
+) -> asyncio.Task[None]:
+    """Do what an eager task does where asyncio has none."""
+    context = copy_context()
+    stepped = _SteppedCoroutine(coroutine)
+    task = loop.create_task(stepped, context=context)
+    if caller is not None:
+        _leave_task(loop, caller)
+    _enter_task(loop, task)
+    try:
+        context.run(stepped.take_first_step)
+    finally:
+        _leave_task(loop, task)
+        if caller is not None:
+            _enter_task(loop, caller)
+    return task
+
+
+class _SteppedCoroutine(Coroutine[Any, Any, None]):
+    """A coroutine whose first step is taken before that of its task, which then repeats what came of it."""
+
+    __slots__ = ("_awaited", "_coroutine", "_error", "_is_over", "_is_repeated", "_waits_for_future")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._coroutine = coroutine
+        self._is_repeated = False
+        self._is_over = False
+        self._awaited: Any = None
+        self._waits_for_future = False
+        self._error: BaseException | None = None
+
+    def take_first_step(self) -> None:
+        try:
+            self._awaited = awaited = self._coroutine.send(None)
+        except StopIteration:
+            self._is_over = True
+        except BaseException as error:  # noqa: BLE001  # raised in the task
+            self._error = error
+        else:
+            if getattr(awaited, _HANDED_OVER, None):
+                setattr(awaited, _HANDED_OVER, False)  # as a task does that takes it: others may await it meanwhile
+                self._waits_for_future = True
+
+    def send(self, value: None) -> Any:
+        if self._is_repeated:
+            return self._coroutine.send(value)
+        return self._repeat_first_step()
+
+    def throw(self, *error: Any) -> Any:
+        # A task that is cancelled cancels what it waits for, and is given its cancellation by that.
+        if self._is_repeated or not (self._is_over or self._error is not None or self._cancel_awaited(error[0])):
+            self._is_repeated = True
+            return self._coroutine.throw(*error)
+        return self._repeat_first_step()
+
+    def _repeat_first_step(self) -> Any:
+        self._is_repeated = True
+        if self._is_over:
+            raise StopIteration
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame: they would keep each other alive
+        awaited, self._awaited = self._awaited, None
+        if self._waits_for_future:
+            setattr(awaited, _HANDED_OVER, True)
+        return awaited
+
+    def _cancel_awaited(self, error: BaseException) -> bool:
+        # With its message, by which a scope of anyio knows its own cancellation.
+        return self._waits_for_future and bool(self._awaited.cancel(*error.args[:1]))
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._coroutine.__await__()
+
+    def __getattr__(self, name: str) -> Any:  # what anyio and debuggers look at: cr_frame, cr_running, ...
+        return getattr(self._coroutine, name)
 
 
 class CrossThreadEvent:

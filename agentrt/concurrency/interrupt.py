@@ -2,9 +2,9 @@
 
 A reply that waits must be woken, and on both event loops only a cancellation does that. On asyncio the task that works
 for the reply is cancelled, and that cancellation is taken back when it arrives. If the task still counts as cancelled
-then, someone else has cancelled it as well, and the cancellation is raised. On trio each step of the reply has a cancel
-scope of its own (interrupt_trio.py). Between steps, while the reader holds an event, nothing is cancelled: the request
-is found when the next step begins.
+then, someone else has cancelled it as well, and the cancellation is raised. On trio a cancel scope is open while the
+reply works (interrupt_trio.py). Between steps, while the reader holds an event, nothing is cancelled: the request is
+found when the next step begins.
 """
 
 import asyncio
@@ -119,6 +119,21 @@ class Interruption:
             self._watch = None
         if self._cancelled is not None:
             self._uncancel()
+
+    def suspend(self, error: BaseException | None = None) -> None:
+        """Let nothing be interrupted until `resume` or the next step; `error` is what has ended the step, if one has.
+
+        Raises what remains of a group of errors without our own cancellation.
+        """
+        self.task = None
+
+    def resume(self) -> None:
+        """Let the work of the one task that reads the reply be interrupted again."""
+        self.task = self.current_task()
+
+    def guard_work(self) -> None:
+        """Let what the one task that reads the reply awaits next be interrupted, like the steps of a stream."""
+        self.task = self._reader
 
     async def run_interruptible(self, work: Callable[[], Awaitable[_Value]]) -> _Value:
         """Await `work()`, which can be interrupted until it reads a stream of its own; raises `Interrupted`."""

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from anyio.lowlevel import checkpoint_if_cancelled
-
 from agentrt.concurrency.event_loop import running_trio
 from agentrt.concurrency.interrupt import Interrupted, Interruption
 from agentrt.types import FinishedReason
@@ -21,19 +19,25 @@ def create_interruption(loop: asyncio.AbstractEventLoop | None) -> Interruption:
 
 
 class _TrioInterruption(Interruption):
-    """The same on trio, where the reply is stopped by a cancel scope around each of its steps.
+    """The same on trio, where the reply is stopped by a cancel scope.
 
-    A scope knows its own cancellation, so nothing need be taken back, and no task is noted.
+    Where the reader has control between two items, each of them has a scope of its own. With `single_task` nobody has,
+    so one scope is open from the first step to the end: opening and closing one takes longer than most items do. A
+    scope knows its own cancellation, so nothing need be taken back, and no task is noted.
     """
+
+    _has_caught = False  # whether the scope that was left last has ended its own cancellation
 
     def __init__(self) -> None:
         trio = running_trio()
-        self._new_scope = trio.CancelScope  # anyio's costs twice as much, and there is one for each event
+        self._new_scope = trio.CancelScope  # anyio's costs twice as much
         self._now = trio.lowlevel.current_clock().current_time
         self._token = trio.lowlevel.current_trio_token()
+        self._checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
         self.current_task = lambda: None
-        self._scope: Any = None
+        self._scope: Any = None  # the one to cancel
         self._work_scope: Any = None
+        self._single_scope: Any = None
 
     def request(self, reason: FinishedReason, message: str | None = None) -> None:
         if self.reason is None:
@@ -48,8 +52,26 @@ class _TrioInterruption(Interruption):
             self._scope.cancel()
 
     def begin(self, seconds: float, *, single_task: bool = False) -> None:
+        self.single_task = single_task
         self.started_at = self._now()
         self.deadline = self.started_at + seconds
+
+    def end(self) -> None:
+        self.suspend()
+
+    def suspend(self, error: BaseException | None = None) -> None:
+        scope = self._single_scope
+        if scope is not None:
+            self._scope = self._single_scope = None
+            # The error is that of the step. Of a group, what is not the cancellation is raised here.
+            self._has_caught = scope.__exit__(type(error), error, None) and error is not None
+            if self._has_caught:
+                self.reason = self.reason or "exceed_max_seconds"
+
+    def resume(self) -> None:
+        if self._single_scope is None:
+            self._scope = self._single_scope = scope = self._new_scope(deadline=self.deadline)
+            scope.__enter__()
 
     def elapsed(self) -> float:
         return float(self._now()) - self.started_at
@@ -58,10 +80,13 @@ class _TrioInterruption(Interruption):
         pass
 
     def has_pending_cancellation(self) -> bool:
-        return True  # there may be one, and the checkpoint below raises it if there is
+        return True  # there may be one, and the checkpoint raises it if there is
 
-    async def raise_pending_cancellation(self) -> None:
-        await checkpoint_if_cancelled()
+    def raise_pending_cancellation(self) -> Any:
+        return self._checkpoint_if_cancelled()
+
+    def is_interruption(self, error: BaseException) -> bool:
+        return isinstance(error, Interrupted) or self._has_caught
 
     async def run_interruptible(self, work: Callable[[], Awaitable[_TrioValue]]) -> _TrioValue:
         if self.reason is None:
@@ -76,9 +101,21 @@ class _TrioInterruption(Interruption):
     def rearm(self) -> None:
         self._scope = self._work_scope
 
-    async def guard_steps(self, stream: AsyncGenerator[_TrioValue, None]) -> AsyncGenerator[_TrioValue, None]:
-        new_scope, now, deadline, take_step = self._new_scope, self._now, self.deadline, stream.__anext__
-        while now() < deadline:  # looked at here, since a step that never waits does not notice its scope's deadline
+    def guard_steps(self, stream: AsyncGenerator[_TrioValue, None]) -> AsyncGenerator[_TrioValue, None]:
+        if not self.single_task:
+            return self._guard_each_step(stream)
+        self.guard_work()
+        return stream
+
+    def guard_work(self) -> None:
+        if self._now() >= self.deadline:  # looked at here, since what never waits does not notice its scope's deadline
+            self.reason = self.reason or "exceed_max_seconds"
+            raise Interrupted
+        self.resume()
+
+    async def _guard_each_step(self, stream: AsyncGenerator[_TrioValue, None]) -> AsyncGenerator[_TrioValue, None]:
+        new_scope, now, deadline, take_step = self._new_scope, self._now, self.deadline, aiter(stream).__anext__
+        while now() < deadline:
             # Set before it is entered: a request that comes in between cancels the step as it begins.
             self._scope = scope = new_scope(deadline=deadline)
             try:

@@ -12,6 +12,7 @@ __all__ = ["Mailbox"]
 
 _MAILBOX_SIZE = 64
 _MAX_POSTED = 10_000
+_NOTHING: deque[Any] = deque(maxlen=0)  # an empty deque takes as much memory as ten events
 
 
 class Mailbox:
@@ -21,35 +22,36 @@ class Mailbox:
     events.
     """
 
-    __slots__ = ("_arrival", "_room", "is_read", "items")
-
-    def __init__(self) -> None:
-        self.items: deque[Any] = deque()
-        self.is_read = False
-        # Made only where a task waits, since an event costs more than all the rest.
-        self._arrival: anyio.Event | None = None
-        self._room: anyio.Event | None = None
+    # Defaults of the class: every reply has a mailbox, and in hardly any of them is anything posted. The two events are
+    # made only where a task waits, since one costs more than all the rest.
+    items: deque[Any] = _NOTHING
+    is_read = False
+    _arrival: anyio.Event | None = None
+    _room: anyio.Event | None = None
 
     def post(self, item: Any) -> None:
         """Add an item at once; raises `UsageError` when ten thousand were added and none was taken."""
         if len(self.items) >= _MAX_POSTED:
             raise UsageError(f"{_MAX_POSTED} events were emitted and none was taken: is anyone reading the stream?")
-        self.items.append(item)
-        self.wake()
+        self._add(item)
 
     async def put(self, item: Any) -> None:
         """Add an item as soon as there is room."""
         while len(self.items) >= _MAILBOX_SIZE:
             self._room = self._room or anyio.Event()
             await self._room.wait()
+        self._add(item)
+
+    def _add(self, item: Any) -> None:
+        if self.items is _NOTHING:
+            self.items = deque()
         self.items.append(item)
         self.wake()
 
     def take(self) -> Iterator[Any]:
         """Take items and yield them, until there are none."""
-        items = self.items
-        while items:
-            yield items.popleft()
+        while self.items:
+            yield self.items.popleft()
         self.admit_waiting()
 
     def admit_waiting(self) -> None:
@@ -60,9 +62,8 @@ class Mailbox:
 
     def keep(self, kind: type) -> None:
         """Drop all items of other types, which were left behind when the reading stopped early."""
-        remaining = [item for item in self.items if isinstance(item, kind)]
-        self.items.clear()
-        self.items.extend(remaining)
+        if self.items:
+            self.items = deque(item for item in self.items if isinstance(item, kind))
 
     async def wait(self) -> None:
         """Return when an item comes, or at a call of `wake`."""

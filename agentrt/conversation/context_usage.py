@@ -1,7 +1,5 @@
 """How much of its model's context a conversation fills, known before each request without reading it all again."""
 
-from pydantic_core import to_json
-
 from agentrt.event import ModelCallEndEvent
 from agentrt.message import Msg
 from agentrt.model.estimate import characters_of
@@ -23,6 +21,9 @@ class ContextUsage:
     """What one conversation holds, in characters and in tokens.
 
     Each message is counted once, when it has joined the history, and the blocks of the reply in progress as they come.
+    What leaves the history is not counted any more, wherever it leaves, and what joins it is, wherever it joins. A
+    message that is changed, or replaced while the messages after it keep their places, counts as it did before: a
+    provider that counts tokens puts that right, and a request that is too long after all is shortened.
     Once a provider has counted the tokens of a request, only what came since is estimated.
 
     `must_shorten` says that the next request is to be shortened whatever the numbers say, `was_shortened` that it was.
@@ -31,12 +32,12 @@ class ContextUsage:
     # Defaults of the class: many conversations are never counted, and need no attributes of their own.
     must_shorten = was_shortened = False
     _headroom_ends = -1  # characters, up to which no closer look is needed
-    _reply_id = _newest = ""
-    _messages = _characters = _blocks = _block_characters = _schema_characters = _characters_measured = 0
+    _reply_id = ""
+    _characters = _blocks = _block_characters = _characters_measured = 0
     _tokens_measured: int | None = None
     _model: object = None
-    _toolkit: Toolkit | None = None
-    _groups: list[str] | None = None
+    _counted: list[Msg] | None = None  # the messages in the history when it was last looked at
+    _lengths: list[int] | None = None  # how many characters each of them holds
 
     def record_overflow(self) -> bool:
         """Have the next request shortened, since this one was too long; returns whether that was not tried yet."""
@@ -46,15 +47,16 @@ class ContextUsage:
 
     def reset(self) -> None:
         """Count everything anew: the history has changed."""
-        self._messages = self._characters = 0
+        self._counted = self._lengths = None
+        self._characters = 0
         self._headroom_ends = -1
         self._tokens_measured = None
-        self._reply_id = self._newest = ""
+        self._reply_id = ""
 
     def has_headroom(self, state: AgentState, reply: ReplyContext, model: object) -> bool:
         """Say whether there is so much room, as far as the totals of the reply tell, that no closer look is needed."""
-        context = state.context
-        if len(context) != self._messages or (context and context[-1].id != self._newest):
+        context, counted = state.context, self._counted
+        if counted is None or len(context) != len(counted) or (context and context[-1] is not counted[-1]):
             self._count_messages(context)
         return self._characters + reply.written + reply.received <= self._headroom_ends and model is self._model
 
@@ -82,9 +84,8 @@ class ContextUsage:
         self._headroom_ends = -1
 
     def _count_all(self, state: AgentState, toolkit: Toolkit, prompt: str) -> int:
-        context, reply = state.context, state.reply_context
-        count = len(context)
-        if count != self._messages or (count and context[-1].id != self._newest):
+        context, reply, counted = state.context, state.reply_context, self._counted
+        if counted is None or len(context) != len(counted) or (context and context[-1] is not counted[-1]):
             self._count_messages(context)
         characters = self._characters
         if reply is not None:
@@ -97,20 +98,25 @@ class ContextUsage:
                 self._block_characters += sum(map(characters_of, blocks[self._blocks :]))
                 self._blocks = len(blocks)
             characters += self._block_characters
-        # By identity: both are replaced and never changed, and comparing schemas costs as much as counting them.
-        if toolkit is not self._toolkit or state.active_groups is not self._groups:
-            self._toolkit, self._groups = toolkit, state.active_groups
-            self._schema_characters = len(to_json(toolkit.get_json_schemas(state.active_groups)))
-        return characters + self._schema_characters + len(state.summary) + len(prompt)
+        return characters + toolkit.schema_characters(state.active_groups) + len(state.summary) + len(prompt)
 
     def _count_messages(self, context: list[Msg]) -> None:
-        counted = self._messages
-        if len(context) < counted or (counted and context[counted - 1].id != self._newest):
+        counted, lengths = self._counted, self._lengths
+        if counted is None or lengths is None:
+            counted, lengths = self._counted, self._lengths = [], []
+        # From the end: what was counted is nearly always still there, except what was taken back.
+        common = min(len(context), len(counted))
+        while common and context[common - 1] is not counted[common - 1]:
+            common -= 1
+        if common < len(counted):
             # The history was rewritten, so what a provider has said of it does not hold any more.
-            self._characters = counted = 0
             self._tokens_measured = None
-        for message in context[counted:]:
+            self._characters -= sum(lengths[common:])
+            del counted[common:], lengths[common:]
+        new_messages = context[common:]
+        counted += new_messages
+        for message in new_messages:
             content = message.content
-            self._characters += len(content) if content.__class__ is str else sum(map(characters_of, content))
-        self._messages = len(context)
-        self._newest = context[-1].id if context else ""
+            length = len(content) if content.__class__ is str else sum(map(characters_of, content))
+            lengths.append(length)
+            self._characters += length

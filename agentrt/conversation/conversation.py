@@ -13,7 +13,29 @@ from agentrt.state import AgentState, StateStore
 from agentrt.tool import Toolkit
 from agentrt.types import ContextConfig, ReActConfig
 
-__all__ = ["Conversation", "ReplyingAgent", "SystemPromptMessage"]
+__all__ = ["CheckpointPace", "Conversation", "ReplyingAgent", "SystemPromptMessage"]
+
+# A model that never waits must not keep the event loop from its other work, nor a cancellation from the reply; a
+# checkpoint costs as much as everything else in a call.
+_CALLS_PER_CHECKPOINT = 8
+
+
+class CheckpointPace:
+    """Says which model calls of an agent come with a checkpoint: the first, and every eighth after it.
+
+    Counted over all conversations of the agent, most of which make only a few calls.
+    """
+
+    __slots__ = ("_calls_before_next",)
+
+    def __init__(self) -> None:
+        self._calls_before_next = 0
+
+    def is_due(self) -> bool:
+        """Count one call, and return whether a checkpoint comes with it."""
+        is_due = self._calls_before_next <= 0  # conversations in several threads may count past zero
+        self._calls_before_next = _CALLS_PER_CHECKPOINT - 1 if is_due else self._calls_before_next - 1
+        return is_due
 
 
 class SystemPromptMessage:
@@ -41,8 +63,9 @@ class Conversation:
 
     `reply` is the reply in progress, `None` between replies; `run` is for those who know that there is one.
     `emitting_hooks` are those of its agent's hooks that have a layer which may emit events. `round_toolkit` is the
-    toolkit of the last round, if layers added tools to it. `prompt_message` is the last system prompt, and
-    `printed_message` the message that grows while a reply is printed.
+    toolkit of the last round, if layers added tools to it. `prompt_message` is the last system prompt, and `pace` says
+    when to make a checkpoint: both are the agent's, and shared by all of its conversations. `printed_message` is the
+    message that grows while a reply is printed.
     """
 
     # Slots, so that a misspelt name is an error: nothing else would notice it.
@@ -50,7 +73,7 @@ class Conversation:
         "_hook_run",
         "context_usage",
         "emitting_hooks",
-        "model_calls",
+        "pace",
         "printed_message",
         "prompt_message",
         "reply",
@@ -58,14 +81,17 @@ class Conversation:
     )
 
     def __init__(
-        self, emitting_hooks: frozenset[str] = frozenset(), prompt_message: SystemPromptMessage | None = None
+        self,
+        emitting_hooks: frozenset[str] = frozenset(),
+        prompt_message: SystemPromptMessage | None = None,
+        pace: CheckpointPace | None = None,
     ) -> None:
         self.reply: ReplyRun | None = None
         self._hook_run: Run | None = None
         self.context_usage = ContextUsage()
         self.prompt_message = SystemPromptMessage() if prompt_message is None else prompt_message
+        self.pace = CheckpointPace() if pace is None else pace
         self.emitting_hooks = emitting_hooks
-        self.model_calls = 0
         self.round_toolkit: Toolkit | None = None
         self.printed_message: Msg | None = None
 

@@ -54,12 +54,13 @@ def as_input(inputs: Any) -> ReplyInput:
 
     Half surrogate pairs are replaced. Raises `InvalidInputError` for what no agent takes, or what could not be saved.
     """
-    if inputs is None or isinstance(inputs, ANSWERS):
-        return inputs
-    if isinstance(inputs, (list, tuple)):
-        messages = as_messages(inputs)
-        check_content(messages)
-        return messages
+    if inputs.__class__ is not Msg:  # as nearly every one is
+        if inputs is None or isinstance(inputs, ANSWERS):
+            return inputs
+        if isinstance(inputs, (list, tuple)):
+            messages = as_messages(inputs)
+            check_content(messages)
+            return messages
     message = _mended_message(inputs)
     if not has_content(message):
         raise _empty_message(message)

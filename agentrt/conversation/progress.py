@@ -66,6 +66,7 @@ __all__ = [
 ]
 
 _CALL_STARTS = {ToolCallStartEvent, ToolResultStartEvent}
+_NONE_SENT: set[tuple[type, str]] = set()  # shared: an empty set takes as much memory as two events
 _EVENTS: frozenset[type[AgentEvent]] = frozenset(get_args(get_args(AnyEvent)[0]))
 PLAIN_INSIDE = _EVENTS - {ReplyEndEvent, ToolResultEndEvent}
 """The events that need no bookkeeping but their content as they enter the stream of a reply: nearly all."""
@@ -138,15 +139,15 @@ class ReplyProgress:
     cut_call: str | None = None  # the id of the call in which the model came to its limit
     passthrough: Mailbox | None = None  # to which the loop's events go inside a class's own `reply`
     checked: tuple[ToolBase, dict[str, Any], PermissionDecision] | None = None
+    _starts_sent = _NONE_SENT
 
     def __init__(self, claim: Claim, sequence: int, toolkit: Toolkit) -> None:
         self.reply_id = claim.reply_id
         self.sequence = self._first_seq = sequence
         self.lasting_toolkit = toolkit
         self._claim = claim
-        self.call_ids: set[str] = set()
+        self.call_ids: dict[str, None] = {}  # an empty set takes three times as much memory
         self.prepared: dict[str, PreparedCall] = {}
-        self._starts_sent: set[tuple[type, str]] = set()
 
     @property
     def is_parked(self) -> bool:
@@ -193,7 +194,7 @@ class ReplyProgress:
         self.origin = _FROM_PARKED if context.parked else _FROM_LEFT
         self.ids = context.ids
         calls = [block for block in context.blocks if isinstance(block, (ToolCallBlock, ToolResultBlock))]
-        self.call_ids = {call.id for call in calls}
+        self.call_ids = dict.fromkeys(call.id for call in calls)
         self._starts_sent = {(_START_OF[call.__class__], call.id) for call in calls}
 
     def reopen(self, context: ReplyContext) -> None:
@@ -262,6 +263,23 @@ class ReplyProgress:
                 apply(self.message, event)
         return event
 
+    def take_unseen(self, event: AgentEvent) -> None:
+        """Record an event of a step that nobody sees; the number that it would have is used up."""
+        self.record_event(event)
+        self.sequence += 1
+        self.last_event = event
+
+    def count_unseen(self, count: int) -> None:
+        """Count events that are not made, since nobody sees them, and change nothing that is not done without them."""
+        self.events_recorded += count
+        self.sequence += count
+
+    def count_emitted(self, mailbox: Mailbox) -> None:
+        """Record the events that layers and tools have emitted, where nobody sees them."""
+        for event in mailbox.take():
+            self.record_event(event)
+            self.sequence += 1
+
     def assign_seq(self, event: _Event) -> _Event:
         """Number an event as it leaves the stream; of one that has a number, of another reply say, a copy leaves."""
         if event.seq:
@@ -273,6 +291,8 @@ class ReplyProgress:
         if event.__class__ in _QUESTIONS and self.parked_context is not None:
             self.note_asked(self.parked_context, event, self.sequence)  # type: ignore[arg-type]  # a question
         if event.__class__ in _CALL_STARTS:
+            if self._starts_sent is _NONE_SENT:
+                self._starts_sent = set()
             self._starts_sent.add((event.__class__, event.tool_call_id))  # type: ignore[attr-defined]  # these have it
         return event
 

@@ -19,12 +19,13 @@ __all__ = ["ReplyRun"]
 class ReplyRun:
     """One reply in progress, with all that the loop keeps of it; a `Run` is what hooks and tools see of it.
 
+    `is_unseen` says that nobody sees an event of its core before the reply is over, so that none need be seen at once.
     `scratch` holds the data of middlewares, by their `id()`. `examined` holds the hooks that have emitted, so that not
     every event of one has its frames walked.
     """
 
     # Defaults of the class, since most replies change none of them.
-    is_internal = ended = False
+    is_internal = is_unseen = ended = False
     deps: Any = None
     examined: frozenset[CodeType] = frozenset()
 

@@ -95,7 +95,6 @@ class ReplyStream(Generic[_Item, _Output]):
 
     async def drain(self) -> _Item | None:
         """Read the reply to its end and return its last item."""
-        self._claim.drained = not self._claim.printed
         item: _Item | None = None
         try:
             async for item in self._items:  # noqa: B007  # the last one is returned

@@ -106,14 +106,19 @@ class Run:
         event.reply_id = event.reply_id or self.id
         if event.reply_id == self.id and isinstance(event, (ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent)):
             raise UsageError(f"{event.type} cannot be emitted: the runtime begins and ends a reply")
-        if not reply.mailbox.is_read:  # else its reader does so, in the order of what it holds
-            reply.progress.discard_attempt(event)
-        reply.mailbox.post(event)
-        if not reply.mailbox.is_read:
-            frame = currentframe()
-            emitter = frame.f_back if frame is not None else None  # there are Pythons without frames
-            if emitter is not None and emitter.f_code not in reply.examined and warn_of_late_event(emitter):
-                reply.examined |= {emitter.f_code}
+        if reply.mailbox.is_read:
+            reply.mailbox.post(event)  # its reader does the rest, in the order of what it holds
+            return
+        reply.progress.discard_attempt(event)
+        if reply.is_unseen:  # nobody reads, so nobody would make room for more
+            reply.progress.record_event(event)
+            reply.progress.sequence += 1
+        else:
+            reply.mailbox.post(event)
+        frame = currentframe()
+        emitter = frame.f_back if frame is not None else None  # there are Pythons without frames
+        if emitter is not None and emitter.f_code not in reply.examined and warn_of_late_event(emitter):
+            reply.examined |= {emitter.f_code}
 
     def continue_with(self, hint: str) -> None:
         """Ask for another round, with `hint` for the model, where the reply would otherwise be complete.

@@ -18,7 +18,7 @@ many answers did not fit, and it gets a few more requests at the end, which ask 
 
 from dataclasses import dataclass
 
-from agentrt.message import DataBlock, TextBlock, ToolCallBlock, ToolCallState
+from agentrt.message import ContentBlock, DataBlock, TextBlock, ToolCallBlock, ToolCallState
 from agentrt.state import ReplyContext
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, FinishedReason, ToolChoice
 
@@ -80,14 +80,15 @@ _NO_FIT = Finish("exceed_max_form_attempts")
 def next_step(reply: ReplyContext) -> Step:
     """Return the next step of the reply; changes nothing."""
     if not reply.blocks:  # a reply that begins has neither calls nor an answer
-        return step_between_rounds(reply)
-    return step_of_calls(reply) or step_between_rounds(reply)
+        return step_between_rounds(reply, [])
+    blocks = reply.blocks[reply.round_start :]
+    return step_of_calls(reply, blocks) or step_between_rounds(reply, blocks)
 
 
-def step_of_calls(reply: ReplyContext) -> Act | Wait | None:
-    """Return the next step of a round that has calls without results, `None` when it has none."""
+def step_of_calls(reply: ReplyContext, blocks: list[ContentBlock]) -> Act | Wait | None:
+    """Return the next step of a round that has calls without results among its blocks, `None` when it has none."""
     calls: list[ToolCallBlock] = []
-    for block in reply.blocks[reply.round_start :]:
+    for block in blocks:
         if isinstance(block, ToolCallBlock) and block.state is not _FINISHED:
             calls.append(block)
     if not calls:
@@ -106,8 +107,8 @@ def step_of_calls(reply: ReplyContext) -> Act | Wait | None:
     return Act(ready) if ready else Wait(waiting)
 
 
-def step_between_rounds(reply: ReplyContext) -> Reason | Finish:
-    """Return what comes after a round whose calls, if it has any, all have results."""
+def step_between_rounds(reply: ReplyContext, blocks: list[ContentBlock]) -> Reason | Finish:
+    """Return what comes after a round with these blocks, where its calls, if it has any, all have results."""
     if reply.response is not None:  # a tool of this program has answered in the model's place
         return _COMPLETED
     if reply.structured is not None:
@@ -119,7 +120,7 @@ def step_between_rounds(reply: ReplyContext) -> Reason | Finish:
             return _REASON
         return _LAST_CALL_FOR_OUTPUT if reply.cur_iter < reply.max_iters + _GRACE_ROUNDS else _EXCEEDED
     has_answer = has_calls = False
-    for block in reply.blocks[reply.round_start :]:
+    for block in blocks:
         if isinstance(block, ToolCallBlock):
             has_calls = True
         elif isinstance(block, (TextBlock, DataBlock)):

@@ -35,21 +35,18 @@ _awaited_by: dict[int | None, "ConversationLock"] = {}
 class Claim:
     """One reply's claim on its conversation.
 
-    `printed` says that what is read is printed, `drained` that one task reads it from start to end and shows it to
-    nobody, `dropped` that nobody holds its stream any more. `is_named` says that the caller gave the reply its id; the
-    numbers of its events are above `after`. `awaits` holds the locks that its tools and layers wait for. `final` is its
-    final message, once its stream has come to its end.
+    `dropped` says that nobody holds its stream any more, `is_named` that the caller gave the reply its id; the numbers
+    of its events are above `after`. `awaits` holds the locks that its tools and layers wait for. `final` is its final
+    message, once its stream has come to its end.
     """
 
     __slots__ = (
         "after",
         "awaits",
-        "drained",
         "dropped",
         "final",
         "is_named",
         "lock",
-        "printed",
         "reaper",
         "reply_id",
         "task",
@@ -59,7 +56,7 @@ class Claim:
         self.is_named = reply_id is not None
         self.reply_id = reply_id or new_id()
         self.after = after
-        self.drained = self.dropped = self.printed = False
+        self.dropped = False
         self.reaper: Reaper | None = None
         self.task: int | None = None
         self.lock: ConversationLock | None = None
@@ -92,7 +89,8 @@ class ConversationLock:
         self.run: CurrentReply | None = None
         self._holder: Claim | None = None
         self._lock = RLock()  # a dropped stream may be collected under it
-        self._waiting: deque[tuple[Claim, CrossThreadEvent]] = deque()
+        # Made when a reply has to wait: an empty one takes as much memory as ten events.
+        self._waiting: deque[tuple[Claim, CrossThreadEvent]] | None = None
 
     def take_free(self, claim: Claim, when_busy: WhenBusy) -> bool:
         """Take the conversation if nobody has it, and nothing has to be noted for those who may wait for it."""
@@ -181,6 +179,8 @@ class ConversationLock:
         with self._lock:
             if self._claim(claim):  # given back in another thread just now
                 return
+            if self._waiting is None:
+                self._waiting = deque()
             self._waiting.append((claim, turn))
         try:
             with anyio.move_on_after(seconds):
@@ -196,7 +196,7 @@ class ConversationLock:
         with self._lock:
             if self._holder is claim:
                 self.give_back(claim)
-            elif (claim, turn) in self._waiting:
+            elif self._waiting and (claim, turn) in self._waiting:
                 self._waiting.remove((claim, turn))
 
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any, get_origin
 
-from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import from_json, to_json
+import pydantic
+from pydantic_core import ValidationError, from_json, to_json
 
 from agentrt.errors import InvalidInputError
 from agentrt.state.state import WRAPPER, StructuredTask
@@ -50,7 +50,7 @@ class AnswerForm:
     def __init__(self, source: Any) -> None:
         self.source = source
         self.is_wrapped = False
-        self._adapter: TypeAdapter[Any] | None = None
+        self._adapter: pydantic.TypeAdapter[Any] | None = None
         self._latest: tuple[bytes, Any] | None = None  # the last answer, as JSON and as an instance
         # A `str` would be taken for a forward reference, and an instance of a model for the schema that its class has.
         is_type = isinstance(source, type) or get_origin(source) is not None
@@ -61,11 +61,11 @@ class AnswerForm:
             )
         try:
             if not isinstance(source, dict):
-                self._adapter = TypeAdapter(source)
+                self._adapter = pydantic.TypeAdapter(source)
                 _refuse_iterators(self._adapter.core_schema)
             schema = source if self._adapter is None else self._adapter.json_schema()
             self.schema: JSONSchema = from_json(to_json(schema))  # a copy: the user may change it during the reply
-        except (PydanticUserError, ValueError, TypeError) as error:  # a field or value that JSON cannot hold
+        except (pydantic.PydanticUserError, ValueError, TypeError) as error:  # a field or value that JSON cannot hold
             raise InvalidInputError(_describe_useless(source, error)) from error
         if self._adapter is not None:
             self.schema, self.is_wrapped = _object_schema(self.schema)
@@ -156,9 +156,12 @@ def _describe_useless(source: object, error: Exception) -> str:
     """Return what to say of a type or dict that has no JSON schema."""
     if isinstance(source, dict):
         why = f"it is not JSON; write {_SCHEMA_EXAMPLE}, or give a class"
-    elif isinstance(error, PydanticSchemaGenerationError):
+    elif isinstance(error, pydantic.PydanticSchemaGenerationError):
         why = "it holds a class without typed fields; make that a pydantic model, a dataclass or a TypedDict"
-    elif isinstance(error, PydanticUserError) and error.code in ("class-not-fully-defined", "undefined-annotation"):
+    elif isinstance(error, pydantic.PydanticUserError) and error.code in (
+        "class-not-fully-defined",
+        "undefined-annotation",
+    ):
         why = "it holds a name that cannot be looked up; define it at the top of the module, before its use"
     else:
         why = str(error).partition("\n")[0]

@@ -67,7 +67,7 @@ class BlockEvents:
     )
 
     def __init__(
-        self, reply_id: str, new_id: Callable[[], str], taken_call_ids: set[str], limit: int = sys.maxsize
+        self, reply_id: str, new_id: Callable[[], str], taken_call_ids: dict[str, None], limit: int = sys.maxsize
     ) -> None:
         self._reply_id = reply_id
         self._new_id = new_id
@@ -86,7 +86,7 @@ class BlockEvents:
         self._data_ids: dict[str, str] = {}
         self._pieces_of_data: DataPieces | None = None
         # What was streamed, by the kind of block or the id of the call, to know what a whole answer adds to it.
-        self._streamed_kinds: set[type] = set()
+        self._streamed_kinds: dict[type, None] = {}
         self._streamed_texts: dict[type | str, list[str]] = {}
         self._keep_text: Callable[[str], None] | None = None
 
@@ -167,7 +167,7 @@ class BlockEvents:
 
     def _begin(self, kind: type, events: Events) -> None:
         self._close(events)
-        self._streamed_kinds.add(kind)
+        self._streamed_kinds[kind] = None
         self._open_kind = kind
         self._keep_text = self._streamed_texts.setdefault(kind, []).append
         self._block_id = self._new_id()
@@ -199,21 +199,25 @@ class BlockEvents:
 
     def _start_call(self, block: ToolCallBlock, events: Events) -> str | None:
         """Begin a call and return its id, or `None` where that would be too much."""
-        name = block.name or _NAMELESS
-        size = len(block.id) + len(name)
+        size = len(block.id) + len(block.name or _NAMELESS)
         if self.written + size > self.limit:
             self._fits(size, "a call", events)
             return None
         self.written += size
         if self._open_kind is not None:
             self._close(events)
+        call_id = self._note_call(block)
+        events.append(ToolCallStartEvent(self._reply_id, call_id, self._call_names[call_id]))
+        return call_id
+
+    def _note_call(self, block: ToolCallBlock) -> str:
+        """Note that a call begins; returns its id."""
         # An id that the reply has used before would mix two calls up: results are found by it.
         call_id = block.id if block.id and block.id not in self._taken_call_ids else self._new_id()
-        self._taken_call_ids.add(call_id)
+        self._taken_call_ids[call_id] = None
         self._call_ids[block.id] = call_id
-        self._call_names[call_id] = name
+        self._call_names[call_id] = block.name or _NAMELESS
         self._block_ids.append(call_id)
-        events.append(ToolCallStartEvent(self._reply_id, call_id, name))
         return call_id
 
     def _add_data(self, block: DataBlock, events: Events) -> None:
@@ -241,7 +245,7 @@ class BlockEvents:
     def _add_provider_block(self, block: ProviderBlock, events: Events) -> None:
         if not self._fits(len(block.content), f"what {block.provider[:64]} did on its side", events):
             return
-        self._streamed_kinds.add(ProviderBlock)
+        self._streamed_kinds[ProviderBlock] = None
         self._close(events)
         block_id = self._new_id()
         self._block_ids.append(block_id)

@@ -9,7 +9,13 @@ from agentrt.boundary import whole_characters
 from agentrt.decoding.block_events import BlockEvents, Events
 from agentrt.decoding.model_answer import checked_blocks, is_plain, model_call_end, plain_thinking
 from agentrt.errors import ChainContractError
-from agentrt.event import TextBlockDeltaEvent, TextBlockEndEvent, TextBlockStartEvent, ThinkingBlockDeltaEvent
+from agentrt.event import (
+    ModelCallEndEvent,
+    TextBlockDeltaEvent,
+    TextBlockEndEvent,
+    TextBlockStartEvent,
+    ThinkingBlockDeltaEvent,
+)
 from agentrt.message import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.text import repr_of
 from agentrt.types import ChatResponse, ChatUsage
@@ -37,7 +43,7 @@ class Decoder(BlockEvents):
         self,
         reply_id: str,
         new_id: Callable[[], str],
-        taken_call_ids: set[str],
+        taken_call_ids: dict[str, None],
         model: str,
         *,
         hook: str = "on_model_call",
@@ -56,7 +62,8 @@ class Decoder(BlockEvents):
     def discard(self) -> list[str]:
         """Forget everything so far; return the ids of the blocks that were begun."""
         block_ids = self._block_ids
-        self._taken_call_ids.difference_update(self._call_names)  # the next attempt may use the same ids
+        for call_id in self._call_names:  # the next attempt may use the same ids
+            self._taken_call_ids.pop(call_id, None)
         self._reset()
         self._latest = self._usage = self._finished_reason = None
         return block_ids
@@ -141,6 +148,30 @@ class Decoder(BlockEvents):
             events = self.decode_content(content)
         events.append(model_call_end(self._reply_id, response.usage, response.finished_reason, self._refusal))
         return events
+
+    def only_block(self, response: ChatResponse) -> tuple[ContentBlock, ModelCallEndEvent] | None:
+        """Return the one block that the events of a whole answer would make, and the event after these.
+
+        For a reader that sees no events. `None` for an answer that is more than one text or one call; its events are
+        what `decode_answer` gives.
+        """
+        content = response.content
+        first = content[0] if content.__class__ is list and len(content) == 1 else None
+        if first.__class__ is TextBlock and first.text.__class__ is str and 0 < len(first.text) < _LARGE:
+            end = model_call_end(self._reply_id, response.usage, response.finished_reason, self._refusal)
+            self.written += len(first.text)
+            block_id = self._new_id()
+            self._block_ids.append(block_id)
+            self._has_ended = True
+            return TextBlock(whole_characters(first.text), block_id), end
+        if first.__class__ is ToolCallBlock and is_plain(first):
+            written = self.written + len(first.id) + len(first.name) + len(first.input)
+            if first.name and written <= self.limit:
+                end = model_call_end(self._reply_id, response.usage, response.finished_reason, self._refusal)
+                self.written = written
+                self._has_ended = True
+                return ToolCallBlock(self._note_call(first), first.name, first.input), end
+        return None
 
     def decode_content(self, content: object) -> Events:
         """Return the events of content that was not streamed, to the ends of its blocks."""

@@ -41,7 +41,10 @@ def suggest_keywords(**remedies: str) -> Callable[[_Decorated], _Decorated]:
         @wraps(init)
         def __init__(self: object, /, *args: object, **kwargs: object) -> None:
             try:
-                init(self, *args, **kwargs)
+                if args or kwargs:
+                    init(self, *args, **kwargs)
+                else:  # a quarter faster, for the parts that each conversation has
+                    init(self)
             except TypeError as error:
                 if not _is_wrong_call(error):
                     raise

@@ -8,7 +8,7 @@ is kept becomes what the listener has.
 
 from copy import copy
 
-from pydantic import ValidationError
+from pydantic_core import ValidationError
 
 from agentrt.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock
 from agentrt.boundary import mend_message
@@ -35,6 +35,7 @@ __all__ = [
     "keep_as_sent",
     "mend_answer",
     "message_to_return",
+    "touch_history",
     "withdraw_unkept",
 ]
 
@@ -83,7 +84,7 @@ def announce_answer(agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, fin
     state, progress = agent.state, run.progress
     end = progress.end_event
     if end is not None and end.finished_reason == "interrupted":
-        return withdraw_unkept(run)
+        return withdraw_unkept(state, run)
     if progress.has_sent(final):
         return []
     if state.reply_context is None and end is None:
@@ -148,12 +149,14 @@ def keep_as_sent(progress: ReplyProgress) -> bool:
     return _update(message, frozenset(), [block for block in sent if getattr(block, "signature", None) is None])
 
 
-def withdraw_unkept(run: ReplyRun) -> list[AgentEvent]:
+def withdraw_unkept(state: AgentState, run: ReplyRun) -> list[AgentEvent]:
     """Return the events that withdraw what a reply without an answer has said and does not keep."""
     progress = run.progress
     if progress.recorder is None:
         return []
     has_changed = keep_as_sent(progress)
+    if has_changed and progress.end_event is not None:
+        touch_history(state, progress.message)
     kept_ids = set() if progress.message is None else {block.id for block in progress.message.get_content_blocks()}
     events = _withdrawal(run, [block for block in progress.recorder.blocks if block.id not in kept_ids])
     if has_changed or events:
@@ -229,6 +232,14 @@ def _update_history(state: AgentState, message: Msg, start: int) -> None:
         state.context.append(message)
     elif is_kept and not message.content:
         state.context[:] = [other for other in state.context if other is not message]
+    else:
+        touch_history(state, message)
+
+
+def touch_history(state: AgentState, message: Msg | None) -> None:
+    """Have the next save write the message again, which was changed, if it has joined the history."""
+    if any(other is message for other in reversed(state.context)):
+        state.touch(message)
 
 
 def message_to_return(progress: ReplyProgress, final: Msg) -> Msg:

@@ -82,7 +82,7 @@ async def compress_then_reason(
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Shorten the conversation, if a closer look says so, and then ask the model."""
     run = agent.live_conversation.run
-    if agent.live_conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_COMPRESSION):
+    if run.is_unseen or agent.live_conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_COMPRESSION):
         await _compress_if_full(agent)
     else:
         async with BackgroundTask(run.claim, run.mailbox, partial(_compress_if_full, agent)) as task:

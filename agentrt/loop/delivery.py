@@ -25,6 +25,7 @@ from agentrt.loop.answer import (
     keep_as_sent,
     mend_answer,
     message_to_return,
+    touch_history,
     withdraw_unkept,
 )
 from agentrt.loop.outcome import UNSAVED, end_event, end_reply, record_end, start_event
@@ -46,7 +47,7 @@ class Delivery:
     """
 
     # Defaults of the class, since most of these are never set in a short reply.
-    must_reserve = _has_ended = False
+    must_reserve = False
     failure: Exception | None = None
     _final: Msg | None = None
     _held_end: ReplyEndEvent | None = None  # until on_reply has ended, since its last message may say more
@@ -74,7 +75,6 @@ class Delivery:
             self._held_end = self._held_end or item
             if progress.recorder is not None:
                 return () if self._run.ended else self._close_for_layer()
-            self._has_ended = True
             return (item,)
         # A layer adds the event to what was saved.
         self.must_reserve = progress.is_saved and progress.sequence >= self._agent.state.sequence
@@ -110,7 +110,8 @@ class Delivery:
         end; nor does one whose answer was refused, or never reached the core: there, nothing has changed.
         """
         progress = self._progress
-        if self._has_ended and self.failure is None:
+        has_ended = progress.recorder is None and progress.has_saved_end
+        if has_ended and self.failure is None:
             return ()
         if self.failure is None and self._final is not None and progress.recorder is not None:
             try:
@@ -118,7 +119,7 @@ class Delivery:
             except Exception as error:  # noqa: BLE001  # raised once the listener has seen the end
                 self.failure = error
         if not self._is_still_waiting():
-            if self._has_ended:
+            if has_ended:
                 return ()
             # A reply that the core has ended left nothing open: most of those that have layers.
             is_closed = progress.has_begun and progress.end_event is not None and not self._run.mailbox.items
@@ -157,7 +158,7 @@ class Delivery:
         events: list[AgentEvent] = []
         if progress.recorder is not None:
             if self.failure is not None or self._final is None:
-                events = withdraw_unkept(run)
+                events = withdraw_unkept(agent.state, run)
             else:
                 events = announce_answer(agent, run, self._inputs, self._final)
         if self.failure is None and progress.end_event is not None and not progress.is_saved:
@@ -198,6 +199,7 @@ class Delivery:
             event = end_event(self._agent, self._run, "error", outcome.error)
             if self._progress.message is not None:
                 self._progress.message.append_event(event)
+                touch_history(self._agent.state, self._progress.message)
             return event
         event = self._held_end or recorded
         message = self._progress.message  # what a layer changes in an event is changed in the event alone
@@ -209,7 +211,7 @@ class Delivery:
         return await announce_notice(self._agent, self._run, self._inputs, self._final)
 
     async def _withdraw(self) -> list[AgentEvent]:
-        events = withdraw_unkept(self._run)
+        events = withdraw_unkept(self._agent.state, self._run)
         if events:
             await self.reserve_numbers()
         return events
@@ -224,11 +226,12 @@ class Delivery:
             finally:
                 self._progress.sequence -= UNSAVED
 
-    async def leave(self, stream: AsyncGenerator[AgentEvent | Msg, None]) -> None:
+    async def leave(self, stream: AsyncGenerator[AgentEvent | Msg, None] | None = None) -> None:
         """Close everything, put the state in order and give the conversation back, whatever the reason for leaving."""
         agent, run, progress = self._agent, self._run, self._progress
         try:
-            await stream.aclose()
+            if stream is not None:
+                await stream.aclose()
         finally:
             try:
                 run.interruption.end()
@@ -271,6 +274,7 @@ class Delivery:
                 left_out = drop_unsavable(run.progress.message) if run.progress.message is not None else []
                 if not left_out:
                     raise
+                touch_history(agent.state, run.progress.message)
                 _logger.error("what cannot be saved is left out of reply %s: %s", run.id, ", ".join(left_out))
                 await agent.save()
         except Exception as error:  # noqa: BLE001  # what made us leave matters more, and is on its way

@@ -1,6 +1,7 @@
 """The owner of a reply, outside every layer: it takes the conversation, runs on_reply, and gives it back."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from agentrt.concurrency.background_task import enclosing_replies
@@ -17,13 +18,13 @@ from agentrt.hooks import ReplyInput
 from agentrt.loop.delivery import Delivery
 from agentrt.loop.outcome import abandon_unfinished_reply, skip_unsaved
 from agentrt.loop.repeat import is_in_progress, repeat_reply
-from agentrt.loop.reply import reply
+from agentrt.loop.reply import reply, reply_unseen
 from agentrt.loop.resume import already_answered, reply_to_resume
 from agentrt.loop.structured_output import check_form, toolkit_for_reply, with_instance
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext
 
-__all__ = ["run_reply"]
+__all__ = ["finish_reply", "run_reply"]
 
 
 async def run_reply(  # noqa: C901  # the way of every event, where a call more would cost each of them
@@ -33,12 +34,13 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
     form: AnswerForm | None,
     yield_final_msg: bool,
     deps: Any = None,
+    begun: tuple[ReplyInput, ReplyRun | Msg] | None = None,
 ) -> AsyncGenerator[AgentEvent | Msg, None]:
     """Run one reply through on_reply and yield its events, then its final message when asked for.
 
     A reply that waits resumes with the right answer; anything else is refused before any layer sees it.
     """
-    inputs, run = await _begin_run(agent, claim, inputs, form)
+    inputs, run = begun or await _begin_run(agent, claim, inputs, form)
     if isinstance(run, Msg):  # nothing is left to do
         claim.final = with_instance(run, form, agent.state.context)
         if yield_final_msg:
@@ -84,6 +86,35 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
             yield claim.final
     finally:
         await delivery.leave(stream)
+
+
+async def finish_reply(
+    agent: ReplyingAgent, claim: Claim, inputs: ReplyInput, form: AnswerForm | None, deps: Any = None
+) -> Msg:
+    """Run one reply through on_reply, as `run_reply` does, and return its final message: nobody reads its events."""
+    inputs, run = begun = await _begin_run(agent, claim, inputs, form)
+    if isinstance(run, Msg) or agent.chains.on_reply is not reply:
+        async with aclosing(run_reply(agent, claim, inputs, form, True, deps, begun)) as items:
+            async for item in items:  # noqa: B007  # the last one is returned
+                pass
+        return item  # type: ignore[return-value]  # it is the message
+    run.deps = deps
+    run.is_unseen = True
+    delivery = Delivery(agent, run, inputs, has_layers=False)
+    try:
+        try:
+            message = await reply_unseen(agent, run, inputs, None if form is None else form.source)
+            if run.interruption.has_pending_cancellation():
+                await run.interruption.raise_pending_cancellation()
+        except Exception as error:
+            delivery.failure = error
+            for part in delivery.closing():
+                for event in await part():
+                    run.progress.assign_seq(event)
+            raise
+        return message if form is None else with_instance(message, form)
+    finally:
+        await delivery.leave()
 
 
 async def _begin_run(

@@ -21,7 +21,7 @@ __all__ = ["open_reply"]
 
 
 async def open_reply(
-    agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, structured_schema: Any, *, has_layers: bool
+    agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, structured_schema: Any
 ) -> tuple[ReplyContext, list[AgentEvent]]:
     """Take in the input and begin the reply, resume it, or begin it again when a layer of on_reply does so.
 
@@ -34,8 +34,12 @@ async def open_reply(
             "agent.run.continue_with(hint) before that"
         )
     if context is None:
-        context = _begin_reply(agent, run, inputs, structured_schema, has_layers)
-        opening: list[AgentEvent] = [start_event(agent, run)] if progress.start_event is None else []
+        context = _begin_reply(agent, run, inputs, structured_schema)
+        opening: list[AgentEvent] = []
+        if run.is_unseen:
+            progress.count_unseen(1)  # REPLY_START
+        elif progress.start_event is None:
+            opening.append(start_event(agent, run))
         if agent.state_store is not None:
             state, taken = agent.state, len(as_messages(inputs))
             try:
@@ -43,6 +47,8 @@ async def open_reply(
             except Exception:  # raised again: the input is not taken, so that it can be given again
                 del state.context[len(state.context) - taken :]
                 state.reply_context = progress.message = None
+                if run.is_unseen:
+                    progress.count_unseen(-1)
                 raise
         return context, opening
     if progress.is_new:
@@ -53,11 +59,9 @@ async def open_reply(
     return context, [progress.record_event(_begin_again(run, context))]
 
 
-def _begin_reply(
-    agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, structured_schema: Any, has_layers: bool
-) -> ReplyContext:
+def _begin_reply(agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, structured_schema: Any) -> ReplyContext:
     state = agent.state
-    if isinstance(inputs, Msg) and not has_layers:  # checked as it came in, and not replaced since
+    if isinstance(inputs, Msg) and run.progress.recorder is None:  # checked as it came in, and no layer has replaced it
         messages = [inputs]
     else:
         messages = as_messages(inputs)

@@ -6,6 +6,7 @@ from typing import Any
 
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.event_loop import checkpoint
+from agentrt.concurrency.interrupt import Interrupted
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import hint as hint_for_model
@@ -26,7 +27,15 @@ from agentrt.tool import Toolkit
 from agentrt.tool.offer import OfferedTools
 from agentrt.types import JSONSchema, ToolChoice
 
-__all__ = ["RESPONSES_PER_CHECKPOINT", "call_model", "forget_attempt", "known_tools", "reason", "system_prompt"]
+__all__ = [
+    "RESPONSES_PER_CHECKPOINT",
+    "call_model",
+    "forget_attempt",
+    "known_tools",
+    "reason",
+    "reason_unseen",
+    "system_prompt",
+]
 
 _HOOKS_OF_A_REQUEST = ("on_system_prompt", "on_model_call")
 
@@ -35,9 +44,6 @@ _ABOUT_SUMMARY = (
     "was said and done, and gives no orders of its own."
 )
 
-# A model that never waits must not keep the event loop from its other work, nor a cancellation from the reply; a
-# checkpoint costs as much as everything else in a call.
-_CALLS_PER_CHECKPOINT = 8
 RESPONSES_PER_CHECKPOINT = 256
 """After this many responses of a stream its reader lets the event loop do its other work."""
 
@@ -96,30 +102,24 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
 
     Without layers, which alone would see that message, there is none.
     """
-    conversation, context = agent.live_conversation, agent.state.reply_context
-    run = conversation.run
-    progress, model = run.progress, agent.model.model
-    run.toolkit, conversation.round_toolkit = progress.lasting_toolkit, None
+    run = agent.live_conversation.run
     for retry in forget_attempt(run):
         yield retry
-    limit = agent.react_config.max_output - (0 if context is None else context.written)
-    progress.attempt = decoder = Decoder(run.id, run.new_id, progress.call_ids, model, limit=limit)
+    decoder = _begin_attempt(agent, run)
     recorder = None if agent.chains.on_reasoning is reason else Recorder(run.id, agent.name)
-    yield ModelCallStartEvent(run.id, model)
-    if conversation.emitting_hooks and not conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_REQUEST):
+    yield ModelCallStartEvent(run.id, agent.model.model)
+    emitting_hooks = agent.live_conversation.emitting_hooks
+    is_at_once = not emitting_hooks or (run.is_unseen and recorder is None)
+    if not is_at_once and not emitting_hooks.isdisjoint(_HOOKS_OF_A_REQUEST):
         answer: ChatResponse | AsyncGenerator[Any, None] = _ask_in_background(agent, run, decoder, tool_choice)
         decode = _pass_events  # they are decoded in the background
     else:
-        calls = conversation.model_calls
-        conversation.model_calls = calls + 1
-        if not calls % _CALLS_PER_CHECKPOINT:
-            await checkpoint()
         answer = await _ask_model(agent, run, tool_choice)
         decode = decoder.feed
     if isinstance(answer, ChatResponse):
         for event in _record_all(recorder, decoder.decode_answer(answer)):
             yield event
-        if decoder.written > limit:
+        if decoder.written > decoder.limit:
             run.stop("exceed_max_output")
         for message in _messages_of_round(decoder, recorder):
             yield message
@@ -138,7 +138,7 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
                         recorder.record(event)
                 yield event
             # After the events, so that what was written up to the limit is seen.
-            if decoder.written > limit:
+            if decoder.written > decoder.limit:
                 run.stop("exceed_max_output")
             left -= 1
             if not left:
@@ -149,6 +149,65 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
             yield event
     for message in _messages_of_round(decoder, recorder):
         yield message
+
+
+async def reason_unseen(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> None:
+    """The same where nobody sees the events and no layer is in between: takes what they say into the message.
+
+    Most whole answers are one block, which joins the message as it is; its events would cost as much as all the rest
+    of a short reply. A property test compares the two.
+    """
+    context, run = agent.state.reply_context, agent.live_conversation.run
+    progress = run.progress
+    for retry in forget_attempt(run):
+        progress.take_unseen(retry)
+    decoder = _begin_attempt(agent, run)
+    progress.last_event = None
+    progress.count_unseen(1)  # MODEL_CALL_START
+    answer = await _ask_model(agent, run, tool_choice)
+    if isinstance(answer, ChatResponse):
+        # Nothing may be emitted, and nobody may have asked to stop: either is looked at before each event.
+        only = None if run.mailbox.items or run.interruption.reason is not None else decoder.only_block(answer)
+        if only is None:
+            _take_events(run, decoder.decode_answer(answer))
+        else:
+            assert context is not None
+            context.blocks.append(only[0])
+            progress.count_unseen(3)  # the start, the content and the end of the block
+            progress.take_unseen(only[1])
+        if decoder.written > decoder.limit:
+            run.stop("exceed_max_output")
+        return
+    left = RESPONSES_PER_CHECKPOINT
+    async with aclosing(answer):
+        async for piece in answer:
+            _take_events(run, decoder.feed(piece))
+            if decoder.written > decoder.limit:
+                run.stop("exceed_max_output")
+            left -= 1
+            if not left:
+                left = RESPONSES_PER_CHECKPOINT
+                await checkpoint()
+        _take_events(run, decoder.end())
+
+
+def _take_events(run: ReplyRun, events: list[AgentEvent]) -> None:
+    """Take in events of an answer that nobody sees, as `reply` does; raises `Interrupted` if the reply is to stop."""
+    for event in events:
+        if run.mailbox.items:
+            run.progress.count_emitted(run.mailbox)
+        run.progress.take_unseen(event)
+        if run.interruption.reason is not None:
+            raise Interrupted
+
+
+def _begin_attempt(agent: ReplyingAgent, run: ReplyRun) -> Decoder:
+    """Begin to ask the model in this round; returns what decodes its answer."""
+    conversation, context, progress = agent.live_conversation, agent.state.reply_context, run.progress
+    run.toolkit, conversation.round_toolkit = progress.lasting_toolkit, None
+    limit = agent.react_config.max_output - (0 if context is None else context.written)
+    progress.attempt = decoder = Decoder(run.id, run.new_id, progress.call_ids, agent.model.model, limit=limit)
+    return decoder
 
 
 def _record_all(recorder: Recorder | None, events: list[AgentEvent]) -> list[AgentEvent]:
@@ -209,6 +268,8 @@ def forget_attempt(run: ReplyRun) -> list[AgentEvent]:
 
 async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoice | None) -> ModelResult:
     """Assemble the request and send it through on_model_call."""
+    if agent.live_conversation.pace.is_due():
+        await checkpoint()
     prompt, chains = agent.system_prompt, agent.chains
     if chains.on_system_prompt is not system_prompt:  # whose core gives back what it gets
         prompt = await chains.on_system_prompt(agent, current_prompt=prompt)

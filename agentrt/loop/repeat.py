@@ -1,6 +1,7 @@
 """A reply that is asked for by its id: repeated when it is over, resumed when it is not, and never run twice."""
 
 import re
+from copy import copy
 from typing import Any
 
 from agentrt.conversation.conversation import ReplyingAgent
@@ -78,7 +79,8 @@ def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
         )
     if message is None:  # nothing was said in it
         message = AssistantMsg(agent.name, [], id=reply_id)
-    context = ReplyContext(reply_id, message, 0, round_start=outcome.answer_start)
+    # A copy, since `blocks` makes a list of a `str`, which would change the history without saving it.
+    context = ReplyContext(reply_id, copy(message), 0, round_start=outcome.answer_start)
     calls = (block for block in context.blocks[outcome.answer_start :] if isinstance(block, ToolCallBlock))
     is_null = outcome.finished_reason == "completed" and any(call.name == STRUCTURED_OUTPUT for call in calls)
     if message.structured_output is not None or is_null:  # a layer may have answered where the model did not

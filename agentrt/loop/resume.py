@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import CoreConfig, SchemaSerializer, from_json, to_json
+import pydantic
+from pydantic_core import CoreConfig, SchemaSerializer, ValidationError, from_json, to_json
 
 from agentrt.boundary import is_base64
 from agentrt.conversation.conversation import ReplyingAgent
@@ -183,8 +183,8 @@ def _parse_again(answer: Answer) -> Answer:
 
 
 @cache
-def _adapter_and_serializer(kind: type[Answer]) -> tuple[TypeAdapter[Answer], SchemaSerializer]:
-    adapter: TypeAdapter[Answer] = TypeAdapter(kind)
+def _adapter_and_serializer(kind: type[Answer]) -> "tuple[pydantic.TypeAdapter[Answer], SchemaSerializer]":
+    adapter: pydantic.TypeAdapter[Answer] = pydantic.TypeAdapter(kind)
     # A number that is not finite is written as what it is, not as `null`: then it is noticed.
     return adapter, SchemaSerializer(adapter.core_schema, CoreConfig(ser_json_inf_nan="constants"))
 

@@ -9,6 +9,7 @@ from agentrt.concurrency.interrupt import Interrupted
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.final_message import final_message
 from agentrt.conversation.open_calls import drain_and_close
+from agentrt.conversation.progress import PLAIN_INSIDE
 from agentrt.conversation.question import park, question_message
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import Act, Finish, Reason, Step, Wait, next_step, step_between_rounds, step_of_calls
@@ -25,10 +26,10 @@ from agentrt.hooks import ReplyInput
 from agentrt.loop.answer import announce_round, core_answer
 from agentrt.loop.compression import compress_then_reason, near_context_limit, update_from_usage
 from agentrt.loop.outcome import end_event, end_partial_message, message_when_interrupted, record_end
-from agentrt.loop.reasoning import forget_attempt
+from agentrt.loop.reasoning import forget_attempt, reason, reason_unseen
 from agentrt.loop.structured_output import count_answer_in_words
 from agentrt.loop.tool_calls.acting import calls_of_round, run_calls
-from agentrt.message import Msg, ToolCallBlock
+from agentrt.message import ContentBlock, Msg, ToolCallBlock
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
 
@@ -42,8 +43,7 @@ _ClosingPart = Callable[[], Awaitable[Iterable[AgentEvent | Msg]]]
 class Rounds:
     """The steps of one reply, one after the other.
 
-    `single_task` says that one task reads the reply to its end with no layer in between, and does nothing else between
-    two events. `is_over` says that no further step comes, `has_failed` that an error is to leave.
+    `is_over` says that no further step comes, `has_failed` that an error is to leave.
     """
 
     # Defaults of the class, since most of these are never set in a short reply.
@@ -52,14 +52,11 @@ class Rounds:
     _stream: _Items | None = None
     _guarded: _Items | None = None
 
-    def __init__(
-        self, agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, context: ReplyContext, single_task: bool
-    ) -> None:
+    def __init__(self, agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, context: ReplyContext) -> None:
         self._agent = agent
         self._run = run
         self._inputs = inputs
         self._context = context
-        self._single_task = single_task
         self._step: Step = next_step(context)
         if run.progress.recorder is None:
             run.progress.begin()  # no layer is in between that may keep the first event, or put another before it
@@ -94,6 +91,28 @@ class Rounds:
         self._guarded = guarded = interruption.guard_steps(stream)
         return guarded
 
+    async def take_step(self) -> None:
+        """Take in the step that was begun to its end, where nobody sees its items."""
+        run = self._run
+        progress, mailbox, interruption = run.progress, run.mailbox, run.interruption
+        if self._stream is None:
+            if run.ended or interruption.reason is not None:
+                self._refuse_step()
+            assert isinstance(self._step, Reason)
+            interruption.guard_work()
+            await reason_unseen(self._agent, self._step.tool_choice)
+            return
+        async for item in self.read_step():
+            if mailbox.items and not mailbox.is_read:  # if it is, this item came out of it
+                progress.count_emitted(mailbox)
+            if item.__class__ in PLAIN_INSIDE:
+                progress.take_unseen(item)
+            else:
+                for _ in await self.take_item(item):
+                    progress.sequence += 1
+            if interruption.reason is not None:
+                raise Interrupted
+
     async def take_item(self, item: AgentEvent | Msg) -> Iterable[AgentEvent]:
         """Record an item that is more than plain content; returns the events that the reader sees instead of it."""
         progress, interruption = self._run.progress, self._run.interruption
@@ -104,13 +123,14 @@ class Rounds:
         progress.last_event = progress.record_event(item)
         if isinstance(item, ToolResultEndEvent):
             # Saved before it is sent: no listener knows of a result that a later process would not find.
-            interruption.task = None  # what is being saved is not to be interrupted
+            interruption.task = None
             if self._agent.state_store is not None:
+                interruption.suspend()  # what is being saved is not to be interrupted
                 await self._agent.save()
             if interruption.has_pending_cancellation():
                 await interruption.raise_pending_cancellation()
-            if self._single_task:
-                interruption.task = interruption.current_task()
+            if self._run.is_unseen:
+                interruption.resume()
         return (item,)
 
     async def stop(self, error: BaseException) -> Iterable[AgentEvent]:
@@ -119,6 +139,7 @@ class Rounds:
         Returns the events that close what is open, where the error is to leave after them.
         """
         interruption, step = self._run.interruption, self._step
+        interruption.suspend(error)
         await self._close_step()
         is_too_long = isinstance(error, ContextOverflow) and isinstance(step, Reason)
         if is_too_long and self._agent.live_conversation.context_usage.record_overflow():
@@ -185,8 +206,11 @@ class Rounds:
         if progress.attempt is not None:
             context.written += progress.attempt.written
             progress.attempt = None
-        self._step = step = step_of_calls(context) or self._count_round()
+        blocks = context.blocks[context.round_start :]
+        self._step = step = step_of_calls(context, blocks) or self._count_round(blocks)
         self.must_save = agent.state_store is not None and isinstance(step, Act)
+        if self.must_save:
+            self._run.interruption.suspend()  # likewise, until the next step begins
         return ()
 
     def _withdraw_attempt(self) -> list[AgentEvent]:
@@ -195,14 +219,14 @@ class Rounds:
         progress.last_event = events[-1] if events else progress.last_event
         return events
 
-    def _count_round(self) -> Step:
-        """Count a round whose calls, if it has any, all have results, and return what comes after it.
+    def _count_round(self, blocks: list[ContentBlock]) -> Step:
+        """Count a round with these blocks, whose calls all have results, and return what comes after it.
 
         Raises `Malformed` for a model that says nothing.
         """
         agent, context = self._agent, self._context
         context.cur_iter += 1
-        added = len(context.blocks) - context.round_start
+        added = len(blocks)
         context.empty_rounds = 0 if added > 0 else context.empty_rounds + 1
         if context.empty_rounds > _MAX_EMPTY_ROUNDS:
             raise Malformed(f"model {agent.model.model!r} gave {context.empty_rounds} empty answers in a row")
@@ -210,7 +234,7 @@ class Rounds:
             count_answer_in_words(context)
         if added > 1:  # a call has its result by now
             context.tool_calls += len(calls_of_round(context))
-        step = step_between_rounds(context)
+        step = step_between_rounds(context, blocks)
         if isinstance(step, Reason):
             limits = agent.react_config
             if context.tool_calls > limits.max_tool_calls:
@@ -230,8 +254,11 @@ class Rounds:
             context.structured.begin_again()  # another round is wanted, so the output so far does not count
         return hint
 
-    def _start(self, step: Reason | Act) -> _Items:
-        """Return the stream of the step: one round of asking the model, or running its calls."""
+    def _start(self, step: Reason | Act) -> _Items | None:
+        """Return the stream of the step: one round of asking the model, or running its calls.
+
+        There is none for a round whose events nobody sees.
+        """
         agent, context = self._agent, self._context
         if isinstance(step, Act):
             return run_calls(agent, context, step)
@@ -241,7 +268,10 @@ class Rounds:
             agent.state, context, agent.model
         ) and near_context_limit(agent):
             return compress_then_reason(agent, step.tool_choice)
-        stream: _Items = agent.chains.on_reasoning(agent, tool_choice=step.tool_choice)
+        on_reasoning = agent.chains.on_reasoning
+        if on_reasoning is reason and self._run.is_unseen:
+            return None
+        stream: _Items = on_reasoning(agent, tool_choice=step.tool_choice)
         return stream
 
     async def _close_open_parts(self) -> Iterator[AgentEvent]:

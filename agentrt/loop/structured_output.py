@@ -6,8 +6,7 @@ from contextlib import suppress
 from copy import copy
 from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic_core import ValidationError, from_json
 
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.reply_run import ReplyRun

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic_core import ValidationError
 
 from agentrt.errors import SessionCorrupt, SessionUnserializable
 from agentrt.keywords import suggest_keywords

@@ -4,10 +4,9 @@ import logging
 from collections.abc import Sequence
 from typing import Self
 
-import shortuuid
-
 from agentrt.agent import AgentBase
 from agentrt.agent.subscribers import broadcast
+from agentrt.block import new_name
 from agentrt.conversation.inputs import MessagesInput, observed_messages
 from agentrt.errors import ConfigError, UsageError
 from agentrt.keywords import suggest_keywords
@@ -46,7 +45,7 @@ class MsgHub:
         self._is_open = False
         self._automatic = bool(enable_auto_broadcast)
         self.announcement = observed_messages(announcement, "a hub")
-        choice: object = shortuuid.uuid() if name is None else name
+        choice: object = new_name() if name is None else name
         if not isinstance(choice, str) or not choice:
             raise ConfigError(f"MsgHub(name=...) must be a str that is not empty, not {choice!r:.200}")
         self.name = choice

@@ -14,7 +14,7 @@ from agentrt.errors import InvalidInputError
 from agentrt.text import one_line
 from agentrt.types import JSONSchema
 
-__all__ = ["Form", "check_form_model"]
+__all__ = ["Form"]
 
 _MAX_REFUSALS = 100  # for one form: a user stops earlier, and a program that answers would never stop
 _MAX_PROMPT = 200  # characters of a type or default
@@ -23,31 +23,27 @@ _SAFE_REASONS = frozenset(get_args(core_schema.ErrorType)) - {"value_error", "as
 _TYPE_NAMES = {"boolean": "yes or no", "array": "JSON list", "object": "JSON object"}
 
 
-def check_form_model(model: object) -> None:
-    """Raise `InvalidInputError` for what is not a model with fields to ask for; `None` is fine."""
-    if model is None:
-        return
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise InvalidInputError(f"structured_model must be a pydantic model class, not {model!r:.200}")
-    if model.__pydantic_root_model__:
-        raise InvalidInputError(
-            f"structured_model {model.__name__} has no fields to ask for: put its root into a field of another model"
-        )
-
-
 class Form:
     """Asks for the fields of a model until they make a valid whole.
 
     `ask` is called with a prompt and whether the answer is a secret, `tell` with what is wrong with an answer.
+    Raises `InvalidInputError` for what is not a model with fields to ask for.
     """
 
     def __init__(
         self,
-        model: type[BaseModel],
+        model: object,
         *,
         ask: Callable[[str, bool], Awaitable[str]],
         tell: Callable[[str], None],
     ) -> None:
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            raise InvalidInputError(f"structured_model must be a pydantic model class, not {model!r:.200}")
+        if model.__pydantic_root_model__:
+            raise InvalidInputError(
+                f"structured_model {model.__name__} has no fields to ask for: put its root into a field of another "
+                f"model"
+            )
         self._model = model
         self._fields = model.model_fields
         self._ask = ask

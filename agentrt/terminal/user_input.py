@@ -7,12 +7,11 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import BaseModel
+import pydantic
 
 from agentrt.errors import InputEnded
 from agentrt.keywords import suggest_keywords
 from agentrt.message import ContentBlock, TextBlock
-from agentrt.terminal.form import Form, check_form_model
 from agentrt.terminal.line_reader import LineReader
 from agentrt.terminal.stdio import echo_off, stdin_reader, write_stdout
 from agentrt.text import escape_controls
@@ -40,7 +39,7 @@ class UserInputBase(ABC):
         agent_id: str,
         agent_name: str,
         *args: Any,
-        structured_model: type[BaseModel] | None = None,
+        structured_model: "type[pydantic.BaseModel] | None" = None,
         **kwargs: Any,
     ) -> UserInputData:
         """Ask on behalf of the agent and wait for the answer; must leave at once when it is cancelled."""
@@ -78,21 +77,22 @@ class TerminalUserInput(UserInputBase):
         agent_id: str,
         agent_name: str,
         *args: object,
-        structured_model: type[BaseModel] | None = None,
+        structured_model: "type[pydantic.BaseModel] | None" = None,
         **kwargs: object,
     ) -> UserInputData:
         """Ask for one line of text, and for the fields of `structured_model` where it is given."""
-        check_form_model(structured_model)  # before anything is asked
-        async with self._reader.lock:  # over all questions of a form, between which no other may come
-            text = await self._ask(self.input_hint, False)
-            if structured_model is None:
-                return UserInputData([TextBlock(text)])
-            form = Form(
+        form = None
+        if structured_model is not None:
+            from agentrt.terminal.form import Form  # here, since it loads all of pydantic
+
+            form = Form(  # before anything is asked, since it refuses what is not a model
                 structured_model,
                 ask=lambda prompt, hidden: self._ask(escape_controls(prompt), hidden),
                 tell=lambda problem: self._write(f"{escape_controls(problem)}\n"),
             )
-            return UserInputData([TextBlock(text)], await form.fill())
+        async with self._reader.lock:  # over all questions of a form, between which no other may come
+            text = await self._ask(self.input_hint, False)
+            return UserInputData([TextBlock(text)], await form.fill() if form else None)
 
     @property
     def _reader(self) -> LineReader:

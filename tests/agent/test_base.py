@@ -764,7 +764,7 @@ async def test_a_reply_of_an_ended_event_loop_blocks_no_interrupt():
         raise RuntimeError("Event loop is closed")
 
     for _ in range(8):  # they have no order
-        agent.live_conversation.stops.add(partial(of_a_loop_that_has_ended))
+        agent.live_conversation.stops[partial(of_a_loop_that_has_ended)] = None
     answers = []
 
     async def call():

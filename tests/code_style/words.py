@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted([*ROOT.glob("agentrt/**/*.py"), *ROOT.glob("middleware/**/*.py")])
 PROGRAMS = sorted(
-    [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/**/*.py"), *ROOT.glob("scripts/**/*.py"), ROOT / "dev.py"]
+    [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("examples/**/*.py"), *ROOT.glob("scripts/**/*.py"), ROOT / "dev.py"]
 )
 TESTS = sorted(ROOT.glob("tests/**/*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("middleware/**/*.md")])

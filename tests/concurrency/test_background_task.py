@@ -5,8 +5,11 @@ import gc
 import logging
 import threading
 import traceback
+import weakref
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from contextvars import ContextVar
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -15,7 +18,7 @@ import trio
 
 from agentrt import AgentState, MiddlewareBase
 from agentrt.concurrency import background_task
-from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies
+from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies, run_in_own_context
 from agentrt.concurrency.event_loop import in_event_loop, run_shielded
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.concurrency.reaper import Reaper
@@ -151,6 +154,85 @@ async def test_return_value_of_the_task_is_the_outcome():
     async with BackgroundTask("r", Mailbox(), main) as task:
         assert await read(task) == []
         assert await task.outcome() == "done"
+
+
+class Parts:
+    """Work of several parts, the tasks that took them, and how many of them a cancellation has stopped."""
+
+    def __init__(self, count: int) -> None:
+        self.left = list(range(count))
+        self.all_wait = anyio.Event()
+        self.tasks: set[int] = set()
+        self.stopped = 0
+
+    def begin(self) -> int:
+        self.tasks.add(anyio.get_current_task().id)
+        return self.left.pop(0)
+
+    async def never_wait(self) -> None:
+        while self.left:
+            self.begin()
+
+    async def wait_for_all(self) -> None:
+        while self.left:
+            self.begin()
+            if not self.left:
+                self.all_wait.set()
+            await self.all_wait.wait()
+
+    async def wait_for_ever(self) -> None:
+        try:
+            await self.wait_for_all()
+            await anyio.sleep_forever()
+        finally:
+            self.stopped += 1
+
+    async def fail_last(self) -> None:
+        try:
+            await self.wait_for_all()
+            if len(self.tasks) == 3 and anyio.get_current_task().id == max(self.tasks):
+                raise LookupError
+            await anyio.sleep_forever()
+        finally:
+            self.stopped += 1
+
+    def run(self, main: Any) -> BackgroundTask[None]:
+        return BackgroundTask("r", Mailbox(), main, max_tasks=len(self.left), has_more=self.left.__len__)
+
+
+async def test_parts_that_wait_have_a_task_each():
+    parts = Parts(3)
+    with anyio.fail_after(PATIENCE):
+        async with parts.run(parts.wait_for_all) as task:
+            assert await read(task) == []
+            await task.outcome()
+    assert len(parts.tasks) == 3
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_parts_that_never_wait_need_one_task(anyio_backend):
+    parts = Parts(3)
+    async with parts.run(parts.never_wait) as task:
+        assert await read(task) == []
+        await task.outcome()
+    assert len(parts.tasks) == 1
+
+
+async def test_leaving_stops_all_tasks_of_the_work():
+    parts = Parts(3)
+    async with parts.run(parts.wait_for_ever):
+        await parts.all_wait.wait()
+    assert parts.stopped == 3
+
+
+async def test_error_in_one_task_stops_the_others():
+    parts = Parts(3)
+    with anyio.fail_after(PATIENCE):
+        async with parts.run(parts.fail_last) as task:
+            await read(task)
+            with pytest.raises(LookupError):
+                await task.outcome()
+    assert parts.stopped == 3
 
 
 async def test_all_items_are_taken_before_the_end_shows():
@@ -308,6 +390,66 @@ async def test_task_has_its_reply_among_the_enclosing_ones():
         await task.outcome()
     assert seen == [({"outer"}, "set by the reader"), ({"outer", "inner"}, "set by the reader")]
     assert enclosing_replies.get() == frozenset()
+
+
+async def test_work_in_its_own_context_is_awaited_as_any_other():
+    mine: ContextVar[str] = ContextVar("mine", default="nothing")
+    mine.set("outer")
+    log = []
+
+    async def work(end: Exception | str) -> str:
+        log.append(mine.get())
+        mine.set("inner")
+        await anyio.lowlevel.checkpoint()
+        log.append(mine.get())
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    assert await run_in_own_context(work("done")) == "done"
+    with pytest.raises(LookupError):
+        await run_in_own_context(work(LookupError()))
+    assert (log, mine.get()) == (["outer", "inner"] * 2, "outer")
+
+
+async def test_work_in_its_own_context_is_cancelled_in_it():
+    mine: ContextVar[str] = ContextVar("mine", default="nothing")
+    seen = []
+
+    async def work() -> None:
+        mine.set("inner")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            seen.append(mine.get())
+
+    with anyio.move_on_after(0) as scope:
+        await run_in_own_context(work())
+    assert scope.cancelled_caught
+    assert (seen, mine.get()) == (["inner"], "nothing")
+
+
+async def test_error_in_its_own_context_keeps_nothing_alive():
+    class Held:
+        pass
+
+    async def work(held: Held) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise LookupError
+
+    held = Held()
+    ref = weakref.ref(held)
+    gc.disable()
+    try:
+        with anyio.move_on_after(0), suppress(LookupError):
+            await run_in_own_context(work(held))
+        del held
+        await anyio.lowlevel.checkpoint()  # the event loop forgets the last step of this task
+        assert ref() is None
+    finally:
+        gc.enable()
 
 
 only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -583,3 +725,17 @@ def test_dropped_reply_still_raises_what_ends_a_program():
     told = "".join(traceback.format_exception(caught.value))
     assert "KeyboardInterrupt" in told
     assert "ValueError: x" not in told
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_no_part_begins_after_one_has_failed_at_once():
+    parts = [1, 2, 3]
+
+    async def work() -> None:
+        raise SystemExit(parts.pop(0))
+
+    async with BackgroundTask("reply", Mailbox(), work, max_tasks=3, has_more=parts.__len__) as task:
+        assert await read(task) == []
+        with pytest.raises(SystemExit):
+            await task.outcome()
+    assert parts == [2, 3]

@@ -159,9 +159,9 @@ def test_a_piece_without_a_name_continues_its_call():
 
 
 def test_text_is_cut_where_the_limit_is():
-    by = Decoder("r", lambda: "b", set(), "tester", limit=5)
+    by = Decoder("r", lambda: "b", {}, "tester", limit=5)
     assert message_of(at_once(last(TextBlock("x" * 9_000)), by)).get_text_content() == "xxxxx"
-    by = Decoder("r", lambda: "b", set(), "tester", limit=5)
+    by = Decoder("r", lambda: "b", {}, "tester", limit=5)
     assert message_of(by.feed(piece(TextBlock("x" * 9_000)))).get_text_content() == "xxxxx"
     assert by.written == 9_000
 
@@ -185,7 +185,7 @@ OVER: dict[str, ContentBlock] = {
 @pytest.mark.parametrize("make", [piece, last])
 def test_note_replaces_a_block_that_is_too_large(kind, make):
     numbers = count(1)
-    by = Decoder("r", lambda: f"r-{next(numbers)}", set(), "tester", limit=5_000)
+    by = Decoder("r", lambda: f"r-{next(numbers)}", {}, "tester", limit=5_000)
     message = message_of(by.feed(make(TextBlock("so"), OVER[kind], OVER[kind])))
     assert by.written > 5_000
     [note] = {block.text for block in message.get_content_blocks("text")} - {"so"}

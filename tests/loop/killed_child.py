@@ -24,13 +24,14 @@ from agentrt.block import new_id
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock, ToolResultBlock
 from agentrt.model import ScriptedChatModel
-from agentrt.state import FileStateStore, ReplyContext, file
+from agentrt.state import FileStateStore, ReplyContext, file, file_store
 from agentrt.tool import FunctionTool, ToolBase
 from agentrt.types import JSONSchema
 
 ROUNDS = {0: ["write", "write"], 2: ["careful", "elsewhere", "write"], 5: ["alone", "alone"]}  # by the calls so far
-IN_A_SAVE = {"open", "write", "fsync", "replace"}
-WANTED = ["", "tool: in it", "parked", "save: replace", "tool: done", "save", ""]  # the beginnings of places
+IN_A_SAVE = {"open", "write", "fsync", "fdatasync", "replace"}
+# The beginnings of places.
+WANTED = ["", "tool: in it", "parked", "save: replace", "tool: done", "save: fdatasync", "save", ""]
 MOST_PLACES = 60
 
 Reach = Callable[[str], None]
@@ -155,7 +156,8 @@ def be_killed(directory: Path, backend: str, telling: int, wanted: str, *, stops
             while stops:
                 signal.pause()
 
-    file.os = TellingOS(reach)  # type: ignore[assignment]
+    file.os = file_store.os = TellingOS(reach)  # type: ignore[assignment]
+    file_store._MAX_SMALL = 0  # so that the file is often written anew
     anyio.run(partial(live, for_ever=True), directory, reach, backend=backend)
 
 
@@ -179,7 +181,7 @@ def killed_once(directory: Path, backend: str, wanted: str) -> str:
 
 def main(directory: Path, kills: int, backend: str) -> None:
     places = Counter(killed_once(directory, backend, wanted) for wanted in islice(cycle(WANTED), kills))
-    file.os = os
+    file.os = file_store.os = os
     anyio.run(partial(live, for_ever=False), directory, lambda place: None, backend=backend)
     sys.stdout.write(json.dumps(places))
 

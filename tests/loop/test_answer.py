@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, redirect_stdout
+from contextlib import aclosing, nullcontext, redirect_stdout
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from agentrt.event import (
 )
 from agentrt.message import AssistantMsg, Base64Source, DataBlock, TextBlock, ThinkingBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
-from agentrt.state import InMemoryStateStore
+from agentrt.state import FileStateStore, InMemoryStateStore
 from agentrt.tool import FunctionTool
 from tests.loop.helpers import add, agent_of, call, items_of, short
 
@@ -340,6 +340,17 @@ async def test_text_of_a_reply_that_fails_is_kept_as_it_left():
     saved = await agent.state_store.load(agent.state.session_id)
     assert rebuilt(events) == agent.state.context[-1] == saved.context[-1]
     assert said(saved.context[-1].content) == ["a *** look", "a *** sum"]
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_message_changed_after_its_end_is_saved_in_a_journal(tmp_path, fail):
+    store = FileStateStore(tmp_path)
+    agent = looking(add, middlewares=[censored(fail)], state_store=store)
+    with pytest.raises(RuntimeError, match="too late") if fail else nullcontext():
+        await agent.reply("go")
+    loaded = await store.load(agent.state.session_id)
+    assert loaded == agent.state
+    assert said(loaded.context[-1].content) == ["a *** look", "a *** sum"]
 
 
 async def test_text_of_a_reply_that_waits_is_kept_as_it_left():

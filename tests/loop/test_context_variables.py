@@ -3,6 +3,7 @@
 from contextvars import ContextVar
 from typing import ClassVar
 
+import anyio
 import pytest
 
 from agentrt import MiddlewareBase
@@ -106,3 +107,72 @@ async def test_a_confirmed_call_sees_the_value_of_the_answer():
     tenant.set("Bob")
     await agent.reply(UserConfirmResultEvent(question.id, [ConfirmResult(True, asked)]))
     assert tools.seen["function"] == ["Bob", "changed in the thread"]
+
+
+class Setters:
+    """Tools of each kind, each of which notes what it sees, and then sets its own name."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[str]] = {}
+        self.all_began = anyio.Event()
+
+    def note_and_set(self, name: str) -> None:
+        self.seen.setdefault(name, []).append(tenant.get())
+        tenant.set(name)
+
+    async def wait(self, name: str) -> str:
+        """Set before and after a wait for the last call, and see its own value after it."""
+        self.note_and_set(name)
+        await self.all_began.wait()
+        self.note_and_set(name)
+        return name
+
+    async def go(self, name: str) -> str:
+        """Set without a wait."""
+        self.note_and_set(name)
+        self.note_and_set(name)
+        return name
+
+    def block(self, name: str) -> str:
+        """Set in a thread."""
+        self.note_and_set(name)
+        self.note_and_set(name)
+        return name
+
+    async def stream(self, name: str):
+        """Set before each of two pieces."""
+        self.note_and_set(name)
+        yield name
+        self.note_and_set(name)
+        yield name
+
+    async def last(self, name: str) -> str:
+        """Let those that wait go on."""
+        self.all_began.set()
+        return await self.go(name)
+
+
+class Setting(MiddlewareBase):
+    """A layer that sets as well, around each call."""
+
+    async def on_acting(self, agent, input_kwargs, next_handler):
+        assert tenant.get() == "Bob"
+        tenant.set("Bob")
+        async for item in next_handler():
+            yield item
+        tenant.set("the layer's")
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("layers", [0, 1])
+@pytest.mark.parametrize("kinds", ["wait go block stream", "go wait stream block", "stream go go wait wait go"])
+async def test_calls_side_by_side_see_nothing_of_each_other(kinds, layers, streamed):
+    tools, names = Setters(), [f"{kind} {n}" for n, kind in enumerate([*kinds.split(), "last"])]
+    functions = [FunctionTool(getattr(tools, kind), is_concurrency_safe=True) for kind in {*kinds.split(), "last"}]
+    calls = [ToolCallBlock(str(n), name.split()[0], f'{{"name": "{name}"}}') for n, name in enumerate(names)]
+    agent = agent_of([calls, "done"], *functions, middlewares=[Setting()][:layers])
+    tenant.set("Bob")
+    with anyio.fail_after(30):
+        await (items_of(agent) if streamed else agent.reply("go"))
+    assert tools.seen == {name: ["Bob", name] for name in names}
+    assert tenant.get() == "Bob"

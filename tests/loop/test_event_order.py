@@ -65,6 +65,22 @@ async def test_sequential_tools_run_one_after_the_other():
     )
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_concurrent_tools_share_a_task_until_one_waits(anyio_backend):
+    tasks, second = {}, anyio.Event()
+
+    async def run(n: int) -> str:
+        """Note the task; the first call waits for the second, and the third one waits for nothing."""
+        tasks[n] = anyio.get_current_task().id
+        await second.wait() if n == 1 else second.set()
+        return str(n)
+
+    agent = agent_of([[call(str(n), "run", n=n) for n in (1, 2, 3)], "done"], run)
+    await agent.reply("go")
+    assert tasks[1] != tasks[2] == tasks[3]
+    assert anyio.get_current_task().id not in tasks.values()
+
+
 async def test_concurrent_tools_start_together_and_end_as_they_finish():
     second_is_done = anyio.Event()
 

@@ -62,6 +62,6 @@ def check_call(block: ToolResultBlock, begun: int, ended: int) -> None:
 @pytest.mark.parametrize("times", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_conversation_outlives_every_kill_wherever_it_comes(tmp_path, times, backend):
     places = killed(tmp_path, times, backend)
-    assert {"save: replace", "tool: in it", "tool: done", "parked"} <= {*places}
+    assert {"save: replace", "save: fdatasync", "tool: in it", "tool: done", "parked"} <= {*places}
     results = check_whole(tmp_path)
     assert {"success", "unknown"} <= {*results}, results

@@ -296,6 +296,16 @@ async def stream_of(agent: Agent, inputs: Any, **options: Any) -> list[AgentEven
         return [item async for item in stream]
 
 
+async def test_a_repeated_reply_leaves_the_history_as_it_is():
+    agent = agent_of(["three"])
+    await agent.reply("1 + 2?", reply_id="k")
+    message = agent.state.context[-1]
+    message.content = "left out"
+    assert (await agent.reply("1 + 2?", reply_id="k")).get_text_content() == "left out"
+    assert agent.state.context[-1] is message
+    assert message.content == "left out"
+
+
 async def test_an_answer_with_a_form_comes_again_with_it():
     form = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     agent = agent_of([[call("1", "GenerateStructuredOutput", n=3)]])

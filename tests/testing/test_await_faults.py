@@ -20,7 +20,7 @@ from agentrt.testing import FAULTS, InMemoryStateStore, ScriptedChatModel, ToolL
 from agentrt.tool import ToolResponse
 from tests.loop.helpers import call
 
-AT_SUSPENSION = r"at suspension \d+ \(in \w+ \(.*\.py:\d+\) > .*\): "
+AT_SUSPENSION = r"at suspension \d+ \(in (\w+ \(.*\.py:\d+\) > .*|the reader of the stream)\): "
 
 
 async def add(a: int, b: int) -> int:

@@ -30,8 +30,6 @@ _NO_TOOLS = Toolkit()
 class _NoMailbox(Mailbox):
     """For the events of replies that have no layer to see them."""
 
-    __slots__ = ()
-
     def post(self, item: object) -> None:
         pass
 

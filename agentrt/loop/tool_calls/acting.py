@@ -8,6 +8,7 @@ finish   the events of the result                                  tool_results.
 """
 
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from functools import partial
@@ -15,7 +16,7 @@ from itertools import groupby
 
 import anyio
 
-from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies
+from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies, run_in_own_context
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import Act
@@ -33,20 +34,24 @@ from agentrt.loop.tool_calls.tool_results import (
 from agentrt.message import Msg, ToolCallBlock, ToolResultState, copy_block
 from agentrt.state import ReplyContext
 from agentrt.tool import ToolContext, Toolkit
-from agentrt.tool.call import PreparedCall, respond, run_call
+from agentrt.tool.call import PreparedCall, is_real_cancellation, respond, run_call
 from agentrt.tool.to_response import failure
 from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, ToolChunk, ToolOutput, ToolResponse
 
 __all__ = ["act", "calls_of_round", "run_calls"]
 
 _logger = logging.getLogger("agentrt")
-_Output = AsyncGenerator[ToolChunk | ToolResponse, None]
+_CallOutput = AsyncGenerator[ToolChunk | ToolResponse, None]
 _CallToRun = tuple[ToolCallBlock, Prepared]
 
 
 async def act(agent: ReplyingAgent, tool_call: ToolCallBlock) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
     """The core of on_acting: runs the call. One that a layer put in its place is checked like any other first."""
-    prepared = await _prepare_inner_call(agent, tool_call)
+    # What was checked and decided before the chain was entered, if the call is still that one.
+    known = agent.live_conversation.run.progress.prepared.get(tool_call.id)
+    prepared: Prepared | None = known if known is not None and known.is_for(tool_call) else None
+    if prepared is None:
+        prepared = await _prepare_replaced_call(agent, tool_call)
     result = prepared if isinstance(prepared, ToolResponse) else await _run_tool(agent, prepared)
     if isinstance(result, ToolResponse):
         yield result
@@ -56,17 +61,9 @@ async def act(agent: ReplyingAgent, tool_call: ToolCallBlock) -> AsyncGenerator[
             yield item
 
 
-async def _prepare_inner_call(agent: ReplyingAgent, call: ToolCallBlock) -> Prepared:
-    """Return what was checked and decided before the chain was entered, if the call is still that one.
-
-    One that a layer put in its place is checked and decided on like any other, but the user cannot be asked about it
-    here.
-    """
-    run = agent.live_conversation.run
-    known = run.progress.prepared.get(call.id)
-    if known is not None and known.is_for(call):
-        return known
-    prepared = run.toolkit.prepare(call, agent.state.active_groups)
+async def _prepare_replaced_call(agent: ReplyingAgent, call: ToolCallBlock) -> Prepared:
+    """Check and decide on a call that a layer put in the place of another; the user cannot be asked about it here."""
+    prepared = agent.live_conversation.run.toolkit.prepare(call, agent.state.active_groups)
     if isinstance(prepared, ToolResponse):  # no such tool, or arguments that do not fit
         return prepared
     decision = await decide_call(agent, prepared, None)
@@ -79,7 +76,7 @@ async def _prepare_inner_call(agent: ReplyingAgent, call: ToolCallBlock) -> Prep
     return prepared if decision.behavior is PermissionBehavior.ALLOW else denial(decision)
 
 
-async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolResponse | _Output:
+async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolResponse | _CallOutput:
     """Run a checked call; returns its result, or, if the tool streams, its output."""
     run, state, context = agent.live_conversation.run, agent.state, None
     if prepared.plan.context_name is not None:
@@ -102,7 +99,7 @@ async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolRespons
     return result if isinstance(result, ToolResponse) else _mark_each_step(run, result)
 
 
-async def _mark_each_step(run: ReplyRun, stream: _Output) -> _Output:
+async def _mark_each_step(run: ReplyRun, stream: _CallOutput) -> _CallOutput:
     """Yield the items of the stream; at each of its steps the context says that it runs inside of this reply."""
     async with aclosing(stream):
         item: ToolChunk | ToolResponse | None
@@ -140,8 +137,9 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
             yield ToolResultStartEvent(run.id, call.id, call.name)
         result: list[AgentEvent] | AsyncGenerator[AgentEvent, None]
         only = prepared[0][1]
-        may_emit = "on_acting" in agent.live_conversation.emitting_hooks or (
-            isinstance(only, PreparedCall) and only.plan.context_name is not None
+        may_emit = not run.is_unseen and (
+            "on_acting" in agent.live_conversation.emitting_hooks
+            or (isinstance(only, PreparedCall) and only.plan.context_name is not None)
         )
         if len(prepared) > 1 or may_emit:
             result = _run_in_background(agent, context, prepared)
@@ -215,10 +213,10 @@ async def _decide(
             if prepared is not None:
                 prepared_calls.append((call, prepared))
 
-    if "on_check_permission" not in agent.live_conversation.emitting_hooks:
+    run = agent.live_conversation.run
+    if run.is_unseen or "on_check_permission" not in agent.live_conversation.emitting_hooks:
         await decide_all()
         return
-    run = agent.live_conversation.run
     async with BackgroundTask(run.claim, run.mailbox, decide_all) as task:
         async for event in task:
             yield event
@@ -233,7 +231,7 @@ async def _run_call(
     Without layers no chain is entered.
     """
     run = agent.live_conversation.run
-    result: ToolResponse | _Output
+    result: ToolResponse | _CallOutput
     if isinstance(prepared, ToolResponse):  # denied, or impossible to run: no layer of on_acting sees it
         result = prepared
     elif agent.chains.on_acting is act:
@@ -243,79 +241,97 @@ async def _run_call(
         result = agent.chains.on_acting(agent, tool_call=copy_block(call))
     if isinstance(result, ToolResponse):
         return result_events(context, run, call, result, [])
-    return _output_events(agent, context, call, result)
+    try:
+        item = await _next_output(call, result)
+    except BaseException:
+        await result.aclose()
+        raise
+    if isinstance(item, ToolResponse):
+        return result_events(context, run, call, item, [])
+    return _output_events(agent, context, call, result, item)
+
+
+async def _next_output(call: ToolCallBlock, stream: _CallOutput) -> ToolChunk | ToolResponse:
+    """Return the next piece of output; or, if none comes, the result, when the stream has been read to its end.
+
+    Not in the generator below, since nearly every stream holds its result and nothing else.
+    """
+    result: ToolResponse | None = None
+    try:
+        item = await anext(stream, None)
+        if not isinstance(item, ToolResponse):
+            return item or lost_response()
+        result = item
+        while (item := await anext(stream, None)) is not None:
+            _logger.warning("on_acting yielded %r after the result of %r: it was dropped", item, call.name)
+    except MissingTerminalError as error:
+        _logger.error("%s", error)
+    return result or lost_response()
 
 
 async def _output_events(
-    agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, stream: _Output
+    agent: ReplyingAgent,
+    context: ReplyContext,
+    call: ToolCallBlock,
+    stream: _CallOutput,
+    item: ToolChunk | ToolResponse,
 ) -> AsyncGenerator[AgentEvent, None]:
+    """Yield the events of a stream whose first piece of output has been read: those of the pieces and of the result."""
     run = agent.live_conversation.run
-    response: ToolResponse | None = None
     streamed: ToolOutput = []
-    pieces: DataPieces | None = None
+    pieces = DataPieces()
+    failed: ToolResponse | None = None
     try:
-        async for item in stream:
-            if response is not None:
-                _logger.warning("on_acting yielded %r after the result of %r: it was dropped", item, call.name)
-            elif isinstance(item, ToolResponse):
-                response = item
-            else:
-                try:
-                    content = mended_content(item.content)
-                except ValueError as error:
-                    response = failure(f"Failed: the output holds {error}.")
-                    continue
+        while not isinstance(item, ToolResponse):
+            try:
+                content = mended_content(item.content)
+            except ValueError as error:
+                failed = failed or failure(f"Failed: the output holds {error}.")
+            if failed is None:
                 streamed += content
-                pieces = pieces or DataPieces()
                 content = [whole_base64_groups(block, pieces) for block in content]
                 for event in delta_events(run, call, content):
                     yield event
-    except MissingTerminalError as error:
-        _logger.error("%s", error)
+            item = await _next_output(call, stream)
     finally:
         await stream.aclose()
-    for event in result_events(context, run, call, response or lost_response(), streamed):
+    for event in result_events(context, run, call, failed or item, streamed):
         yield event
 
 
 async def _run_in_background(
     agent: ReplyingAgent, context: ReplyContext, calls: list[_CallToRun]
 ) -> AsyncGenerator[AgentEvent, None]:
-    """Run the calls in a background task, side by side, and yield their events as they come."""
+    """Run the calls in the background, one after the other until one waits, and then side by side.
+
+    Yields their events as they come.
+    """
     run = agent.live_conversation.run
     mailbox = run.mailbox
     failures: dict[int, Exception] = {}
     finished: set[int] = set()
+    left = deque(enumerate(calls))  # that no task has begun
 
-    async def work(index: int, call: ToolCallBlock, prepared: Prepared) -> None:
-        try:
-            result = await _run_call(agent, context, call, prepared)
-            if isinstance(result, list):
-                for event in result:
-                    await mailbox.put(event)
+    async def work() -> None:
+        while left:
+            index, (call, prepared) = left.popleft()
+            try:
+                # As with a task for each: a ContextVar that a call sets is not seen by its neighbours.
+                await run_in_own_context(_run_and_put(agent, context, call, prepared))
+            except Exception as error:  # noqa: BLE001  # its neighbours run to their ends; raised below
+                failures[index] = error
+            except anyio.get_cancelled_exc_class():
+                if is_real_cancellation():
+                    raise
             else:
-                async with aclosing(result):
-                    async for event in result:
-                        await mailbox.put(event)
-            finished.add(index)
-        except Exception as error:  # noqa: BLE001  # its neighbours run to their ends; raised below
-            failures[index] = error
+                finished.add(index)
 
-    async def work_side_by_side() -> None:
-        try:
-            async with anyio.create_task_group() as group:
-                for index, (call, prepared) in enumerate(calls):
-                    group.start_soon(work, index, call, prepared)
-        except BaseExceptionGroup as group_error:  # of what stops a program, since each `Exception` is in `failures`
-            raise group_error.exceptions[0] from None
-
-    main = work_side_by_side if len(calls) > 1 else partial(work, 0, *calls[0])
-    async with BackgroundTask(run.claim, mailbox, main) as task:
+    async with BackgroundTask(run.claim, mailbox, work, max_tasks=len(calls), has_more=left.__len__) as task:
         async for event in task:
             yield event
         await task.outcome()
     for index in sorted({*range(len(calls))} - finished - failures.keys()):
-        # A layer raised a cancellation that nobody asked for, and the task group took it for its own.
+        # A layer raised a cancellation that nobody asked for.
         for event in result_events(context, run, calls[index][0], lost_response(), []):
             yield event
     if failures:
@@ -324,3 +340,16 @@ async def _run_in_background(
         for error in others:
             first.add_note(f"another tool call of the same answer failed as well: {type(error).__name__}")
         raise first
+
+
+async def _run_and_put(agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, prepared: Prepared) -> None:
+    """Run the call, and put its events into the mailbox."""
+    mailbox = agent.live_conversation.run.mailbox
+    events = await _run_call(agent, context, call, prepared)
+    if isinstance(events, list):
+        for event in events:
+            await mailbox.put(event)
+        return
+    async with aclosing(events):
+        async for event in events:
+            await mailbox.put(event)

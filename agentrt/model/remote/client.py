@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NoReturn, Self, Unpack
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+import pydantic
 from anyio.lowlevel import current_token
-from pydantic import SecretStr
 
 from agentrt.block import JSONObject
 from agentrt.errors import ConfigError, Malformed, ModelError, Rejected, Timeout, Transient, UsageError
@@ -93,7 +93,7 @@ class RemoteChatModel(ChatModelBase):
         self._key = read_key(connection.get("api_key"), key_variable, cls)
         # Wrapped, so that `vars(model)` does not show what may be secret.
         headers = connection.get("extra_headers") or {}
-        self._extra_headers = {name: SecretStr(value) for name, value in headers.items()}
+        self._extra_headers = {name: pydantic.SecretStr(value) for name, value in headers.items()}
         self._extra_body = dict(connection.get("extra_body") or {})
         self._http_client = connection.get("http_client")
         # By event loop, since a connection belongs to the loop that opened it.

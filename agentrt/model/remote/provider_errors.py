@@ -6,8 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from html import escape, unescape
 from urllib.parse import unquote, urlsplit
 
 from agentrt.errors import ContextOverflow, ModelError, RateLimited, Refused, Rejected, Transient
@@ -165,6 +163,8 @@ class ProviderErrors:
         return f"set {self.key_variable} or give api_key=..." if self.key_variable else "give api_key=..."
 
     def _secret_patterns(self) -> list[re.Pattern[str]]:
+        from html import escape  # here, since it loads the names of all of HTML's characters
+
         patterns = []
         for secret in self.secrets:
             spellings = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], escape(secret)}
@@ -217,6 +217,12 @@ def _error_class(status: int, codes: set[str], text: str) -> type[ModelError]:
     return Transient if status >= 500 or status in _PASSING else Rejected
 
 
+def _unescape(text: str) -> str:
+    from html import unescape
+
+    return unescape(text)
+
+
 def _codes_and_text(body: object) -> tuple[set[str], str]:
     """Return what a body says for programs, in lower case, and for people.
 
@@ -225,7 +231,7 @@ def _codes_and_text(body: object) -> tuple[set[str], str]:
     """
     if isinstance(body, str):
         is_page = "<" in body[:_MAX_TEXT]
-        text = unescape(_visible_text(body)) if is_page else body
+        text = _unescape(_visible_text(body)) if is_page else body
         return set(), " ".join(text[:_MAX_PAGE].split())
     if not isinstance(body, Mapping):
         return set(), "" if body is None else str(body)
@@ -266,7 +272,7 @@ _DECODERS: dict[str, Callable[[str], str]] = {
     "\\u": lambda text: _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text),
     "%": unquote,
     "<": _visible_text,
-    "&": unescape,
+    "&": _unescape,
 }
 
 
@@ -278,6 +284,8 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     text = headers.get("retry-after")
     seconds = _number(text)
     if seconds is None and text is not None:
+        from email.utils import parsedate_to_datetime  # here, since few servers send a date, and it loads much
+
         try:
             seconds = max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
         except (ValueError, OverflowError, OSError):  # not a date, or of a year that the system cannot count from

@@ -8,7 +8,7 @@ from inspect import Parameter, signature
 from typing import TypedDict
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
+import pydantic
 
 from agentrt.errors import ConfigError
 from agentrt.keywords import suggest_keywords, unknown_keywords
@@ -55,7 +55,7 @@ class Timeouts:
 class ConnectionOptions(TypedDict, total=False):
     """What every model behind an HTTP API takes besides its own options; each may be left out."""
 
-    api_key: str | SecretStr | None
+    api_key: "str | pydantic.SecretStr | None"
     """The key; any word will do for a server that asks for none. Left out, it comes from `key_variable`."""
 
     key_variable: str | None
@@ -207,19 +207,19 @@ def _url_without_secrets(url: str) -> str:
     return re.sub(r"^([^/]*://)?.*@", r"\1", address, flags=re.DOTALL)
 
 
-def read_key(option: str | SecretStr | None, variable: str | None, cls: str) -> SecretStr:
+def read_key(option: "str | pydantic.SecretStr | None", variable: str | None, cls: str) -> "pydantic.SecretStr":
     """Return the key that was given, or else the environment's; raises `ConfigError` if it is missing or wrong.
 
     No message shows the key, not even a wrong one: it may be the right one with a typing error.
     """
     key = option if option is not None else os.environ.get(variable or "", "")
-    if not isinstance(key, (str, SecretStr)):
+    if not isinstance(key, (str, pydantic.SecretStr)):
         raise ConfigError(f"{cls}(api_key=...) must be a str or a SecretStr, not of type {type(key).__name__!r}")
-    text = (key.get_secret_value() if isinstance(key, SecretStr) else key).strip()
+    text = (key.get_secret_value() if isinstance(key, pydantic.SecretStr) else key).strip()
     remedy = f"set {variable} or give api_key=..." if variable else "give api_key=..."
     if not text:
         raise ConfigError(f"{cls} has no API key: {remedy} (any word will do for a server that asks for none)")
     # A header cannot hold such characters, and the HTTP client would say so with the key in its message.
     if not (text.isascii() and text.isprintable()) or " " in text:
         raise ConfigError(f"{cls}'s API key has characters that no key can have: {remedy} again")
-    return SecretStr(text)
+    return pydantic.SecretStr(text)
