@@ -42,8 +42,8 @@ class BackgroundTask(Generic[_TaskResult]):
 
     Work of several parts may have up to `max_tasks`, each of which runs the same function, and so takes the next part
     when it is done with one. A further task is started while `has_more` says that no task has taken some part: on
-    asyncio that is when the last one waits, so parts that never wait need one task for all of them. None is started after
-    an error.
+    asyncio that is when the last one waits, so parts that never wait need one task for all of them. None is started
+    after an error.
     """
 
     __slots__ = (
