@@ -16,7 +16,7 @@ async def main() -> None:
 
     async def run(number: int) -> None:
         msg = await agent.with_state(AgentState()).reply(f"Task {number}")
-        print(f"{time.monotonic() - start:.1f} s: task {number}: {msg.get_text_content()}")
+        print(f"{time.monotonic() - start:.1f} s: {msg.get_text_content()}")
 
     await asyncio.gather(*(run(number) for number in range(1, 4)))
 
