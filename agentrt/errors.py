@@ -28,17 +28,21 @@
     │   └── Malformed                  an answer that cannot be used
     ├── ToolError                    a tool failed, or was asked for something it cannot do
     ├── InputEnded                   the user was asked, but the input has ended
-    └── StateError                   a state that cannot be saved or loaded
-        ├── SessionConflict            another writer has saved the session in the meantime
-        ├── SessionCorrupt             what was saved is damaged, or is not a state
-        ├── SessionIOError             the disk or the file system
-        ├── SessionUnserializable      the state holds something that JSON cannot hold
-        └── SessionVersion             saved by a version of agentrt that this one does not understand
+    ├── StateError                   a state that cannot be saved or loaded
+    │   ├── SessionConflict            another writer has saved the session in the meantime
+    │   ├── SessionCorrupt             what was saved is damaged, or is not a state
+    │   ├── SessionIOError             the disk or the file system
+    │   ├── SessionUnserializable      the state holds something that JSON cannot hold
+    │   └── SessionVersion             saved by a version of agentrt that this one does not understand
+    └── WorkspaceError               a file of a workspace that cannot be read or written
+        ├── AccessDenied               a path that leads, or could lead, out of its namespace
+        └── MissingFileError           a file or folder that does not exist
 
 Control flow of the runtime never derives from `Exception`, so no `except Exception` can eat it.
 """
 
 __all__ = [
+    "AccessDenied",
     "AgentBusyError",
     "AgentRTError",
     "ChainContractError",
@@ -52,6 +56,7 @@ __all__ = [
     "InvalidInputError",
     "Malformed",
     "MiddlewareConfigError",
+    "MissingFileError",
     "MissingTerminalError",
     "ModelError",
     "NoReplyError",
@@ -72,6 +77,7 @@ __all__ = [
     "Transient",
     "UnknownKeywordError",
     "UsageError",
+    "WorkspaceError",
     "WrongCallError",
 ]
 
@@ -231,3 +237,15 @@ class SessionUnserializable(StateError, TypeError):
 
 class SessionVersion(StateError):
     """What was saved is whole, but written by a version of agentrt that this one does not understand."""
+
+
+class WorkspaceError(AgentRTError, OSError):
+    """A file of a workspace cannot be read or written; what was there is left as it was."""
+
+
+class AccessDenied(WorkspaceError, PermissionError):
+    """A path leads, or could lead, out of the namespace of its workspace; nothing was read or written."""
+
+
+class MissingFileError(WorkspaceError, FileNotFoundError):
+    """A workspace has no file or folder at this path."""

@@ -53,6 +53,7 @@ from agentrt.text import repr_of
 from agentrt.tool import Toolkit
 from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ContextConfig, ReActConfig
+from agentrt.workspace import FileSystemBase
 
 __all__ = ["Agent"]
 
@@ -90,7 +91,8 @@ class Agent(ReActAgentBase):
     Raises a `ConfigError` for parts that do not fit.
 
     The model is a `ChatModelBase`, or what `chat_model` takes, such as "openai:gpt-5-mini". The tools are functions and
-    `ToolBase`s, in a list or in a `Toolkit`; those in `tools` come after those in `toolkit`.
+    `ToolBase`s, in a list or in a `Toolkit`; those in `tools` come after those in `toolkit`. They find the `workspace`
+    in their `ToolContext`.
 
     It prints its replies when `set_console_output_enabled` or `set_msg_queue_enabled` says so, or when a hook or a
     layer of `on_print` is there to see it. The `reply` that a subclass writes is the core of its `on_reply`, streamed
@@ -137,9 +139,10 @@ class Agent(ReActAgentBase):
         react_config: ReActConfig | None = None,
         context_config: ContextConfig | None = None,
         when_busy: WhenBusy = "raise",
+        workspace: FileSystemBase | None = None,
     ) -> None:
         check_parts(name, system_prompt, model, when_busy)
-        check_options(state, state_store, react_config, context_config)
+        check_options(state, state_store, react_config, context_config, workspace)
         self._refuse_steps()
         super().__init__(name=name, middlewares=middlewares)
         self.system_prompt = system_prompt
@@ -151,6 +154,8 @@ class Agent(ReActAgentBase):
         self.context_config = context_config or ContextConfig()
         self.when_busy = when_busy
         self.state_store = state_store
+        if workspace is not None:
+            self.workspace = workspace
         if state is not None:
             self.state = state
         # By named functions, since agents can be pickled, with what they have registered.

@@ -43,6 +43,7 @@ from agentrt.message import Msg
 from agentrt.module import StateModule
 from agentrt.representation import describe_setting, never_raises, repr_as_call
 from agentrt.state import AgentState
+from agentrt.workspace import FileSystemBase
 
 __all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg", "no_reply_error"]
 
@@ -81,6 +82,8 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     _shows_by_itself: ClassVar[bool] = True
     runs_reply_loop: ClassVar[bool] = False
     """Whether replies are those of the runtime's loop, as an `Agent`'s are."""
+    workspace: FileSystemBase | None = None
+    """The files that its tools may use, which they find as `ToolContext.workspace`; it may be set at any time."""
 
     id: str
     name: str

@@ -14,6 +14,7 @@ from agentrt.text import repr_of, whole_characters
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ContextConfig, PermissionContext, ReActConfig
+from agentrt.workspace import FileSystemBase
 
 __all__ = [
     "check_agent_name",
@@ -129,7 +130,9 @@ def check_assigned(name: str, model: object, toolkit: object) -> None:
         raise ConfigError(f"the toolkit of agent {name!r} was set to a list: write agent.toolkit = Toolkit([...])")
 
 
-def check_options(state: object, state_store: object, react_config: object, context_config: object) -> None:
+def check_options(
+    state: object, state_store: object, react_config: object, context_config: object, workspace: object
+) -> None:
     """Raise `ConfigError` for an option of an `Agent` that is neither `None` nor what it must be."""
     if state is not None:
         check_state(state)
@@ -148,6 +151,10 @@ def check_options(state: object, state_store: object, react_config: object, cont
         raise ConfigError(
             f"Agent(context_config=...) must be a ContextConfig, not {repr_of(context_config)}: "
             f"write ContextConfig(trigger_ratio=...)"
+        )
+    if workspace is not None and not isinstance(workspace, FileSystemBase):
+        raise ConfigError(
+            f"Agent(workspace=...) must be a FileSystemBase, not {repr_of(workspace)}: write LocalWorkspace(folder)"
         )
 
 

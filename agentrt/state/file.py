@@ -22,7 +22,16 @@ from agentrt.errors import ConfigError, SessionIOError
 from agentrt.keywords import suggest_keywords
 from agentrt.representation import never_raises
 
-__all__ = ["NOFOLLOW", "AtomicFile", "FileKeeper", "hash_name", "lock_until", "read_file", "write_all"]
+__all__ = [
+    "NOFOLLOW",
+    "AtomicFile",
+    "FileKeeper",
+    "hash_name",
+    "lock_until",
+    "read_file",
+    "resolve_folder",
+    "write_all",
+]
 
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 """What every file is opened with: a symbolic link is not followed."""
@@ -35,7 +44,7 @@ _FileResult = TypeVar("_FileResult")
 _FileWork = Callable[[float], _FileResult]
 
 
-def _resolve_folder(directory: object, cls: str) -> Path:
+def resolve_folder(directory: object, cls: str) -> Path:
     """Return the path; raises `ConfigError` for what is not a folder and can never become one."""
     path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
     if not isinstance(path, str) or not path:
@@ -58,7 +67,7 @@ class FileKeeper:
     """Keeps sessions in files of one directory: a file is replaced as a whole, one operation after the other."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._directory = _resolve_folder(directory, type(self).__name__)
+        self._directory = resolve_folder(directory, type(self).__name__)
         self._last: dict[Path, _QueuedOperation] = {}
         self._is_ready = False
 

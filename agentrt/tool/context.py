@@ -14,6 +14,7 @@ from agentrt.block import ToolCallBlock, new_id
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent
 from agentrt.representation import never_raises
+from agentrt.workspace import FileSystemBase
 
 __all__ = ["RunLike", "ToolContext"]
 
@@ -88,6 +89,11 @@ class ToolContext(Generic[_Deps]):
             return self.run.id
         self._reply_id = self._reply_id or new_id()
         return self._reply_id
+
+    @property
+    def workspace(self) -> FileSystemBase | None:
+        """The files that the agent's tools may use; `None` where the agent has none."""
+        return getattr(self.agent, "workspace", None)
 
     @property
     def deadline(self) -> float:

@@ -37,6 +37,7 @@ _WITH_PAGE = (
     "agentrt.module",
     "agentrt.session",
     "agentrt.memory",
+    "agentrt.workspace",
     "agentrt.types",
 )
 

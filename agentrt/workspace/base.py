@@ -1,0 +1,137 @@
+"""The base class of workspaces, wherever they keep their files."""
+
+import copy
+from typing import Self
+
+from agentrt.errors import UsageError, WorkspaceError
+from agentrt.representation import never_raises
+from agentrt.text import type_with_article
+from agentrt.workspace.path import access_denied, is_reserved, parts_of
+
+__all__ = ["MAX_FILE_SIZE", "FileSystemBase"]
+
+_Names = list[str]  # inside of the class `list` is a method
+
+MAX_FILE_SIZE = 10_000_000
+"""How many bytes a file may have that is read or written, unless a workspace sets a limit."""
+
+
+class FileSystemBase:
+    """Files under one namespace: every path is relative to it, and none leads out of it.
+
+    A subclass overrides `_read`, `_write`, `_list`, `_exists` and `_delete`. They get the names along the path, from
+    the root of the file system, already checked: what they must see to is links. Paths have "/" on every platform. The
+    folder `internal` of the root is the program's own and cannot be reached.
+
+    Raises `AccessDenied` for a path that is not allowed, before anything is touched, `MissingFileError` for a file that
+    does not exist, and `WorkspaceError` for what fails otherwise.
+    """
+
+    # Class attributes, so that a subclass need not call `super().__init__()`.
+    max_file_size: int = MAX_FILE_SIZE
+    """How many bytes a file may have that is read or written."""
+
+    folders: tuple[str, ...] = ()
+    """The names of the folders that lead from the root to the namespace."""
+
+    @property
+    def location(self) -> str:
+        """The namespace as people and models see it: "/workspace/subagents/searcher"."""
+        return "/".join(("/workspace", *self.folders))
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.location!r}>"
+
+    def namespace(self, name: str) -> Self:
+        """Return the same files as seen from a folder, which need not exist yet: nothing outside of it can be reached.
+
+        `name` may be a path, such as "subagents/searcher".
+        """
+        parts = self._resolve_file(name)
+        # A copy, so that what a subclass holds is shared.
+        inner = copy.copy(self)
+        inner.folders = parts
+        return inner
+
+    async def read_bytes(self, path: str) -> bytes:
+        """Return what is in the file."""
+        return await self._read(self._resolve_file(path))
+
+    async def read_text(self, path: str) -> str:
+        """Return the text of the file, which must be UTF-8."""
+        data = await self._read(self._resolve_file(path))
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise WorkspaceError(f"{path!r:.200} in {self.location!r} is not text in UTF-8: use read_bytes()") from None
+
+    async def write_bytes(self, path: str, data: bytes) -> None:
+        """Put `data` in the file's place, as a whole or not at all; folders that are missing are made."""
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise UsageError(f"write_bytes() takes bytes, not {type_with_article(data)}: use write_text() for a str")
+        await self._write(self._resolve_file(path), self._check_size(path, bytes(data)))
+
+    async def write_text(self, path: str, text: str) -> None:
+        """Put `text` in the file's place as UTF-8, as a whole or not at all; folders that are missing are made."""
+        if not isinstance(text, str):
+            raise UsageError(f"write_text() takes a str, not {type_with_article(text)}: use write_bytes() for bytes")
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            raise WorkspaceError(
+                f"{path!r:.200} was not written to {self.location!r}: the text has half of a surrogate pair"
+            ) from None
+        await self._write(self._resolve_file(path), self._check_size(path, data))
+
+    async def list(self, path: str = "") -> _Names:
+        """Return the names in the folder, sorted; those of folders end with "/". Links and special files are left out.
+
+        A namespace that nothing was written to is empty.
+        """
+        return await self._list(self._resolve(path))
+
+    async def exists(self, path: str) -> bool:
+        """Say whether there is a file or a folder."""
+        return await self._exists(self._resolve(path))
+
+    async def delete(self, path: str) -> None:
+        """Remove a file or an empty folder."""
+        await self._delete(self._resolve_file(path))
+
+    # The names along the path, from the root.
+
+    async def _read(self, parts: tuple[str, ...]) -> bytes:
+        raise NotImplementedError
+
+    async def _write(self, parts: tuple[str, ...], data: bytes) -> None:
+        raise NotImplementedError
+
+    async def _list(self, parts: tuple[str, ...]) -> _Names:
+        raise NotImplementedError
+
+    async def _exists(self, parts: tuple[str, ...]) -> bool:
+        raise NotImplementedError
+
+    async def _delete(self, parts: tuple[str, ...]) -> None:
+        raise NotImplementedError
+
+    def _resolve(self, path: str) -> tuple[str, ...]:
+        parts = (*self.folders, *parts_of(path, self.location))
+        if is_reserved(parts):
+            raise access_denied(path, self.location, "'internal' is the program's own")
+        return parts
+
+    def _resolve_file(self, path: str) -> tuple[str, ...]:
+        parts = self._resolve(path)
+        if parts == self.folders:
+            raise access_denied(path, self.location, "it names the namespace itself")
+        return parts
+
+    def _check_size(self, path: str, data: bytes) -> bytes:
+        if len(data) > self.max_file_size:
+            raise WorkspaceError(
+                f"{path!r:.200} was not written to {self.location!r}: it has {len(data)} bytes, and the limit is "
+                f"{self.max_file_size}; write less, or set max_file_size"
+            )
+        return data

@@ -1,0 +1,143 @@
+"""One open folder of the real file system, in which no name leads elsewhere.
+
+Each name is looked up relative to the descriptor of its folder, and no symbolic link is followed. A link that is put in
+the place of a folder, at whatever moment, changes nothing about the folder that is open. Windows has no such
+descriptors: there each name is checked for a link right before it is used, which another program can race.
+"""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from secrets import token_hex
+
+from agentrt.state.file import NOFOLLOW, write_all
+
+__all__ = ["Folder", "open_folder"]
+
+_BY_DESCRIPTOR = {
+    os.open,
+    os.mkdir,
+    os.stat,
+    os.unlink,
+    os.rmdir,
+} <= os.supports_dir_fd and os.scandir in os.supports_fd
+_OPEN_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW
+# Without O_NONBLOCK, opening a pipe would wait for its other end.
+_OPEN_FILE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | NOFOLLOW
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW
+_TEMPORARY_NAME = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_REPARSE_POINT = 0x400  # a link or junction of Windows
+
+
+@contextmanager
+def open_folder(root: Path, parts: tuple[str, ...], *, create: bool = False) -> Iterator["Folder"]:
+    """Open the folder at the end of these names, and make those that are missing if `create` says so.
+
+    Raises `OSError`, with ELOOP where one of the names is a link.
+    """
+    if create:
+        root.mkdir(parents=True, exist_ok=True)
+    folder = Folder(os.open(root, _OPEN_FOLDER) if _BY_DESCRIPTOR else None, root)
+    try:
+        for part in parts:
+            folder = folder.enter(part, create)
+        yield folder
+    finally:
+        folder.close()
+
+
+class Folder:
+    """An open folder; `descriptor` is `None` on platforms where names are looked up by their paths."""
+
+    __slots__ = ("descriptor", "path")
+
+    def __init__(self, descriptor: int | None, path: Path) -> None:
+        self.descriptor = descriptor
+        self.path = path
+
+    def close(self) -> None:
+        """Close the folder."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+    def enter(self, name: str, create: bool) -> "Folder":
+        """Return a folder of this one, and close this one."""
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(self._locate(name), dir_fd=self.descriptor)
+        if not stat.S_ISDIR(self.mode_of(name)):
+            raise NotADirectoryError(errno.ENOTDIR, "one of the folders is a file")
+        try:
+            # A link that was put here meanwhile is not followed.
+            inner = os.open(name, _OPEN_FOLDER, dir_fd=self.descriptor) if _BY_DESCRIPTOR else None
+        except NotADirectoryError:
+            self.mode_of(name)  # raises what it is, if it is a link
+            raise
+        self.close()
+        return Folder(inner, self.path / name)
+
+    def mode_of(self, name: str) -> int:
+        """Return the type and mode of what is there."""
+        found = os.stat(self._locate(name), dir_fd=self.descriptor, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode) or getattr(found, "st_file_attributes", 0) & _REPARSE_POINT:
+            raise OSError(errno.ELOOP, "a link")
+        return found.st_mode
+
+    def read(self, name: str, limit: int) -> bytes:
+        """Return what is in a file: of a file that is larger, a byte more than `limit`."""
+        _check_is_file(self.mode_of(name))
+        with open(os.open(self._locate(name), _OPEN_FILE, dir_fd=self.descriptor), "rb") as file:
+            _check_is_file(os.fstat(file.fileno()).st_mode)  # it may have been replaced since
+            return file.read(limit + 1)
+
+    def write(self, name: str, data: bytes, is_abandoned: Callable[[], bool]) -> None:
+        """Put a file in the place of the one there is, at once and as a whole; not if it `is_abandoned` by then."""
+        with suppress(FileNotFoundError):
+            _check_is_file(self.mode_of(name))
+        temporary = f".{token_hex(8)}.tmp"
+        descriptor = os.open(self._locate(temporary), _NEW_FILE, 0o666, dir_fd=self.descriptor)
+        try:
+            try:
+                write_all(descriptor, data)
+                os.fsync(descriptor)  # before the file gets its name: a crash must not leave the name of an empty file
+            finally:
+                os.close(descriptor)
+            if is_abandoned():
+                raise OSError(errno.ECANCELED, "its caller has left")
+            # A link that was put here meanwhile is replaced, and not followed.
+            places = {"src_dir_fd": self.descriptor, "dst_dir_fd": self.descriptor} if _BY_DESCRIPTOR else {}
+            os.replace(self._locate(temporary), self._locate(name), **places)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(self._locate(temporary), dir_fd=self.descriptor)
+            raise
+
+    def names(self, limit: int) -> list[str]:
+        """Return up to `limit` names, those of folders with a "/"; only of files and folders."""
+        with os.scandir(self.path if self.descriptor is None else self.descriptor) as entries:
+            return [
+                f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
+                for entry in islice(entries, limit)
+                if (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False))
+                and not _TEMPORARY_NAME.fullmatch(entry.name)
+            ]
+
+    def delete(self, name: str) -> None:
+        """Remove a file or an empty folder."""
+        remove = os.rmdir if stat.S_ISDIR(self.mode_of(name)) else os.unlink
+        remove(self._locate(name), dir_fd=self.descriptor)
+
+    def _locate(self, name: str) -> str | Path:
+        return self.path / name if self.descriptor is None else name
+
+
+def _check_is_file(mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a file, but a pipe or a device")

@@ -1,0 +1,131 @@
+"""A workspace in a folder of this machine."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import TypeVar
+
+from anyio import move_on_after, to_thread
+
+from agentrt.errors import ConfigError, MissingFileError, WorkspaceError
+from agentrt.keywords import suggest_keywords
+from agentrt.representation import never_raises
+from agentrt.state.file import resolve_folder
+from agentrt.text import repr_of
+from agentrt.workspace.base import MAX_FILE_SIZE, FileSystemBase
+from agentrt.workspace.folder import open_folder
+from agentrt.workspace.path import access_denied, can_be_named, is_reserved
+
+__all__ = ["LocalWorkspace"]
+
+_DISK_SECONDS = 30.0  # seconds
+_MAX_ENTRIES = 10_000
+_Found = TypeVar("_Found")
+
+
+@suggest_keywords()
+class LocalWorkspace(FileSystemBase):
+    """The files below a folder of this machine; the folder is made by the first write.
+
+    Links are not followed, also those that another program makes meanwhile, except on Windows, where links are only
+    looked for beforehand. Links in the path of the `root` itself are yours, and followed once, here. A hard link is a
+    file like any other. A write is on the disk when it returns; a crash leaves the old file or the new one. One that is
+    cancelled changes nothing afterwards. A disk that gives no answer for 30 seconds raises `WorkspaceError`, and so
+    does a folder of more than 10,000 names.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, max_file_size: int = MAX_FILE_SIZE) -> None:
+        limit: object = max_file_size
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise ConfigError(
+                f"LocalWorkspace(max_file_size=...) must be a number of bytes, 1 or more, not {repr_of(max_file_size)}"
+            )
+        self.root = Path(os.path.realpath(resolve_folder(root, type(self).__name__)))
+        self.max_file_size = max_file_size
+
+    @never_raises
+    def __repr__(self) -> str:
+        inner = f".namespace({'/'.join(self.folders)!r})" if self.folders else ""
+        return f"{type(self).__name__}({str(self.root)!r}){inner}"
+
+    async def _read(self, parts: tuple[str, ...]) -> bytes:
+        def work(_: Event) -> bytes:
+            with open_folder(self.root, parts[:-1]) as folder:
+                return folder.read(parts[-1], self.max_file_size)
+
+        data = await self._run(parts, "read", work)
+        if len(data) > self.max_file_size:
+            raise self._failure(parts, "read", f"it has more than {self.max_file_size} bytes; set max_file_size")
+        return data
+
+    async def _write(self, parts: tuple[str, ...], data: bytes) -> None:
+        def work(abandoned: Event) -> None:
+            with open_folder(self.root, parts[:-1], create=True) as folder:
+                folder.write(parts[-1], data, abandoned.is_set)
+
+        await self._run(parts, "write", work)
+
+    async def _list(self, parts: tuple[str, ...]) -> list[str]:
+        def work(_: Event) -> list[str]:
+            with open_folder(self.root, parts) as folder:
+                return folder.names(_MAX_ENTRIES + 1)
+
+        try:
+            names = await self._run(parts, "list", work)
+        except MissingFileError:
+            if parts == self.folders:  # nothing was written to it yet
+                return []
+            raise
+        if len(names) > _MAX_ENTRIES:
+            raise self._failure(parts, "list", f"it has more than {_MAX_ENTRIES} names")
+        return sorted(name for name in names if can_be_named(name) and not is_reserved((*parts, name.rstrip("/"))))
+
+    async def _exists(self, parts: tuple[str, ...]) -> bool:
+        def work(_: Event) -> bool:
+            try:
+                with open_folder(self.root, parts[:-1]) as folder:
+                    return not parts or folder.mode_of(parts[-1]) > 0
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+        return await self._run(parts, "find", work)
+
+    async def _delete(self, parts: tuple[str, ...]) -> None:
+        def work(abandoned: Event) -> None:
+            with open_folder(self.root, parts[:-1]) as folder:
+                if not abandoned.is_set():
+                    folder.delete(parts[-1])
+
+        await self._run(parts, "delete", work)
+
+    async def _run(self, parts: tuple[str, ...], action: str, work: Callable[[Event], _Found]) -> _Found:
+        """Do the work in a thread, and turn its errors into those of workspaces."""
+        abandoned = Event()
+        try:
+            with move_on_after(_DISK_SECONDS):
+                return await to_thread.run_sync(work, abandoned, abandon_on_cancel=True)
+        except OSError as error:
+            failure = self._convert(error, parts, action)
+        else:
+            failure = self._failure(parts, action, f"the disk gave no answer for {_DISK_SECONDS:g} seconds")
+        finally:
+            abandoned.set()
+        # Without the cause, whose text has the folder's place on this machine.
+        raise failure
+
+    def _convert(self, error: OSError, parts: tuple[str, ...], action: str) -> WorkspaceError:
+        if error.errno == errno.ELOOP:
+            return access_denied(
+                self._relative_path(parts), self.location, "a link is in its path, and links are not followed"
+            )
+        if error.errno == errno.ENOENT:
+            return MissingFileError(f"{self._relative_path(parts)!r:.200} does not exist in {self.location!r}")
+        return self._failure(parts, action, error.strerror or type(error).__name__)
+
+    def _failure(self, parts: tuple[str, ...], action: str, reason: str) -> WorkspaceError:
+        return WorkspaceError(f"could not {action} {self._relative_path(parts)!r:.200} in {self.location!r}: {reason}")
+
+    def _relative_path(self, parts: tuple[str, ...]) -> str:
+        return "/".join(parts[len(self.folders) :])
