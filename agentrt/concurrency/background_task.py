@@ -20,8 +20,9 @@ from agentrt.errors import AgentRTError
 
 __all__ = ["BackgroundTask", "enclosing_replies", "run_in_own_context"]
 
-enclosing_replies: ContextVar[frozenset[Hashable]] = ContextVar("agentrt_enclosing_replies", default=frozenset())
-"""The replies that the current task is working for; not their ids, which two conversations may share."""
+enclosing_replies: ContextVar[tuple[Hashable, ...]] = ContextVar("agentrt_enclosing_replies", default=())
+"""The replies that the current task is working for, innermost last; not their ids, which two conversations may share.
+"""
 
 _TaskResult = TypeVar("_TaskResult")
 _logger = logging.getLogger("agentrt")
@@ -134,7 +135,9 @@ class BackgroundTask(Generic[_TaskResult]):
 
     async def _run(self, scope: anyio.CancelScope) -> None:
         # The task has a copy of its reader's context, so this is not seen outside of it.
-        enclosing_replies.set(enclosing_replies.get() | {self._reply})
+        enclosing = enclosing_replies.get()
+        if self._reply not in enclosing:
+            enclosing_replies.set((*enclosing, self._reply))
         try:
             with scope:
                 self._results.append(await self._main())

@@ -21,13 +21,12 @@ before that by an end which a layer of on_reply made up. `origin`: whether the r
 event has left, and the reply neither ended nor asked, so that most events leave without a second look.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar, get_args
 
-from agentrt.concurrency.background_task import enclosing_replies
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.conversation.turns import Claim
 from agentrt.decoding.answer_form import AnswerForm
@@ -145,7 +144,6 @@ class ReplyProgress:
         self.reply_id = claim.reply_id
         self.sequence = self._first_seq = sequence
         self.lasting_toolkit = toolkit
-        self._claim = claim
         self.call_ids: dict[str, None] = {}  # an empty set takes three times as much memory
         self.prepared: dict[str, PreparedCall] = {}
 
@@ -158,11 +156,6 @@ class ReplyProgress:
     def is_saved(self) -> bool:
         """Whether the question or the end is saved as it stands."""
         return self.phase is _SAVED or self.phase is _WAITING
-
-    @property
-    def enclosing_replies(self) -> frozenset[Hashable]:
-        """The replies that its tools work for: this one, and those that the current task works for."""
-        return enclosing_replies.get() | {self._claim}
 
     @property
     def is_new(self) -> bool:

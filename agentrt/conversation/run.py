@@ -31,10 +31,38 @@ class Run:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of the reply {self.id!r}{', ended' if self.ended else ''}>"
 
+    # `parent` makes a new object each time, which must not look like another reply.
+    def __eq__(self, other: object) -> bool:
+        return self._reply is other._reply if isinstance(other, Run) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._reply)
+
     @property
     def id(self) -> str:
         """The reply's id."""
         return self._reply.id
+
+    @property
+    def agent(self) -> Any:
+        """The agent that replies; `run.parent.agent` is the one that asked."""
+        return self._reply.agent
+
+    @property
+    def parent(self) -> "Run | None":
+        """The reply in whose tool call this one was asked for, `None` for one that no other reply asked for."""
+        parent = self._reply.parent
+        return None if parent is None else Run(parent)
+
+    @property
+    def depth(self) -> int:
+        """How many replies this one is inside of: 0 for one that no other reply asked for."""
+        return 0 if self._reply.parent is None else 1 + Run(self._reply.parent).depth
+
+    @property
+    def root(self) -> "Run":
+        """The outermost of the replies that this one is inside of; this one, where there is none."""
+        return self if self._reply.parent is None else Run(self._reply.parent).root
 
     @property
     def deps(self) -> Any:

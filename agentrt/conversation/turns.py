@@ -134,7 +134,8 @@ class ConversationLock:
 
     async def _wait_without_deadlock(self, claim: Claim) -> None:
         """Wait; raises `AgentBusyError` if the reply that has the conversation waits for this one in turn."""
-        outer = [reply for reply in enclosing_replies.get() if isinstance(reply, Claim)]
+        claims = [getattr(reply, "claim", None) for reply in enclosing_replies.get()]
+        outer = [held for held in claims if isinstance(held, Claim)]
         self._refuse_deadlock(outer, claim)
         assert claim.task is not None  # noted in `take`
         for reply in outer:

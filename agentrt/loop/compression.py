@@ -85,7 +85,7 @@ async def compress_then_reason(
     if run.is_unseen or agent.live_conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_COMPRESSION):
         await _compress_if_full(agent)
     else:
-        async with BackgroundTask(run.claim, run.mailbox, partial(_compress_if_full, agent)) as task:
+        async with BackgroundTask(run, run.mailbox, partial(_compress_if_full, agent)) as task:
             async for event in task:
                 yield event
             await task.outcome()
@@ -124,10 +124,10 @@ async def compress_now(agent: ReplyingAgent, instructions: str | None, deps: obj
     try:
         unfinished = agent.state.reply_context
         if unfinished is None:
-            run = ReplyRun(claim, agent.state.sequence, agent.toolkit)
+            run = ReplyRun(agent, claim, agent.state.sequence, agent.toolkit)
         else:
             claim.reply_id = unfinished.reply_id
-            run = ReplyRun(claim, agent.state.sequence, toolkit_for_reply(agent, unfinished))
+            run = ReplyRun(agent, claim, agent.state.sequence, toolkit_for_reply(agent, unfinished))
             run.progress.restore(unfinished)
         run.deps = deps
         agent.live_conversation.begin(run)

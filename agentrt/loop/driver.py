@@ -127,11 +127,11 @@ async def _begin_run(
         if inputs.reply_id == current.id and inputs.session_id in (None, session_id):
             current.interruption.request("interrupted")
             return inputs, AssistantMsg(agent.name, [], finished_reason="interrupted")
-    depth, max_depth = len(enclosing_replies.get()), agent.react_config.max_depth
-    if depth and depth >= max_depth:
+    enclosing, max_depth = enclosing_replies.get(), agent.react_config.max_depth
+    if enclosing and len(enclosing) >= max_depth:
         raise UsageError(
-            f"agent {agent.name!r} was asked inside {depth} other replies, each from a tool of the one before, and the "
-            f"limit is {max_depth}: does an agent call itself? If that is intended, set ReActConfig(max_depth=...)"
+            f"agent {agent.name!r} was asked inside {len(enclosing)} other replies, each from a tool of the one "
+            f"before, and the limit is {max_depth}: does an agent call itself? If that is intended, set ReActConfig(max_depth=...)"
         )
     if not lock.take_free(claim, agent.when_busy):
         await lock.take(claim, agent.when_busy)
@@ -190,7 +190,7 @@ def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None
         skip_unsaved(state)
         claim.reply_id = unfinished.reply_id
         toolkit = toolkit_for_reply(agent, unfinished)
-    run = ReplyRun(claim, max(state.sequence, claim.after) if claim.after else state.sequence, toolkit)
+    run = ReplyRun(agent, claim, max(state.sequence, claim.after) if claim.after else state.sequence, toolkit)
     run.progress.form = form
     if unfinished is not None:
         run.progress.restore(unfinished)

@@ -233,7 +233,7 @@ async def _ask_in_background(
         return None
 
     try:
-        async with BackgroundTask(run.claim, mailbox, ask) as task:
+        async with BackgroundTask(run, mailbox, ask) as task:
             async for item in task:
                 if isinstance(item, AgentEvent):
                     # Not when it was emitted: responses of that attempt may have been ahead of it in the mailbox.

@@ -194,7 +194,7 @@ class _Printing:
                     f"or close it with `await stream.aclose()`"
                 )
 
-    async def _main(self, replies: frozenset[Hashable]) -> None:
+    async def _main(self, replies: tuple[Hashable, ...]) -> None:
         enclosing_replies.set(replies)  # this task works for no reply of its own
         queue = self._queue
         if queue is None:

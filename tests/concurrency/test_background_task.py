@@ -388,8 +388,8 @@ async def test_task_has_its_reply_among_the_enclosing_ones():
     async with BackgroundTask("outer", Mailbox(), nest) as task:
         await read(task)
         await task.outcome()
-    assert seen == [({"outer"}, "set by the reader"), ({"outer", "inner"}, "set by the reader")]
-    assert enclosing_replies.get() == frozenset()
+    assert seen == [(("outer",), "set by the reader"), (("outer", "inner"), "set by the reader")]
+    assert enclosing_replies.get() == ()
 
 
 async def test_work_in_its_own_context_is_awaited_as_any_other():

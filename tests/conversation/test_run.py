@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import pytest
+
 from agentrt import AgentBase, MiddlewareBase, Msg, UserMsg
 from agentrt.tool import ToolContext
 from tests.loop.helpers import agent_of, call
 
 FOR_HOOKS = {
-    *("id", "deps", "toolkit", "is_internal", "ended", "deadline", "now", "new_id", "next_seq"),
+    *("id", "agent", "parent", "depth", "root", "deps", "toolkit", "is_internal", "ended", "deadline", "now", "new_id", "next_seq"),
     *("scratch", "call_name", "emit", "continue_with"),
 }
 
@@ -61,3 +63,126 @@ async def test_run_of_a_custom_agent_shows_the_same() -> None:
     first, place, last = looking.runs
     assert {name for name in dir(first) if not name.startswith("_")} == FOR_HOOKS
     assert (place, first.id) == ("on_reply", last.id)
+
+
+def named(name: str, responses: list[Any], *tools: Any, **options: Any) -> Any:
+    agent = agent_of(responses, *tools, **options)
+    agent.name = name
+    return agent
+
+
+def child_of(*middlewares: MiddlewareBase, answers: Any = ("found",)) -> Any:
+    return named("child", list(answers), middlewares=list(middlewares))
+
+
+def names(run: Any) -> list[str]:
+    """The agents whose replies these are, from the inner one outwards."""
+    return [run.agent.name, *(names(run.parent) if run.parent else [])]
+
+
+async def test_reply_that_nobody_else_asked_for_has_no_parent() -> None:
+    looking = Looking()
+    agent = agent_of(["hello"], middlewares=[looking])
+    await agent.reply("go")
+    run = looking.runs[0]
+    assert (run.agent, run.parent, run.depth, run.root) == (agent, None, 0, run)
+
+
+async def ask_streamed(child: Any) -> str:
+    async with child.reply_stream("search") as events:
+        async for _ in events:
+            pass
+    return "found"
+
+
+async def ask_awaited(child: Any) -> str:
+    return (await child.reply("search")).get_text_content()
+
+
+@pytest.mark.parametrize("ask", [ask_awaited, ask_streamed])
+@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize("listens", [True, False])
+async def test_reply_asked_for_in_a_tool_knows_the_one_around_it(ask: Any, calls: int, listens: bool) -> None:
+    looking, outer = Looking(), Looking()
+    child = child_of(looking, answers=["found"] * calls)
+    child.when_busy = "wait"
+
+    async def search() -> str:
+        """Search."""
+        return await ask(child)
+
+    blocks = [call(str(number), "search") for number in range(calls)]
+    boss = named("boss", [blocks, "done"], search, middlewares=[outer])
+    await (boss.reply("go") if not listens else ask_streamed(boss))
+    assert len(looking.runs) == 2 * calls
+    for run in looking.runs:
+        assert names(run) == ["child", "boss"]
+        assert (run.parent, run.depth, run.root) == (outer.runs[0], 1, outer.runs[0])
+        assert len({run.parent, run.root, outer.runs[0]}) == 1
+    assert outer.runs[0].parent is None
+
+
+async def test_reply_in_a_tool_that_streams_knows_the_one_around_it() -> None:
+    looking = Looking()
+    child = child_of(looking)
+
+    async def search() -> Any:
+        """Search."""
+        yield "one, "
+        yield await ask_awaited(child)
+
+    await named("boss", [[call("1", "search")], "done"], search).reply("go")
+    assert names(looking.runs[0]) == ["child", "boss"]
+
+
+async def test_replies_of_depth_three_know_their_root() -> None:
+    looking = Looking()
+    leaf = child_of(looking)
+
+    async def search() -> str:
+        """Search."""
+        return await ask_awaited(leaf)
+
+    writer = named("writer", [[call("1", "search")], "written"], search)
+
+    async def write() -> str:
+        """Write."""
+        return await ask_awaited(writer)
+
+    boss = named("boss", [[call("1", "write")], "done"], write)
+    await boss.reply("go")
+    run = looking.runs[0]
+    assert names(run) == ["child", "writer", "boss"]
+    assert (run.depth, run.root.agent, run.root) == (2, boss, run.parent.parent)
+
+
+async def test_reply_after_a_tool_of_the_same_task_has_no_parent() -> None:
+    looking = Looking()
+
+    def search() -> str:
+        """Search."""
+        return "found"
+
+    await agent_of([[call("1", "search")], "done"], search).reply("go")
+    await child_of(looking).reply("go")
+    assert looking.runs[0].parent is None
+
+
+async def test_custom_agent_asked_in_a_tool_knows_the_reply_around_it() -> None:
+    runs: list[Any] = []
+
+    class Echo(AgentBase):
+        async def reply(self, msg):
+            runs.append(self.run)
+            return Msg(self.name, "hi", "assistant")
+
+    echo = Echo(name="echo")
+
+    async def ask() -> str:
+        """Ask."""
+        return (await echo(UserMsg("user", "go"))).get_text_content()
+
+    await named("boss", [[call("1", "ask")], "done"], ask).reply("go")
+    assert names(runs[0]) == ["echo", "boss"]
+    await echo(UserMsg("user", "go"))
+    assert runs[1].parent is None

@@ -94,7 +94,7 @@ class OverriddenReply(OverriddenMethod):
         """Run one reply, and return its message, or `None` where it says nothing."""
         claim = Claim()
         claim.reaper = Reaper()
-        run = _CustomReply(claim, 0, _NO_TOOLS)
+        run = _CustomReply(agent, claim, 0, _NO_TOOLS)
         # Not through the chain: hooks get copies of all that flows there, and a database cannot be copied.
         run.deps = values.pop("deps", None)
         run.chains = agent.current_chains()

@@ -69,7 +69,7 @@ class OverriddenLoopReply(OverriddenMethod):
             values = self.with_deps(values, run.deps)
         final: object = None
         async with BackgroundTask(
-            run.claim, mailbox, partial(run.interruption.run_interruptible, partial(self, agent, values))
+            run, mailbox, partial(run.interruption.run_interruptible, partial(self, agent, values))
         ) as task:
             async for item in task:
                 yield item

@@ -71,7 +71,7 @@ class OverriddenLoopStep(OverriddenMethod):
         step = _Step(agent, self.name, value, Mailbox())
         arguments = self.values(agent, (value,) if self._accepts_value else (), {})
         async with BackgroundTask(
-            agent.live_conversation.run.claim, step.mailbox, partial(self._run, step, arguments)
+            agent.live_conversation.run, step.mailbox, partial(self._run, step, arguments)
         ) as task:
             async for item in task:
                 yield item

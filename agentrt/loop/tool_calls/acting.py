@@ -91,7 +91,7 @@ async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolRespons
     if prepared.is_streaming:
         return _mark_each_step(run, run_call(prepared, context))
     # So that an agent which the tool asks knows that it is inside of this reply, and does not wait for its end.
-    token = enclosing_replies.set(run.progress.enclosing_replies)
+    token = enclosing_replies.set(run.enclosing_replies)
     try:
         result = await respond(prepared, context)
     finally:
@@ -105,7 +105,7 @@ async def _mark_each_step(run: ReplyRun, stream: _CallOutput) -> _CallOutput:
         item: ToolChunk | ToolResponse | None
         while True:
             # For one step at a time, since our reader has the same context.
-            token = enclosing_replies.set(run.progress.enclosing_replies)
+            token = enclosing_replies.set(run.enclosing_replies)
             try:
                 item = await anext(stream, None)
             finally:
@@ -217,7 +217,7 @@ async def _decide(
     if run.is_unseen or "on_check_permission" not in agent.live_conversation.emitting_hooks:
         await decide_all()
         return
-    async with BackgroundTask(run.claim, run.mailbox, decide_all) as task:
+    async with BackgroundTask(run, run.mailbox, decide_all) as task:
         async for event in task:
             yield event
         await task.outcome()
@@ -326,7 +326,7 @@ async def _run_in_background(
             else:
                 finished.add(index)
 
-    async with BackgroundTask(run.claim, mailbox, work, max_tasks=len(calls), has_more=left.__len__) as task:
+    async with BackgroundTask(run, mailbox, work, max_tasks=len(calls), has_more=left.__len__) as task:
         async for event in task:
             yield event
         await task.outcome()
