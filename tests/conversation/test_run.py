@@ -9,7 +9,8 @@ from agentrt.tool import ToolContext
 from tests.loop.helpers import agent_of, call
 
 FOR_HOOKS = {
-    *("id", "agent", "parent", "depth", "root", "deps", "toolkit", "is_internal", "ended", "deadline", "now", "new_id", "next_seq"),
+    *("agent", "parent", "depth", "root"),
+    *("id", "deps", "toolkit", "is_internal", "ended", "deadline", "now", "new_id", "next_seq"),
     *("scratch", "call_name", "emit", "continue_with"),
 }
 
