@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
@@ -31,7 +32,7 @@ from agentrt.conversation.inputs import (
 from agentrt.conversation.question import open_question
 from agentrt.conversation.reply_stream import ReplyStream
 from agentrt.conversation.run import Run
-from agentrt.conversation.turns import Claim, WhenBusy, lock_of
+from agentrt.conversation.turns import Claim, WhenBusy, lock_of, saves_of
 from agentrt.decoding.answer_form import AnswerForm
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
@@ -490,32 +491,42 @@ class Agent(ReActAgentBase):
     async def save(self) -> None:
         """Save the state now, if there is a store; the runtime does so by itself at every point that matters.
 
-        Raises `StateError`: `SessionConflict` when another process has saved this session meanwhile. This conversation
-        is out of date then: continue with `agent.with_state(await store.load(session_id))`.
+        One save of a conversation runs at a time; those asked for meanwhile become one further save. Raises
+        `StateError`: `SessionConflict` when another process has saved this session meanwhile. This conversation is out
+        of date then: continue with `agent.with_state(await store.load(session_id))`.
         """
-        run, store = self.live_conversation.reply, self.state_store
-        if store is None or (run is not None and run.progress.is_out_of_date):
+        store = self.state_store
+        if store is None or not self._note_progress():
             return
+        # A store that hangs must not keep the conversation for ever, also where a shield keeps cancellations away.
+        with anyio.move_on_after(_SAVE_SECONDS) as scope:
+            await saves_of(self.state).run(partial(self._write, store))
+        if scope.cancelled_caught:
+            raise SessionIOError(f"{type(store).__name__} took longer than {_SAVE_SECONDS:g} seconds to save the state")
+
+    def _note_progress(self) -> bool:
+        """Note in the state how far the reply in progress has come; says whether the state may still be saved."""
+        run = self.live_conversation.reply
         if run is not None:
             # Another process that loads this state must not give numbers and ids again that are in use.
             self.state.sequence = run.progress.highest_seq
             if self.state.reply_context is not None:
                 self.state.reply_context.ids = run.progress.ids
-        # A store that hangs must not keep the conversation for ever, also where a shield keeps cancellations away.
-        with anyio.move_on_after(_SAVE_SECONDS) as scope:
-            try:
-                saving: object = store.save(self.state)
-                if not isawaitable(saving):  # of a class of the user's own
-                    raise UsageError(
-                        f"{type(store).__name__}.save() returned {repr_of(saving)}: write `async def save`"
-                    )
-                await saving
-            except SessionConflict:
-                if run is not None:  # further saves of this reply would overwrite what the other process has saved
-                    run.progress.is_out_of_date = True
-                raise
-        if scope.cancelled_caught:
-            raise SessionIOError(f"{type(store).__name__} took longer than {_SAVE_SECONDS:g} seconds to save the state")
+        return run is None or not run.progress.is_out_of_date
+
+    async def _write(self, store: StateStore) -> None:
+        run = self.live_conversation.reply
+        if not self._note_progress():  # once more, since it may have had to wait for the save before it
+            return
+        try:
+            saving: object = store.save(self.state)
+            if not isawaitable(saving):  # of a class of the user's own
+                raise UsageError(f"{type(store).__name__}.save() returned {repr_of(saving)}: write `async def save`")
+            await saving
+        except SessionConflict:
+            if run is not None:  # further saves of this reply would overwrite what the other process has saved
+                run.progress.is_out_of_date = True
+            raise
 
     def current_chains(self) -> AgentChains:
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""

@@ -21,9 +21,10 @@ __all__ = ["ReplyRun"]
 class ReplyRun:
     """One reply in progress, with all that the loop keeps of it; a `Run` is what hooks and tools see of it.
 
-    `agent` is the conversation, and `parent` the reply in whose tool this one was asked for. `is_unseen` says that nobody sees an event of its core before the reply is over, so that none need be seen at once.
-    `scratch` holds the data of middlewares, by their `id()`. `examined` holds the hooks that have emitted, so that not
-    every event of one has its frames walked.
+    `agent` is the conversation, and `parent` the reply in whose tool this one was asked for. `is_unseen` says that
+    nobody sees an event of its core before the reply is over, so that none need be seen at once. `scratch` holds the
+    data of middlewares, by their `id()`. `examined` holds the hooks that have emitted, so that not every event of one
+    has its frames walked.
     """
 
     # Defaults of the class, since most replies change none of them.

@@ -8,6 +8,7 @@ import anyio
 
 from agentrt.block import new_id
 from agentrt.concurrency.background_task import enclosing_replies
+from agentrt.concurrency.coalescing import CoalescedWork
 from agentrt.concurrency.event_loop import CrossThreadEvent
 from agentrt.concurrency.interrupt import Interruption
 from agentrt.concurrency.reaper import Reaper
@@ -15,7 +16,7 @@ from agentrt.errors import AgentBusyError
 from agentrt.message import Msg
 from agentrt.state import AgentState
 
-__all__ = ["Claim", "ConversationLock", "CurrentReply", "WhenBusy", "lock_of"]
+__all__ = ["Claim", "ConversationLock", "CurrentReply", "WhenBusy", "lock_of", "saves_of"]
 
 WhenBusy = Literal["raise", "wait"]
 _REAP_SECONDS = 15.0
@@ -80,13 +81,14 @@ class ConversationLock:
     """One reply at a time: who has the conversation, and who waits for it, in order.
 
     It belongs to the state object, which several agents may share, also in several threads and event loops. `run` is
-    the reply in progress.
+    the reply in progress, and `saves` runs the saves, from the first one on.
     """
 
-    __slots__ = ("_holder", "_lock", "_waiting", "run")
+    __slots__ = ("_holder", "_lock", "_waiting", "run", "saves")
 
     def __init__(self) -> None:
         self.run: CurrentReply | None = None
+        self.saves: CoalescedWork | None = None
         self._holder: Claim | None = None
         self._lock = RLock()  # a dropped stream may be collected under it
         # Made when a reply has to wait: an empty one takes as much memory as ten events.
@@ -213,3 +215,13 @@ def lock_of(state: AgentState) -> ConversationLock:
             if lock is None:
                 state.in_process = lock = ConversationLock()
     return lock
+
+
+def saves_of(state: AgentState) -> CoalescedWork:
+    """Return what runs the saves of the conversation that the state object is, one at a time."""
+    lock = lock_of(state)
+    if lock.saves is None:
+        with _lock_of_locks:
+            if lock.saves is None:
+                lock.saves = CoalescedWork()
+    return lock.saves

@@ -131,7 +131,8 @@ async def _begin_run(
     if enclosing and len(enclosing) >= max_depth:
         raise UsageError(
             f"agent {agent.name!r} was asked inside {len(enclosing)} other replies, each from a tool of the one "
-            f"before, and the limit is {max_depth}: does an agent call itself? If that is intended, set ReActConfig(max_depth=...)"
+            f"before, and the limit is {max_depth}: does an agent call itself? If that is intended, set "
+            f"ReActConfig(max_depth=...)"
         )
     if not lock.take_free(claim, agent.when_busy):
         await lock.take(claim, agent.when_busy)

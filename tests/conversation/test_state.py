@@ -4,11 +4,13 @@ import string
 from collections import Counter
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from agentrt import AgentState, MiddlewareBase, block
+from agentrt.errors import SessionIOError
 from agentrt.event import AgentEvent, ReplyEndEvent, ToolResultEndEvent
-from agentrt.message import Msg, TextBlock, ToolCallState, ToolResultState
+from agentrt.message import Msg, TextBlock, ToolCallState, ToolResultState, UserMsg
 from agentrt.state import InMemoryStateStore
 from tests.loop.helpers import add, agent_of, call, items_of, short
 
@@ -204,3 +206,71 @@ def test_each_letter_of_a_session_id_is_as_likely_as_any_other():
     letters = bytes(range(256)).translate(block._LETTERS, block._UNEVEN_BYTES)
     assert set(Counter(letters).values()) == {4}
     assert len(set(letters)) == 57
+
+
+class SlowStore(InMemoryStateStore):
+    """Saves in three turns of the event loop, and tells when two saves are under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = 0
+        self.saves = 0
+
+    async def save(self, state: AgentState) -> None:
+        self.running += 1
+        self.saves += 1
+        assert self.running == 1
+        await super().save(state)  # as the state is now
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+        self.running -= 1
+
+
+async def test_saves_of_one_conversation_run_one_at_a_time():
+    store = SlowStore()
+    agent = agent_of(["hello"], state_store=store)
+    async with anyio.create_task_group() as group:
+        for number in range(10):
+            group.start_soon(agent.observe, UserMsg("user", f"note {number}"))
+    saved = await store.load(agent.state.session_id)
+    assert saved.context == agent.state.context
+    assert len(saved.context) == 10
+    assert store.saves == 2  # the first, and one for the nine that came meanwhile
+
+
+async def test_views_of_one_state_save_one_at_a_time():
+    store = SlowStore()
+    agent = agent_of(["hello"], state_store=store)
+    async with anyio.create_task_group() as group:
+        for view in (agent, agent.with_state(agent.state), agent.with_state(agent.state)):
+            group.start_soon(view.observe, UserMsg("user", "note"))
+    assert store.saves == 2
+    assert len((await store.load(agent.state.session_id)).context) == 3
+
+
+async def test_a_save_that_fails_fails_for_those_that_it_was_for():
+    class Full(SlowStore):
+        async def save(self, state: AgentState) -> None:
+            if self.saves == 1:
+                self.saves += 1
+                raise SessionIOError("full")
+            await super().save(state)
+
+    store, outcomes = Full(), []
+    agent = agent_of(["hello"], state_store=store)
+
+    async def observe(text: str) -> None:
+        try:
+            await agent.observe(UserMsg("user", text))
+        except SessionIOError:
+            outcomes.append(f"{text} not saved")
+        else:
+            outcomes.append(f"{text} saved")
+
+    async with anyio.create_task_group() as group:
+        for text in "abc":
+            group.start_soon(observe, text)
+            await anyio.lowlevel.checkpoint()
+    assert sorted(outcomes) == ["a saved", "b not saved", "c saved"]
+    saved = await store.load(agent.state.session_id)
+    assert [message.get_text_content() for message in saved.context] == ["a", "c"]
