@@ -33,10 +33,10 @@ class Run:
 
     # `parent` makes a new object each time, which must not look like another reply.
     def __eq__(self, other: object) -> bool:
-        return self._reply is other._reply if isinstance(other, Run) else NotImplemented
+        return self.id == other.id and self.agent is other.agent if isinstance(other, Run) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._reply)
+        return hash(self.id)
 
     @property
     def id(self) -> str:
