@@ -178,7 +178,10 @@ class ModelCallStartEvent(AgentEvent):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ModelCallEndEvent(AgentEvent):
-    """The model's answer is complete; tokens that were not counted are `None`."""
+    """The model's answer is complete; tokens that were not counted are `None`.
+
+    Those of an answer that was `replayed` from an earlier call are known, and in no sum.
+    """
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -186,6 +189,7 @@ class ModelCallEndEvent(AgentEvent):
     cache_creation_input_tokens: int = 0
     finished_reason: str | None = None
     estimated: bool = False
+    replayed: bool = False
     type: Literal["MODEL_CALL_END"] = "MODEL_CALL_END"
 
 

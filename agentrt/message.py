@@ -535,6 +535,11 @@ def _is_empty_block(block: ContentBlock) -> bool:
 
 
 def _add_usage(msg: Msg, event: ModelCallEndEvent) -> None:
+    if event.replayed:  # the sum is what this reply has used, which is nothing here
+        # A result means that there was an earlier call of the model, whose tokens are not known.
+        if msg.usage is None and not msg.has_content_blocks(_AFTER_A_CALL):
+            msg.usage = ChatUsage()
+        return
     # Tokens that were not counted are not 0: the sum is an estimate from then on.
     if event.input_tokens is None or event.output_tokens is None:
         if msg.usage is not None:  # the sum lacks this call

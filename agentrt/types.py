@@ -1,7 +1,7 @@
 """Value types that are neither message nor event: what crosses a hook, what is set on an agent, unions named once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict, TypeGuard, TypeVar
 
@@ -112,7 +112,8 @@ PostHookTypes = Literal["post_reply", "post_print", "post_observe", "post_reason
 class ChatUsage(Strict):
     """Tokens of one model call, or of several added up; `estimated` when the provider did not say all of them.
 
-    `input_tokens` includes the cached ones.
+    `input_tokens` includes the cached ones. `replayed` says that the answer was kept from an earlier call, which was
+    paid for then: such usage is known, and adds nothing to a sum.
     """
 
     input_tokens: int = 0
@@ -120,6 +121,7 @@ class ChatUsage(Strict):
     cache_input_tokens: int = 0
     cache_creation_input_tokens: int = 0
     estimated: bool = False
+    replayed: bool = False
 
     def __post_init__(self) -> None:
         # A count that a server left out adds up as 0, and the sum is an estimate.
@@ -130,6 +132,9 @@ class ChatUsage(Strict):
                 setattr(self, name, 0)
 
     def __add__(self, other: "ChatUsage") -> "ChatUsage":
+        if self.replayed or other.replayed:
+            paid = other if self.replayed else self
+            return ChatUsage() if paid.replayed else replace(paid)
         return ChatUsage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,

@@ -37,7 +37,7 @@ FIELDS = {
     "REPLY_END": "session_id reply_id finished_reason error",
     "MODEL_CALL_START": "reply_id model_name",
     "MODEL_CALL_END": "reply_id input_tokens output_tokens cache_input_tokens "
-    "cache_creation_input_tokens finished_reason",
+    "cache_creation_input_tokens finished_reason estimated replayed",
     "MODEL_CALL_RETRY": "reply_id reason attempt wait_seconds block_ids",
     "BLOCKS_WITHDRAWN": "reply_id block_ids",
     "TEXT_BLOCK_START": "reply_id block_id",

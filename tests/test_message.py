@@ -579,6 +579,26 @@ def test_usage_adds_up(usages):
     assert message.usage.estimated == any(each.estimated for each in usages)
 
 
+@given(st.lists(st.builds(ChatUsage, *[st.integers(0, 9)] * 4, st.booleans(), st.booleans()), min_size=1, max_size=4))
+def test_replayed_usage_is_in_no_sum(usages):
+    events = [
+        ModelCallEndEvent("r", each.input_tokens, each.output_tokens, estimated=each.estimated, replayed=each.replayed)
+        for each in usages
+    ]
+    paid = [ChatUsage(each.input_tokens, each.output_tokens, estimated=each.estimated) for each in usages]
+    paid = [usage for usage, each in zip(paid, usages, strict=True) if not each.replayed]
+    assert built(*events).usage == sum(paid, ChatUsage())
+    total = sum(usages, ChatUsage())
+    assert (total.input_tokens, total.replayed) == (sum(usage.input_tokens for usage in paid), False)
+
+
+def test_a_replayed_answer_does_not_make_up_for_an_unknown_one():
+    call, result = ToolCallBlock("1", "f"), ToolResultBlock("1", "f", "done")
+    message = AssistantMsg("a", [call, result], id="r")
+    message.append_event(ModelCallEndEvent("r", 5, 5, replayed=True))
+    assert message.usage is None
+
+
 def test_a_retry_drops_the_blocks_that_it_names_and_no_others():
     message = built(
         TextBlockStartEvent("r", "a"),

@@ -85,6 +85,7 @@ def model_call_end(
         (_count(usage, created, refusal) or 0) if created else 0,
         reason,
         bool(usage.estimated),
+        bool(usage.replayed),
     )
 
 

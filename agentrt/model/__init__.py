@@ -7,6 +7,7 @@ from agentrt.model.openai import OpenAIChatModel, Quirks
 from agentrt.model.presets import chat_model, default_model
 from agentrt.model.remote.client import RemoteChatModel
 from agentrt.model.remote.settings import ConnectionOptions, Timeouts
+from agentrt.model.request_key import request_key
 from agentrt.model.rules import DEFAULT_RULES, Rule, RulesChatModel
 from agentrt.model.scripted import ScriptedCall, ScriptedChatModel, ScriptedResponse
 from agentrt.types import ChatResponse, ChatUsage
@@ -31,4 +32,5 @@ __all__ = [
     "Timeouts",
     "chat_model",
     "default_model",
+    "request_key",
 ]

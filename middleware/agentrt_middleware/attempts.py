@@ -67,7 +67,7 @@ def usage_of(response: ChatResponse) -> ChatUsage | None:
         return None
     if max(map(abs, (inputs, outputs, cached, created))) > _MAX_TOKENS:
         return None
-    return ChatUsage(inputs, outputs, cached, created, bool(usage.estimated))
+    return ChatUsage(inputs, outputs, cached, created, bool(usage.estimated), bool(usage.replayed))
 
 
 class StreamedAnswer:

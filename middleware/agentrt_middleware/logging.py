@@ -204,6 +204,7 @@ class _ReplyLog:
             "output_tokens": event.output_tokens,
             "cache_input_tokens": event.cache_input_tokens,
             "estimated": event.estimated,
+            "replayed": event.replayed,
             "finished_reason": event.finished_reason,
         }
         self._line("MODEL_CALL_END", fields)

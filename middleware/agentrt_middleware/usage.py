@@ -183,6 +183,8 @@ class _CountedCall:
             if not (is_whole or self._content):
                 return  # the model did not answer, so it probably charged nothing
             usage = estimated_usage(self._messages, self._content)
+        if usage.replayed:
+            return  # it was counted when it was paid for
         self._counter.add(self._tallies, self._model, usage)
 
 

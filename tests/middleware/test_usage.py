@@ -80,6 +80,19 @@ async def test_unreported_tokens_are_estimated_and_marked() -> None:
     assert report.cost > 0
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_replayed_answer_was_counted_when_it_was_paid_for(stream: bool) -> None:
+    usage = UsageMiddleware(PRICES)
+    replayed = ChatResponse([TextBlock("Hello.")], usage=ChatUsage(100, 10, replayed=True))
+    agent = agent_of([], middlewares=[usage])
+    agent.model = ScriptedChatModel([answer(7, 3), replayed], stream=stream)
+    await agent.reply("go")
+    message = await agent.reply("go on")
+    assert usage.of_conversation(agent).tokens == ChatUsage(7, 3)
+    assert (usage.of_reply(agent).calls, usage.of_reply(agent).cost) == (0, 0.0)
+    assert message.usage == ChatUsage()
+
+
 async def test_an_answer_counts_if_it_was_begun() -> None:
     usage = UsageMiddleware(PRICES)
     layers = [RetryMiddleware(random=Least()), usage]

@@ -76,6 +76,8 @@ class CallTokens:
         usage = self._usage
         if usage is None:
             return self._count_seen(seen)
+        if usage.replayed:
+            return 0.0  # no provider was asked
         request, answer = usage.input_tokens, usage.output_tokens
         if not (_is_number(request) and _is_number(answer)):
             return self._warn(self._count_seen(seen))

@@ -80,6 +80,8 @@ def of_usage(usage: ChatUsage | None) -> Attributes:
     """Return the attributes for the tokens that were used."""
     if usage is None:
         return {}
+    if usage.replayed:  # what reads traces adds up the tokens in them, and those were used by an earlier call
+        return {conventions.USAGE_REPLAYED: True}
     return {
         conventions.INPUT_TOKENS: usage.input_tokens,
         conventions.OUTPUT_TOKENS: usage.output_tokens,

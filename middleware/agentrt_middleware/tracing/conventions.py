@@ -128,6 +128,7 @@ OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 CACHE_READ_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
 CACHE_WRITE_TOKENS: Final = "gen_ai.usage.cache_write.input_tokens"
 USAGE_ESTIMATED: Final = "agentrt.usage.estimated"
+USAGE_REPLAYED: Final = "agentrt.usage.replayed"
 
 CHAT_IS_INTERNAL: Final = "agentrt.model_call.is_internal"
 RETRY_EVENT: Final = "agentrt.model_call.retry"

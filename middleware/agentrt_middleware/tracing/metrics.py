@@ -34,7 +34,7 @@ class GenAIMetrics:
     def record_chat(self, seconds: float, usage: ChatUsage | None, labels: _Labels) -> None:
         for histogram in self._chats:
             histogram.record(seconds, labels)
-        if usage is None:
+        if usage is None or usage.replayed:  # no tokens, or those that an earlier call has used
             return
         # The conventions have no error type on tokens: those of a call that failed were used as well.
         token_labels = {name: value for name, value in labels.items() if name != conventions.ERROR_TYPE}

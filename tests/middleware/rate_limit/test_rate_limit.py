@@ -442,6 +442,13 @@ def test_a_usage_too_large_to_be_added_is_capped(input_tokens: Any, output_token
     assert tokens.count(1_000.0) == 1_000
 
 
+def test_a_replayed_answer_uses_no_tokens_and_teaches_nothing() -> None:
+    lengths = AnswerLengths()
+    tokens = CallTokens(call_of(Words()), lengths)
+    tokens.see(ChatResponse([TextBlock("Hello.")], usage=ChatUsage(50, 5, replayed=True)))
+    assert (tokens.count(1_000.0), lengths.expected) == (0, 256)
+
+
 @on_both_loops
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(

@@ -965,6 +965,23 @@ async def test_metrics_are_recorded_under_the_names_of_the_conventions(spans: Sp
     assert {metric.unit for metric in scope.metrics} == {"s", "{token}", "{call}"}
 
 
+async def test_tokens_of_replayed_answers_are_in_no_span_and_no_metric(spans: Spans) -> None:
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    replayed = ChatResponse([call("1", "add", a=1, b=2)], usage=ChatUsage(5, 3, replayed=True))
+    agent = agent_of([replayed, answer("three")], add, middlewares=[spans.middleware(meter_provider=meters)])
+    await agent.reply("go")
+    data: Any = reader.get_metrics_data()
+    meters.shutdown()
+    points = {metric.name: metric.data.data_points for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    assert [(point.count, point.sum) for point in points["gen_ai.client.token.usage"]] == [(1, 7), (1, 2)]
+    first, second = [span for span in spans.ended if span.name.startswith("chat")]
+    assert first.attributes["agentrt.usage.replayed"] is True
+    assert "gen_ai.usage.input_tokens" not in first.attributes
+    assert "agentrt.usage.replayed" not in second.attributes
+    assert spans.one("invoke").attributes["gen_ai.usage.input_tokens"] == 7
+
+
 async def test_a_tracer_provider_other_than_the_sdks_works() -> None:
     started: list[str] = []
 
