@@ -90,12 +90,13 @@ CHOSEN_BY_TYPE = _ChosenByType()
 
 
 class ToolCallState(StrEnum):
-    """How far a tool call has come."""
+    """How far a tool call has come; `RUNNING` means that it has begun, and now waits for an answer or resumes."""
 
     PENDING = "pending"
     ASKING = "asking"
     ALLOWED = "allowed"
     SUBMITTED = "submitted"
+    RUNNING = "running"
     FINISHED = "finished"
 
 

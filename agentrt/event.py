@@ -407,10 +407,15 @@ class ExceedMaxItersEvent(AgentEvent):
 
 @dataclass(slots=True, repr=False, eq=False)
 class RequireUserConfirmEvent(AgentEvent):
-    """The reply waits for the user to decide on `tool_calls`; `questions` says of each, by its id, why it is asked."""
+    """The reply waits for the user to decide on `tool_calls`; `questions` says of each, by its id, why it is asked.
+
+    An id with a "/" is the path of a call inside of one that has begun; `inside` has the names of the agents that it
+    comes from, outermost first.
+    """
 
     tool_calls: list[ToolCallBlock]
     questions: dict[str, PermissionDecision] = field(default_factory=dict)
+    inside: dict[str, list[str]] = field(default_factory=dict)
     type: Literal["REQUIRE_USER_CONFIRM"] = "REQUIRE_USER_CONFIRM"
 
 

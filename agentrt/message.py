@@ -101,7 +101,8 @@ _MAX_LOOK_BACK = 16  # blocks; looking at so many is as quick as an index
 _OPENING_EVENTS = (ReplyStartEvent, ReplyResumedEvent)
 _ROLES = ("user", "assistant", "system")
 # In Python 3.11 a member looked up on its class takes seven times as long as a name of the module.
-_RESULT_RUNNING, _CALL_FINISHED = ToolResultState.RUNNING, ToolCallState.FINISHED
+_RESULT_RUNNING = ToolResultState.RUNNING
+_CALL_RUNNING, _CALL_FINISHED = ToolCallState.RUNNING, ToolCallState.FINISHED
 _BLOCK_TYPES: tuple[str, ...] = get_args(BlockType)
 _TEXT, _MSG_JSON = "write msg.get_text_content()", "write msg.to_json()"
 _CONVERSATION = "the conversation is agent.state.context"
@@ -686,13 +687,17 @@ def _end_tool_result(msg: Msg, event: ToolResultEndEvent) -> None:
 def _set_call_states(state: ToolCallState) -> Callable[[Msg, Any], None]:
     def apply(msg: Msg, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> None:
         for call in event.tool_calls:
-            find_block(msg, call.id, ToolCallBlock).state = state
+            # A question of a call that has begun has a path, and the call itself is its first part.
+            call_id, slash, _ = call.id.partition("/")
+            find_block(msg, call_id, ToolCallBlock).state = _CALL_RUNNING if slash else state
 
     return apply
 
 
 def _apply_answers(msg: Msg, event: UserConfirmResultEvent) -> None:
     for result in event.confirm_results:
+        if "/" in result.tool_call.id:  # for a call that has begun, and stays in that state
+            continue
         call = find_block(msg, result.tool_call.id, ToolCallBlock)
         if call.state is ToolCallState.ASKING:  # a second answer to the same question changes nothing
             call.state = ToolCallState.ALLOWED if result.confirmed else ToolCallState.PENDING

@@ -5,7 +5,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict, TypeGuard, TypeVar
 
-from agentrt.block import ContentBlock, DataBlock, JSONObject, Strict, TextBlock, ToolResultState, join_texts
+from agentrt.block import (
+    ContentBlock,
+    DataBlock,
+    JSONObject,
+    Strict,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultState,
+    join_texts,
+)
 from agentrt.errors import ConfigError
 from agentrt.keywords import suggest_keywords
 from agentrt.text import repr_of, whole_characters
@@ -23,6 +32,7 @@ __all__ = [
     "JSONObject",
     "JSONSchema",
     "MessageDict",
+    "OpenQuestion",
     "PermissionBehavior",
     "PermissionContext",
     "PermissionDecision",
@@ -206,12 +216,17 @@ class ToolResponse:
     """A tool's whole result.
 
     `metadata["response_msg"]`, a `Msg`, ends the reply with that message.
+
+    With `waits` it is not a result yet: the call has begun, and its reply is parked until one of these questions is
+    answered. Then the tool is called again, and finds the answers in its `ToolContext`. Only a tool with `is_resumable`
+    may do that. `content` and `metadata` count for nothing there.
     """
 
     content: ToolOutput = field(default_factory=list)
     state: ToolResultState = ToolResultState.SUCCESS
     metadata: JSONObject = field(default_factory=dict)
     is_last: bool = True
+    waits: "Sequence[OpenQuestion]" = ()
 
     @property
     def text(self) -> str:
@@ -323,6 +338,24 @@ def _whole_text(cls: str, name: str, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{cls}({name}=...) must be a str, not {repr_of(value)}")
     return whole_characters(value)
+
+
+@suggest_keywords()
+@dataclass(slots=True, repr=False, eq=False)
+class OpenQuestion(Strict):
+    """What a tool call that has begun needs to know before it can continue.
+
+    `tool_call` is what is asked about: an `id` of the tool's choice, a name and its input. Outside it has the path
+    "{id of the tool's own call}/{that id}". `kind` says whose answer it waits for: "user" for a yes or no, "external"
+    for a result. `message` says why the user is asked, `suggested_rules` what the user may agree to, to be asked less,
+    and `inside` names the agents that the question comes from, outermost first.
+    """
+
+    tool_call: ToolCallBlock
+    kind: Literal["user", "external"] = "user"
+    message: str = ""
+    suggested_rules: list[PermissionRule] = field(default_factory=list)
+    inside: list[str] = field(default_factory=list)
 
 
 @suggest_keywords()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from agentrt.console.render.call_description import describe_call
+from agentrt.conversation.open_calls import asked_calls
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock, ToolResultBlock
 from agentrt.state import AgentState
@@ -14,11 +15,12 @@ _YES, _NO = ("y", "yes"), ("n", "no")
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """One call that waits for the yes of the user, or for its result from elsewhere."""
+    """One call that waits for the yes of the user, or for its result from elsewhere; `inside` names whose it is."""
 
     reply_id: str
     call: ToolCallBlock
     is_external: bool
+    inside: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -26,7 +28,7 @@ class Confirmation:
         description = describe_call(self.call)
         if self.is_external:
             return f"what is the result of {description}?"
-        return f"may it run {description}? y, n, or say why not"
+        return f"may {' > '.join(self.inside) or 'it'} run {description}? y, n, or say why not"
 
     def answer(self, line: str) -> UserConfirmResultEvent | ExternalExecutionResultEvent:
         """Return the event that the line means; what is neither yes nor no is a no that says why."""
@@ -48,8 +50,6 @@ def next_confirmation(state: AgentState) -> Confirmation | None:
     if context is None:
         return None
     # In the order of the calls, so that a user who is asked about several knows where they are.
-    for block in context.blocks:
-        decision = context.decisions.get(block.id) if isinstance(block, ToolCallBlock) else None
-        if isinstance(block, ToolCallBlock) and decision is not None and decision.waits_for is not None:
-            return Confirmation(context.reply_id, block, decision.waits_for == "external")
+    for call, decision, inside in asked_calls(context):
+        return Confirmation(context.reply_id, call, decision.waits_for == "external", tuple(inside))
     return None

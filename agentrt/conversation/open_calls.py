@@ -2,23 +2,29 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from agentrt.block import new_id
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.event import AgentEvent, ToolResultEndEvent, ToolResultStartEvent, ToolResultTextDeltaEvent
 from agentrt.message import ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
-from agentrt.state import ReplyContext
+from agentrt.state import CallDecision, ReplyContext
+from agentrt.tool import Toolkit
 from agentrt.tool.base import call_plan_of
 from agentrt.types import PermissionBehavior
 
 __all__ = [
+    "AskedCall",
+    "asked_calls",
     "begun_calls",
     "close_abandoned_calls",
     "close_calls_in_doubt",
     "close_open_calls",
     "describe_calls",
     "drain_and_close",
+    "forget_inner_calls",
+    "mark_resumed_calls",
     "open_calls",
     "waiting_calls",
 ]
@@ -55,7 +61,7 @@ def close_open_calls(agent: ReplyingAgent, run: ReplyRun) -> Iterator[AgentEvent
 
     def result_of(call: ToolCallBlock, has_begun: bool) -> _CallResult:
         if _waits(context, call):
-            return _NOT_RUN
+            return _INTERRUPTED if has_begun and _waits_inside(context, call) else _NOT_RUN
         if has_begun and _behavior(context, call) is PermissionBehavior.ALLOW:
             tool = (agent.live_conversation.round_toolkit or agent.toolkit).get(call.name)
             if tool is not None and call_plan_of(tool).in_thread:
@@ -72,10 +78,27 @@ def close_abandoned_calls(context: ReplyContext) -> Iterator[AgentEvent]:
 
 
 def close_calls_in_doubt(run: ReplyRun, context: ReplyContext) -> Iterator[AgentEvent]:
-    """Yield results for the calls that may have been running when a process before this one ended."""
+    """Yield results for the calls that may have been running when a process before this one ended.
+
+    Those of resumable tools get none: they are entered again, and find what they kept.
+    """
     if not context.parked:
         calls = [call for call in open_calls(context) if not _waits(context, call)]
+        calls = [call for call in calls if not _is_resumable(run.toolkit, context, call)]
         yield from _result_events(context, calls, run.new_id, partial(_result_of_left, context))
+
+
+def mark_resumed_calls(toolkit: Toolkit, context: ReplyContext) -> None:
+    """Mark the calls that are entered again after a process that ended: their results may have begun already."""
+    if not context.parked:
+        for call in open_calls(context):
+            if not _waits(context, call) and _is_resumable(toolkit, context, call):
+                call.state = ToolCallState.RUNNING
+
+
+def _is_resumable(toolkit: Toolkit, context: ReplyContext, call: ToolCallBlock) -> bool:
+    tool = toolkit.get(call.name)
+    return tool is not None and tool.is_resumable and _behavior(context, call) is not PermissionBehavior.DENY
 
 
 def _in_order(context: ReplyContext) -> list[ToolCallBlock]:
@@ -95,10 +118,13 @@ def _result_events(
         if call.id not in begun:
             yield ToolResultStartEvent(context.reply_id, call.id, call.name)
         yield ToolResultTextDeltaEvent(context.reply_id, call.id, text, new_id(), tool_call_name=call.name)
+        forget_inner_calls(context, call.id)
         yield ToolResultEndEvent(context.reply_id, call.id, state, tool_call_name=call.name)
 
 
 def _result_of_left(context: ReplyContext, call: ToolCallBlock, has_begun: bool) -> _CallResult:
+    if has_begun and _waits_inside(context, call):
+        return _INTERRUPTED
     if context.parked or _waits(context, call):
         return _NOT_RUN
     # Whether it had begun is not known, since the start of a call is not saved by itself.
@@ -121,6 +147,44 @@ def waiting_calls(context: ReplyContext) -> list[ToolCallBlock]:
 def begun_calls(context: ReplyContext) -> set[str]:
     """Return the ids of the calls that have a result, or the beginning of one."""
     return {block.id for block in context.blocks if isinstance(block, ToolResultBlock)}
+
+
+class AskedCall(NamedTuple):
+    """A call that the user or a program is asked about: one of the reply's own, or one inside of a call that runs."""
+
+    call: ToolCallBlock
+    decision: CallDecision
+    inside: list[str]
+
+
+def asked_calls(context: ReplyContext) -> list[AskedCall]:
+    """Return what the reply waits for, in the order of its calls."""
+    calls: list[AskedCall] = []
+    for call in waiting_calls(context):
+        decision = context.decisions[call.id]
+        if decision.waits_for != "inner":
+            calls.append(AskedCall(call, decision, []))
+            continue
+        for path, inner in context.inner.items():
+            if inner.decision.waits_for is not None and path.startswith(f"{call.id}/"):
+                calls.append(AskedCall(inner.question.tool_call, inner.decision, inner.question.inside))
+    return calls
+
+
+def forget_inner_calls(context: ReplyContext, call_id: str) -> None:
+    """Drop what a call that has its result kept and asked.
+
+    What was answered stays on record, so that an answer which comes once more is known.
+    """
+    context.kept.pop(call_id, None)
+    for path in [path for path in context.inner if path.startswith(f"{call_id}/")]:
+        decision = context.inner.pop(path).decision
+        context.decisions[path] = decision if decision.waits_for is None else CallDecision(PermissionBehavior.ASK)
+
+
+def _waits_inside(context: ReplyContext, call: ToolCallBlock) -> bool:
+    decision = context.decisions.get(call.id)
+    return decision is not None and decision.waits_for == "inner"
 
 
 def _waits(context: ReplyContext, call: ToolCallBlock) -> bool:

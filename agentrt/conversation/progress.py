@@ -283,7 +283,7 @@ class ReplyProgress:
             self.recorder.record(event)
         if event.__class__ in _QUESTIONS and self.parked_context is not None:
             self.note_asked(self.parked_context, event, self.sequence)  # type: ignore[arg-type]  # a question
-        if event.__class__ in _CALL_STARTS:
+        if event.__class__ in _CALL_STARTS and event.reply_id == self.reply_id:
             if self._starts_sent is _NONE_SENT:
                 self._starts_sent = set()
             self._starts_sent.add((event.__class__, event.tool_call_id))  # type: ignore[attr-defined]  # these have it
@@ -295,7 +295,7 @@ class ReplyProgress:
         It is another one where a layer holds events back, or adds some.
         """
         for call in event.tool_calls if event.reply_id == self.reply_id else ():
-            decision = context.decisions.get(call.id)
+            decision = context.decision_about(call.id)
             if decision is not None and decision.asked_seq != seq:
                 decision.asked_at, decision.asked_seq = event.created_at, seq
                 self.mark_changed()

@@ -148,6 +148,23 @@ class Run:
         if emitter is not None and emitter.f_code not in reply.examined and warn_of_late_event(emitter):
             reply.examined |= {emitter.f_code}
 
+    async def relay(self, event: AgentEvent) -> None:
+        """Send an event of another reply into this reply's stream as soon as there is room; see `ToolContext.relay`."""
+        reply = self._reply
+        if not event.reply_id or event.reply_id == reply.id:
+            raise UsageError(
+                f"relay() takes an event of another reply, and this {event.type} has the reply_id {event.reply_id!r}: "
+                f"use emit() for events of this reply"
+            )
+        if reply.ended:
+            raise UsageError(f"{event.type} was relayed after the reply {reply.id!r} had ended")
+        if reply.mailbox.is_read:
+            await reply.mailbox.put(event)
+        elif reply.is_unseen:
+            reply.progress.count_unseen(1)
+        else:  # the tool runs in the reader's own task, which cannot make room before the tool is done
+            reply.mailbox.post(event)
+
     def continue_with(self, hint: str) -> None:
         """Ask for another round, with `hint` for the model, where the reply would otherwise be complete.
 

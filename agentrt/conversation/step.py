@@ -11,9 +11,11 @@ A reply is a sequence of rounds. A round asks the model once, and then runs the 
     the same, with no rounds left             ask once more, for an answer in text without tools
     the same, after that                      finish; the rounds are used up
 
-A call may go ahead when it was decided on, and otherwise when no call waits. A tool's own final answer finishes the
-reply at once. A reply whose answer must have a form is complete when that is there, and never by text; it ends when too
-many answers did not fit, and it gets a few more requests at the end, which ask for that and nothing else.
+A call may go ahead when it was decided on, and otherwise when no call waits. One that has begun and waits for answers
+to its own questions (`waits_for="inner"`) waits like any other, and goes ahead when one of them is there. A tool's own
+final answer finishes the reply at once. A reply whose answer must have a form is complete when that is there, and never
+by text; it ends when too many answers did not fit, and it gets a few more requests at the end, which ask for that and
+nothing else.
 """
 
 from dataclasses import dataclass

@@ -213,7 +213,9 @@ class BlockEvents:
     def _note_call(self, block: ToolCallBlock) -> str:
         """Note that a call begins; returns its id."""
         # An id that the reply has used before would mix two calls up: results are found by it.
-        call_id = block.id if block.id and block.id not in self._taken_call_ids else self._new_id()
+        call_id = block.id
+        if not call_id or call_id in self._taken_call_ids or "/" in call_id:  # which stands in paths of inner calls
+            call_id = self._new_id()
         self._taken_call_ids[call_id] = None
         self._call_ids[block.id] = call_id
         self._call_names[call_id] = block.name or _NAMELESS

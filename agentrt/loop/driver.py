@@ -7,6 +7,7 @@ from typing import Any
 from agentrt.concurrency.background_task import enclosing_replies
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS
+from agentrt.conversation.open_calls import mark_resumed_calls
 from agentrt.conversation.progress import PLAIN_BETWEEN_LAYERS, PLAIN_OUTSIDE
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.turns import Claim, lock_of
@@ -196,5 +197,6 @@ def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None
     if unfinished is not None:
         run.progress.restore(unfinished)
         run.toolkit = agent.live_conversation.round_toolkit or toolkit
+        mark_resumed_calls(run.toolkit, unfinished)
     agent.live_conversation.begin(run)
     return run

@@ -116,6 +116,8 @@ def _begin_again(run: ReplyRun, context: ReplyContext) -> ModelCallRetryEvent:
     context.cur_iter = context.round_start = context.empty_rounds = context.summarised = 0
     context.response = None
     context.decisions.clear()
+    context.kept.clear()
+    context.inner.clear()
     if context.structured is not None:
         context.structured.begin_again()
     return ModelCallRetryEvent("the reply was started again", block_ids=block_ids, reply_id=run.id)

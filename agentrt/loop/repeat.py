@@ -65,8 +65,7 @@ def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
     state = agent.state
     unfinished, outcome = state.reply_context, state.last_reply
     if unfinished is not None and unfinished.reply_id == reply_id:
-        waiting = waiting_calls(unfinished) if unfinished.parked else []
-        return question_message(unfinished, waiting) if waiting else None
+        return question_message(unfinished) if unfinished.parked and waiting_calls(unfinished) else None
     # An observed message may have the same id, if another agent was given it as well.
     own = (message for message in reversed(state.context) if message.id == reply_id and message.name == agent.name)
     message = next((message for message in own if message.finished_reason is not None), None)

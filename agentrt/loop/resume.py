@@ -2,11 +2,13 @@
 
 An answer is checked whole before anything of it is applied, so one that is refused leaves the state as it was. It must
 name the reply and the call that asked, and repeat the tool and its input to the byte; other input is taken only where
-the conversation's permissions say so, and rules likewise.
+the conversation's permissions say so, and rules likewise. An answer for a call inside of one that has begun names it by
+its path; it never changes an input, and wakes that one call.
 """
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 
 import pydantic
@@ -15,7 +17,7 @@ from pydantic_core import CoreConfig, SchemaSerializer, ValidationError, from_js
 from agentrt.boundary import is_base64
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS, Answer
-from agentrt.conversation.open_calls import begun_calls, describe_calls, waiting_calls
+from agentrt.conversation.open_calls import asked_calls, begun_calls, describe_calls, waiting_calls
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ResumeError
 from agentrt.event import (
@@ -44,7 +46,7 @@ from agentrt.tool.arguments import parse_arguments
 from agentrt.tool.base import MAX_OUTPUT
 from agentrt.tool.call import PreparedCall
 from agentrt.tool.to_response import MAX_DATA, data_size
-from agentrt.types import PermissionBehavior, PermissionRule, ToolOutput, ToolResponse
+from agentrt.types import JSONObject, PermissionBehavior, PermissionRule, ToolOutput, ToolResponse
 
 __all__ = ["already_answered", "apply_answer", "check_answer", "reply_to_resume"]
 
@@ -75,10 +77,12 @@ def reply_to_resume(agent: ReplyingAgent, inputs: ReplyInput) -> ReplyContext | 
     waiting = waiting_calls(context)
     # One that was left before it had asked is not parked: it resumes without an input, and asks then.
     if waiting and (inputs is not None or context.parked):
-        waited_for = {context.decisions[call.id].waits_for for call in waiting}
+        questions = asked_calls(context)
+        waited_for = {question.decision.waits_for for question in questions}
         answers = " and ".join(name for kind, name in _ANSWER_TO.items() if kind in waited_for)
         raise ResumeError(
-            f"the reply {context.reply_id!r} waits for an answer about {describe_calls(waiting)}: send {answers} first"
+            f"the reply {context.reply_id!r} waits for an answer about "
+            f"{describe_calls([question.call for question in questions])}: send {answers} first"
             f"{' (agent.waiting() is the question)' if context.parked else ''}, or "
             f"UserInterruptEvent({context.reply_id!r}) to end it",
             code="pending",
@@ -135,6 +139,9 @@ def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
     if isinstance(answer, UserConfirmResultEvent):
         for result in answer.confirm_results:
             repeated = result.tool_call
+            if "/" in repeated.id:
+                _apply_inner_confirmation(context, result)
+                continue
             call = _find_call(context, repeated.id)
             if context.decisions[call.id].waits_for != "user":
                 continue
@@ -148,20 +155,57 @@ def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
             permissions = agent.state.permission_context
             permissions.rules.extend(accept_rules(permissions, result.rules, call.name))
         # After all of them, since what the user said of a call counts for more than a rule that came with another.
-        _reconsider(agent, context, [rule for result in answer.confirm_results for rule in result.rules])
+        calls = [result for result in answer.confirm_results if "/" not in result.tool_call.id]
+        _reconsider(agent, context, [rule for result in calls for rule in result.rules])
         context.message.append_event(answer)
     elif isinstance(answer, ExternalExecutionResultEvent):
         begun = begun_calls(context)
         for execution in answer.execution_results:
+            if "/" in execution.id:
+                _apply_inner_result(context, execution)
+                continue
             call = _find_call(context, execution.id)
             if context.decisions[call.id].waits_for:
                 context.decisions[call.id].waits_for = None
                 if call.id not in begun:  # the process ended before it announced this call
                     yield ToolResultStartEvent(context.reply_id, call.id, call.name)
-                # Only a tool of this program may end the reply with an answer of its own.
-                metadata = {key: value for key, value in execution.metadata.items() if key != "response_msg"}
-                response = ToolResponse(_blocks_of(execution), execution.state, metadata)
+                response = ToolResponse(_blocks_of(execution), execution.state, _metadata_of(execution))
                 yield from result_events(context, agent.live_conversation.run, call, response, [])
+
+
+def _apply_inner_confirmation(context: ReplyContext, result: ConfirmResult) -> None:
+    """Take in what the user said of a call inside of one that has begun; rules in it are for that one alone."""
+    path, call = result.tool_call.id, result.tool_call
+    inner = context.inner.get(path)
+    if inner is None or inner.decision.waits_for != "user":
+        return
+    behavior = PermissionBehavior.ALLOW if result.confirmed else PermissionBehavior.DENY
+    inner.decision = CallDecision(behavior, "user", result.feedback or "", digest(call.name, call.input))
+    inner.answer = replace(result, tool_call=ToolCallBlock(path.partition("/")[2], call.name, call.input))
+    _wake(context, path)
+
+
+def _apply_inner_result(context: ReplyContext, execution: ToolResultBlock) -> None:
+    """Take in the result of a call inside of one that has begun."""
+    inner = context.inner.get(execution.id)
+    if inner is None or inner.decision.waits_for != "external":
+        return
+    inner.decision = CallDecision(PermissionBehavior.ALLOW, digest=_digest_of_result(execution))
+    inner.result = ToolResultBlock(
+        execution.id.partition("/")[2],
+        execution.name,
+        _blocks_of(execution),
+        execution.state,
+        _metadata_of(execution),
+    )
+    _wake(context, execution.id)
+
+
+def _wake(context: ReplyContext, path: str) -> None:
+    """Have the call that asked go ahead, unless it is itself asked about again."""
+    decision = context.decisions[path.partition("/")[0]]
+    if decision.waits_for == "inner":
+        decision.waits_for = None
 
 
 def _parse_again(answer: Answer) -> Answer:
@@ -210,10 +254,20 @@ def _find_call(context: ReplyContext, call_id: str) -> ToolCallBlock:
     raise ResumeError(f"the reply {context.reply_id!r} has no call {call_id!r:.{_MAX_QUOTE}}", code="unknown_call")
 
 
+def _find_asked(context: ReplyContext, call_id: str, name: str) -> tuple[ToolCallBlock, CallDecision | None]:
+    """Return the call that an answer is for, and what was decided on it; an inner call is found by its path."""
+    decision = context.decision_about(call_id)
+    inner = context.inner.get(call_id)
+    if inner is not None:
+        return inner.question.tool_call, decision
+    if decision is not None and "/" in call_id:  # the call that it was inside of has its result
+        return ToolCallBlock(call_id, name, state=ToolCallState.FINISHED), decision
+    return _find_call(context, call_id), decision
+
+
 def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
     repeated = result.tool_call
-    call = _find_call(context, repeated.id)
-    decision = context.decisions.get(call.id)
+    call, decision = _find_asked(context, repeated.id, repeated.name)
     waits = decision is not None and decision.waits_for == "user" and call.state is not ToolCallState.FINISHED
     if decision is None or not (waits or _answer_of_user(decision) is not None):
         raise ResumeError(
@@ -261,6 +315,12 @@ def _answer_of_user(decision: CallDecision) -> bool | None:
 
 
 def _check_edited(agent: ReplyingAgent, call: ToolCallBlock, edited: ToolCallBlock) -> None:
+    if "/" in call.id:
+        raise ResumeError(
+            f"the answer gives the call {call.id!r} of {call.name!r} another input, which a call inside of another "
+            f"cannot take: send it back as it was asked",
+            code="mismatch",
+        )
     if not agent.state.permission_context.allow_edited_input:
         raise ResumeError(
             f"the answer gives the call {call.id!r} of {call.name!r} another input, which is not permitted: send it "
@@ -286,9 +346,17 @@ def _reconsider(agent: ReplyingAgent, context: ReplyContext, rules: list[Permiss
 
 
 def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: ToolResultBlock) -> None:
-    call = _find_call(context, execution.id)
-    decision = context.decisions.get(call.id)
-    if call.state is ToolCallState.FINISHED:
+    call, decision = _find_asked(context, execution.id, execution.name)
+    if "/" in call.id:
+        if (
+            decision is not None
+            and decision.waits_for is None
+            and (decision.by, decision.behavior) == ("policy", _ALLOW)
+        ):
+            if decision.digest == _digest_of_result(execution):
+                return
+            raise ResumeError(f"the call {execution.id!r:.{_MAX_QUOTE}} already has another result", code="conflict")
+    elif call.state is ToolCallState.FINISHED:
         earlier: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
         repeated = [*_blocks_of(execution), *note_of(context, call)]
         if earlier.state is not execution.state or _comparable(_blocks_of(earlier)) != _comparable(repeated):
@@ -329,6 +397,16 @@ def _check_size(part: str, size: int, limit: int) -> None:
         raise ResumeError(
             f"{part} has {size:,} characters, but at most {limit:,} are allowed: send less", code="invalid"
         )
+
+
+def _metadata_of(execution: ToolResultBlock) -> JSONObject:
+    # Only a tool of this program may end the reply with an answer of its own.
+    return {key: value for key, value in execution.metadata.items() if key != "response_msg"}
+
+
+def _digest_of_result(execution: ToolResultBlock) -> str:
+    text, data = _comparable(_blocks_of(execution))
+    return digest(execution.name, to_json([execution.state, text, data, _metadata_of(execution)]).decode())
 
 
 def _comparable(output: ToolOutput) -> tuple[str, list[object]]:

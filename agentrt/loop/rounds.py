@@ -121,7 +121,7 @@ class Rounds:
         if isinstance(item, ReplyEndEvent) and item.reply_id == self._run.id:
             raise ChainContractError("REPLY_END came from inside the reply: only on_reply may end it")
         progress.last_event = progress.record_event(item)
-        if isinstance(item, ToolResultEndEvent):
+        if isinstance(item, ToolResultEndEvent) and item.reply_id == self._run.id:
             # Saved before it is sent: no listener knows of a result that a later process would not find.
             interruption.task = None
             if self._agent.state_store is not None:
@@ -196,7 +196,7 @@ class Rounds:
         if agent.live_conversation.context_usage.must_shorten:  # the same step once more, with less to send
             return self._withdraw_attempt()
         event = progress.last_event
-        if isinstance(event, ModelCallEndEvent):
+        if isinstance(event, ModelCallEndEvent) and event.reply_id == self._run.id:
             update_from_usage(agent, event)
             context.paused = event.finished_reason == "pause"
             if event.finished_reason == "length" and context.blocks:
@@ -295,13 +295,12 @@ class Rounds:
         yield from drain_and_close(agent, self._run)
 
     async def _ask(self) -> Iterator[AgentEvent | Msg]:
-        assert isinstance(self._step, Wait)
-        return self._question(await park(self._agent, self._run, self._context, self._step), self._step.calls)
+        return self._question(await park(self._agent, self._run, self._context))
 
-    def _question(self, events: list[AgentEvent], calls: list[ToolCallBlock]) -> Iterator[AgentEvent | Msg]:
+    def _question(self, events: list[AgentEvent]) -> Iterator[AgentEvent | Msg]:
         yield from events
         if self._run.interruption.reason is None:
-            yield question_message(self._context, calls)
+            yield question_message(self._context)
             return
         self._run.progress.reopen(self._context)  # asked to stop while the question was being sent
         self._reason = self._run.interruption.reason

@@ -1,7 +1,7 @@
 """What survives a process, and where it is kept."""
 
 from agentrt.state.file_store import FileStateStore
-from agentrt.state.state import AgentState, CallDecision, ReplyContext, ReplyOutcome, StructuredTask, Waits
+from agentrt.state.state import AgentState, CallDecision, InnerCall, ReplyContext, ReplyOutcome, StructuredTask, Waits
 from agentrt.state.store import InMemoryStateStore, StateStore
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "CallDecision",
     "FileStateStore",
     "InMemoryStateStore",
+    "InnerCall",
     "ReplyContext",
     "ReplyOutcome",
     "StateStore",

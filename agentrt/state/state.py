@@ -11,14 +11,16 @@ from pydantic_core import CoreConfig, SchemaSerializer, ValidationError, from_js
 
 from agentrt.block import InProcess, Strict, new_name
 from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion, UsageError
+from agentrt.event import ConfirmResult
 from agentrt.keywords import suggest_attributes, suggest_keywords
-from agentrt.message import ContentBlock, Msg, TextBlock, message_adapter, message_serializer
+from agentrt.message import ContentBlock, Msg, TextBlock, ToolResultBlock, message_adapter, message_serializer
 from agentrt.representation import never_raises, repr_as_call
 from agentrt.text import type_with_article
 from agentrt.types import (
     FinishedReason,
     JSONObject,
     JSONSchema,
+    OpenQuestion,
     PermissionBehavior,
     PermissionContext,
     PermissionDecision,
@@ -29,6 +31,7 @@ __all__ = [
     "WRAPPER",
     "AgentState",
     "CallDecision",
+    "InnerCall",
     "ReplyContext",
     "ReplyOutcome",
     "StructuredTask",
@@ -71,8 +74,8 @@ _STATE_GUESSES = {
 }
 
 
-Waits = Literal["user", "external"]
-"""Whose answer a tool call waits for."""
+Waits = Literal["user", "external", "inner"]
+"""Whose answer a tool call waits for; "inner" is for one that has begun, and waits for answers to its own questions."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -98,6 +101,20 @@ class CallDecision(Strict):
         """Return what the user is asked."""
         # A list of its own: the one who asks the user may change it, and this one is saved.
         return PermissionDecision(self.behavior, self.message, suggested_rules=[*self.suggested_rules])
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class InnerCall(Strict):
+    """A question that a call which has begun asks, and its answer once it is there.
+
+    In `question.tool_call`, the id is the path by which it is answered; in `answer` and in `result`, of which one is
+    set, it is the id that the tool gave.
+    """
+
+    question: OpenQuestion
+    decision: CallDecision
+    answer: ConfirmResult | None = None
+    result: ToolResultBlock | None = None
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -138,6 +155,9 @@ class ReplyContext(Strict):
     call, by its id, `ids` the number of the last id given out. `paused` says that the model's provider stopped in the
     middle of its own work and continues it in the next round. `parked` says that nothing was running when this was
     saved; where it is not set, calls without a result may have been running.
+
+    `kept` is what calls that have begun keep for when they are entered again, by their ids, and `inner` holds what they
+    ask, by the paths of the questions. Both are gone with the result of the call.
     """
 
     reply_id: str
@@ -158,6 +178,8 @@ class ReplyContext(Strict):
     structured: StructuredTask | None = None
     decisions: dict[str, CallDecision] = field(default_factory=dict)
     observed: list[Msg] = field(default_factory=list)
+    kept: dict[str, JSONObject] = field(default_factory=dict)
+    inner: dict[str, InnerCall] = field(default_factory=dict)
 
     @property
     def blocks(self) -> list[ContentBlock]:
@@ -166,6 +188,11 @@ class ReplyContext(Strict):
         if content.__class__ is str:
             self.message.content = content = [TextBlock(content)]
         return content  # type: ignore[return-value]  # a list by now
+
+    def decision_about(self, call_id: str) -> CallDecision | None:
+        """Return what was decided on a call, or on one inside of it, `None` if it has not been looked at."""
+        inner = self.inner.get(call_id)
+        return self.decisions.get(call_id) if inner is None else inner.decision
 
 
 @dataclass(slots=True, repr=False, eq=False)

@@ -5,10 +5,11 @@ from agentrt.tool.context import ToolContext
 from agentrt.tool.function import FunctionTool
 from agentrt.tool.group import ToolGroup
 from agentrt.tool.toolkit import Toolkit
-from agentrt.types import ToolChoice, ToolChunk, ToolResponse
+from agentrt.types import OpenQuestion, ToolChoice, ToolChunk, ToolResponse
 
 __all__ = [
     "FunctionTool",
+    "OpenQuestion",
     "ToolBase",
     "ToolChoice",
     "ToolChunk",

@@ -58,6 +58,13 @@ class ToolBase:
     is_external_tool: bool = False
     """Whether it runs outside this program; its `call` is then never entered."""
 
+    is_resumable: bool = False
+    """Whether a call may be entered more than once: after it has waited for an answer, and after a process that died.
+
+    See `ToolResponse.waits` and `ToolContext.kept`. A call of any other tool that was running when its process ended
+    gets the result `unknown`, since nobody knows what it has done.
+    """
+
     ask: bool = False
     """Whether the user must agree to each call."""
 

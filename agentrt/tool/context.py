@@ -1,7 +1,8 @@
 """What a tool may know about the call that runs it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, ItemsView
+from dataclasses import dataclass, field
 from itertools import count
 from threading import get_ident
 from time import time_ns
@@ -10,13 +11,14 @@ from typing import Any, Generic, Protocol
 from anyio import from_thread
 from typing_extensions import TypeVar
 
-from agentrt.block import ToolCallBlock, new_id
-from agentrt.errors import UsageError
-from agentrt.event import AgentEvent
+from agentrt.block import JSONObject, ToolCallBlock, ToolResultBlock, new_id
+from agentrt.boundary import json_problem
+from agentrt.errors import SessionUnserializable, UsageError
+from agentrt.event import AgentEvent, ConfirmResult
 from agentrt.representation import never_raises
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["RunLike", "ToolContext"]
+__all__ = ["CallMemory", "RunLike", "ToolContext", "check_kept"]
 
 _LoopResult = TypeVar("_LoopResult")
 _Deps = TypeVar("_Deps", default=Any)
@@ -30,8 +32,34 @@ class RunLike(Protocol):
     @property
     def deadline(self) -> float: ...
     def emit(self, event: AgentEvent) -> object: ...
+    async def relay(self, event: AgentEvent) -> None: ...
     def now(self) -> int: ...
     def new_id(self) -> str: ...
+
+
+async def _save_nothing() -> None:
+    pass
+
+
+@dataclass(slots=True)
+class CallMemory:
+    """What a resumable call finds when it is entered again, and how to save it; outside of a reply it is empty."""
+
+    kept: JSONObject = field(default_factory=dict)
+    answers: dict[str, ConfirmResult | ToolResultBlock] = field(default_factory=dict)
+    save: Callable[[], Awaitable[None]] = _save_nothing
+
+
+def check_kept(tool_name: str, kept: JSONObject) -> None:
+    """Raise `SessionUnserializable` for something that a call keeps and that JSON cannot hold."""
+    items: ItemsView[Any, Any] = kept.items()  # whatever the hints say
+    for key, value in items:
+        problem = json_problem({key: value}) if isinstance(key, str) else "its key is not a str"
+        if problem is not None:
+            raise SessionUnserializable(
+                f"what the tool {tool_name!r:.100} keeps as {key!r:.100} cannot be saved: {problem}; keep strings, "
+                f"finite numbers, lists and dicts in ToolContext.kept"
+            )
 
 
 class ToolContext(Generic[_Deps]):
@@ -46,6 +74,7 @@ class ToolContext(Generic[_Deps]):
 
     __slots__ = (
         "_ids",
+        "_memory",
         "_on_active_groups",
         "_reply_id",
         "_thread",
@@ -66,6 +95,7 @@ class ToolContext(Generic[_Deps]):
         active_groups: list[str] | None = None,
         on_active_groups: Callable[[list[str]], object] | None = None,
         deps: _Deps = None,  # type: ignore[assignment]  # who annotates another type gives one
+        memory: CallMemory | None = None,
     ) -> None:
         self.tool_call = tool_call
         self.agent = agent
@@ -74,6 +104,7 @@ class ToolContext(Generic[_Deps]):
         self.emitted: list[AgentEvent] = []
         self.run = run
         self._on_active_groups = on_active_groups
+        self._memory = memory
         self._thread = get_ident()
         self._reply_id: str | None = None
         self._ids = count(1)  # used only outside of a reply
@@ -100,12 +131,56 @@ class ToolContext(Generic[_Deps]):
         """When the reply must be over, on the clock of `anyio.current_time`; infinite without a limit."""
         return math.inf if self.run is None else self.run.deadline
 
+    @property
+    def kept(self) -> JSONObject:
+        """What this call keeps for when it is entered again: JSON, saved with the reply, and gone with the result.
+
+        Only a tool with `is_resumable` has it. It is saved whenever the reply is, and by `save`.
+        """
+        return self._resumable_memory().kept
+
+    @property
+    def answers(self) -> dict[str, ConfirmResult | ToolResultBlock]:
+        """The answers that came so far to what this call has asked, by the ids that it gave its questions.
+
+        A question for the user has a `ConfirmResult`, an external one a `ToolResultBlock`. They stay until the call has
+        its result, so a call that is entered once more finds them again.
+        """
+        return self._resumable_memory().answers
+
+    async def save(self) -> None:
+        """Save the conversation with what is kept now; raises `SessionUnserializable` for what JSON cannot hold."""
+        memory = self._resumable_memory()
+        check_kept(self.tool_call.name, memory.kept)
+        await memory.save()
+
+    def _resumable_memory(self) -> CallMemory:
+        if self._memory is None:
+            if self.run is not None:
+                raise UsageError(
+                    f"the tool {self.tool_call.name!r} keeps something, but its calls are entered only once: set "
+                    f"is_resumable = True on it"
+                )
+            self._memory = CallMemory()
+        return self._memory
+
     def emit(self, event: AgentEvent) -> None:
         """Put an event into the reply's stream; it is seen at once, also while the tool waits."""
         if self.run is None:
             self.emitted.append(event)
         else:
             self._on_loop(self.run.emit, event)
+
+    async def relay(self, event: AgentEvent) -> None:
+        """Put an event of another reply, such as a sub-agent's, into this reply's stream, as soon as there is room.
+
+        A slow reader slows down the other reply so, and nothing piles up. The event gets a number of this conversation
+        in a copy, and changes nothing in this reply's message. To be awaited on the event loop.
+        """
+        if self.run is None:
+            self.emitted.append(event)
+        else:
+            await self.run.relay(event)
 
     def now(self) -> int:
         """Return the time in nanoseconds since the epoch, by the reply's clock."""

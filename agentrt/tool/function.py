@@ -44,6 +44,7 @@ class FunctionTool(ToolBase):
         timeout: float | None = 300.0,
         is_concurrency_safe: bool | None = None,
         is_read_only: bool = False,
+        is_resumable: bool = False,
         preset_kwargs: Mapping[str, object] | None = None,
         json_schema: JSONSchema | None = None,
         max_output: int = MAX_OUTPUT,
@@ -59,6 +60,7 @@ class FunctionTool(ToolBase):
         self.ask = ask
         self.timeout = timeout
         self.is_read_only = is_read_only
+        self.is_resumable = is_resumable
         self.max_output = max_output
         self.raise_tool_errors = raise_tool_errors
         self.error_detail = error_detail

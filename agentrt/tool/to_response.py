@@ -108,6 +108,8 @@ def to_response(tool: ToolBase, value: object) -> ToolResponse:
     if text.__class__ is str and len(text) <= tool.max_output:
         return ToolResponse([TextBlock(text if text.isascii() else _printable(text))])
     response = response_of(tool, value)
+    if response.waits:
+        return ToolResponse(state=_STATE_OF_UNFINISHED, waits=response.waits)
     state = state_of(tool, response.state)
     check_metadata(tool, response.metadata)
     budget = OutputBudget(tool)

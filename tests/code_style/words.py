@@ -35,8 +35,8 @@ BARE_WORDS = frozenset(
 )
 # Public since before this list.
 PUBLIC_CLASSES = frozenset({"Refused"})
-# Locals that name nothing.
-EMPTY_LOCALS = frozenset("asked came done each given kept made most said shown told wanted".split())
+# Locals that name nothing; `kept` is what a call keeps, in `ToolContext.kept`.
+EMPTY_LOCALS = frozenset("asked came done each given made most said shown told wanted".split())
 
 SENTENCES = {
     r"\bis no (?!longer|more|one\b|doubt|need|reason|room|such|way)": 'say "is not a" or "has no"',

@@ -11,7 +11,7 @@ from tests.loop.helpers import agent_of, call
 FOR_HOOKS = {
     *("agent", "parent", "depth", "root"),
     *("id", "deps", "toolkit", "is_internal", "ended", "deadline", "now", "new_id", "next_seq"),
-    *("scratch", "call_name", "emit", "continue_with"),
+    *("scratch", "call_name", "emit", "relay", "continue_with"),
 }
 
 

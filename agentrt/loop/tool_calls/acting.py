@@ -18,12 +18,14 @@ import anyio
 
 from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies, run_in_own_context
 from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.open_calls import begun_calls
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import Act
 from agentrt.decoding.base64_groups import DataPieces
 from agentrt.errors import MissingTerminalError
 from agentrt.event import AgentEvent, ToolResultStartEvent
 from agentrt.loop.tool_calls.approval import Prepared, decide_call, denial, prepare_call, prepare_without_asking
+from agentrt.loop.tool_calls.inner_calls import memory_of_call
 from agentrt.loop.tool_calls.tool_results import (
     delta_events,
     lost_response,
@@ -31,7 +33,7 @@ from agentrt.loop.tool_calls.tool_results import (
     result_events,
     whole_base64_groups,
 )
-from agentrt.message import Msg, ToolCallBlock, ToolResultState, copy_block
+from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultState, copy_block
 from agentrt.state import ReplyContext
 from agentrt.tool import ToolContext, Toolkit
 from agentrt.tool.call import PreparedCall, is_real_cancellation, respond, run_call
@@ -41,6 +43,7 @@ from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, ToolChunk, Tool
 __all__ = ["act", "calls_of_round", "run_calls"]
 
 _logger = logging.getLogger("agentrt")
+_ENTERED_BEFORE = ToolCallState.RUNNING
 _CallOutput = AsyncGenerator[ToolChunk | ToolResponse, None]
 _CallToRun = tuple[ToolCallBlock, Prepared]
 
@@ -80,6 +83,9 @@ async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolRespons
     """Run a checked call; returns its result, or, if the tool streams, its output."""
     run, state, context = agent.live_conversation.run, agent.state, None
     if prepared.plan.context_name is not None:
+        memory = None
+        if prepared.tool.is_resumable and state.reply_context is not None:
+            memory = memory_of_call(state.reply_context, prepared.tool_call, agent.save)
         context = ToolContext(
             prepared.tool_call,
             agent,
@@ -87,6 +93,7 @@ async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolRespons
             active_groups=state.active_groups,
             on_active_groups=partial(setattr, state, "active_groups"),
             deps=run.deps,
+            memory=memory,
         )
     if prepared.is_streaming:
         return _mark_each_step(run, run_call(prepared, context))
@@ -134,17 +141,21 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
             return
         # All of them before any call runs, so that the order of the results in the message is that of the calls.
         for call, _ in prepared:
-            yield ToolResultStartEvent(run.id, call.id, call.name)
+            # That of a call which is entered again has begun already.
+            if call.state is not _ENTERED_BEFORE or call.id not in begun_calls(context):
+                yield ToolResultStartEvent(run.id, call.id, call.name)
         result: list[AgentEvent] | AsyncGenerator[AgentEvent, None]
         only = prepared[0][1]
         may_emit = not run.is_unseen and (
             "on_acting" in agent.live_conversation.emitting_hooks
             or (isinstance(only, PreparedCall) and only.plan.context_name is not None)
         )
-        if len(prepared) > 1 or may_emit:
-            result = _run_in_background(agent, context, prepared)
-        else:
-            result = await _run_call(agent, context, *prepared[0])
+        in_background = len(prepared) > 1 or may_emit
+        result = (
+            _run_in_background(agent, context, prepared)
+            if in_background
+            else await _run_call(agent, context, *prepared[0])
+        )
         if isinstance(result, list):
             for event in result:
                 yield event

@@ -4,24 +4,47 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agentrt.boundary import is_plain_text, json_problem, mend_block, mend_message
+from agentrt.conversation.open_calls import forget_inner_calls
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.base64_groups import DataPieces
 from agentrt.event import AgentEvent, ToolResultDataDeltaEvent, ToolResultEndEvent, ToolResultTextDeltaEvent
 from agentrt.loop.structured_output import count_answer
-from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultState
+from agentrt.loop.tool_calls.inner_calls import note_waiting
+from agentrt.message import (
+    Base64Source,
+    DataBlock,
+    Msg,
+    TextBlock,
+    ToolCallBlock,
+    ToolCallState,
+    ToolResultBlock,
+    ToolResultState,
+    find_block,
+)
 from agentrt.state import ReplyContext
 from agentrt.tool.to_response import final_state
 from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, ToolOutput, ToolResponse
 
 __all__ = ["delta_events", "lost_response", "mended_content", "note_of", "result_events", "whole_base64_groups"]
 
+_RUNNING = ToolCallState.RUNNING
 _BLOCKS_OF_AN_ANSWER = ("text", "data", "thinking")
 
 
 def result_events(
     context: ReplyContext, run: ReplyRun, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput
 ) -> list[AgentEvent]:
-    """Return the end of a call; before it, output that was not streamed, and in it, output that is not what was."""
+    """Return the end of a call; before it, output that was not streamed, and in it, output that is not what was.
+
+    A call that waits has no end yet, and so no events.
+    """
+    if response.waits:
+        refusal = note_waiting(context, run, call, response)
+        if refusal is None:
+            return []
+        response = refusal
+    if context.kept or context.inner:
+        forget_inner_calls(context, call.id)
     if response.metadata:
         response = replace(response)  # a layer may keep the one it gave, for the next time
         _take_metadata(context, response)
@@ -39,11 +62,12 @@ def result_events(
         count_answer(context, content)
     note = note_of(context, call)
     output: ToolOutput | None = None
-    if not streamed:
+    has_more = call.state is _RUNNING and _has_output(context, call, streamed)
+    if not streamed and not has_more:
         events = delta_events(run, call, [*content, *note] if note else content)
-    elif (text := _text_alone(streamed)) is not None and text == _text_alone(content):
+    elif not has_more and (text := _text_alone(streamed)) is not None and text == _text_alone(content):
         events = delta_events(run, call, note)
-    else:  # what was streamed is replaced by what the end says
+    else:  # what was streamed, perhaps before the call had to wait, is replaced by what the end says
         events, output = [], [*content, *note]
     # A result is the end of its call, also where its tool forgot to say so.
     state = final_state(state)
@@ -51,6 +75,12 @@ def result_events(
         ToolResultEndEvent(run.id, call.id, state, output, tool_call_name=call.name, metadata=response.metadata or None)
     )
     return events
+
+
+def _has_output(context: ReplyContext, call: ToolCallBlock, streamed: ToolOutput) -> bool:
+    """Say whether a call that is entered again has told of more output than it gave this time."""
+    result: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
+    return bool(streamed or result.output)
 
 
 def _take_metadata(context: ReplyContext, response: ToolResponse) -> None:

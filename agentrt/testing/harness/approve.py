@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from agentrt.conversation.open_calls import asked_calls
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.message import TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.state import AgentState, ReplyContext
@@ -14,7 +15,7 @@ def approve(state: AgentState) -> UserConfirmResultEvent | ExternalExecutionResu
     context = state.reply_context
     assert context is not None, "no reply waits for an answer"
     # The runtime takes one kind of answer at a time, and asks again for what still waits afterwards.
-    calls_to_confirm = _waiting_calls(context, "user")
+    calls_to_confirm = _asked_calls(context, "user")
     if calls_to_confirm:
         results = [ConfirmResult(True, replace(call)) for call in calls_to_confirm]
         return UserConfirmResultEvent(context.reply_id, results)
@@ -22,11 +23,10 @@ def approve(state: AgentState) -> UserConfirmResultEvent | ExternalExecutionResu
         context.reply_id,
         [
             ToolResultBlock(call.id, call.name, [TextBlock("Done elsewhere.")], ToolResultState.SUCCESS)
-            for call in _waiting_calls(context, "external")
+            for call in _asked_calls(context, "external")
         ],
     )
 
 
-def _waiting_calls(context: ReplyContext, waits_for: str) -> list[ToolCallBlock]:
-    ids = {call_id for call_id, decision in context.decisions.items() if decision.waits_for == waits_for}
-    return [block for block in context.blocks if isinstance(block, ToolCallBlock) and block.id in ids]
+def _asked_calls(context: ReplyContext, waits_for: str) -> list[ToolCallBlock]:
+    return [question.call for question in asked_calls(context) if question.decision.waits_for == waits_for]
