@@ -9,13 +9,22 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 import anyio
 
-from agentrt.agent.base import ReActAgentBase, interrupted_msg, no_reply_error
+from agentrt.agent.audience import Audience
+from agentrt.agent.base import AgentBase, ReActAgentBase, interrupted_msg, no_reply_error
+from agentrt.agent.delegation.lineage import Lineage
 from agentrt.agent.hook_registry import class_hooks
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import OverriddenCall, hook_method
 from agentrt.agent.overrides.reply_override import OverriddenLoopReply, reply_by_loop
 from agentrt.agent.peer_words import AGENT_ATTRIBUTES, AGENT_KEYWORDS, REPLY_KEYWORDS
-from agentrt.agent.validation import check_assigned, check_options, check_parts, check_state, make_toolkit
+from agentrt.agent.validation import (
+    check_assigned,
+    check_is_list,
+    check_options,
+    check_parts,
+    check_state,
+    make_toolkit,
+)
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.conversation import ReplyingAgent
@@ -150,7 +159,7 @@ class Agent(ReActAgentBase):
         self.model = chat_model(cast(ChatModelBase | str, model))
         contributed = tuple(_list_tools(middleware) for middleware in middlewares)
         self._compiled = self._compiled._replace(tools=contributed)  # `explain` says whose they are
-        self.toolkit = make_toolkit(toolkit, tools, [tool for further in contributed for tool in further])
+        self.toolkit = make_toolkit(toolkit, tools).with_tools(_flat(contributed))
         self.react_config = react_config or ReActConfig()
         self.context_config = context_config or ContextConfig()
         self.when_busy = when_busy
@@ -161,6 +170,7 @@ class Agent(ReActAgentBase):
             self.state = state
         # By named functions, since agents can be pickled, with what they have registered.
         self.register_state("state", _state_to_json, _state_from_json)
+        self.live_conversation.bindings.bind_all(self, self.toolkit)  # last: tools may look at all of this agent
 
     @property
     def run(self) -> Run:
@@ -488,6 +498,38 @@ class Agent(ReActAgentBase):
             other._install()
         return other
 
+    def with_middlewares(self, middlewares: Sequence[MiddlewareBase], *, parent: AgentBase | None = None) -> Self:
+        """Return an agent with other middlewares, compiled and checked as those of any agent.
+
+        Everything else is this agent's: its conversation, which is the same `state`, its store, model, system prompt,
+        configurations and pre/post hooks, its toolkit without the tools of its present middlewares, and where it
+        prints. `with_state` gives it a conversation of its own. Both agents can be used, and reply one at a time as
+        long as they share a state. Raises a `ConfigError` for middlewares and tools that do not fit.
+
+        `parent` is an agent that this one works for, as a tool: middlewares that come from it, and are not this
+        agent's own, bring no tools here, and `explain()` says whose they are.
+        """
+        check_is_list(type(self), middlewares)
+        chosen, before = tuple(middlewares), self._compiled
+        lineage = before.lineage if parent is None else Lineage.of_child(parent, before.middlewares, chosen)
+        contributed = tuple(
+            ()
+            if lineage.is_inherited(middleware) or not isinstance(middleware, MiddlewareBase)  # refused below
+            else _list_tools(middleware)
+            for middleware in chosen
+        )
+        # As `AgentBase` copies agents: a class of the user's may leave out what cannot be saved.
+        attributes = AgentBase.__getstate__(self)
+        *_, shows, last_reply_id = cast(tuple[Any, ...], attributes["_made_of"])
+        attributes["_made_of"] = (chosen, contributed, lineage, shows, last_reply_id)
+        attributes["toolkit"] = self.toolkit.without_tools(_flat(before.tools)).with_tools(_flat(contributed))
+        other = object.__new__(type(self))
+        AgentBase.__setstate__(other, attributes)
+        audience = self.live_conversation.audience
+        other.live_conversation.audience = Audience(audience.shows, audience.queue, audience.printer)
+        other.live_conversation.bindings.bind_all(other, other.toolkit)
+        return other
+
     async def save(self) -> None:
         """Save the state now, if there is a store; the runtime does so by itself at every point that matters.
 
@@ -570,6 +612,10 @@ def _state_to_json(state: AgentState) -> object:
 
 def _state_from_json(value: object) -> AgentState:
     return AgentState.model_validate_json(json.dumps(value))
+
+
+def _flat(contributed: Sequence[Sequence[ToolLike]]) -> list[ToolLike]:
+    return [tool for tools in contributed for tool in tools]
 
 
 def _list_tools(middleware: MiddlewareBase) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from agentrt.message import DataBlock, Msg
 from agentrt.output.audio import AudioPlayer
 from agentrt.output.printer import Printer
 from agentrt.output.queue import MessageQueue
+from agentrt.tool.binding import ToolBindings
 
 __all__ = ["AgentConversation", "Audience", "AudienceMethods", "Speech", "console_is_disabled"]
 
@@ -53,10 +54,11 @@ class AgentConversation(Conversation):
         emitting_hooks: frozenset[str] = frozenset(),
         prompt_message: SystemPromptMessage | None = None,
         pace: CheckpointPace | None = None,
+        bindings: ToolBindings | None = None,
         *,
         last_reply_id: str | None = None,
     ) -> None:
-        super().__init__(emitting_hooks, prompt_message, pace)
+        super().__init__(emitting_hooks, prompt_message, pace, bindings)
         self.audience = audience
         self.last_reply_id = last_reply_id
         self.stops: dict[Callable[[], object], None] = {}  # an empty set takes three times as much memory
@@ -66,7 +68,7 @@ class AgentConversation(Conversation):
         # The same printer, which has the player, and knows what of a message it has shown.
         known = self.audience
         audience = Audience(known.shows, known.queue, known.printer)
-        return AgentConversation(audience, self.emitting_hooks, self.prompt_message, self.pace)
+        return AgentConversation(audience, self.emitting_hooks, self.prompt_message, self.pace, self.bindings)
 
 
 class AudienceMethods:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import anyio
 
 from agentrt.agent.audience import AgentConversation, Audience, AudienceMethods, Speech, console_is_disabled
+from agentrt.agent.delegation.lineage import NO_PARENT, Lineage
 from agentrt.agent.hook_middleware import layers_for
 from agentrt.agent.hook_registry import (
     REACT_HOOK_TYPES,
@@ -51,13 +52,15 @@ __all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg", "no_reply_error"]
 class _Compiled(NamedTuple):
     """What an agent's chains were compiled from; shared by its conversations, and therefore replaced, not changed.
 
-    `tools` are those that each of the middlewares contributes, `overrides` the methods that the class overrides.
-    `version` is that of the class hooks; chains of another version may lack hooks, and are compiled anew.
+    `tools` are those that each of the middlewares contributes, `overrides` the methods that the class overrides, and
+    `lineage` says for which agents this one works. `version` is that of the class hooks; chains of another version may
+    lack hooks, and are compiled anew.
     """
 
     middlewares: tuple[MiddlewareBase, ...]
-    tools: tuple[tuple[object, ...], ...] = ()
+    tools: tuple[tuple[Any, ...], ...] = ()
     overrides: tuple[OverriddenMethod, ...] = ()
+    lineage: Lineage = NO_PARENT
     hooks: HookTable | None = None
     instance_hooks: HookTable | None = None
     version: int | None = None
@@ -100,7 +103,17 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         self.name = name or type(self).__name__
         self.state = AgentState()  # holds what middlewares keep, also of agents that have no messages in it
         self.live_conversation = AgentConversation(Audience(self._shows_by_itself and not console_is_disabled()))
-        self._compile_first(tuple(middlewares), ())
+        self._compile_first(tuple(middlewares), NO_PARENT)
+
+    @property
+    def middlewares(self) -> tuple[MiddlewareBase, ...]:
+        """The middlewares that this agent was built with, outermost first; `with_middlewares` takes others."""
+        return self._compiled.middlewares
+
+    @property
+    def lineage(self) -> Lineage:
+        """The agents that this one works for, as their tool, and which of its middlewares it has of them."""
+        return self._compiled.lineage
 
     @hook_method("on_reply", OverriddenReply)
     async def reply(self, *args: Any, **kwargs: Any) -> Msg:
@@ -221,8 +234,13 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
     # What follows is for the runtime.
 
-    def _compile_first(self, middlewares: tuple[MiddlewareBase, ...], tools: tuple[tuple[object, ...], ...]) -> None:
-        self._compiled = _Compiled(middlewares, tools, self._overridden_methods())
+    def _compile_first(
+        self,
+        middlewares: tuple[MiddlewareBase, ...],
+        lineage: Lineage,
+        tools: tuple[tuple[object, ...], ...] = (),
+    ) -> None:
+        self._compiled = _Compiled(middlewares, tools, self._overridden_methods(), lineage)
         self._compile_chains()
         self._install()
 
@@ -247,7 +265,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
             layers = [*compiled.middlewares, *layers_for(hooks)]  # hooks see the arguments that reach the core
             self.chains = compile_chains(MiddlewareBase, table, cores, layers, AgentChains)
         self._compiled = _Compiled(
-            compiled.middlewares, compiled.tools, compiled.overrides, hooks, instance_hooks, version
+            compiled.middlewares, compiled.tools, compiled.overrides, compiled.lineage, hooks, instance_hooks, version
         )
 
     def _install(self) -> None:
@@ -266,13 +284,14 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         attributes = {name: value for name, value in vars(self).items() if name not in left_out}
         shows, last_reply_id = conversation.audience.shows, conversation.last_reply_id
         # Everything else of these objects belongs to this process: locks, threads, functions.
-        return {**attributes, "_made_of": (compiled.middlewares, compiled.tools, shows, last_reply_id)}
+        made_of = (compiled.middlewares, compiled.tools, compiled.lineage, shows, last_reply_id)
+        return {**attributes, "_made_of": made_of}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        middlewares, tools, shows, last_reply_id = vars(self).pop("_made_of")
+        middlewares, tools, lineage, shows, last_reply_id = vars(self).pop("_made_of")
         self.live_conversation = AgentConversation(Audience(shows), last_reply_id=last_reply_id)
-        self._compile_first(middlewares, tools)
+        self._compile_first(middlewares, lineage, tools)
 
 
 async def _answer_interrupt(agent: AgentBase, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:

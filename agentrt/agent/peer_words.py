@@ -136,10 +136,10 @@ AGENT_ATTRIBUTES = _by_word(
         ("session_id", "write agent.state.session_id"),
         ("instructions sys_prompt", "write agent.system_prompt"),
         ("llm", "write agent.model"),
-        ("middleware middlewares", "write agent.chains.middlewares"),
-        ("add_middleware", "give them when it is built: write Agent(..., middlewares=[...])"),
+        ("middleware", "write agent.middlewares"),
+        ("add_middleware", "write agent.with_middlewares([*agent.middlewares, ...]), which returns another agent"),
         ("tools", "write agent.toolkit"),
-        ("clone copy_with override", "write agent.with_state(AgentState()), or build another agent"),
+        ("clone copy_with override", "write agent.with_state(AgentState()) or agent.with_middlewares([...])"),
         ("as_tool", "write a function that asks it, and give this to the other agent: tools=[f]"),
         ("abatch batch", "write agent.with_state(AgentState()) for each message, and run them with asyncio.gather"),
         (

@@ -93,18 +93,16 @@ def _refuse_class(parameter: str, value: object) -> None:
         raise ConfigError(f"Agent({parameter}=...) holds the class {name}, not an instance of it: write {name}(...)")
 
 
-def make_toolkit(
-    toolkit: Toolkit | Iterable[ToolLike] | None, tools: Iterable[ToolLike] | None, contributed: Iterable[ToolLike]
-) -> Toolkit:
-    """Return a toolkit with what an `Agent` was given as its toolkit and its tools, and what middlewares contribute.
+def make_toolkit(toolkit: Toolkit | Iterable[ToolLike] | None, tools: Iterable[ToolLike] | None) -> Toolkit:
+    """Return a toolkit with what an `Agent` was given as its toolkit and its tools.
 
     A `Toolkit` that was given stays as it is. Raises `ToolConfigError` for what cannot be a list of tools.
     """
     further = _list_of_tools("tools", tools)
     # One that was given may be shared by agents, so what is this agent's own is put beside it.
     if isinstance(toolkit, Toolkit):
-        return toolkit.with_tools([*further, *contributed])
-    return Toolkit([*_list_of_tools("toolkit", toolkit), *further]).with_tools([*contributed])
+        return toolkit.with_tools(further)
+    return Toolkit([*_list_of_tools("toolkit", toolkit), *further])
 
 
 def _list_of_tools(parameter: str, tools: object) -> list[ToolLike]:

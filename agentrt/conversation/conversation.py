@@ -11,9 +11,10 @@ from agentrt.message import Msg, SystemMsg
 from agentrt.model import ChatModelBase
 from agentrt.state import AgentState, StateStore
 from agentrt.tool import Toolkit
+from agentrt.tool.binding import ToolBindings
 from agentrt.types import ContextConfig, ReActConfig
 
-__all__ = ["CheckpointPace", "Conversation", "ReplyingAgent", "SystemPromptMessage"]
+__all__ = ["CheckpointPace", "Conversation", "ReplyingAgent", "SystemPromptMessage", "bound_toolkit"]
 
 # A model that never waits must not keep the event loop from its other work, nor a cancellation from the reply; a
 # checkpoint costs as much as everything else in a call.
@@ -63,14 +64,15 @@ class Conversation:
 
     `reply` is the reply in progress, `None` between replies; `run` is for those who know that there is one.
     `emitting_hooks` are those of its agent's hooks that have a layer which may emit events. `round_toolkit` is the
-    toolkit of the last round, if layers added tools to it. `prompt_message` is the last system prompt, and `pace` says
-    when to make a checkpoint: both are the agent's, and shared by all of its conversations. `printed_message` is the
-    message that grows while a reply is printed.
+    toolkit of the last round, if layers added tools to it. `prompt_message` is the last system prompt, `pace` says when
+    to make a checkpoint, and `bindings` what tools are for this agent: these are the agent's, and shared by all of its
+    conversations. `printed_message` is the message that grows while a reply is printed.
     """
 
     # Slots, so that a misspelt name is an error: nothing else would notice it.
     __slots__ = (
         "_hook_run",
+        "bindings",
         "context_usage",
         "emitting_hooks",
         "pace",
@@ -85,12 +87,14 @@ class Conversation:
         emitting_hooks: frozenset[str] = frozenset(),
         prompt_message: SystemPromptMessage | None = None,
         pace: CheckpointPace | None = None,
+        bindings: ToolBindings | None = None,
     ) -> None:
         self.reply: ReplyRun | None = None
         self._hook_run: Run | None = None
         self.context_usage = ContextUsage()
         self.prompt_message = SystemPromptMessage() if prompt_message is None else prompt_message
         self.pace = CheckpointPace() if pace is None else pace
+        self.bindings = ToolBindings() if bindings is None else bindings
         self.emitting_hooks = emitting_hooks
         self.round_toolkit: Toolkit | None = None
         self.printed_message: Msg | None = None
@@ -143,3 +147,8 @@ class ReplyingAgent(Protocol):
     def current_chains(self) -> AgentChains: ...
     async def save(self) -> None: ...
     async def handle_interrupt(self, inputs: ReplyInput, *, reason: str | None) -> Msg: ...
+
+
+def bound_toolkit(agent: ReplyingAgent) -> Toolkit:
+    """Return the agent's tools as they are for it, see `ToolBase.bound_to`."""
+    return agent.live_conversation.bindings.toolkit(agent, agent.toolkit)

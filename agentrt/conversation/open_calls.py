@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from agentrt.block import new_id
-from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.event import AgentEvent, ToolResultEndEvent, ToolResultStartEvent, ToolResultTextDeltaEvent
 from agentrt.message import ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
@@ -63,7 +63,7 @@ def close_open_calls(agent: ReplyingAgent, run: ReplyRun) -> Iterator[AgentEvent
         if _waits(context, call):
             return _INTERRUPTED if has_begun and _waits_inside(context, call) else _NOT_RUN
         if has_begun and _behavior(context, call) is PermissionBehavior.ALLOW:
-            tool = (agent.live_conversation.round_toolkit or agent.toolkit).get(call.name)
+            tool = (agent.live_conversation.round_toolkit or bound_toolkit(agent)).get(call.name)
             if tool is not None and call_plan_of(tool).in_thread:
                 return _IN_THREAD
         return _INTERRUPTED

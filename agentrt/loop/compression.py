@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN, characters_in
-from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.turns import Claim, lock_of
 from agentrt.event import AgentEvent, ModelCallEndEvent
@@ -124,7 +124,7 @@ async def compress_now(agent: ReplyingAgent, instructions: str | None, deps: obj
     try:
         unfinished = agent.state.reply_context
         if unfinished is None:
-            run = ReplyRun(agent, claim, agent.state.sequence, agent.toolkit)
+            run = ReplyRun(agent, claim, agent.state.sequence, bound_toolkit(agent))
         else:
             claim.reply_id = unfinished.reply_id
             run = ReplyRun(agent, claim, agent.state.sequence, toolkit_for_reply(agent, unfinished))

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import Any
 
 from agentrt.concurrency.background_task import enclosing_replies
-from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.inputs import ANSWERS
 from agentrt.conversation.open_calls import mark_resumed_calls
 from agentrt.conversation.progress import PLAIN_BETWEEN_LAYERS, PLAIN_OUTSIDE
@@ -184,6 +184,8 @@ def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None
         if state.reply_context is not None:
             abandon_unfinished_reply(agent)
         toolkit = agent.toolkit
+        if toolkit.binds:
+            toolkit = bound_toolkit(agent)
     else:
         task = unfinished.structured
         # A layer may have put another form in its place, or none.

@@ -7,7 +7,7 @@ from typing import Any
 from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.event_loop import checkpoint
 from agentrt.concurrency.interrupt import Interrupted
-from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import hint as hint_for_model
 from agentrt.decoding.decoder import Decoder
@@ -70,7 +70,8 @@ async def call_model(
         # The tools that layers have added, as far as the model is shown them, become callable in this round.
         if not run.is_internal and (added or conversation.round_toolkit is not None):
             names = {schema["function"]["name"] for schema in tools}
-            added_tools = [tool for name, tool in (added or {}).items() if name in names]
+            bind = conversation.bindings.tool
+            added_tools = [bind(agent, tool) for name, tool in (added or {}).items() if name in names]
             lasting = run.progress.lasting_toolkit
             conversation.round_toolkit = lasting.with_tools(added_tools, override=True) if added_tools else None
             run.toolkit = conversation.round_toolkit or lasting
@@ -204,7 +205,10 @@ def _take_events(run: ReplyRun, events: list[AgentEvent]) -> None:
 def _begin_attempt(agent: ReplyingAgent, run: ReplyRun) -> Decoder:
     """Begin to ask the model in this round; returns what decodes its answer."""
     conversation, context, progress = agent.live_conversation, agent.state.reply_context, run.progress
-    run.toolkit, conversation.round_toolkit = progress.lasting_toolkit, None
+    toolkit = progress.lasting_toolkit
+    if toolkit.binds:  # since this round: such a tool was registered meanwhile
+        toolkit = progress.lasting_toolkit = conversation.bindings.toolkit(agent, toolkit)
+    run.toolkit, conversation.round_toolkit = toolkit, None
     limit = agent.react_config.max_output - (0 if context is None else context.written)
     progress.attempt = decoder = Decoder(run.id, run.new_id, progress.call_ids, agent.model.model, limit=limit)
     return decoder
@@ -320,4 +324,4 @@ def _narrow(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[J
 
 def known_tools(agent: ReplyingAgent) -> Toolkit:
     """Return the agent's tools and those that layers added to the last round, also while its reply waits."""
-    return agent.live_conversation.round_toolkit or agent.toolkit
+    return agent.live_conversation.round_toolkit or bound_toolkit(agent)

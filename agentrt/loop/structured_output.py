@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import ValidationError, from_json
 
-from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.answer_form import AnswerForm, add_defaults, describe_misfit
 from agentrt.errors import ResumeError, UsageError
@@ -90,13 +90,13 @@ def toolkit_for_reply(agent: ReplyingAgent, context: ReplyContext, form: AnswerF
     """Return the tools of a reply; without its form, the answer is checked by its schema alone."""
     task = context.structured
     if task is None:
-        return agent.toolkit
+        return bound_toolkit(agent)
     if agent.toolkit.get(STRUCTURED_OUTPUT) is not None:
         raise UsageError(
             f"structured_schema needs the name {STRUCTURED_OUTPUT!r} for a tool of its own, but the toolkit has a tool "
             f"of that name: rename that tool"
         )
-    return agent.toolkit.with_tools([_StructuredOutput(task, form)])
+    return bound_toolkit(agent).with_tools([_StructuredOutput(task, form)])
 
 
 def _recall_answer(form: AnswerForm, blocks: Sequence[ContentBlock]) -> None:

@@ -109,6 +109,14 @@ class ToolBase:
             return PermissionDecision(PermissionBehavior.ASK, f"{self.name} asks before each call", f"tool {self.name}")
         return PermissionDecision(PermissionBehavior.ALLOW, "", f"tool {self.name}")
 
+    def bound_to(self, agent: Any) -> "ToolBase":
+        """Return the tool to use for that agent, of the same name: this one, unless a subclass returns another.
+
+        Asked once for each agent and tool: when the agent is built, or when a tool that joins it later is first
+        offered. Its conversations share what it returns. `agent` is complete by then.
+        """
+        return self
+
     def permission_subject(self, tool_input: JSONObject) -> str:
         """Return what a call is about, for the content of a permission rule to fit; override it to say it better.
 

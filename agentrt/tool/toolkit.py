@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import count
+from operator import is_
 from typing import Any, Literal, Self
 
 from pydantic_core import to_json
@@ -82,6 +83,9 @@ class Toolkit(StateModule):
     this toolkit, whether or not the agent has further tools from its middlewares.
     """
 
+    binds = False
+    """Whether it has a tool that is another one for each agent, by `ToolBase.bound_to`."""
+
     def __init__(self, tools: Iterable[ToolLike] = (), groups: Iterable[ToolGroup] = ()) -> None:
         super().__init__()
         self._entries: dict[str, _ToolEntry] = {}
@@ -146,6 +150,8 @@ class Toolkit(StateModule):
         if chosen is not None:
             self._entries[chosen.name] = _ToolEntry.of(chosen, group_name)
             self._schemas.clear()
+            if type(chosen).bound_to is not ToolBase.bound_to:
+                self._has_bound_tools()
 
     def create_tool_group(self, name: str, description: str, active: bool = False, notes: str | None = None) -> None:
         """Add an empty group; `notes` tell the model how to use its tools, once they are active."""
@@ -175,6 +181,14 @@ class Toolkit(StateModule):
         one. With `override`, further tools hide tools of the same name.
         """
         return _ExtendedToolkit(self, tools, override) if tools else self
+
+    def without_tools(self, tools: Sequence[ToolLike]) -> "Toolkit":
+        """Return the toolkit that `with_tools` extended by just these tools; this one, if it was not made so."""
+        return self
+
+    def bound_by(self, bind: Callable[[ToolBase], ToolBase]) -> "Toolkit":
+        """Return a toolkit with what `bind` returns for each tool of this one, now and later, under the same name."""
+        return _BoundToolkit(self, bind)
 
     @property
     def active_groups(self) -> list[str]:
@@ -208,6 +222,11 @@ class Toolkit(StateModule):
         """Return the tool of that name, in whatever group it is."""
         entry = self._entries.get(name)
         return entry.tool if entry else None
+
+    def group_of(self, name: str) -> str | None:
+        """Return the name of the group that the tool of that name is in, `None` if there is no such tool."""
+        entry = self._entries.get(name)
+        return entry.group if entry else None
 
     def names(self, active_groups: Iterable[str] | None = None) -> list[str]:
         """Return the names of the tools that are offered, in the order of `get_json_schemas`."""
@@ -286,6 +305,9 @@ class Toolkit(StateModule):
 
         return stream_of_one(prepared)
 
+    def _has_bound_tools(self) -> None:
+        self.binds = True
+
     def _add_group(self, group: ToolGroup) -> None:
         check_name("group", group.name)
         if group.name == BASIC_GROUP or group.name in self._groups:
@@ -344,15 +366,13 @@ class Toolkit(StateModule):
         return failure(f"The tool {short_repr(name)} does not exist.{hint} The tools are: {listing or 'none'}.")
 
 
-class _ExtendedToolkit(Toolkit):
-    """A toolkit with further tools of its own; all else is that of the toolkit that it extends, now and later."""
+class _ToolkitView(Toolkit):
+    """A toolkit over another one: what is registered or set in it enters that one."""
 
-    def __init__(self, base: Toolkit, tools: Sequence[ToolLike], override: bool) -> None:
+    def __init__(self, base: Toolkit, tools: Sequence[ToolLike] = ()) -> None:
         super().__init__(tools)
         self._base = base
-        self._override = override
         self._combined: dict[tuple[str, ...], tuple[list[JSONSchema], list[JSONSchema]]] = {}
-        self.get_json_schemas()  # which raises for a name that both have
 
     def register_tool_function(self, *args: Any, **kwargs: Any) -> None:
         # The base class's constructor registers the further tools before there is a base.
@@ -384,24 +404,58 @@ class _ExtendedToolkit(Toolkit):
     def load_state_dict(self, state_dict: JSONObject, strict: bool = True) -> None:
         self._base.load_state_dict(state_dict, strict)
 
-    def get(self, name: str) -> ToolBase | None:
-        entry = self._entries.get(name)
-        return self._base.get(name) if entry is None else entry.tool
-
     def get_json_schemas(self, active_groups: Iterable[str] | None = None) -> list[JSONSchema]:
         key = tuple(self.active_groups if active_groups is None else active_groups)
         schemas = self._base.get_json_schemas(key)
         combined = self._combined.get(key)
         if combined is None or combined[0] is not schemas:  # which is another list once anything has changed
-            for name, entry in self._entries.items():
-                namesake = None if self._override else self._base.get(name)
-                if namesake is not None:
-                    raise _namesake_error(name, namesake, entry.tool)
             if len(self._combined) >= _MAX_CACHED:
                 self._combined.clear()
-            others = [schema for schema in schemas if schema["function"]["name"] not in self._entries]
-            combined = self._combined[key] = (schemas, [*others, *super().get_json_schemas(())])
+            combined = self._combined[key] = schemas, self._combine(schemas)
         return combined[1]
+
+    def _combine(self, schemas: list[JSONSchema]) -> list[JSONSchema]:
+        """Return what this toolkit offers where the one that it is over offers these schemas."""
+        raise NotImplementedError
+
+
+class _ExtendedToolkit(_ToolkitView):
+    """A toolkit with further tools of its own; all else is that of the toolkit that it extends, now and later."""
+
+    def __init__(self, base: Toolkit, tools: Sequence[ToolLike], override: bool) -> None:
+        super().__init__(base, tools)
+        self._further = tuple(tools)
+        self._override = override
+        self.get_json_schemas()  # which raises for a name that both have
+
+    @property
+    def binds(self) -> bool:  # type: ignore[override]  # of what it extends too, which may change
+        return self._binds or self._base.binds
+
+    _binds = False
+
+    def _has_bound_tools(self) -> None:
+        self._binds = True
+
+    def without_tools(self, tools: Sequence[ToolLike]) -> Toolkit:
+        is_made_so = len(tools) == len(self._further) and all(map(is_, tools, self._further))
+        return self._base if is_made_so else self
+
+    def get(self, name: str) -> ToolBase | None:
+        entry = self._entries.get(name)
+        return self._base.get(name) if entry is None else entry.tool
+
+    def group_of(self, name: str) -> str | None:
+        entry = self._entries.get(name)
+        return self._base.group_of(name) if entry is None else entry.group
+
+    def _combine(self, schemas: list[JSONSchema]) -> list[JSONSchema]:
+        for name, entry in self._entries.items():
+            namesake = None if self._override else self._base.get(name)
+            if namesake is not None:
+                raise _namesake_error(name, namesake, entry.tool)
+        others = [schema for schema in schemas if schema["function"]["name"] not in self._entries]
+        return [*others, *Toolkit.get_json_schemas(self, ())]
 
     def prepare(
         self, tool_call: ToolCallBlock, active_groups: Iterable[str] | None = None
@@ -410,6 +464,42 @@ class _ExtendedToolkit(Toolkit):
         if name not in self._entries and self._base.get(name) is not None:
             return self._base.prepare(tool_call, active_groups)
         return super().prepare(tool_call, active_groups)
+
+
+class _BoundToolkit(_ToolkitView):
+    """The tools of a toolkit as `bind` returns them."""
+
+    def __init__(self, base: Toolkit, bind: Callable[[ToolBase], ToolBase]) -> None:
+        super().__init__(base)
+        self._bind = bind
+
+    def get(self, name: str) -> ToolBase | None:
+        tool = self._base.get(name)
+        return None if tool is None else self._bind(tool)
+
+    def group_of(self, name: str) -> str | None:
+        return self._base.group_of(name)
+
+    def _combine(self, schemas: list[JSONSchema]) -> list[JSONSchema]:
+        return [self._schema_for(schema) for schema in schemas]
+
+    def _schema_for(self, schema: JSONSchema) -> JSONSchema:
+        tool = self._base.get(schema["function"]["name"])
+        bound = None if tool is None else self._bind(tool)
+        return schema if bound is None or bound is tool else schema_of(bound)
+
+    def prepare(
+        self, tool_call: ToolCallBlock, active_groups: Iterable[str] | None = None
+    ) -> PreparedCall | ToolResponse:
+        name = tool_call.name
+        tool = self._base.get(name)
+        bound = None if tool is None else self._bind(tool)
+        if bound is None or bound is tool:
+            return self._base.prepare(tool_call, active_groups)
+        entry = self._entries.get(name)
+        if entry is None or entry.tool is not bound:
+            self._entries[name] = _ToolEntry.of(bound, self._base.group_of(name) or BASIC_GROUP)
+        return super().prepare(tool_call, self.active_groups if active_groups is None else active_groups)
 
 
 def _namesake_error(name: str, first: ToolBase, second: ToolBase) -> ToolConfigError:

@@ -1,0 +1,48 @@
+"""For which agents another one works, as a tool of a tool of theirs."""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from agentrt.hooks import MiddlewareBase
+
+__all__ = ["NO_PARENT", "Ancestor", "Lineage"]
+
+
+class Ancestor(NamedTuple):
+    """An agent that another one works for."""
+
+    id: str
+    name: str
+
+
+class _Parent(Protocol):
+    id: str
+    name: str
+
+    @property
+    def middlewares(self) -> tuple[MiddlewareBase, ...]: ...
+    @property
+    def lineage(self) -> "Lineage": ...
+
+
+class Lineage(NamedTuple):
+    """The agents that an agent works for, outermost first, and which of its middlewares it has of them."""
+
+    ancestors: tuple[Ancestor, ...] = ()
+    inherited: tuple[MiddlewareBase, ...] = ()
+
+    def is_inherited(self, middleware: object) -> bool:
+        """Say whether the middleware comes from an ancestor."""
+        return any(inherited is middleware for inherited in self.inherited)
+
+    @classmethod
+    def of_child(
+        cls, parent: _Parent, own: Iterable[MiddlewareBase], middlewares: Iterable[MiddlewareBase]
+    ) -> "Lineage":
+        """Return the lineage of an agent with these middlewares, of which those in `own` were its own before."""
+        known, of_parent = set(map(id, own)), set(map(id, parent.middlewares))
+        inherited = [one for one in middlewares if id(one) in of_parent and id(one) not in known]
+        return cls((*parent.lineage.ancestors, Ancestor(parent.id, parent.name)), tuple(inherited))
+
+
+NO_PARENT = Lineage()
