@@ -1,5 +1,6 @@
 """The reply in progress, as middlewares and tools see it."""
 
+from collections.abc import Sequence
 from inspect import currentframe
 from threading import get_ident
 from typing import Any
@@ -8,12 +9,15 @@ import anyio
 import anyio.from_thread
 
 from agentrt.boundary import whole_characters
+from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN, ContextUsage
 from agentrt.conversation.emission import warn_of_late_event
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
+from agentrt.message import Msg
 from agentrt.representation import never_raises
 from agentrt.tool import Toolkit
+from agentrt.types import JSONSchema
 
 __all__ = ["Run"]
 
@@ -117,6 +121,15 @@ class Run:
     def call_name(self, call_id: str) -> str:
         """Return the name of the tool that the call is for."""
         return self._reply.progress.call_names().get(call_id, "")
+
+    def estimate_tokens(self, messages: list[Msg], tools: Sequence[JSONSchema] = ()) -> int:
+        """Return about how many tokens a request with these messages and tools has, by the length of their text.
+
+        What an earlier request of the conversation had is not read again, so this takes no longer in a long one.
+        """
+        usage: ContextUsage = self.agent.live_conversation.context_usage
+        characters = usage.characters_of_request(messages) + self._reply.toolkit.characters_of(tools)
+        return characters // CHARACTERS_PER_TOKEN + 1
 
     def emit(self, event: AgentEvent) -> None:
         """Send an event into the reply's stream, from any layer, tool or worker thread.

@@ -48,7 +48,6 @@ _TOOLKIT_GUESSES = {
 }
 _MAX_NAMES_LISTED = 50
 _MAX_CACHED = 64
-_NOT_COUNTED = None, 0
 _ACTIVE_GROUPS = "active_groups"
 
 ToolLike = Callable[..., Any] | ToolBase
@@ -92,7 +91,7 @@ class Toolkit(StateModule):
         self._groups: dict[str, ToolGroup] = {}
         self._active: list[str] = []
         self._schemas: dict[tuple[str, ...], list[JSONSchema]] = {}
-        self._schema_lengths: dict[tuple[str, ...], tuple[list[JSONSchema], int]] = {}
+        self._schema_lengths: dict[tuple[int, ...], tuple[list[JSONSchema], int]] = {}
         for name, argument in (("tools", tools), ("groups", groups)):
             if isinstance(argument, (str, ToolBase, ToolGroup)) or not isinstance(argument, Iterable):
                 raise ToolConfigError(
@@ -249,15 +248,21 @@ class Toolkit(StateModule):
 
     def schema_characters(self, active_groups: Iterable[str] | None = None) -> int:
         """Return how many characters the schemas of the tools that are offered have as JSON."""
-        key = tuple(self.active_groups if active_groups is None else active_groups)
-        schemas = self.get_json_schemas(key)
-        counted, length = self._schema_lengths.get(key, _NOT_COUNTED)
-        if counted is not schemas:  # by identity: the list is replaced when anything changes
-            length = len(to_json(schemas))
+        return self.characters_of(self.get_json_schemas(active_groups))
+
+    def characters_of(self, schemas: Sequence[JSONSchema]) -> int:
+        """Return how many characters these schemas have as JSON; the same ones are written only once."""
+        if not schemas:
+            return 0
+        key = tuple(map(id, schemas))
+        counted = self._schema_lengths.get(key)
+        if counted is None:
+            # With the schemas themselves, so that no others get their ids.
+            counted = list(schemas), len(to_json(schemas))
             if len(self._schema_lengths) >= _MAX_CACHED:
                 self._schema_lengths.clear()
-            self._schema_lengths[key] = schemas, length
-        return length
+            self._schema_lengths[key] = counted
+        return counted[1]
 
     def prepare(
         self, tool_call: ToolCallBlock, active_groups: Iterable[str] | None = None

@@ -4,9 +4,9 @@ import json
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import suppress
+from functools import cache
 from time import perf_counter
-from typing import ClassVar
+from typing import Any
 
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
@@ -83,9 +83,10 @@ class LoggingMiddleware(MiddlewareBase):
         self._redact = redact
         self.clock = clock
 
-    def _may_log(self) -> bool:
+    def _may_log(self, *, is_failure: bool = True) -> bool:
+        # By default a line of the highest level of all.
         try:
-            return self.is_logged(is_failure=True)  # the highest level of all
+            return self.is_logged(is_failure=is_failure)
         except Exception:  # noqa: BLE001  # of a logger of the user's own, which must not break the reply
             return True
 
@@ -95,9 +96,12 @@ class LoggingMiddleware(MiddlewareBase):
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         reply = _ReplyLog(self, agent)
         reply.begin(input_of(input_kwargs))
+        handlers = _handlers(content=bool(self.content), only_failures=not self._may_log(is_failure=False))
         try:
             async for item in next_handler(**input_kwargs):
-                reply.see(item)
+                handler = handlers.get(item.__class__)
+                if handler is not None:
+                    reply.see(handler, item)
                 yield item
         except BaseException as error:
             reply.leave(error)
@@ -155,10 +159,9 @@ class _ReplyLog:
     def begin(self, inputs: object) -> None:
         self._safely(self._see_input, inputs)
 
-    def see(self, item: AgentEvent | Msg) -> None:
-        handler = self._HANDLERS.get(item.__class__)
+    def see(self, handler: "_Handler", item: AgentEvent | Msg) -> None:
         # The events of a sub-agent's reply pass through as well.
-        if handler is not None and (isinstance(item, Msg) or item.reply_id == self._id):
+        if isinstance(item, Msg) or item.reply_id == self._id:
             self._safely(handler, self, item)
 
     def leave(self, error: BaseException) -> None:
@@ -170,8 +173,10 @@ class _ReplyLog:
             self._safely(self._line, event, {"seconds": self._seconds_since_start("reply")})
 
     def _safely(self, function: Callable[..., None], *values: object) -> None:
-        with suppress(Exception):  # logging must not break the reply; it is the log itself that fails, so be silent
+        try:  # noqa: SIM105  # `suppress` would take three calls more
             function(*values)
+        except Exception:  # noqa: BLE001  # logging must not break the reply; the log itself fails, so be silent
+            pass
 
     def _line(self, event: str, fields: _Fields, is_failure: bool = False) -> None:
         if self._logs.is_logged(is_failure=is_failure):
@@ -192,11 +197,11 @@ class _ReplyLog:
             fields["input"] = "\n".join(filter(None, (message.get_text_content() for message in messages)))
         self._line("REPLY_START", fields)
 
-    def _see_model_start(self, event: ModelCallStartEvent) -> None:
+    def see_model_start(self, event: ModelCallStartEvent) -> None:
         self._start_clock("model")
         self._model = event.model_name
 
-    def _see_model_end(self, event: ModelCallEndEvent) -> None:
+    def see_model_end(self, event: ModelCallEndEvent) -> None:
         fields = {
             "model": self._model,
             "seconds": self._seconds_since_start("model"),
@@ -209,18 +214,17 @@ class _ReplyLog:
         }
         self._line("MODEL_CALL_END", fields)
 
-    def _see_retry(self, event: ModelCallRetryEvent) -> None:
+    def see_retry(self, event: ModelCallRetryEvent) -> None:
         # The reason of our own middlewares begins with the error's type; that of another may quote a provider.
         error_type = event.reason.partition(",")[0]
         reason = event.reason if self._logs.content else error_type if error_type.isidentifier() else None
         fields = {"model": self._model, "reason": reason}
         self._line(event.type, {**fields, "attempt": event.attempt, "wait_seconds": event.wait_seconds}, True)
 
-    def _see_tool_input(self, event: ToolCallDeltaEvent) -> None:
-        if self._logs.content:
-            self._inputs[event.tool_call_id] = self._inputs.get(event.tool_call_id, "") + event.delta
+    def see_tool_input(self, event: ToolCallDeltaEvent) -> None:
+        self._inputs[event.tool_call_id] = self._inputs.get(event.tool_call_id, "") + event.delta
 
-    def _see_tool_start(self, event: ToolResultStartEvent) -> None:
+    def see_tool_start(self, event: ToolResultStartEvent) -> None:
         self._start_clock(event.tool_call_id)
 
     def _loggable_name(self, tool: str) -> str:
@@ -228,12 +232,15 @@ class _ReplyLog:
         # Looked up now: a reply and its rounds may have tools of their own.
         return tool if self._logs.content or self._run.toolkit.get(tool) is not None else _UNKNOWN_TOOL
 
-    def _see_tool_output(self, event: ToolResultTextDeltaEvent) -> None:
-        if self._logs.content:
-            self._outputs[event.tool_call_id] = self._outputs.get(event.tool_call_id, "") + event.delta
+    def see_tool_output(self, event: ToolResultTextDeltaEvent) -> None:
+        self._outputs[event.tool_call_id] = self._outputs.get(event.tool_call_id, "") + event.delta
 
-    def _see_tool_end(self, event: ToolResultEndEvent) -> None:
-        call_id = event.tool_call_id
+    def see_tool_end(self, event: ToolResultEndEvent) -> None:
+        call_id, is_failure = event.tool_call_id, event.state is not ToolResultState.SUCCESS
+        if not self._logs.is_logged(is_failure=is_failure):
+            for noted in (self._started_at, self._inputs, self._outputs):
+                noted.pop(call_id, None)
+            return
         output = self._outputs.pop(call_id, None)
         if event.output is not None:  # the whole output, which replaces what was streamed
             output = "".join(block.text for block in event.output if isinstance(block, TextBlock))
@@ -245,37 +252,47 @@ class _ReplyLog:
             "tool_input": self._inputs.pop(call_id, None),
             "tool_output": output if self._logs.content else None,
         }
-        self._line("TOOL_RESULT_END", fields, event.state is not ToolResultState.SUCCESS)
+        self._line("TOOL_RESULT_END", fields, is_failure)
 
-    def _see_question(self, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> None:
+    def see_question(self, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> None:
         self._line(event.type, {"tool_names": [self._loggable_name(call.name) for call in event.tool_calls]})
 
-    def _see_exceed(self, event: ExceedMaxItersEvent) -> None:
+    def see_exceed(self, event: ExceedMaxItersEvent) -> None:
         self._line(event.type, {}, True)
 
-    def _see_custom(self, event: CustomEvent) -> None:
+    def see_custom(self, event: CustomEvent) -> None:
         self._line("CUSTOM", {"name_of_event": event.name, "value": repr(event.value) if self._logs.content else None})
 
-    def _see_end(self, event: ReplyEndEvent) -> None:
+    def see_end(self, event: ReplyEndEvent) -> None:
         fields = {"finished_reason": event.finished_reason, "seconds": self._seconds_since_start("reply")}
         self._line("REPLY_END", fields, event.finished_reason != "completed")
 
-    def _see_message(self, message: Msg) -> None:
-        if self._logs.content:
-            self._line("REPLY_MESSAGE", {"output": message.get_text_content()})
+    def see_message(self, message: Msg) -> None:
+        self._line("REPLY_MESSAGE", {"output": message.get_text_content()})
 
-    _HANDLERS: ClassVar[dict[type, Callable[..., None]]] = {
-        CustomEvent: _see_custom,
-        ExceedMaxItersEvent: _see_exceed,
-        ModelCallEndEvent: _see_model_end,
-        ModelCallRetryEvent: _see_retry,
-        ModelCallStartEvent: _see_model_start,
-        Msg: _see_message,
-        ReplyEndEvent: _see_end,
-        RequireExternalExecutionEvent: _see_question,
-        RequireUserConfirmEvent: _see_question,
-        ToolCallDeltaEvent: _see_tool_input,
-        ToolResultEndEvent: _see_tool_end,
-        ToolResultStartEvent: _see_tool_start,
-        ToolResultTextDeltaEvent: _see_tool_output,
-    }
+
+_Handler = Callable[[_ReplyLog, Any], None]
+_EVENT_HANDLERS: dict[type, _Handler] = {
+    CustomEvent: _ReplyLog.see_custom,
+    ExceedMaxItersEvent: _ReplyLog.see_exceed,
+    ModelCallEndEvent: _ReplyLog.see_model_end,
+    ModelCallRetryEvent: _ReplyLog.see_retry,
+    ModelCallStartEvent: _ReplyLog.see_model_start,
+    Msg: _ReplyLog.see_message,
+    ReplyEndEvent: _ReplyLog.see_end,
+    RequireExternalExecutionEvent: _ReplyLog.see_question,
+    RequireUserConfirmEvent: _ReplyLog.see_question,
+    ToolCallDeltaEvent: _ReplyLog.see_tool_input,
+    ToolResultEndEvent: _ReplyLog.see_tool_end,
+    ToolResultStartEvent: _ReplyLog.see_tool_start,
+    ToolResultTextDeltaEvent: _ReplyLog.see_tool_output,
+}
+_OF_CONTENT = {Msg, ToolCallDeltaEvent, ToolResultTextDeltaEvent}
+_OF_NO_FAILURE = {CustomEvent, ModelCallEndEvent, Msg, RequireExternalExecutionEvent, RequireUserConfirmEvent}
+
+
+@cache
+def _handlers(*, content: bool, only_failures: bool) -> dict[type, _Handler]:
+    """Return what sees the events that say something for the log; all others pass at the price of a look."""
+    left_out = (set() if content else _OF_CONTENT) | (_OF_NO_FAILURE if only_failures else set())
+    return {kind: handler for kind, handler in _EVENT_HANDLERS.items() if kind not in left_out}

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from threading import Lock
 from typing import Any, ClassVar, NotRequired, TypedDict
@@ -11,7 +11,7 @@ from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.keywords import suggest_keywords
-from agentrt.message import ContentBlock, Msg
+from agentrt.message import ContentBlock
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult
 from agentrt.model.estimate import estimated_usage
 from agentrt_middleware.attempts import usage_of, watch
@@ -21,8 +21,6 @@ __all__ = ["CostOfCall", "UsageMiddleware", "UsageReport"]
 
 _logger = logging.getLogger("agentrt")
 _TOKENS_PER_PRICE = 1_000_000
-_TOKEN_FIELDS = tuple(field.name for field in fields(ChatUsage))
-
 
 CostOfCall = Callable[[ChatModelBase, ChatUsage], float | Decimal | None]
 """Returns what one call of the model cost, `None` if that is not known."""
@@ -118,7 +116,7 @@ class UsageMiddleware(MiddlewareBase):
         if data.get("reply_id") != agent.run.id:
             data.update(reply_id=agent.run.id, reply={})
         tallies = [data["reply"], data.setdefault("conversation", {})]
-        call = _CountedCall(self, tallies, input_kwargs["current_model"], input_kwargs["messages"])
+        call = _CountedCall(self, tallies, agent, input_kwargs)
         return await watch(next_handler, input_kwargs, call)
 
     def add(self, tallies: list[_Tallies], model: ChatModelBase, usage: ChatUsage) -> None:
@@ -161,12 +159,12 @@ class _CountedCall:
     """One model call, whose usage is added up when it is over."""
 
     def __init__(
-        self, counter: UsageMiddleware, tallies: list[_Tallies], model: ChatModelBase, messages: list[Msg]
+        self, counter: UsageMiddleware, tallies: list[_Tallies], agent: AgentBase, values: ModelCallValues
     ) -> None:
         self._counter = counter
         self._tallies = tallies
-        self._model = model
-        self._messages = messages
+        self._run = agent.run
+        self._values = values
         self._usage: ChatUsage | None = None
         self._content: list[ContentBlock] = []
 
@@ -182,20 +180,29 @@ class _CountedCall:
         if usage is None:
             if not (is_whole or self._content):
                 return  # the model did not answer, so it probably charged nothing
-            usage = estimated_usage(self._messages, self._content)
+            usage = estimated_usage((), self._content)
+            usage.input_tokens = self._run.estimate_tokens(self._values["messages"])
         if usage.replayed:
             return  # it was counted when it was paid for
-        self._counter.add(self._tallies, self._model, usage)
+        self._counter.add(self._tallies, self._values["current_model"], usage)
 
 
 def _add_to(tallies: _Tallies, model: str, usage: ChatUsage, cost: float | None) -> None:
-    before = tallies.get(model)
-    if before is not None:
-        usage = ChatUsage(**before["tokens"]) + usage
-    # Not `asdict`, which copies each number with care, and costs more than all the rest of a call.
-    tokens = {name: getattr(usage, name) for name in _TOKEN_FIELDS}
-    tally: _Tally = {"calls": 1 if before is None else before["calls"] + 1, "tokens": tokens}
-    cost_before = 0.0 if before is None else before.get("cost")
-    if cost is not None and cost_before is not None:  # one call of unknown cost makes the sum unknown for good
-        tally["cost"] = cost_before + cost
-    tallies[model] = tally
+    tally = tallies.get(model)
+    if tally is None:
+        tally = tallies[model] = {"calls": 1, "tokens": asdict(usage)}
+        if cost is not None:
+            tally["cost"] = cost
+        return
+    # Number by number: sums of `ChatUsage`s would cost more than all the rest of a call.
+    tally["calls"] += 1
+    tokens = tally["tokens"]
+    tokens["input_tokens"] += usage.input_tokens
+    tokens["output_tokens"] += usage.output_tokens
+    tokens["cache_input_tokens"] += usage.cache_input_tokens
+    tokens["cache_creation_input_tokens"] += usage.cache_creation_input_tokens
+    tokens["estimated"] |= usage.estimated
+    if cost is None:
+        tally.pop("cost", None)  # one call of unknown cost makes the sum unknown for good
+    elif "cost" in tally:
+        tally["cost"] += cost

@@ -4,14 +4,16 @@ from typing import Any
 
 import pytest
 
-from agentrt import AgentBase, MiddlewareBase, Msg, UserMsg
+from agentrt import AgentBase, AgentState, MiddlewareBase, Msg, UserMsg
+from agentrt.conversation.context_usage import ContextUsage
+from agentrt.message import AssistantMsg, TextBlock
 from agentrt.tool import ToolContext
-from tests.loop.helpers import agent_of, call
+from tests.loop.helpers import add, agent_of, call
 
 FOR_HOOKS = {
     *("agent", "parent", "depth", "root"),
     *("id", "deps", "toolkit", "is_internal", "ended", "deadline", "now", "new_id", "next_seq"),
-    *("scratch", "call_name", "emit", "relay", "continue_with"),
+    *("scratch", "call_name", "estimate_tokens", "emit", "relay", "continue_with"),
 }
 
 
@@ -187,3 +189,61 @@ async def test_custom_agent_asked_in_a_tool_knows_the_reply_around_it() -> None:
     assert names(runs[0]) == ["echo", "boss"]
     await echo(UserMsg("user", "go"))
     assert runs[1].parent is None
+
+
+class Estimating(MiddlewareBase):
+    """Estimates each request, and what it would be if nothing were known of those before."""
+
+    def __init__(self, *, with_hint: bool = False) -> None:
+        self.estimates: list[tuple[int, int]] = []
+        self.with_hint = with_hint
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        messages, tools = input_kwargs["messages"], input_kwargs["tools"]
+        if self.with_hint:  # a layer may put what it likes in front and at the end
+            messages = [*messages[:1], UserMsg("hint", "x" * len(self.estimates)), *messages[1:], UserMsg("hint", "y")]
+        anew = ContextUsage().characters_of_request(messages) + agent.run.toolkit.characters_of(tools)
+        self.estimates.append((agent.run.estimate_tokens(messages, tools), anew // 4 + 1))
+        return await next_handler(messages=messages)
+
+
+@pytest.mark.parametrize("with_hint", [False, True])
+async def test_an_estimate_is_that_of_a_recount(with_hint: bool) -> None:
+    estimating = Estimating(with_hint=with_hint)
+    rounds: list[Any] = [[call(str(number), "add", a=number, b=2)] for number in range(5)]
+    agent = agent_of([*rounds, "done", "so it is", "again"], add, middlewares=[estimating])
+    await agent.reply("go")
+    await agent.reply("go on, and say more this time")
+    del agent.state.context[1:]
+    await agent.reply("once more")
+    assert len(estimating.estimates) == 8
+    for estimate, recount in estimating.estimates:
+        assert abs(estimate - recount) <= (2 if with_hint else 0)  # the hint in front counts as it did at first
+
+
+async def test_an_estimate_does_not_read_the_history_again(monkeypatch: Any) -> None:
+    class Estimating(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            agent.run.estimate_tokens(input_kwargs["messages"], input_kwargs["tools"])
+            return await next_handler(**input_kwargs)
+
+    rounds: list[Any] = [[call(str(number), "add", a=number, b=2)] for number in range(20)]
+    state = AgentState(context=[AssistantMsg("tester", [TextBlock("x")]) for _ in range(500)])
+    agent = agent_of(["done", *rounds, "so it is"], add, middlewares=[Estimating()], state=state)
+    await agent.reply("go")
+    counted: list[object] = []
+    monkeypatch.setattr("agentrt.conversation.context_usage.characters_of", lambda block: counted.append(block) or 0)
+    await agent.reply("go on")
+    assert len(counted) <= 4 * 21  # the call and the result of each round
+
+
+async def test_outside_of_the_loop_a_request_is_estimated_anew() -> None:
+    estimates: list[int] = []
+
+    class Own(AgentBase):
+        async def reply(self, msg: Msg) -> Msg:
+            estimates.append(self.run.estimate_tokens([msg, UserMsg("user", "x" * 40)]))
+            return msg
+
+    await Own().reply(UserMsg("user", "go"))
+    assert estimates == [11]

@@ -99,7 +99,7 @@ def at_the_limit(more: int) -> Agent:
     limit = int(SMALL * 0.8) * 4 + 3  # characters; the next one begins another token
     question = "go"
     context = [*talk(1), AssistantMsg("tester", "")]
-    context[-1].content = "x" * (limit + more - len(PROMPT) - len("[]") - len(question) - 400)
+    context[-1].content = "x" * (limit + more - len(PROMPT) - len(question) - 400)
     return agent_with(Model(["fine"]), context=context)
 
 

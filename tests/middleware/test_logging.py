@@ -215,6 +215,26 @@ async def test_level_and_logger_are_options(caplog: pytest.LogCaptureFixture) ->
     assert {(record.name, record.levelname) for record in caplog.records} == {("mine", "DEBUG")}
 
 
+@pytest.mark.parametrize("content", [False, True])
+async def test_a_log_of_failures_alone_has_them_whole(content: bool) -> None:
+    def divide(a: int, b: int) -> float:
+        """Divide two numbers."""
+        return a / b
+
+    logger, handler = logging.getLogger("tests.failures"), Kept()
+    logger.setLevel(logging.WARNING)
+    logger.addHandler(handler)
+    layers = [LoggingMiddleware(logger, content=content, clock=Clock()), RetryMiddleware(random=Least())]
+    calls = [call("1", "divide", a=4, b=2), call("2", "divide", a=4, b=0)]
+    await agent_of([calls, Transient("503"), "done"], divide, middlewares=layers).reply("go")
+    assert words(handler.records) == ["TOOL_RESULT_END", "MODEL_CALL_RETRY"]
+    failed, retried = handler.records
+    assert fields(failed, "tool_name", "state", "seconds") == ["divide", "error", 0]
+    assert fields(failed, "tool_input") == [json.dumps({"a": 4, "b": 0}) if content else None]
+    assert (fields(failed, "tool_output") != [None]) == content
+    assert fields(retried, "model", "attempt") == ["scripted", 1]
+
+
 async def test_a_logger_that_is_off_leaves_the_reply_alone() -> None:
     logger, readings = logging.getLogger("tests.off"), list[int]()
     middleware = LoggingMiddleware(logger, clock=lambda: float(readings.append(1) or 0))  # type: ignore[func-returns-value]

@@ -2,13 +2,9 @@
 
 import logging
 from collections import deque
-from math import inf
 
-from pydantic_core import to_json
-
-from agentrt.hooks import ModelCallValues
-from agentrt.model import ChatResponse, ChatUsage
-from agentrt.model.estimate import characters_of, estimated_usage
+from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
+from agentrt.model.estimate import characters_of
 from agentrt.text import repr_of
 
 __all__ = ["AnswerLengths", "CallTokens"]
@@ -36,22 +32,26 @@ class AnswerLengths:
 
 
 class CallTokens:
-    """The tokens of one call: how many are `expected`, and what has been seen of its answer."""
+    """The tokens of one call: how many are `expected`, and what has been seen of its answer.
+
+    `request` is an estimate of those that are sent.
+    """
 
     __slots__ = ("_characters", "_is_whole", "_lengths", "_model", "_request", "_usage", "expected")
 
-    def __init__(self, values: ModelCallValues, lengths: AnswerLengths) -> None:
-        model = values["current_model"]
-        schemas = len(to_json(values["tools"])) // _CHARACTERS_PER_TOKEN if values["tools"] else 0
-        self._request = estimated_usage(values["messages"], ()).input_tokens + schemas
+    def __init__(self, model: ChatModelBase, request: int, lengths: AnswerLengths) -> None:
+        self._request = request
         self._model = model.model
         self._lengths = lengths
         self._usage: ChatUsage | None = None
         self._characters = 0
         self._is_whole = False
-        limits = [model.settings.get(name) for name in _ANSWER_LIMITS]
-        limit = min((limit for limit in limits if isinstance(limit, (int, float)) and limit > 0), default=inf)
-        self.expected = self._request + min(lengths.expected, limit)
+        answer = lengths.expected
+        for name in _ANSWER_LIMITS if model.settings else ():
+            limit = model.settings.get(name)
+            if isinstance(limit, (int, float)) and 0 < limit < answer:
+                answer = limit
+        self.expected = request + answer
 
     def see(self, response: ChatResponse) -> None:
         """Take note of the whole answer, or of one piece of it."""

@@ -107,8 +107,11 @@ class RateLimitMiddleware(MiddlewareBase):
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
         limiter = self._limiter_for(input_kwargs["current_model"])
-        tokens = self._tokens_of(input_kwargs)
-        expected = 0.0 if tokens is None else tokens.expected
+        tokens, expected = None, 0.0
+        if self._limits.tokens_per_minute is not None:
+            request = agent.run.estimate_tokens(input_kwargs["messages"], input_kwargs["tools"])
+            tokens = self._tokens_of(input_kwargs["current_model"], request)
+            expected = tokens.expected
         lease = await limiter.acquire(expected, max_wait=self._max_wait, listener=_Announcer(agent))
         call = _LeasedCall(limiter, lease, tokens)
         try:
@@ -124,17 +127,14 @@ class RateLimitMiddleware(MiddlewareBase):
             raise
         return _LeasedStream(result, call)  # type: ignore[return-value]  # as good as an async generator
 
-    def _tokens_of(self, values: ModelCallValues) -> CallTokens | None:
-        if self._limits.tokens_per_minute is None:
-            return None
-        model = values["current_model"]
+    def _tokens_of(self, model: ChatModelBase, request: int) -> CallTokens:
         name = (model.account, model.model)
         lengths = self._lengths.get(name)
         if lengths is None:
             if len(self._lengths) >= _MAX_KEPT:
                 self._lengths.clear()  # only estimates are lost
             lengths = self._lengths[name] = AnswerLengths()
-        return CallTokens(values, lengths)
+        return CallTokens(model, request, lengths)
 
     def _limiter_for(self, model: ChatModelBase) -> Limiter:
         if self._key is not None:

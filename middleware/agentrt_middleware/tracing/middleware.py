@@ -2,10 +2,9 @@
 
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Any, ClassVar, TypeVar, TypeVarTuple
 
@@ -51,7 +50,7 @@ __all__ = ["TracingMiddleware"]
 
 _logger = logging.getLogger("agentrt")
 _Hook = TypeVar("_Hook", bound=Callable[..., object])
-_NextResult = TypeVar("_NextResult")
+_Streamed = TypeVar("_Streamed")
 _Values = TypeVarTuple("_Values")
 
 _NO_FAILURES = (ToolResultState.SUCCESS, ToolResultState.RUNNING)
@@ -60,37 +59,45 @@ _ERROR_TYPES = {state: state.value for state in ToolResultState if state not in 
 _ERROR_TYPES[ToolResultState.ERROR] = "tool_error"
 
 
-def _only_if(is_traced: Callable[["TracingMiddleware", AgentBase, Any], bool]) -> Callable[[_Hook], _Hook]:
-    """Make a hook return the next layer's result itself when nothing is traced, so that it costs no frame per item."""
+def _only_if(
+    is_traced: Callable[["TracingMiddleware", AgentBase, Any], bool], in_context: Callable[..., object] | None = None
+) -> Callable[[_Hook], _Hook]:
+    """Make a hook return the next layer's result itself when nothing is traced, so that it costs no frame per item.
+
+    `in_context` calls the next layer of a reply that is not sampled, in the context that says so.
+    """
 
     def decorate(hook: _Hook) -> _Hook:
-        in_context = _call_in_context if iscoroutinefunction(hook) else _stream_in_context
-
         @wraps(hook)
         def entry(self: "TracingMiddleware", agent: AgentBase, input_kwargs: Any, next_handler: Any) -> Any:
             if is_traced(self, agent, input_kwargs):
                 return hook(self, agent, input_kwargs, next_handler)
-            # A reply that is not sampled has left the context in which its models and tools are to be called.
-            context = None if self._instruments is None else agent.run.scratch(self).get("context")
-            return next_handler(**input_kwargs) if context is None else in_context(context, input_kwargs, next_handler)
+            if in_context is not None and self._instruments is not None:
+                context = agent.run.scratch(self).get("context")
+                if context is not None:
+                    return in_context(context, input_kwargs, next_handler)
+            return next_handler(**input_kwargs)
 
         return entry  # type: ignore[return-value]  # it returns what the hook would return
 
     return decorate
 
 
-async def _call_in_context(
-    context: Context, input_kwargs: ModelCallValues, next_handler: Callable[..., Awaitable[_NextResult]]
-) -> _NextResult:
+async def _call_in_context(context: Context, input_kwargs: ModelCallValues, next_handler: NextModelCall) -> ModelResult:
     with Current(context):
-        return await next_handler(**input_kwargs)
+        result = await next_handler(**input_kwargs)
+    if isinstance(result, ChatResponse):
+        return result
+    return _stream_in_context(
+        context, {}, lambda: result
+    )  # a layer further in may call the model again while it is read
 
 
 # Here and in the hooks below, the loop over a stream is written out: a generator that makes a span current around each
 # step would save the repetition, but cost every item one more frame.
 async def _stream_in_context(
-    context: Context, input_kwargs: Mapping[str, object], next_handler: Callable[..., AsyncIterator[_NextResult]]
-) -> AsyncGenerator[_NextResult, None]:
+    context: Context, input_kwargs: Mapping[str, object], next_handler: Callable[..., AsyncIterator[_Streamed]]
+) -> AsyncGenerator[_Streamed, None]:
     steps, current = aiter(next_handler(**input_kwargs)), Current(context)
     while True:
         with current:
@@ -201,7 +208,7 @@ class TracingMiddleware(MiddlewareBase):
         finally:
             self._isolated(reply.end)
 
-    @_only_if(_is_in_reply_or_alone)
+    @_only_if(_is_in_reply_or_alone, _call_in_context)
     async def on_model_call(
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
@@ -237,7 +244,7 @@ class TracingMiddleware(MiddlewareBase):
             raise
         self._isolated(chat.stop)
 
-    @_only_if(_is_in_reply)
+    @_only_if(_is_in_reply, _stream_in_context)
     async def on_acting(
         self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:

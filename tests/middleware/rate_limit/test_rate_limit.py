@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentrt import Agent, AgentState, Toolkit, UserMsg
+from agentrt import Agent, AgentState, Toolkit
 from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout, Transient
 from agentrt.event import CustomEvent
 from agentrt.message import TextBlock, ToolCallBlock
@@ -377,21 +377,15 @@ def test_an_unfinished_stream_counts_with_what_was_seen_of_it(
                 await ask_and_leave_after(agent, 4 if how == "left" else 99)
         assert level_of(layer) == pytest.approx(taken, abs=1.1)
         seen = 4 if len(pieces) > 1 else 256
-        assert layer._tokens_of(call_of(Words())).expected == pytest.approx(seen + ASKED, abs=1.1)
+        assert layer._tokens_of(Words(), ASKED).expected == pytest.approx(seen + ASKED, abs=1.1)
 
     play(backend, main)
-
-
-def call_of(model: ChatModelBase) -> Any:
-    return {"messages": [UserMsg("user", "go")], "tools": None, "tool_choice": None, "current_model": model}
 
 
 @on_both_loops
 def test_each_model_has_an_estimate_capped_by_its_max_tokens(backend: str) -> None:
     def expected(layer: RateLimitMiddleware, **options: Any) -> float:
-        tokens = layer._tokens_of(call_of(Words(**options)))
-        assert tokens is not None
-        return tokens.expected - ASKED
+        return layer._tokens_of(Words(**options), ASKED).expected - ASKED
 
     async def main() -> None:
         layer = RateLimitMiddleware(tokens_per_minute=60_000)
@@ -427,7 +421,7 @@ def test_an_impossible_usage_is_capped_logged_and_not_learned(
         response = ChatResponse([TextBlock("Hello.")], usage=usage)
         await Agent("a", model=Words(response, stream=False), middlewares=[layer]).reply("go")
         assert level_of(layer) == pytest.approx(counted, abs=1)
-        assert layer._tokens_of(call_of(Words())).expected == pytest.approx(256 + ASKED, abs=1.1)
+        assert layer._tokens_of(Words(), ASKED).expected == pytest.approx(256 + ASKED, abs=1.1)
 
     play(backend, main)
     assert "is impossible" in caplog.text
@@ -437,14 +431,14 @@ def test_an_impossible_usage_is_capped_logged_and_not_learned(
     ("input_tokens", "output_tokens"), [(10**400, 0.5), (0.5, 10**400), (10**400, -0.5)], ids=["in", "out", "less"]
 )
 def test_a_usage_too_large_to_be_added_is_capped(input_tokens: Any, output_tokens: Any) -> None:
-    tokens = CallTokens(call_of(Words()), AnswerLengths())
+    tokens = CallTokens(Words(), ASKED, AnswerLengths())
     tokens.see(ChatResponse([TextBlock("Hello.")], usage=ChatUsage(input_tokens, output_tokens)))
     assert tokens.count(1_000.0) == 1_000
 
 
 def test_a_replayed_answer_uses_no_tokens_and_teaches_nothing() -> None:
     lengths = AnswerLengths()
-    tokens = CallTokens(call_of(Words()), lengths)
+    tokens = CallTokens(Words(), ASKED, lengths)
     tokens.see(ChatResponse([TextBlock("Hello.")], usage=ChatUsage(50, 5, replayed=True)))
     assert (tokens.count(1_000.0), lengths.expected) == (0, 256)
 

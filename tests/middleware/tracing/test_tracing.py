@@ -41,7 +41,7 @@ from agentrt.message import (
     URLSource,
     UserMsg,
 )
-from agentrt.middleware import ModelFallbackMiddleware, TracingMiddleware
+from agentrt.middleware import ModelFallbackMiddleware, RetryMiddleware, TracingMiddleware
 from agentrt.model import (
     AnthropicChatModel,
     ChatModelBase,
@@ -1072,6 +1072,22 @@ async def test_what_an_unsampled_reply_calls_is_not_sampled_either(stream: bool)
     assert len({context.trace_id for _, context in seen}) == 1
     assert all(context.is_valid and not context.trace_flags.sampled for _, context in seen)
     assert not trace.get_current_span().get_span_context().is_valid
+
+
+async def test_further_attempts_of_an_unsampled_reply_are_not_sampled() -> None:
+    unsampled, contexts = Unsampled(), list[Any]()
+
+    async def look(messages: Any, tools: Any) -> Any:
+        contexts.append(trace.get_current_span().get_span_context())
+        return ["one ", Transient("cut")] if len(contexts) == 1 else "done"
+
+    tracing = TracingMiddleware(tracer_provider=unsampled.provider)
+    retry = RetryMiddleware(initial_delay=0.001)
+    agent = Agent("tester", model=ScriptedChatModel([look, look], stream=True), middlewares=[tracing, retry])
+    await agent.reply("go")
+    assert len(contexts) == 2
+    assert len({context.trace_id for context in contexts if context.is_valid}) == 1
+    assert all(context.is_valid and not context.trace_flags.sampled for context in contexts)
 
 
 async def test_an_unsampled_reply_is_still_measured() -> None:
