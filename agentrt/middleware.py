@@ -31,6 +31,8 @@ from agentrt.hooks import (
     ReplyValues,
 )
 from agentrt.keywords import suggest_keywords
+from agentrt_middleware.cache.middleware import CacheMiddleware
+from agentrt_middleware.cache.stores import CacheStore, MemoryCacheStore, RedisCacheStore, SQLiteCacheStore
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
@@ -50,6 +52,8 @@ __all__ = [
     "ActingOverrides",
     "ActingValues",
     "AgentChains",
+    "CacheMiddleware",
+    "CacheStore",
     "CheckPermissionOverrides",
     "CheckPermissionValues",
     "CircuitBreakerMiddleware",
@@ -58,6 +62,7 @@ __all__ = [
     "DynamicContextMiddleware",
     "HookMiddleware",
     "LoggingMiddleware",
+    "MemoryCacheStore",
     "MiddlewareBase",
     "ModelCallOverrides",
     "ModelCallValues",
@@ -77,11 +82,13 @@ __all__ = [
     "RateLimitMiddleware",
     "ReasoningOverrides",
     "ReasoningValues",
+    "RedisCacheStore",
     "RedisStore",
     "ReplyInput",
     "ReplyOverrides",
     "ReplyValues",
     "RetryMiddleware",
+    "SQLiteCacheStore",
     "SpanDelivery",
     "TimeoutMiddleware",
     "Timing",

@@ -1,6 +1,8 @@
 """The middlewares that ship with agentrt, one file each; import them from `agentrt.middleware`."""
 
 from agentrt.agent.hook_middleware import HookMiddleware
+from agentrt_middleware.cache.middleware import CacheMiddleware
+from agentrt_middleware.cache.stores import CacheStore, MemoryCacheStore, RedisCacheStore, SQLiteCacheStore
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
@@ -17,14 +19,19 @@ from agentrt_middleware.tracing.otlp import SpanDelivery, setup_tracing
 from agentrt_middleware.usage import UsageMiddleware, UsageReport
 
 __all__ = [
+    "CacheMiddleware",
+    "CacheStore",
     "CircuitBreakerMiddleware",
     "DynamicContextMiddleware",
     "HookMiddleware",
     "LoggingMiddleware",
+    "MemoryCacheStore",
     "ModelFallbackMiddleware",
     "RateLimitMiddleware",
+    "RedisCacheStore",
     "RedisStore",
     "RetryMiddleware",
+    "SQLiteCacheStore",
     "SpanDelivery",
     "TimeoutMiddleware",
     "Timing",

@@ -1,11 +1,13 @@
 """What the options of several middlewares have in common: how they are checked, and how retries back off."""
 
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from math import isfinite
 from random import Random
 
 from agentrt.errors import CircuitOpen, MiddlewareConfigError, RateLimitTimeout
 
-__all__ = ["Backoff", "ErrorChoice", "check_number", "choose_errors", "retry_after_of"]
+__all__ = ["Backoff", "ErrorChoice", "check_choice", "check_number", "choose_errors", "retry_after_of"]
 
 ErrorChoice = type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool]
 
@@ -14,7 +16,9 @@ _MAX_DOUBLINGS = 64  # more would overflow a float long before anyone has made s
 _OUR_REFUSALS = (CircuitOpen, RateLimitTimeout)
 
 
-def check_number(option: str, value: object, *, least: float | None = None, whole: bool = False) -> None:
+def check_number(
+    option: str, value: object, *, least: float | None = None, whole: bool = False, finite: bool = False
+) -> None:
     """Raise `MiddlewareConfigError` unless `value` is a number of at least `least`, or above 0 if that is `None`."""
     # `bool` is a subclass of `int`, but `True` is never meant as a number.
     is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
@@ -22,6 +26,18 @@ def check_number(option: str, value: object, *, least: float | None = None, whol
     if not is_number or not (value > 0 if least is None else value >= least):  # type: ignore[operator]  # a number
         bound = "above 0" if least is None else f"of at least {least:g}"
         raise MiddlewareConfigError(f"{option} must be a {'whole ' if whole else ''}number {bound}, not {value!r:.200}")
+    if finite and not isfinite(value):  # type: ignore[arg-type]  # a number, as was checked
+        raise MiddlewareConfigError(f"{option} must be finite, not {value!r}: give a number")
+
+
+def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
+    """Raise `MiddlewareConfigError` unless `value` is one of the words, and suggest the nearest of them."""
+    if isinstance(value, str) and value in choices:
+        return
+    words = ", ".join(f'"{choice}"' for choice in choices[:-1]) + f' or "{choices[-1]}"'
+    nearest = get_close_matches(value.lower(), choices, 1) if isinstance(value, str) else []
+    hint = f': did you mean "{nearest[0]}"?' if nearest else ""
+    raise MiddlewareConfigError(f"{option} must be {words}, not {value!r:.200}{hint}")
 
 
 def choose_errors(option: str, chosen: ErrorChoice, *, our_refusals: bool) -> Callable[[Exception], bool]:

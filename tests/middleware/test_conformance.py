@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import agentrt.middleware
 from agentrt.middleware import (
+    CacheMiddleware,
     CircuitBreakerMiddleware,
     DynamicContextMiddleware,
     HookMiddleware,
@@ -45,6 +46,7 @@ def rate_limit() -> MiddlewareBase:
 
 
 SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
+    CacheMiddleware: lambda: CacheMiddleware(tools={"look": 60}, max_entries=4),
     CircuitBreakerMiddleware: lambda: CircuitBreakerMiddleware(3),
     DynamicContextMiddleware: lambda: DynamicContextMiddleware("It rains."),
     HookMiddleware: HookMiddleware,

@@ -11,6 +11,7 @@ from agentrt.errors import MiddlewareConfigError, RateLimited, Refused, Rejected
 from agentrt.event import ToolResultEndEvent
 from agentrt.message import ToolCallBlock
 from agentrt.middleware import (
+    CacheMiddleware,
     CircuitBreakerMiddleware,
     DynamicContextMiddleware,
     LoggingMiddleware,
@@ -37,6 +38,7 @@ def layers_of(second: ChatModelBase, timings: list[Timing] | None = None) -> lis
         TracingMiddleware(),
         LoggingMiddleware(),
         DynamicContextMiddleware("It rains."),
+        CacheMiddleware(scope="conversation"),
         ModelFallbackMiddleware(second, sticky=True),
         RetryMiddleware(1, random=Least()),
         CircuitBreakerMiddleware(3),
@@ -121,7 +123,7 @@ async def test_concurrent_conversations_over_one_list_do_not_mix() -> None:
 
     first = ScriptedChatModel([answer] * 40)
     layers = layers_of(second)
-    layers[5] = CircuitBreakerMiddleware(99)
+    layers[6] = CircuitBreakerMiddleware(99)
     agent = Agent("tester", model=first, middlewares=layers)
     conversations = [agent.with_state(AgentState()) for _ in range(9)]
     async with anyio.create_task_group() as group:
@@ -154,7 +156,7 @@ async def test_a_fault_anywhere_leaves_a_valid_conversation() -> None:
         script = [["half ", Transient("cut")], [ToolCallBlock("1", "look", '{"city": "Beijing"}')], "Sunny.", "Sunny."]
         layers = layers_of(ScriptedChatModel([]))
         # The harness continues with a model of its own, which a sticky conversation would never ask.
-        layers[3] = ModelFallbackMiddleware(ScriptedChatModel(["spare"] * 9, model="second"))
+        layers[4] = ModelFallbackMiddleware(ScriptedChatModel(["spare"] * 9, model="second"))
         return Agent(
             "tester",
             model=ScriptedChatModel(script),
@@ -166,7 +168,7 @@ async def test_a_fault_anywhere_leaves_a_valid_conversation() -> None:
     await check_every_suspension(make_agent, ["What is the weather in Beijing?"], at_least=10)
 
 
-@pytest.mark.parametrize("swapped", list(permutations([0, 3, 4, 5, 8, 9], 2)))
+@pytest.mark.parametrize("swapped", list(permutations([0, 3, 4, 5, 6, 9, 10], 2)))
 def test_the_layers_around_a_model_call_have_one_valid_order(swapped: tuple[int, int]) -> None:
     layers = layers_of(ScriptedChatModel([]))
     one, other = swapped

@@ -6,11 +6,11 @@ from typing import Any
 from agentrt.errors import ConfigError
 from agentrt.keywords import suggest_keywords
 from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
+from agentrt_middleware.stores.redis import check_redis_url, redis_client
 
 __all__ = ["RedisStore"]
 
 _MAX_LEASE = 86_400  # seconds
-_SCHEMES = ("redis://", "rediss://", "unix://")
 _KEPT = "600"  # seconds for which a call that has lost its place may still report its tokens
 _POLL = "0.1"  # seconds until the next try if only the end of another process's call can help
 
@@ -163,15 +163,7 @@ class RedisStore:
     lease_seconds: float = 90.0  # more than a minute of waiting for a piece, even if a renewal was not yet due
 
     def __post_init__(self) -> None:
-        _import_coredis()  # so that a missing package is an error here, and not of the first call
-        if not str(self.url).startswith(_SCHEMES):
-            # What stands before an "@" or after a "?" may be a password.
-            address: object = self.url
-            shown_address = address.rpartition("@")[2].partition("?")[0] if isinstance(address, str) else address
-            raise ConfigError(
-                f"RedisStore(url=...) must begin with one of {', '.join(_SCHEMES)}, not {shown_address!r:.200}: "
-                f"write it in full, as in 'redis://localhost:6379'"
-            )
+        check_redis_url("RedisStore", self.url)  # and the package: an error here, and not of the first call
         seconds: object = self.lease_seconds
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= _MAX_LEASE:
             raise ConfigError(
@@ -202,24 +194,9 @@ class RedisStore:
         await self._run(key, limits, "block", "", seconds)
 
     async def _run(self, key: str, limits: Limits, what: str, lease: str, amount: float) -> Any:
-        coredis = _import_coredis()
-        # One connection per question, which costs a millisecond. A pool of coredis would keep its connections in a task
-        # group, which belongs to the task that opened it, but a limiter serves many tasks and outlives them all.
-        client = coredis.Redis.from_url(
-            self.url, decode_responses=True, verify_version=False, retry_policy=coredis.retry.NoRetryPolicy()
-        )
         maximums = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
         numbers = [amount, self.lease_seconds, limits.min_interval, *(maximum or 0.0 for maximum in maximums)]
         # The braces put all keys into one slot of a cluster, as a script needs them.
         keys = [f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases", "begun", "surpluses")]
-        async with client:
+        async with redis_client("RedisStore", self.url) as client:
             return await client.eval(_SCRIPT, keys, [what, lease, *(repr(float(number)) for number in numbers)])
-
-
-def _import_coredis() -> Any:
-    try:
-        import coredis
-        import coredis.retry
-    except ImportError as error:
-        raise ConfigError('RedisStore needs the package coredis: pip install "agentrt[redis]"') from error
-    return coredis

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, suppress
 from itertools import count, repeat
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -26,7 +26,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt_middleware.rate_limit import distributed
 from agentrt_middleware.rate_limit.distributed import SharedLimiter
 from agentrt_middleware.rate_limit.usage_window import Limits
-from tests.services import needs
+from tests.middleware.redis_server import RedisServer, answers, when_redis_fails
 
 coredis = pytest.importorskip("coredis")
 
@@ -34,39 +34,7 @@ CHILD = Path(__file__).with_name("rate_limit_child.py")
 HOLDER = Path(__file__).with_name("rate_limit_holder.py")
 LEASE = 0.5  # seconds
 PATIENCE = 20.0  # seconds; only a failure waits that long
-# coredis leaves buffers of a connection that fails before it is complete to the garbage collector.
-when_redis_fails = pytest.mark.filterwarnings("ignore:.*MemoryObject:pytest.PytestUnraisableExceptionWarning")
 keys = (f"test-{uuid4().hex}-{number}" for number in count())
-
-
-class Server:
-    """A redis-server of our own, which may be stopped or killed."""
-
-    def __init__(self) -> None:
-        needs("redis-server")
-        with closing(socket.create_server(("127.0.0.1", 0))) as free:
-            self.port = free.getsockname()[1]
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        while not answers(self.port):
-            assert self._process.poll() is None, "redis-server ended"
-            sleep(0.01)
-
-    def send(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-        if number == signal.SIGKILL:
-            self._process.wait()
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-def answers(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +44,14 @@ def url() -> Iterator[str]:
     elif answers(6379):
         yield "redis://127.0.0.1:6379/0"
     else:
-        server = Server()
+        server = RedisServer()
         yield server.url
         server.close()
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+def server() -> Iterator[RedisServer]:
+    server = RedisServer()
     yield server
     server.close()
     gc.collect()
@@ -293,7 +261,7 @@ async def test_a_cancelled_waiter_loses_no_place(url: str) -> None:
 
 @when_redis_fails
 async def test_a_place_an_idle_process_could_not_return_expires(
-    server: Server,
+    server: RedisServer,
 ) -> None:
     key, limits, store = next(keys), Limits(max_concurrency=1), RedisStore(server.url, lease_seconds=LEASE)
     limiter = SharedLimiter(limits, store, key)
@@ -379,7 +347,7 @@ async def ask(agent: Agent, found: list[Any]) -> None:
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("policy", ["local", "open", "closed"])
 async def test_when_redis_fails_the_policy_applies_and_is_said_once(
-    server: Server, fault: signal.Signals, policy: str, caplog: pytest.LogCaptureFixture
+    server: RedisServer, fault: signal.Signals, policy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     found: list[Any] = []
     agent = agent_on(server.url, policy, requests_per_minute=2, max_wait=5)
@@ -407,7 +375,7 @@ async def test_when_redis_fails_the_policy_applies_and_is_said_once(
 
 @when_redis_fails
 async def test_when_redis_is_back_the_limits_are_shared_again(
-    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(distributed, "_STORE_PAUSE", 0.0)
     found: list[Any] = []

@@ -1,0 +1,57 @@
+"""A store that may fail: it never makes a call wait for long."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from math import inf
+from time import monotonic
+from typing import TypeVar
+
+import anyio
+
+__all__ = ["StoreGuard"]
+
+_Reply = TypeVar("_Reply")
+_logger = logging.getLogger("agentrt")
+_TIMEOUT = 0.2  # seconds; a call must not wait long for a store that is down
+_REST = 2.0  # seconds for which a store that has failed is left alone
+
+
+class StoreGuard:
+    """Asks a store within 0.2 s, leaves it alone for 2 s after a failure, and logs once that it is down, or back.
+
+    `store` names it in the log, and `consequence` says what holds until it is back. `clock` must never go back.
+    """
+
+    def __init__(self, store: str, consequence: str, clock: Callable[[], float] = monotonic) -> None:
+        self._store = store
+        self._consequence = consequence
+        self._clock = clock
+        self._down_until = -inf
+        self._is_down = False
+
+    async def ask(self, question: Callable[[], Awaitable[_Reply]]) -> tuple[_Reply] | None:
+        """Return the store's answer in a tuple, or `None` if there is none."""
+        if self._clock() < self._down_until:
+            return None
+        failure = "no answer in time"
+        with anyio.move_on_after(_TIMEOUT):
+            try:
+                answer = await question()
+            except Exception as error:  # noqa: BLE001  # the boundary to the store, which may fail in any way
+                failure = type(error).__name__  # and not its text, which may hold a password
+            else:
+                self._note_up()
+                return (answer,)
+        self._note_down(failure)
+        return None
+
+    def _note_down(self, failure: str) -> None:
+        self._down_until = self._clock() + _REST
+        if not self._is_down:
+            self._is_down = True
+            _logger.warning("%s failed (%s): until it is back, %s", self._store, failure, self._consequence)
+
+    def _note_up(self) -> None:
+        if self._is_down:
+            self._is_down = False
+            _logger.warning("%s is back", self._store)

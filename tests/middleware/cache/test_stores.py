@@ -1,0 +1,243 @@
+"""Stores of the cache: shared by processes, checked when they are read, and never waited for."""
+
+import gc
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt import Agent, AgentState
+from agentrt.errors import ConfigError
+from agentrt.message import TextBlock, ToolCallBlock
+from agentrt.middleware import CacheMiddleware, CacheStore, MemoryCacheStore, RedisCacheStore, SQLiteCacheStore
+from agentrt.model import ChatResponse, ChatUsage
+from agentrt.testing import check_middleware
+from agentrt_middleware.cache.entries import Entry, read_entry, write_entry
+from tests.loop.helpers import agent_of
+from tests.middleware.fake_time import Clock, on_both_loops, play
+from tests.middleware.redis_server import RedisServer, answers, when_redis_fails
+
+CHILD = """
+import asyncio, sys
+from agentrt import Agent
+from agentrt.middleware import CacheMiddleware, SQLiteCacheStore
+from agentrt.model import ScriptedChatModel
+agent = Agent("tester", "You are tested.", ScriptedChatModel(["of the child"]), middlewares=[
+    CacheMiddleware(SQLiteCacheStore(sys.argv[1]))])
+print(asyncio.run(agent.reply("go")).get_text_content())
+"""
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    if "REDIS_URL" in os.environ:
+        yield os.environ["REDIS_URL"]
+    elif answers(6379):
+        yield "redis://127.0.0.1:6379/0"
+    else:
+        server = RedisServer()
+        yield server.url
+        server.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> CacheStore:
+    if request.param == "memory":
+        return MemoryCacheStore()
+    if request.param == "sqlite":
+        return SQLiteCacheStore(tmp_path / "cache.db")
+    pytest.importorskip("coredis")
+    return RedisCacheStore(request.getfixturevalue("url"), prefix=f"test:{tmp_path}:")
+
+
+async def ask(agent: Agent, question: str = "go") -> str | None:
+    return (await agent.with_state(AgentState()).reply(question)).get_text_content()
+
+
+async def test_every_store_keeps_answers_for_other_agents(store: CacheStore) -> None:
+    response = ChatResponse([TextBlock("ünïcode \x00"), ToolCallBlock("1", "f", "{}")], usage=ChatUsage(1, 2))
+    assert await store.get("key") is None
+    text = write_entry(Entry("key", 5.0, [response]))
+    assert text is not None
+    await store.put("key", text, 60)
+    entry = read_entry(await store.get("key"), "key", 6.0, ttl=10)
+    assert entry is not None
+    assert entry.pieces == [response]
+    assert [await ask(agent_of([word], middlewares=[CacheMiddleware(store)])) for word in ("first", "second")] == [
+        "first",
+        "first",
+    ]
+
+
+async def test_a_sqlite_file_is_shared_and_readable_by_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "cache.db"
+    path.touch(0o644)
+    assert await ask(agent_of(["of the parent"], middlewares=[CacheMiddleware(SQLiteCacheStore(path))])) == (
+        "of the parent"
+    )
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert set(modes.values()) == {0o600}
+    command = [sys.executable, "-c", CHILD, str(path)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert output.strip() == "of the parent"
+
+
+async def test_a_sqlite_file_drops_the_oldest_and_what_is_over(tmp_path: Path) -> None:
+    store = SQLiteCacheStore(tmp_path / "cache.db", max_entries=2)
+    for key in ("1", "2", "1", "3"):
+        await store.put(key, key, 60)
+    assert [await store.get(key) for key in ("1", "2", "3")] == ["1", None, "3"]
+    await store.put("3", "over", -1)
+    await store.put("4", "4", 60)
+    assert [await store.get(key) for key in ("1", "3", "4")] == ["1", None, "4"]
+
+
+async def test_a_sqlite_file_serves_many_calls_at_once(tmp_path: Path) -> None:
+    store = SQLiteCacheStore(tmp_path / "cache.db")
+    async with anyio.create_task_group() as group:
+        for number in range(30):
+            group.start_soon(store.put, str(number), "x" * 1000, 60)
+    assert [await store.get(str(number)) for number in range(30)] == ["x" * 1000] * 30
+
+
+# ---- stores that fail
+
+
+class Failing:
+    """A store that raises, hangs, or returns something that it should not."""
+
+    def __init__(self, does: str) -> None:
+        self.does = does
+        self.asked = 0
+
+    async def get(self, key: str) -> Any:
+        self.asked += 1
+        if self.does == "raise":
+            raise ConnectionError("redis://user:hunter2@host")
+        if self.does == "hang":
+            await anyio.sleep(1_000)
+        return None
+
+    async def put(self, key: str, value: str, ttl: float) -> None:
+        await self.get(key)
+
+
+@on_both_loops
+@pytest.mark.parametrize("does", ["raise", "hang"])
+@pytest.mark.parametrize("policy", ["open", "local"])
+def test_a_failing_store_delays_no_call_and_is_logged_once(
+    backend: str, does: str, policy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        store, clock = Failing(does), Clock()
+        cache = CacheMiddleware(store, on_store_error=policy)
+        cache._guard._clock = clock
+        agent = agent_of(["first", "second", "third"], middlewares=[cache])
+        started = anyio.current_time()
+        expected = ["first", "first", "first"] if policy == "local" else ["first", "second", "third"]
+        assert [await ask(agent) for _ in range(3)] == expected
+        assert anyio.current_time() - started <= 0.25
+        assert store.asked == 1
+        clock.now += 3
+        store.does = "work"
+        await ask(agent_of(["fourth"], middlewares=[cache]), "another")
+        assert store.asked == 3
+
+    with caplog.at_level(logging.WARNING, "agentrt"):
+        play(backend, main)
+    assert caplog.text.count("the Failing of a cache failed") == 1
+    assert caplog.text.count("the Failing of a cache is back") == 1
+    assert "hunter2" not in caplog.text
+
+
+GOOD = json.loads(write_entry(Entry("KEY", 1_000.0, [ChatResponse([TextBlock("kept")])])) or "")
+DAMAGED: list[Any] = [
+    "",
+    "{",
+    "null",
+    "[]",
+    7,
+    b"\x80",
+    "[" * 100_000,
+    "x" * 3_000_000,
+    {**GOOD, "key": "other"},
+    {**GOOD, "format": 2},
+    {**GOOD, "more": 1},
+    {**GOOD, "stored_at": "yesterday"},
+    {**GOOD, "pieces": []},
+    {**GOOD, "pieces": None},
+    {**GOOD, "pieces": [{"content": [{"type": "hint", "hint": "obey"}]}]},
+    {**GOOD, "pieces": [{"content": [{"type": "text"}]}]},
+    {**GOOD, "pieces": [*GOOD["pieces"], *GOOD["pieces"]]},
+    {**GOOD, "result": {"content": []}},
+    {name: GOOD[name] for name in ("key", "stored_at")},
+]
+
+
+@pytest.mark.parametrize("value", DAMAGED, ids=lambda value: f"{value!r:.60}")
+async def test_what_a_store_holds_is_checked(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Damaged(MemoryCacheStore):
+        async def get(self, key: str) -> Any:
+            text = value if not isinstance(value, dict) else json.dumps(value)
+            return text.replace("KEY", key) if isinstance(text, str) else text
+
+    cache = CacheMiddleware(Damaged(), clock=Clock())
+    agent = agent_of(["asked", "again"], middlewares=[cache])
+    assert [await ask(agent), await ask(agent)] == ["asked", "again"]
+    assert caplog.text.count("holds something that this cache has not written") == 1
+
+
+@pytest.mark.parametrize(("stored_at", "is_hit"), [(1_000, True), (1_050, True), (1_100, False), (-9e9, False)])
+async def test_an_entry_from_the_future_or_the_past_is_a_miss(stored_at: float, is_hit: bool) -> None:
+    class Foreign(MemoryCacheStore):
+        async def get(self, key: str) -> str:
+            return json.dumps({**GOOD, "key": key, "stored_at": stored_at})
+
+    agent = agent_of(["asked"], middlewares=[CacheMiddleware(Foreign(), clock=Clock())])
+    assert await ask(agent) == ("kept" if is_hit else "asked")
+
+
+async def test_a_damaged_sqlite_file_is_a_miss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "cache.db"
+    path.write_bytes(b"not a database, but long enough to be read as one" * 100)
+    agent = agent_of(["asked", "again"], middlewares=[CacheMiddleware(SQLiteCacheStore(path))])
+    assert [await ask(agent), await ask(agent)] == ["asked", "again"]
+    assert "the SQLiteCacheStore of a cache failed (DatabaseError): until it is back, nothing is cached" in caplog.text
+
+
+@when_redis_fails
+async def test_a_redis_that_is_down_is_a_miss(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("coredis")
+    store = RedisCacheStore("redis://:hunter2@127.0.0.1:1")
+    agent = agent_of(["asked", "again"], middlewares=[CacheMiddleware(store)])
+    assert [await ask(agent), await ask(agent)] == ["asked", "again"]
+    assert caplog.text.count("the RedisCacheStore of a cache failed") == 1
+    assert "hunter2" not in caplog.text + repr(store)
+    gc.collect()  # while the warnings are ignored
+
+
+@pytest.mark.parametrize("address", ["localhost:6379", "http://u:hunter2@h", "", None, 7])
+def test_a_redis_url_is_checked(address: Any) -> None:
+    pytest.importorskip("coredis")
+    with pytest.raises(ConfigError, match=r"RedisCacheStore\(url=\.\.\.\) must begin with one of redis://") as refused:
+        RedisCacheStore(address)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["open", "local"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda path: SQLiteCacheStore(path / "cache.db", max_entries=4), lambda path: Failing("raise")],
+    ids=["sqlite", "failing"],
+)
+async def test_each_store_keeps_the_contract(make: Callable[[Path], Any], policy: Any, tmp_path: Path) -> None:
+    await check_middleware(lambda: CacheMiddleware(make(tmp_path), on_store_error=policy, max_entries=4), faults=[])
