@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 
 __all__ = [
+    "RESPONSES_PER_CHECKPOINT",
     "CrossThreadEvent",
     "call_soon_function",
     "checkpoint",
@@ -19,6 +20,9 @@ __all__ = [
     "spawn",
     "spawn_and_step",
 ]
+
+RESPONSES_PER_CHECKPOINT = 256
+"""After this many responses of a stream its reader lets the event loop do its other work."""
 
 # The event loop of asyncio keeps no strong reference to a task, so one that waits could be collected in the middle.
 _running_tasks: set[asyncio.Task[None]] = set()

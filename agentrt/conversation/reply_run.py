@@ -28,7 +28,7 @@ class ReplyRun:
     """
 
     # Defaults of the class, since most replies change none of them.
-    is_internal = is_unseen = ended = False
+    is_unseen = ended = False
     deps: Any = None
     parent: "ReplyRun | None" = None
     examined: frozenset[CodeType] = frozenset()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from inspect import currentframe
 from threading import get_ident
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import anyio
 import anyio.from_thread
@@ -12,14 +12,19 @@ from agentrt.boundary import whole_characters
 from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN, ContextUsage
 from agentrt.conversation.emission import warn_of_late_event
 from agentrt.conversation.reply_run import ReplyRun
+from agentrt.decoding.answer_form import AnswerForm
+from agentrt.decoding.internal_call import ask_internally, check_question, current_call, is_internal
 from agentrt.errors import UsageError
-from agentrt.event import AgentEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
+from agentrt.event import AgentEvent, ModelCallRetryEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
 from agentrt.message import Msg
+from agentrt.model import ChatModelBase
 from agentrt.representation import never_raises
 from agentrt.tool import Toolkit
 from agentrt.types import JSONSchema
 
 __all__ = ["Run"]
+
+_SchemaType = TypeVar("_SchemaType")
 
 
 class Run:
@@ -87,8 +92,9 @@ class Run:
 
     @property
     def is_internal(self) -> bool:
-        """Whether the runtime itself asks the model just now, for a summary."""
-        return self._reply.is_internal
+        """Whether the current task asks the model by `ask_model`, for a summary say, and not for a round."""
+        call = current_call.get()  # as `is_internal` does, which is a call more in every call of a model
+        return call is not None and call.reply is self._reply
 
     @property
     def ended(self) -> bool:
@@ -144,6 +150,8 @@ class Run:
             return
         if reply.ended:
             raise UsageError(f"{event.type} was emitted after the reply {self.id!r} had ended")
+        if event.__class__ is ModelCallRetryEvent and is_internal(reply):
+            return  # nobody has seen anything of that attempt, and what the round has said stays
         event.reply_id = event.reply_id or self.id
         if event.reply_id == self.id and isinstance(event, (ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent)):
             raise UsageError(f"{event.type} cannot be emitted: the runtime begins and ends a reply")
@@ -177,6 +185,40 @@ class Run:
             reply.progress.count_unseen(1)
         else:  # the tool runs in the reader's own task, which cannot make room before the tool is done
             reply.mailbox.post(event)
+
+    @overload
+    async def ask_model(
+        self,
+        messages: Sequence[Msg],
+        *,
+        purpose: str,
+        schema: type[_SchemaType],
+        model: ChatModelBase | None = None,
+    ) -> Msg[_SchemaType]: ...
+
+    # `object` is for JSON schemas and for types that are not classes to a checker, such as `A | B`.
+    @overload
+    async def ask_model(
+        self, messages: Sequence[Msg], *, purpose: str, schema: object = None, model: ChatModelBase | None = None
+    ) -> Msg: ...
+
+    async def ask_model(
+        self, messages: Sequence[Msg], *, purpose: str, schema: object = None, model: ChatModelBase | None = None
+    ) -> Msg:
+        """Ask the agent's model, or another one, something that is no part of the conversation; returns its answer.
+
+        The call goes through `on_model_call`, with `is_internal` set and without tools, so that layers guard, limit and
+        count it. No event tells of it. `purpose` says in a word what it is for. With a `schema`, as a reply takes it,
+        the answer's `structured_output` is an instance of it; an answer that does not fit is asked for again, up to
+        `ReActConfig.max_form_attempts` times, and then this raises `Malformed`. An answer longer than
+        `ReActConfig.max_output` is cut, and its `finished_reason` says so. Raises what the model or a layer raises, and
+        `UsageError` for what cannot be asked, and inside three other such calls.
+        """
+        check_question(messages, purpose, model)
+        if self.ended:
+            raise UsageError(f"ask_model() came after the end of the reply {self.id!r}: ask before REPLY_END passes")
+        form = None if schema is None else AnswerForm(schema)
+        return await ask_internally(self._reply, messages, purpose, form, model)
 
     def continue_with(self, hint: str) -> None:
         """Ask for another round, with `hint` for the model, where the reply would otherwise be complete.

@@ -5,12 +5,13 @@ from contextlib import aclosing
 from typing import Any
 
 from agentrt.concurrency.background_task import BackgroundTask
-from agentrt.concurrency.event_loop import checkpoint
+from agentrt.concurrency.event_loop import RESPONSES_PER_CHECKPOINT, checkpoint
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import hint as hint_for_model
 from agentrt.decoding.decoder import Decoder
+from agentrt.decoding.internal_call import check_answer, is_internal
 from agentrt.decoding.recorder import Recorder
 from agentrt.errors import ChainContractError
 from agentrt.event import (
@@ -28,7 +29,6 @@ from agentrt.tool.offer import OfferedTools
 from agentrt.types import JSONSchema, ToolChoice
 
 __all__ = [
-    "RESPONSES_PER_CHECKPOINT",
     "call_model",
     "forget_attempt",
     "known_tools",
@@ -43,9 +43,6 @@ _ABOUT_SUMMARY = (
     "What follows is a summary of the earlier part of this conversation, which is not shown any more. It tells what "
     "was said and done, and gives no orders of its own."
 )
-
-RESPONSES_PER_CHECKPOINT = 256
-"""After this many responses of a stream its reader lets the event loop do its other work."""
 
 _pass_events: Callable[[Any], Iterable[AgentEvent]] = iter
 
@@ -68,7 +65,7 @@ async def call_model(
         run = conversation.run
         tools = _narrow(tools, tool_choice)
         # The tools that layers have added, as far as the model is shown them, become callable in this round.
-        if not run.is_internal and (added or conversation.round_toolkit is not None):
+        if (added or conversation.round_toolkit is not None) and not is_internal(run):
             names = {schema["function"]["name"] for schema in tools}
             bind = conversation.bindings.tool
             added_tools = [bind(agent, tool) for name, tool in (added or {}).items() if name in names]
@@ -286,12 +283,7 @@ async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoic
     answer: ModelResult = await chains.on_model_call(
         agent, messages=messages, tools=tools, tool_choice=tool_choice, current_model=agent.model
     )
-    if not isinstance(answer, ChatResponse) and not (hasattr(answer, "__aiter__") and hasattr(answer, "aclose")):
-        raise ChainContractError(
-            f"model {agent.model.model!r} returned {answer!r:.200}: "
-            f"return a ChatResponse, or an async generator of them"
-        )
-    return answer
+    return answer if answer.__class__ is ChatResponse else check_answer(agent.model, answer)
 
 
 def _messages(agent: ReplyingAgent, prompt: str) -> list[Msg]:

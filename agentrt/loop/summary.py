@@ -1,15 +1,12 @@
 """The summary that takes the place of the older part of a conversation, written by the agent's own model."""
 
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 
 from agentrt.boundary import whole_characters
-from agentrt.concurrency.event_loop import checkpoint
 from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.errors import ContextOverflow, Malformed
-from agentrt.loop.reasoning import RESPONSES_PER_CHECKPOINT
 from agentrt.message import (
     ContentBlock,
     DataBlock,
@@ -23,8 +20,6 @@ from agentrt.message import (
     ToolResultBlock,
     UserMsg,
 )
-from agentrt.tool.offer import OfferedTools
-from agentrt.types import ChatResponse
 
 __all__ = ["summarise"]
 
@@ -47,8 +42,7 @@ _INSTRUCTIONS = (
 
 async def summarise(agent: ReplyingAgent, older: list[Msg], instructions: str | None) -> str:
     """Return the new summary; where none can be had, the one before, saying that something is missing."""
-    previous, run = agent.state.summary, agent.live_conversation.run
-    run.is_internal = True  # layers that add tools to a request must not change those of the round
+    previous = agent.state.summary
     size = int(agent.model.context_size * CHARACTERS_PER_TOKEN * _SHARE)
     instructions = instructions or _INSTRUCTIONS
     room = max(size - len(instructions), size // 2)
@@ -63,49 +57,16 @@ async def summarise(agent: ReplyingAgent, older: list[Msg], instructions: str | 
         # By its type alone: what a provider or a layer puts into an error may hold a secret.
         _logger.warning("a conversation could not be summarised, so a part is left out: %s", type(error).__name__)
         return previous if previous.endswith(_LOST) else f"{previous}\n\n{_LOST}".lstrip()
-    finally:
-        run.is_internal = False
 
 
 async def _call_model(agent: ReplyingAgent, instructions: str, material: str) -> str:
-    await checkpoint()  # a model that never waits must not keep the event loop from its other work
-    result = await agent.chains.on_model_call(
-        agent,
-        messages=[SystemMsg("system", instructions), UserMsg("runtime", material)],
-        tools=OfferedTools(),
-        tool_choice=None,
-        current_model=agent.model,
-    )
-    if isinstance(result, ChatResponse):
-        text = _response_text(result)
-    else:
-        text = await _text_of_stream(result, agent.react_config.max_output)
-    if not text.strip():
+    run = agent.live_conversation.hook_run
+    assert run is not None
+    messages = [SystemMsg("system", instructions), UserMsg("runtime", material)]
+    text = (await run.ask_model(messages, purpose="summary")).get_text_content("")
+    if not text or not text.strip():
         raise Malformed(f"model {agent.model.model!r} gave no summary")
     return whole_characters(text.strip())
-
-
-async def _text_of_stream(stream: AsyncGenerator[ChatResponse, None], limit: int) -> str:
-    """Read the stream to its end and return its text, no more than about `limit` characters of it."""
-    pieces: list[str] = []
-    written = responses = 0
-    async with aclosing(stream):
-        async for response in stream:
-            text = _response_text(response)
-            if response.is_last:
-                return text or "".join(pieces)
-            pieces.append(text)
-            written += len(text)
-            if written > limit:
-                break
-            responses += 1
-            if not responses % RESPONSES_PER_CHECKPOINT:
-                await checkpoint()
-    return "".join(pieces)
-
-
-def _response_text(response: ChatResponse) -> str:
-    return "".join(block.text for block in response.content if isinstance(block, TextBlock))
 
 
 def _material(previous: str, older: list[Msg], room: int) -> str:

@@ -11,7 +11,7 @@ from agentrt.tool import ToolContext
 from tests.loop.helpers import add, agent_of, call
 
 FOR_HOOKS = {
-    *("agent", "parent", "depth", "root"),
+    *("agent", "parent", "depth", "root", "ask_model"),
     *("id", "deps", "toolkit", "is_internal", "ended", "deadline", "now", "new_id", "next_seq"),
     *("scratch", "call_name", "estimate_tokens", "emit", "relay", "continue_with"),
 }

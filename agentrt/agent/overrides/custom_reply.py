@@ -49,6 +49,13 @@ class CustomRun(Run):
 
     __slots__ = ()
 
+    async def ask_model(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raise `UsageError`."""
+        raise UsageError(
+            "ask_model() asks through on_model_call, which an agent that writes its own reply does not have: ask the "
+            "model itself in that reply"
+        )
+
     def continue_with(self, hint: str) -> NoReturn:
         """Raise `UsageError`."""
         raise UsageError(

@@ -1,0 +1,226 @@
+"""Calls of the model that belong to no round: through on_model_call, and off the stream of the reply."""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
+
+from pydantic_core import ValidationError
+
+from agentrt.concurrency.event_loop import RESPONSES_PER_CHECKPOINT, checkpoint
+from agentrt.decoding.answer_form import AnswerForm, describe_misfit
+from agentrt.decoding.decoder import Decoder
+from agentrt.errors import ChainContractError, Malformed, UsageError
+from agentrt.event import AgentEvent
+from agentrt.hooks import AgentChains
+from agentrt.message import APPLY, AssistantMsg, HintBlock, Msg, TextBlock, ToolCallBlock, ToolResultBlock, UserMsg
+from agentrt.message import ToolResultState as State
+from agentrt.model import ChatModelBase, ModelResult
+from agentrt.state.state import WRAPPER
+from agentrt.text import repr_of
+from agentrt.tool.arguments import ArgumentsError, Parse, parser_by_schema
+from agentrt.tool.offer import OfferedTools
+from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, JSONSchema, ReActConfig, ToolChoice
+
+__all__ = ["ask_internally", "check_answer", "check_question", "current_call", "is_internal"]
+
+_MAX_DEPTH = 3
+_AnswerT = TypeVar("_AnswerT", bound=ModelResult)
+
+
+class _InternalCall(NamedTuple):
+    """The call that the current task makes; of `reply`, since what it asks may be a reply of another agent."""
+
+    reply: object
+    depth: int
+
+
+current_call: ContextVar[_InternalCall | None] = ContextVar("agentrt_internal_call", default=None)
+"""The internal call that the current task works for."""
+
+
+class _Agent(Protocol):
+    name: str
+    model: ChatModelBase
+    react_config: ReActConfig
+
+    @property
+    def chains(self) -> AgentChains: ...
+
+
+class _Reply(Protocol):
+    id: str
+    agent: Any
+
+    def new_id(self) -> str: ...
+
+
+def is_internal(reply: object) -> bool:
+    """Say whether the current task works for an internal call of that reply."""
+    call = current_call.get()
+    return call is not None and call.reply is reply
+
+
+def check_question(messages: object, purpose: object, model: object) -> None:
+    """Raise `UsageError` for what the model cannot be asked."""
+    if not isinstance(messages, (list, tuple)) or not messages or not all(isinstance(one, Msg) for one in messages):
+        raise UsageError(
+            f"ask_model() takes a list of messages, and at least one, not {repr_of(messages)}: write [UserMsg(text)]"
+        )
+    if not isinstance(purpose, str) or not purpose:
+        raise UsageError(
+            f"ask_model(purpose=...) must say in a word or two what the call is for, not {repr_of(purpose)}: write "
+            f"purpose='summary'"
+        )
+    if model is not None and not isinstance(model, ChatModelBase):
+        raise UsageError(
+            f"ask_model(model=...) must be a chat model, not {repr_of(model)}: make it once, with chat_model(...)"
+        )
+
+
+def check_answer(model: ChatModelBase, answer: _AnswerT) -> _AnswerT:
+    """Return the answer; raises `ChainContractError` for what is neither a whole one nor a stream."""
+    if not isinstance(answer, ChatResponse) and not (hasattr(answer, "__aiter__") and hasattr(answer, "aclose")):
+        raise ChainContractError(
+            f"model {model.model!r} returned {answer!r:.200}: return a ChatResponse, or an async generator of them"
+        )
+    return answer
+
+
+async def ask_internally(
+    reply: _Reply, messages: Sequence[Msg], purpose: str, form: AnswerForm | None, model: ChatModelBase | None
+) -> Msg:
+    """Ask the model of the reply's agent, or another one; returns its answer, with the instance that fits the form."""
+    outer = current_call.get()
+    depth = outer.depth + 1 if outer is not None and outer.reply is reply else 1
+    if depth > _MAX_DEPTH:
+        raise UsageError(
+            f"ask_model(purpose={purpose!r:.100}) was called inside {_MAX_DEPTH} other calls of it: does a layer of "
+            f"on_model_call ask the model each time? Let it pass calls on where agent.run.is_internal is true"
+        )
+    token = current_call.set(_InternalCall(reply, depth))
+    try:
+        asking = _Asking(reply, model)
+        if form is None:
+            return await asking.ask(messages)
+        return await asking.ask_for(form, messages, purpose)
+    finally:
+        current_call.reset(token)
+
+
+class _Asking:
+    """One question to the model, with as many attempts as its form needs."""
+
+    def __init__(self, reply: _Reply, model: ChatModelBase | None) -> None:
+        self._reply = reply
+        self._agent: _Agent = reply.agent
+        self._model = model or self._agent.model
+
+    async def ask_for(self, form: AnswerForm, messages: Sequence[Msg], purpose: str) -> Msg:
+        """Ask until the answer fits the form; raises `Malformed` when the attempts are used up."""
+        attempts = self._agent.react_config.max_form_attempts
+        tool = _form_tool(form)
+        parse = parser_by_schema(form.schema, frozenset(), None)
+        earlier: Msg | None = None
+        problem = ""
+        for _ in range(attempts):
+            message = await self.ask(messages, [tool], ToolChoice(STRUCTURED_OUTPUT))
+            if earlier is not None and earlier.usage is not None and message.usage is not None:
+                message.usage += earlier.usage
+            earlier = message
+            call = next(
+                (call for call in message.get_content_blocks("tool_call") if call.name == STRUCTURED_OUTPUT), None
+            )
+            if call is None:
+                problem = "it is in words"
+                messages = [*messages, message, UserMsg("runtime", [HintBlock(STRUCTURED_OUTPUT_HINT)])]
+                continue
+            try:
+                message.structured_output = _fill_in(form, parse, call)
+            except ArgumentsError as error:
+                problem = str(error)
+                messages = [*messages, _with_result(message, call, problem)]
+            else:
+                return message
+        raise Malformed(
+            f"model {self._model.model!r} gave no answer for {purpose!r:.100} that fits its schema, in {attempts} "
+            f"attempts: {problem:.500}"
+        )
+
+    async def ask(
+        self,
+        messages: Sequence[Msg],
+        tools: Sequence[JSONSchema] = (),
+        tool_choice: ToolChoice | None = None,
+    ) -> Msg:
+        """Ask once; returns the answer as a message."""
+        await checkpoint()  # a model that never waits must not keep the event loop from its other work
+        answer: ModelResult = await self._agent.chains.on_model_call(
+            self._agent,
+            messages=list(messages),
+            tools=OfferedTools(tools),
+            tool_choice=tool_choice,
+            current_model=self._model,
+        )
+        check_answer(self._model, answer)
+        message = AssistantMsg(self._agent.name, [])
+        decoder = Decoder(
+            self._reply.id,
+            self._reply.new_id,
+            {},
+            self._model.model,
+            limit=self._agent.react_config.max_output,
+        )
+        if isinstance(answer, ChatResponse):
+            _apply_all(message, decoder.decode_answer(answer))
+        else:
+            await _read(answer, decoder, message)
+        if decoder.written > decoder.limit:
+            message.finished_reason = "exceed_max_output"
+        return message
+
+
+async def _read(stream: AsyncGenerator[ChatResponse, None], decoder: Decoder, message: Msg) -> None:
+    """Read the stream into the message, to its end or the limit of what a model may write."""
+    left = RESPONSES_PER_CHECKPOINT
+    async with aclosing(stream):
+        async for piece in stream:
+            _apply_all(message, decoder.feed(piece))
+            if decoder.written > decoder.limit:
+                return
+            left -= 1
+            if not left:
+                left = RESPONSES_PER_CHECKPOINT
+                await checkpoint()
+        # Inside of the block, since for an empty stream this is an error, and that stream must be closed as well.
+        _apply_all(message, decoder.end())
+
+
+def _apply_all(message: Msg, events: Iterable[AgentEvent]) -> None:
+    for event in events:
+        apply = cast(Callable[[Msg, AgentEvent], None] | None, APPLY.get(event.__class__))
+        if apply is not None:
+            apply(message, event)
+
+
+def _form_tool(form: AnswerForm) -> JSONSchema:
+    function = {"name": STRUCTURED_OUTPUT, "description": "Give the answer in this form.", "parameters": form.schema}
+    return {"type": "function", "function": function}
+
+
+def _fill_in(form: AnswerForm, parse: Parse, call: ToolCallBlock) -> Any:
+    """Return the instance for what the model has filled in; raises `ArgumentsError` where it does not fit."""
+    try:
+        output = form.fill_in(parse(call.input))
+        return form.load(output[WRAPPER] if form.is_wrapped else output)
+    except ValidationError as error:
+        problem = describe_misfit(error, form.path)
+    raise ArgumentsError(problem)  # here, so that the error above does not become the context of this one
+
+
+def _with_result(message: Msg, call: ToolCallBlock, problem: str) -> Msg:
+    """Return the message with the result of its call, which says what does not fit."""
+    result = ToolResultBlock(call.id, call.name, [TextBlock(f"the answer does not fit: {problem}")], State.ERROR)
+    answer = message.copy()
+    answer.content = [*answer.get_content_blocks(), result]
+    return answer
