@@ -24,7 +24,7 @@ from agentrt.types import JSONSchema
 
 __all__ = ["Run"]
 
-_SchemaType = TypeVar("_SchemaType")
+_AskedType = TypeVar("_AskedType")
 
 
 class Run:
@@ -192,9 +192,9 @@ class Run:
         messages: Sequence[Msg],
         *,
         purpose: str,
-        schema: type[_SchemaType],
+        schema: type[_AskedType],
         model: ChatModelBase | None = None,
-    ) -> Msg[_SchemaType]: ...
+    ) -> Msg[_AskedType]: ...
 
     # `object` is for JSON schemas and for types that are not classes to a checker, such as `A | B`.
     @overload
@@ -205,7 +205,7 @@ class Run:
     async def ask_model(
         self, messages: Sequence[Msg], *, purpose: str, schema: object = None, model: ChatModelBase | None = None
     ) -> Msg:
-        """Ask the agent's model, or another one, something that is no part of the conversation; returns its answer.
+        """Ask the agent's model, or another one, something beside the conversation; returns its answer.
 
         The call goes through `on_model_call`, with `is_internal` set and without tools, so that layers guard, limit and
         count it. No event tells of it. `purpose` says in a word what it is for. With a `schema`, as a reply takes it,

@@ -22,9 +22,9 @@ from agentrt.tool.arguments import ArgumentsError, Parse, parser_by_schema
 from agentrt.tool.offer import OfferedTools
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, JSONSchema, ReActConfig, ToolChoice
 
-__all__ = ["ask_internally", "check_answer", "check_question", "current_call", "is_internal"]
+__all__ = ["ask_internally", "check_model_answer", "check_question", "current_call", "is_internal"]
 
-_MAX_DEPTH = 3
+_MAX_NESTED_CALLS = 3
 _AnswerT = TypeVar("_AnswerT", bound=ModelResult)
 
 
@@ -39,7 +39,7 @@ current_call: ContextVar[_InternalCall | None] = ContextVar("agentrt_internal_ca
 """The internal call that the current task works for."""
 
 
-class _Agent(Protocol):
+class _AskingAgent(Protocol):
     name: str
     model: ChatModelBase
     react_config: ReActConfig
@@ -48,7 +48,7 @@ class _Agent(Protocol):
     def chains(self) -> AgentChains: ...
 
 
-class _Reply(Protocol):
+class _AskingReply(Protocol):
     id: str
     agent: Any
 
@@ -78,7 +78,7 @@ def check_question(messages: object, purpose: object, model: object) -> None:
         )
 
 
-def check_answer(model: ChatModelBase, answer: _AnswerT) -> _AnswerT:
+def check_model_answer(model: ChatModelBase, answer: _AnswerT) -> _AnswerT:
     """Return the answer; raises `ChainContractError` for what is neither a whole one nor a stream."""
     if not isinstance(answer, ChatResponse) and not (hasattr(answer, "__aiter__") and hasattr(answer, "aclose")):
         raise ChainContractError(
@@ -88,14 +88,14 @@ def check_answer(model: ChatModelBase, answer: _AnswerT) -> _AnswerT:
 
 
 async def ask_internally(
-    reply: _Reply, messages: Sequence[Msg], purpose: str, form: AnswerForm | None, model: ChatModelBase | None
+    reply: _AskingReply, messages: Sequence[Msg], purpose: str, form: AnswerForm | None, model: ChatModelBase | None
 ) -> Msg:
     """Ask the model of the reply's agent, or another one; returns its answer, with the instance that fits the form."""
     outer = current_call.get()
     depth = outer.depth + 1 if outer is not None and outer.reply is reply else 1
-    if depth > _MAX_DEPTH:
+    if depth > _MAX_NESTED_CALLS:
         raise UsageError(
-            f"ask_model(purpose={purpose!r:.100}) was called inside {_MAX_DEPTH} other calls of it: does a layer of "
+            f"ask_model(purpose={purpose!r:.100}) was called inside {_MAX_NESTED_CALLS} other calls of it: does a layer of "
             f"on_model_call ask the model each time? Let it pass calls on where agent.run.is_internal is true"
         )
     token = current_call.set(_InternalCall(reply, depth))
@@ -111,9 +111,9 @@ async def ask_internally(
 class _Asking:
     """One question to the model, with as many attempts as its form needs."""
 
-    def __init__(self, reply: _Reply, model: ChatModelBase | None) -> None:
+    def __init__(self, reply: _AskingReply, model: ChatModelBase | None) -> None:
         self._reply = reply
-        self._agent: _Agent = reply.agent
+        self._agent: _AskingAgent = reply.agent
         self._model = model or self._agent.model
 
     async def ask_for(self, form: AnswerForm, messages: Sequence[Msg], purpose: str) -> Msg:
@@ -162,7 +162,7 @@ class _Asking:
             tool_choice=tool_choice,
             current_model=self._model,
         )
-        check_answer(self._model, answer)
+        check_model_answer(self._model, answer)
         message = AssistantMsg(self._agent.name, [])
         decoder = Decoder(
             self._reply.id,
@@ -174,13 +174,13 @@ class _Asking:
         if isinstance(answer, ChatResponse):
             _apply_all(message, decoder.decode_answer(answer))
         else:
-            await _read(answer, decoder, message)
+            await _read_answer(answer, decoder, message)
         if decoder.written > decoder.limit:
             message.finished_reason = "exceed_max_output"
         return message
 
 
-async def _read(stream: AsyncGenerator[ChatResponse, None], decoder: Decoder, message: Msg) -> None:
+async def _read_answer(stream: AsyncGenerator[ChatResponse, None], decoder: Decoder, message: Msg) -> None:
     """Read the stream into the message, to its end or the limit of what a model may write."""
     left = RESPONSES_PER_CHECKPOINT
     async with aclosing(stream):

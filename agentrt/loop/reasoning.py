@@ -11,7 +11,7 @@ from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import hint as hint_for_model
 from agentrt.decoding.decoder import Decoder
-from agentrt.decoding.internal_call import check_answer, is_internal
+from agentrt.decoding.internal_call import check_model_answer, is_internal
 from agentrt.decoding.recorder import Recorder
 from agentrt.errors import ChainContractError
 from agentrt.event import (
@@ -283,7 +283,7 @@ async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoic
     answer: ModelResult = await chains.on_model_call(
         agent, messages=messages, tools=tools, tool_choice=tool_choice, current_model=agent.model
     )
-    return answer if answer.__class__ is ChatResponse else check_answer(agent.model, answer)
+    return answer if answer.__class__ is ChatResponse else check_model_answer(agent.model, answer)
 
 
 def _messages(agent: ReplyingAgent, prompt: str) -> list[Msg]:
