@@ -95,8 +95,8 @@ async def ask_internally(
     depth = outer.depth + 1 if outer is not None and outer.reply is reply else 1
     if depth > _MAX_NESTED_CALLS:
         raise UsageError(
-            f"ask_model(purpose={purpose!r:.100}) was called inside {_MAX_NESTED_CALLS} other calls of it: does a layer "
-            f"of on_model_call ask the model each time? Let it pass calls on where agent.run.is_internal is true"
+            f"ask_model(purpose={purpose!r:.100}) was called inside {_MAX_NESTED_CALLS} other calls of it: does a "
+            f"layer of on_model_call ask the model each time? Let it pass calls on where agent.run.is_internal is true"
         )
     token = current_call.set(_InternalCall(reply, depth))
     try:
