@@ -26,6 +26,7 @@
     │   ├── ContextOverflow            the request is too long for the model
     │   ├── Refused                    the model or its filter declined to answer
     │   └── Malformed                  an answer that cannot be used
+    ├── SubAgentUnavailable          a sub-agent that cannot be made, or is not healthy
     ├── ToolError                    a tool failed, or was asked for something it cannot do
     ├── InputEnded                   the user was asked, but the input has ended
     ├── StateError                   a state that cannot be saved or loaded
@@ -71,6 +72,7 @@ __all__ = [
     "SessionUnserializable",
     "SessionVersion",
     "StateError",
+    "SubAgentUnavailable",
     "Timeout",
     "ToolConfigError",
     "ToolError",
@@ -205,6 +207,10 @@ class Refused(ModelError):
 
 class Malformed(ModelError):
     """The provider's answer cannot be used."""
+
+
+class SubAgentUnavailable(AgentRTError):
+    """A sub-agent cannot be made, or says that it could not work, so no tool is made of it."""
 
 
 class ToolError(AgentRTError):

@@ -40,6 +40,11 @@ EXPECTED_OUTPUT = {
     "model_fallback.py": (
         r"Primary model failed: connection refused, switching to fallback\nHello from the other model\.\n"
     ),
+    "moon_marathon.py": (
+        r"363300 km at 20\.897 km/h take 17385 h: about 17000 hours\.\n"
+        r"log: sub-agent 'http_fetch' of 'researcher' failed \(timeout\): TimeoutError\n"
+        r"I could not confirm the distance: \[subagent_timeout\] http_fetch: TimeoutError\n"
+    ),
     "msghub_debate.py": (
         r"Alice: .* \(Before me spoke: nobody\.\)\nBob: .* \(Before me spoke: Alice\.\)\n"
         r"(Carol: .*\n){2}Bob: .* \(Before me spoke: Alice, Bob, Carol\.\)\nJudge: .* was said by Alice\.\n"

@@ -3,6 +3,15 @@
 from agentrt.agent.agent import Agent
 from agentrt.agent.base import AgentBase, ReActAgentBase
 from agentrt.agent.react import ReActAgent
+from agentrt.agent.subagent import (
+    ContextBundle,
+    DelegationContext,
+    PermissionBundle,
+    SubAgentBase,
+    SubAgentSpec,
+    SubAgentUnavailable,
+    make_subagent_tool,
+)
 from agentrt.agent.user import UserAgent
 from agentrt.conversation.inputs import AgentInput
 from agentrt.conversation.reply_stream import ReplyStream, TextStream
@@ -17,16 +26,23 @@ __all__ = [
     "AgentBase",
     "AgentInput",
     "AudioPlayer",
+    "ContextBundle",
     "ContextConfig",
+    "DelegationContext",
     "MessageQueue",
+    "PermissionBundle",
     "ReActAgent",
     "ReActAgentBase",
     "ReActConfig",
     "ReplyStream",
     "Run",
+    "SubAgentBase",
+    "SubAgentSpec",
+    "SubAgentUnavailable",
     "TerminalUserInput",
     "TextStream",
     "UserAgent",
     "UserInputBase",
     "UserInputData",
+    "make_subagent_tool",
 ]

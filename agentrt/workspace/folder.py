@@ -40,6 +40,7 @@ def open_folder(root: Path, parts: tuple[str, ...], *, create: bool = False) -> 
 
     Raises `OSError`, with ELOOP where one of the names is a link.
     """
+    # Not by the constructor of a workspace, since importing and building write nothing.
     if create:
         root.mkdir(parents=True, exist_ok=True)
     folder = Folder(os.open(root, _OPEN_FOLDER) if _BY_DESCRIPTOR else None, root)
@@ -99,6 +100,7 @@ class Folder:
         """Put a file in the place of the one there is, at once and as a whole; not if it `is_abandoned` by then."""
         with suppress(FileNotFoundError):
             _check_is_file(self.mode_of(name))
+        # In the same folder, so that it can be moved into place; by chance, so that two writers do not meet.
         temporary = f".{token_hex(8)}.tmp"
         descriptor = os.open(self._locate(temporary), _NEW_FILE, 0o666, dir_fd=self.descriptor)
         try:

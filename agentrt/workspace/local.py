@@ -102,6 +102,7 @@ class LocalWorkspace(FileSystemBase):
 
     async def _run(self, parts: tuple[str, ...], action: str, work: Callable[[Event], _Found]) -> _Found:
         """Do the work in a thread, and turn its errors into those of workspaces."""
+        # Set when nobody waits any more: a thread cannot be stopped, but it looks here before it changes a file.
         abandoned = Event()
         try:
             with move_on_after(_DISK_SECONDS):

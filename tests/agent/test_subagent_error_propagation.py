@@ -1,0 +1,181 @@
+"""A sub-agent that fails is a result for its supervisor, which says the type and none of the words."""
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt import Agent, Msg, Toolkit
+from agentrt.agent import PermissionBundle, ReActConfig, SubAgentBase
+from agentrt.errors import SubAgentUnavailable
+from agentrt.message import TextBlock
+from agentrt.model import ScriptedChatModel
+from tests.agent.subagents import Echo, register, results_of, run_tool, search_web, supervisor
+from tests.loop.helpers import call
+
+CANARY = "canary" + "-7f3a"
+
+
+class Failing(SubAgentBase):
+    """Fails in the way that its task names."""
+
+    async def reply(self, msg: Msg) -> Msg:
+        kind = msg.get_text_content()
+        if kind == "error":
+            raise ValueError(f"the key is {CANARY}")
+        if kind == "chained":
+            try:
+                raise KeyError(CANARY)
+            except KeyError as error:
+                raise RuntimeError(CANARY) from error
+        if kind == "hang":
+            await anyio.sleep_forever()
+        if kind == "late":
+            raise TimeoutError(CANARY)
+        if kind == "exit":
+            raise SystemExit(CANARY)
+        if kind == "nothing":
+            return 5  # type: ignore[return-value]
+        model = ScriptedChatModel([[call("1", "search_web", query="x")]] * 5)
+        config = ReActConfig(max_iters=1)
+        inner = Agent("inner", model=model, tools=[search_web], react_config=config)
+        answer = await inner.reply("x")
+        return Msg("inner", CANARY, "assistant", finished_reason=answer.finished_reason)
+
+
+FAILURES = {
+    "error": ("error", "ValueError", "ValueError"),
+    "chained": ("error", "RuntimeError", "RuntimeError"),
+    "late": ("timeout", "timeout", "TimeoutError"),
+    "nothing": ("error", "ChainContractError", "ChainContractError"),
+    "iterations": ("max_iters", "max_iters", "UnfinishedReply"),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+async def test_subagent_error_propagation(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One error result, one warning, no word of the error, and the supervisor answers."""
+    caplog.set_level(logging.DEBUG)
+    boss = await supervisor(Failing, kind)
+    async with boss.reply_stream("go", yield_final_msg=True) as items:
+        seen = [item async for item in items]
+    assert seen[-1].get_text_content() == "done"
+    [result] = results_of(boss)
+    named, error, type_name = FAILURES[kind]
+    assert result.state == "error"
+    assert result.text == f"[subagent_{named}] echo: {type_name}"
+    assert result.metadata == {"unavailable": True, "error": error, "subagent": "echo", "supervisor": "boss"}
+    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert all(word in record.getMessage() for word in ("'echo'", "'boss'", type_name))
+    everything = boss.state.model_dump_json() + caplog.text + "".join(item.to_json() for item in seen)
+    assert CANARY not in everything
+
+
+async def test_delegation_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrt.agent.subagent.base._DELEGATION_SECONDS", 0.01)
+    boss = await supervisor(Failing, "hang")
+    await boss.reply("go")
+    [result] = results_of(boss)
+    assert result.text == "[subagent_timeout] echo: TimeoutError"
+    assert result.metadata["error"] == "timeout"
+
+
+async def test_timeout_among_the_safety_limits_counts() -> None:
+    agent = Failing(permissions=PermissionBundle(safety_limits={"timeout": 0.01}))
+    result = await agent.delegate("hang")
+    assert result.metadata["error"] == "timeout"
+
+
+async def test_cancellation_of_the_supervisor_leaves() -> None:
+    boss = await supervisor(Failing, "hang")
+    with anyio.move_on_after(0.05) as scope:
+        await boss.reply("go")
+    assert scope.cancelled_caught
+    assert boss.state.last_reply is None or boss.state.last_reply.finished_reason != "completed"
+
+
+async def test_interrupt_of_the_supervisor_ends_the_sub_agent() -> None:
+    ended: list[str] = []
+
+    class Waiting(SubAgentBase):
+        async def reply(self, msg: Msg) -> Msg:
+            try:
+                boss.interrupt()
+                await anyio.sleep_forever()
+            finally:
+                ended.append(self.name)
+            return msg
+
+    boss = await supervisor(Waiting, "x")
+    answer = await boss.reply("go")
+    assert answer.finished_reason == "interrupted"
+    assert ended == ["echo"]
+    assert results_of(boss)[0].state == "interrupted"
+
+
+async def test_sub_agent_that_cannot_be_made_any_more_is_a_result(caplog: pytest.LogCaptureFixture) -> None:
+    class Once(Echo):
+        count = 0
+
+        def __init__(self, **injected: Any) -> None:
+            super().__init__(**injected)
+            type(self).count += 1
+            if self.count > 1:
+                raise OSError(CANARY)
+
+    toolkit = Toolkit()
+    name = await register(toolkit, Once)
+    result = await run_tool(toolkit, name, query="x")
+    assert result.text == f"[subagent_unavailable] echo: {SubAgentUnavailable.__name__}"
+    assert result.metadata["error"] == "unavailable"
+    assert len(caplog.records) == 1
+    assert CANARY not in caplog.text
+
+
+async def test_missing_tool_is_no_stack_in_the_result() -> None:
+    class Toolless(SubAgentBase):
+        async def reply(self, msg: Msg) -> Msg:
+            result = await run_tool(self.toolkit, "nope")
+            return Msg(self.name, [TextBlock(result.text)], "assistant")
+
+    boss = await supervisor(Toolless, "x")
+    await boss.reply("go")
+    assert results_of(boss)[0].text == "The tool 'nope' does not exist. The tools are: none."
+
+
+class Span:
+    def __init__(self, spans: list[tuple[str, dict[str, Any]]], name: str, attributes: dict[str, Any]) -> None:
+        self.attributes = dict(attributes)
+        spans.append((name, self.attributes))
+
+    def __enter__(self) -> "Span":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.attributes["ended"] = True
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        self.attributes[name] = value
+
+
+@pytest.mark.parametrize("kind", ["error", "fine"])
+async def test_span_of_a_delegation_says_how_it_ended(kind: str) -> None:
+    spans: list[tuple[str, dict[str, Any]]] = []
+
+    class Tracer:
+        def start_as_current_span(self, name: str, attributes: dict[str, Any], **_: object) -> Span:
+            return Span(spans, name, attributes)
+
+    cls = Failing if kind == "error" else Echo
+    await cls(name="ann", permissions=PermissionBundle(trace_provider=Tracer())).delegate(kind)
+    [(name, attributes)] = spans
+    assert name == "invoke_agent ann"
+    assert attributes["ended"]
+    assert attributes.get("error.type") == ("ValueError" if kind == "error" else None)
+
+
+async def test_logger_of_the_bundle_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("a logger of ours")
+    await Failing(permissions=PermissionBundle(logger=logger)).delegate("error")
+    assert [record.name for record in caplog.records] == ["a logger of ours"]

@@ -1,0 +1,283 @@
+"""A sub-agent as a tool: what its supervisor sees of it, and how a tool is made of its class."""
+
+import io
+import logging
+import sys
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+
+from agentrt import Agent, AgentBase, Msg, Toolkit, UserMsg
+from agentrt.agent import PermissionBundle, SubAgentBase, SubAgentSpec, SubAgentUnavailable, make_subagent_tool
+from agentrt.errors import AgentRTError, ConfigError
+from agentrt.message import TextBlock, ThinkingBlock
+from agentrt.model import ScriptedChatModel
+from agentrt.pipeline import MsgHub
+from agentrt.tool import ToolContext
+from tests.agent.subagents import Echo, register, results_of, run_tool, spec_of, supervisor
+from tests.loop.helpers import call
+
+
+async def test_host_without_direct_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor has no tool but its sub-agent, and gets one whole result with nothing of the way there."""
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", printed)
+    boss = await supervisor(Echo, "the task", answer=lambda messages, tools: [TextBlock(str(len(tools)))])
+    async with boss.reply_stream("go") as events:
+        seen = [event async for event in events]
+    [result] = results_of(boss)
+    assert result.text == "did the task"
+    assert result.metadata == {"subagent": "echo", "supervisor": "boss"}
+    assert boss.toolkit.names() == ["agent_echo"]
+    assert [event.type for event in seen].count("TOOL_RESULT_TEXT_DELTA") == 1
+    assert not [event for event in seen if "on the way" in event.to_json()]
+    assert printed.getvalue() == ""
+
+
+async def test_result_of_a_call_is_one_and_the_last() -> None:
+    toolkit = Toolkit()
+    name = await register(toolkit)
+    items = [item async for item in toolkit.call_tool_function(call("c1", name, query="x"))]
+    assert [item.is_last for item in items] == [True]
+
+
+async def test_schema_has_name_description_and_two_parameters() -> None:
+    toolkit = Toolkit()
+    await register(toolkit, Echo, spec_of("search"))
+    await register(toolkit, Echo, spec_of("fetch"))
+    schemas = [schema["function"] for schema in toolkit.get_json_schemas()]
+    assert [schema["name"] for schema in schemas] == ["agent_search", "agent_fetch"]
+    assert [schema["description"] for schema in schemas] == ["Does what search does.", "Does what fetch does."]
+    assert list(schemas[0]["parameters"]["properties"]) == ["query", "context"]
+    assert schemas[0]["parameters"]["required"] == ["query"]
+
+
+async def test_model_reaches_the_sub_agent_that_it_names() -> None:
+    toolkit = Toolkit()
+    for name in ("search", "fetch"):
+        await register(toolkit, Echo, spec_of(name))
+    model = ScriptedChatModel([[call("1", "agent_fetch", query="a page")], "done"])
+    boss = Agent("boss", model=model, toolkit=toolkit)
+    await boss.reply("go")
+    assert [agent.name for agent in Echo.made] == ["fetch"]
+    assert results_of(boss)[0].metadata["subagent"] == "fetch"
+
+
+async def test_function_can_be_called_as_it_is() -> None:
+    function, _ = await make_subagent_tool(Echo, spec_of(), tool_name="agent_echo")
+    result = await function("the task", {"url": "https://a.example"})
+    assert result.text == "did the task"
+    assert result.is_last
+
+
+async def test_context_of_the_model_is_passed_on_and_forges_nothing() -> None:
+    received: list[Msg] = []
+
+    class Listening(SubAgentBase):
+        async def reply(self, msg: Msg) -> Msg:
+            received.append(msg)
+            return msg
+
+    toolkit = Toolkit()
+    name = await register(toolkit, Listening)
+    await run_tool(toolkit, name, query="x", context={"url": "u", "delegation_context": {"safety_flags": {}}})
+    [msg] = received
+    assert (msg.name, msg.role, msg.get_text_content()) == ("user", "user", "x")
+    assert msg.metadata["url"] == "u"
+    assert msg.metadata["delegation_context"]["task_summary"] == "x"
+
+
+async def test_only_text_and_data_of_the_answer_leave() -> None:
+    class Thinking(SubAgentBase):
+        async def reply(self, msg: Msg) -> Msg:
+            blocks = [ThinkingBlock("hidden"), TextBlock("shown")]
+            return Msg(self.name, blocks, "assistant", metadata={"response_msg": msg, "unavailable": True})
+
+    toolkit = Toolkit()
+    name = await register(toolkit, Thinking)
+    result = await run_tool(toolkit, name, query="x")
+    assert [block.type for block in result.content] == ["text"]
+    assert result.metadata == {"subagent": "echo", "supervisor": ""}
+
+
+async def test_hubs_and_queues_of_the_supervisor_hear_nothing() -> None:
+    class Listener(AgentBase):
+        heard: ClassVar[list[Any]] = []
+
+        async def observe(self, msg: Any) -> None:
+            self.heard.append(msg)
+
+    boss = await supervisor(Echo, "x")
+    boss.set_msg_queue_enabled(True)
+    async with MsgHub([boss, Listener()]):
+        await boss("go")
+    assert [msg.get_text_content() for msg in Listener.heard] == ["done"]
+
+
+async def test_hooks_of_the_supervisor_do_not_run_in_the_sub_agent() -> None:
+    boss, calls = await supervisor(Echo, "x"), []
+    boss.register_instance_hook("pre_reply", "count", lambda agent, kwargs: calls.append(agent.name))
+    await boss.reply("go")
+    assert calls == ["boss"]
+
+
+async def test_deps_reach_the_sub_agent() -> None:
+    class Needy(SubAgentBase):
+        async def reply(self, msg: Msg) -> Msg:
+            return Msg(self.name, str(self.run.deps), "assistant")
+
+    boss = await supervisor(Needy, "x")
+    await boss.reply("go", deps={"user": "ann"})
+    assert results_of(boss)[0].text == "{'user': 'ann'}"
+
+
+# Registration.
+
+
+async def test_both_healthchecks_are_asked_once_at_registration() -> None:
+    asked: list[str] = []
+
+    class Checked(Echo):
+        async def healthcheck(self) -> bool:
+            asked.append("own")
+            return True
+
+    async def check() -> bool:
+        asked.append("spec")
+        return True
+
+    toolkit = Toolkit()
+    name = await register(toolkit, Checked, spec_of(healthcheck=check))
+    await run_tool(toolkit, name, query="x")
+    await run_tool(toolkit, name, query="y")
+    assert asked == ["own", "spec"]
+
+
+async def fail() -> bool:
+    raise OSError("no network")
+
+
+async def deny() -> bool:
+    return False
+
+
+@pytest.mark.parametrize("check", [fail, deny])
+@pytest.mark.parametrize("whose", ["own", "spec"])
+async def test_unhealthy_sub_agent_makes_no_tool(whose: str, check: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Sick(SubAgentBase):
+        async def healthcheck(self) -> bool:
+            return await check()
+
+    cls, spec = (Sick, spec_of()) if whose == "own" else (Echo, spec_of(healthcheck=check))
+    toolkit = Toolkit()
+    with pytest.raises(SubAgentUnavailable):
+        await register(toolkit, cls, spec)
+    assert toolkit.names() == []
+    [record] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "'echo'" in record.getMessage()
+
+
+async def test_healthcheck_that_hangs_makes_no_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang() -> bool:
+        await anyio.sleep_forever()
+        return True
+
+    monkeypatch.setattr("agentrt.agent.subagent.failure._HEALTHCHECK_SECONDS", 0.01)
+    with pytest.raises(SubAgentUnavailable, match="no answer"):
+        await register(Toolkit(), Echo, spec_of(healthcheck=hang))
+
+
+async def test_class_that_cannot_be_made_makes_no_tool() -> None:
+    class Broken(SubAgentBase):
+        def __init__(self, **injected: Any) -> None:
+            raise RuntimeError("no key")
+
+    with pytest.raises(SubAgentUnavailable, match="cannot be made") as caught:
+        await register(Toolkit(), Broken)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"spec": SubAgentSpec("a", "")}, "'a' needs a description"),
+        ({"spec": SubAgentSpec("a", "  ")}, "needs a description"),
+        ({"spec": SubAgentSpec("a", None)}, "needs a description"),  # type: ignore[arg-type]
+        ({"spec": SubAgentSpec("../a", "x")}, "'../a' cannot be the name of a sub-agent"),
+        ({"spec": {"name": "a"}}, "SubAgentSpec"),
+        ({"tool_name": "a b"}, "'a b' cannot be the name of a tool"),
+        ({"cls": AgentBase}, "derives from SubAgentBase"),
+        ({"cls": Echo()}, "derives from SubAgentBase"),
+        ({"host": "boss"}, "host=.*'boss'"),
+        ({"spec": spec_of(tools_allowlist=["nope"])}, "'nope'.*host="),
+        ({"spec": spec_of(tools_allowlist="search")}, "list of names.*'search'"),
+        ({"spec": spec_of(model_override="gpt")}, "model_override.*'gpt'"),
+        ({"spec": spec_of(healthcheck=True)}, "healthcheck.*True"),
+    ],
+)
+async def test_wrong_registration_is_told_with_its_remedy(arguments: dict[str, Any], words: str) -> None:
+    parts: dict[str, Any] = {"cls": Echo, "spec": spec_of(), "tool_name": "agent_echo", "host": None, **arguments}
+    with pytest.raises(ConfigError, match=words):
+        await make_subagent_tool(parts["cls"], parts["spec"], tool_name=parts["tool_name"], host=parts["host"])
+
+
+async def test_registration_without_await_says_so() -> None:
+    with pytest.raises(ConfigError, match="await make_subagent_tool"):
+        _function, _keywords = make_subagent_tool(Echo, spec_of(), tool_name="a")  # type: ignore[misc]
+    with pytest.raises(ConfigError, match="await make_subagent_tool"):
+        Toolkit().register_tool_function(make_subagent_tool(Echo, spec_of(), tool_name="a"))  # type: ignore[arg-type]
+
+
+async def test_export_agent_refuses_what_is_not_a_bundle() -> None:
+    for wrong in ({"permissions": {}}, {"parent_context": {}}, {"task": None}):
+        options: dict[str, Any] = {
+            "permissions": PermissionBundle(),
+            "parent_context": (await Echo.context_of(Echo())),
+            "task": "x",
+            "delegation_context": None,
+        }
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            await Echo.export_agent(**{**options, **wrong})
+
+
+async def test_sub_agent_also_works_by_itself() -> None:
+    answer = await Echo(name="alone")(UserMsg("user", "x"))
+    assert answer.get_text_content() == "did x"
+
+
+async def test_delegations_do_not_nest_without_end() -> None:
+    """A sub-agent that is allowed to delegate to itself is stopped at the limit, and the supervisor answers."""
+    function: Any = None
+
+    class Recursive(SubAgentBase):
+        async def reply(self, msg: Msg) -> Msg:
+            depths.append(len(depths))
+            result = await function("again")
+            return Msg(self.name, result.text, "assistant")
+
+    depths: list[int] = []
+    function, keywords = await make_subagent_tool(Recursive, spec_of(), tool_name="agent_echo")
+    toolkit = Toolkit()
+    toolkit.register_tool_function(function, **keywords)
+    boss = Agent("boss", model=ScriptedChatModel([[call("1", "agent_echo", query="x")], "done"]), toolkit=toolkit)
+    answer = await boss.reply("go")
+    assert answer.get_text_content() == "done"
+    assert len(depths) == 8
+    assert (
+        results_of(boss)[0].text
+        == "[subagent_max_depth] echo: not run, since 8 delegations inside of each other are the limit."
+    )
+
+
+def test_unavailable_is_in_the_tree() -> None:
+    assert issubclass(SubAgentUnavailable, AgentRTError)
+
+
+async def test_tool_context_is_hidden_from_the_model() -> None:
+    toolkit = Toolkit()
+    name = await register(toolkit)
+    tool = toolkit.get(name)
+    assert tool is not None
+    assert "tool_context" not in tool.input_schema["properties"]
+    assert ToolContext.__name__ not in str(tool.input_schema)
