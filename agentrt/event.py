@@ -55,6 +55,8 @@ __all__ = [
     "ReplyStartEvent",
     "RequireExternalExecutionEvent",
     "RequireUserConfirmEvent",
+    "SubagentEndEvent",
+    "SubagentStartEvent",
     "TextBlockDeltaEvent",
     "TextBlockEndEvent",
     "TextBlockStartEvent",
@@ -406,6 +408,38 @@ class ExceedMaxItersEvent(AgentEvent):
 
 
 @dataclass(slots=True, repr=False, eq=False)
+class SubagentStartEvent(AgentEvent):
+    """A tool call of this reply enters a sub-agent; `resumed` says that it was entered before.
+
+    The events of the sub-agent's reply follow, with its own `reply_id`.
+    """
+
+    tool_call_id: str
+    name: str
+    child_reply_id: str
+    child_session_id: str
+    resumed: bool = False
+    type: Literal["SUBAGENT_START"] = "SUBAGENT_START"
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class SubagentEndEvent(AgentEvent):
+    """A tool call leaves its sub-agent: with the state of the result, or `RUNNING` where it waits for an answer.
+
+    `usage` is what the sub-agent's own model calls took so far in this delegation.
+    """
+
+    tool_call_id: str
+    name: str
+    child_reply_id: str
+    child_session_id: str
+    resumed: bool = False
+    state: ToolResultState = ToolResultState.SUCCESS
+    usage: ChatUsage | None = None
+    type: Literal["SUBAGENT_END"] = "SUBAGENT_END"
+
+
+@dataclass(slots=True, repr=False, eq=False)
 class RequireUserConfirmEvent(AgentEvent):
     """The reply waits for the user to decide on `tool_calls`; `questions` says of each, by its id, why it is asked.
 
@@ -505,6 +539,8 @@ AnyEvent = Annotated[
     | ToolResultDataDeltaEvent
     | ToolResultEndEvent
     | ExceedMaxItersEvent
+    | SubagentStartEvent
+    | SubagentEndEvent
     | RequireUserConfirmEvent
     | RequireExternalExecutionEvent
     | UserConfirmResultEvent

@@ -389,7 +389,8 @@ class ReActConfig:
 
     `max_iters` rounds, and then one more request for an answer in words, without tools; `max_tool_calls` in all rounds
     together; `max_seconds` of work, not counting what it waits for answers; `max_output` characters that the
-    model may write; `max_depth` replies inside of each other. The user's yes counts for `answer_within` seconds.
+    model may write; `max_depth` replies inside of each other, and `max_delegations` calls of sub-agents in all
+    of them together, of which those of the outermost reply count. The user's yes counts for `answer_within` seconds.
 
     `max_form_attempts` is for a reply with a `structured_schema`: after so many answers that do not fit, it ends. An
     answer in words, without a tool call, is one of them; calls of other tools are not.
@@ -400,11 +401,19 @@ class ReActConfig:
     max_seconds: float = 6 * 60 * 60
     max_output: int = 10_000_000
     max_depth: int = 8
+    max_delegations: int = 100
     max_form_attempts: int = 3
     answer_within: float = 30 * _DAY
 
     def __post_init__(self) -> None:
-        for name in ("max_iters", "max_tool_calls", "max_output", "max_depth", "max_form_attempts"):
+        for name in (
+            "max_iters",
+            "max_tool_calls",
+            "max_output",
+            "max_depth",
+            "max_delegations",
+            "max_form_attempts",
+        ):
             count: object = getattr(self, name)
             if type(count) is not int or count < 1:
                 raise ConfigError(f"{type(self).__name__}({name}=...) must be a whole number from 1 up, not {count!r}")

@@ -2,6 +2,8 @@
 
 from agentrt.agent.agent import Agent
 from agentrt.agent.base import AgentBase, ReActAgentBase
+from agentrt.agent.delegation.agent_tool import AgentTool
+from agentrt.agent.delegation.delegation import Delegation
 from agentrt.agent.react import ReActAgent
 from agentrt.agent.subagent import (
     ContextBundle,
@@ -25,9 +27,11 @@ __all__ = [
     "Agent",
     "AgentBase",
     "AgentInput",
+    "AgentTool",
     "AudioPlayer",
     "ContextBundle",
     "ContextConfig",
+    "Delegation",
     "DelegationContext",
     "MessageQueue",
     "PermissionBundle",

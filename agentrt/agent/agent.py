@@ -11,6 +11,7 @@ import anyio
 
 from agentrt.agent.audience import Audience
 from agentrt.agent.base import AgentBase, ReActAgentBase, interrupted_msg, no_reply_error
+from agentrt.agent.delegation.agent_tool import AgentTool, PromptFunction, SharedContext
 from agentrt.agent.delegation.lineage import Lineage
 from agentrt.agent.hook_registry import class_hooks
 from agentrt.agent.initialization import refuse_before_init
@@ -325,7 +326,7 @@ class Agent(ReActAgentBase):
         audience = self.live_conversation.audience
         if audience.shows or audience.queue is not None:
             return True
-        return self.current_chains().on_print is not self._cores["on_print"]
+        return self.current_chains().on_print is not self._cores["on_print"] and not audience.is_silent
 
     # A type by keyword, or after the input: it has no default, and so cannot follow a parameter that has one.
     @overload
@@ -529,6 +530,48 @@ class Agent(ReActAgentBase):
         other.live_conversation.audience = Audience(audience.shows, audience.queue, audience.printer)
         other.live_conversation.bindings.bind_all(other, other.toolkit)
         return other
+
+    def as_tool(
+        self,
+        description: str,
+        *,
+        name: str | None = None,
+        input: Any = None,  # the word for what goes in, as `output` is for what comes out
+        prompt: PromptFunction | None = None,
+        output: Any = None,
+        context: SharedContext = "task",
+        inherit: bool | Sequence[type[MiddlewareBase]] = True,
+        stream: bool = True,
+        timeout: float | None = None,
+        max_concurrency: int = 8,
+        workspace: FileSystemBase | None = None,
+    ) -> AgentTool:
+        """Return this agent as a tool of another one: each call of it is a conversation of its own.
+
+        The tool takes a `query`, or what `input` describes, a type or a JSON schema; `prompt` makes the message of it.
+        The result is the answer as text, or as JSON where `output` gives it a form. `context` is a function that
+        returns what the agent learns of its supervisor's conversation, beside its task. With `stream` its events are
+        seen among the supervisor's. `timeout` is for one entry of a call, in seconds. `max_concurrency` calls run at a
+        time. `inherit` says which of the supervisor's middlewares that reach into sub-agents hold for this one. Its
+        files are those in "subagents/<name>" of the supervisor's, or those of `workspace`.
+
+        What it asks the user is asked in the supervisor's reply, and answered there. The conversation is saved inside
+        the supervisor's, and continues there after a process was killed.
+        """
+        return AgentTool(
+            self,
+            description,
+            name=name,
+            input=input,
+            prompt=prompt,
+            output=output,
+            context=context,
+            inherit=inherit,
+            stream=stream,
+            timeout=timeout,
+            max_concurrency=max_concurrency,
+            workspace=workspace,
+        )
 
     async def save(self) -> None:
         """Save the state now, if there is a store; the runtime does so by itself at every point that matters.

@@ -6,7 +6,7 @@ Programs written for 1.x set these one by one, with the methods here.
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from agentrt.agent.subscribers import Observer, broadcast
 from agentrt.concurrency.event_loop import checkpoint
@@ -18,7 +18,7 @@ from agentrt.output.printer import Printer
 from agentrt.output.queue import MessageQueue
 from agentrt.tool.binding import ToolBindings
 
-__all__ = ["AgentConversation", "Audience", "AudienceMethods", "Speech", "console_is_disabled"]
+__all__ = ["AgentConversation", "Audience", "AudienceMethods", "SilentAudience", "Speech", "console_is_disabled"]
 
 _logger = logging.getLogger("agentrt")
 
@@ -30,6 +30,8 @@ class Audience:
 
     __slots__ = ("printer", "queue", "shows", "subscribers")
 
+    is_silent: ClassVar[bool] = False
+
     # The queue may be any object with an async `put`, and programs for 1.x read it as what they gave.
 
     def __init__(self, shows: bool, queue: Any = None, printer: Printer | None = None) -> None:
@@ -37,6 +39,16 @@ class Audience:
         self.queue = queue
         self.printer = Printer() if printer is None else printer
         self.subscribers: dict[str, list[Observer]] = {}
+
+
+class SilentAudience(Audience):
+    """Where what a sub-agent says goes: nowhere, whatever prints or subscribes."""
+
+    __slots__ = ()
+    is_silent = True
+
+    def __init__(self) -> None:
+        super().__init__(shows=False)
 
 
 class AgentConversation(Conversation):

@@ -157,7 +157,8 @@ class ReplyContext(Strict):
     saved; where it is not set, calls without a result may have been running.
 
     `kept` is what calls that have begun keep for when they are entered again, by their ids, and `inner` holds what they
-    ask, by the paths of the questions. Both are gone with the result of the call.
+    ask, by the paths of the questions. Both are gone with the result of the call. `delegations` counts the calls of
+    sub-agents in all of the depth.
     """
 
     reply_id: str
@@ -178,6 +179,7 @@ class ReplyContext(Strict):
     structured: StructuredTask | None = None
     decisions: dict[str, CallDecision] = field(default_factory=dict)
     observed: list[Msg] = field(default_factory=list)
+    delegations: int = 0
     kept: dict[str, JSONObject] = field(default_factory=dict)
     inner: dict[str, InnerCall] = field(default_factory=dict)
 

@@ -1,0 +1,256 @@
+"""An agent as a tool: what it takes, what it returns, and which of its calls are in progress."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from copy import copy
+from typing import Any, Literal, Self
+from weakref import WeakKeyDictionary
+
+import anyio
+from anyio.lowlevel import RunVar
+from pydantic_core import ValidationError, to_json
+
+from agentrt.agent.delegation.delegation import Delegate, Delegation
+from agentrt.agent.delegation.isolation import count_delegation, problem_of_limits
+from agentrt.agent.delegation.outcome import denial_result
+from agentrt.block import JSONObject
+from agentrt.decoding.answer_form import AnswerForm
+from agentrt.errors import ConfigError, InvalidInputError, ToolConfigError
+from agentrt.hooks import MiddlewareBase
+from agentrt.message import Msg
+from agentrt.text import repr_of
+from agentrt.tool import ToolBase, ToolContext
+from agentrt.tool.base import check_name, check_tool
+from agentrt.tool.to_response import failure
+from agentrt.types import JSONSchema, ToolResponse
+from agentrt.workspace import FileSystemBase
+
+__all__ = ["AgentTool"]
+
+PromptFunction = Callable[[Any], str | Msg | list[Msg]]
+"""Makes the message for a sub-agent of the arguments of the call."""
+SharedContext = Literal["task"] | Callable[[ToolContext, JSONObject], str | Msg | list[Msg] | None]
+"""What a sub-agent learns of its supervisor's conversation: the task alone, or what a function returns."""
+
+_QUERY: JSONSchema = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "description": "What to do, with all that is needed to know for it."},
+    },
+    "required": ["query"],
+    "additionalProperties": False,
+}
+# Places of a tool in one event loop; by the tool, so that those of tools that are gone are gone too.
+_places: RunVar["WeakKeyDictionary[_ToolState, anyio.CapacityLimiter]"] = RunVar("agentrt_delegations")
+_tools_entered: ContextVar[tuple[int, ...]] = ContextVar("agentrt_entered_agent_tools", default=())
+
+
+class _ToolState:
+    """What a tool shares with its copies for several supervisors: its calls in progress, and their places."""
+
+    def __init__(self) -> None:
+        self.delegations: dict[Delegation, None] = {}
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return _ToolState, ()  # nothing is in progress elsewhere
+
+
+class AgentTool(ToolBase):
+    """An agent that another one calls as a tool; made by `Agent.as_tool`.
+
+    Each call is a conversation of its own, kept in that of the caller.
+    """
+
+    is_resumable = True
+    # All failures of the agent become results here; what is raised is the supervisor's own.
+    raise_tool_errors = True
+    timeout = None
+
+    def __init__(
+        self,
+        agent: Delegate,
+        description: str,
+        *,
+        name: str | None = None,
+        input: Any = None,  # the word of the interface
+        prompt: PromptFunction | None = None,
+        output: Any = None,
+        context: SharedContext = "task",
+        inherit: bool | Sequence[type[MiddlewareBase]] = True,
+        stream: bool = True,
+        timeout: float | None = None,
+        max_concurrency: int = 8,
+        workspace: FileSystemBase | None = None,
+    ) -> None:
+        self.agent = agent
+        self.name = _checked_name(agent.name, name)
+        text: object = description
+        if not isinstance(text, str) or not text.strip():
+            raise ToolConfigError(
+                f"Agent.as_tool(description=...) of {agent.name!r} must say what the agent does, not "
+                f"{repr_of(description)}: the model chooses by it"
+            )
+        self.description = description
+        self._input_form = _form_of(agent.name, "input", input)
+        self.input_schema = _QUERY if self._input_form is None else self._input_form.schema
+        self._prompt = _checked_function(agent.name, "prompt", prompt)
+        self.output = output
+        _form_of(agent.name, "output", output)
+        self.context = None if context == "task" else _checked_function(agent.name, "context", context)
+        self.inherit = _checked_inherit(agent.name, inherit)
+        self.stream = stream
+        self.seconds = timeout
+        self.max_concurrency = max_concurrency
+        self.workspace = workspace
+        self._tool_state = _ToolState()
+        self._check_limits()
+        check_tool(self)
+
+    def _check_limits(self) -> None:
+        seconds: object = self.seconds
+        is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if seconds is not None and not (is_number and 0 < seconds < float("inf")):  # type: ignore[operator]
+            raise ToolConfigError(
+                f"Agent.as_tool(timeout=...) of {self.agent.name!r} must be a number of seconds above 0, or None, not "
+                f"{self.seconds!r}"
+            )
+        places: object = self.max_concurrency
+        if type(places) is not int or places < 1:
+            raise ToolConfigError(
+                f"Agent.as_tool(max_concurrency=...) of {self.agent.name!r} must be a whole number from 1 up, not "
+                f"{places!r}"
+            )
+        files: object = self.workspace
+        if files is not None and not isinstance(files, FileSystemBase):
+            raise ToolConfigError(
+                f"Agent.as_tool(workspace=...) of {self.agent.name!r} must be a FileSystemBase, not {repr_of(files)}"
+            )
+
+    def with_agent(self, agent: Delegate) -> Self:
+        """Return a copy that asks another agent, such as this one with other layers; both share their places."""
+        new = copy(self)
+        new.agent = agent
+        return new
+
+    def running(self, agent: object = None) -> list[Delegation]:
+        """Return the delegations in progress: those of this supervisor's conversation, or all.
+
+        `interrupt()` of one of them ends that call alone; one that waits for an answer is not in progress.
+        """
+        delegations = list(self._tool_state.delegations)
+        if agent is None:
+            return delegations
+        state = getattr(agent, "state", None)
+        return [delegation for delegation in delegations if getattr(delegation.supervisor, "state", None) is state]
+
+    async def call(self, context: ToolContext, **arguments: Any) -> ToolResponse:
+        """Ask the agent; enters its conversation again where this call was entered before."""
+        delegation = Delegation(self, context)
+        if not delegation.was_entered:
+            why = problem_of_limits(context)
+            if why is not None:
+                return denial_result(self.name, why, delegation.attribution)
+            count_delegation(context)
+        try:
+            task = self._task_of(arguments)
+        except ValidationError as error:
+            return failure(f"{self.name} was not asked: {error.errors(include_url=False)[0]['msg']}")
+        async with self._place():
+            self._tool_state.delegations[delegation] = None
+            try:
+                return await delegation.run(task, arguments)
+            finally:
+                del self._tool_state.delegations[delegation]
+
+    def _task_of(self, arguments: JSONObject) -> Any:
+        """Return what the prompt is made of: the text of a query, an instance of the input's type, or JSON."""
+        form = self._input_form
+        if form is None:
+            return arguments["query"]
+        filled_in = form.fill_in(arguments)
+        value = filled_in
+        for key in form.path:
+            value = value[key]
+        return form.load(value)
+
+    def inputs_of(self, context: ToolContext, task: Any, arguments: JSONObject) -> list[str | Msg]:
+        """Return the messages that the agent is asked with: what it learns of the conversation, and then its task."""
+        before = None if self.context is None else self.context(context, arguments)
+        if self._prompt is not None:
+            asked_with: Any = self._prompt(task)
+        else:
+            asked_with = task if isinstance(task, str) else to_json(arguments).decode()
+        return [*_message_list(before), *_message_list(asked_with)]
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        """Wait for one of the `max_concurrency` places; a call inside of another one of this tool has its place."""
+        entered = _tools_entered.get()
+        if id(self._tool_state) in entered:
+            yield
+            return
+        try:
+            limiters = _places.get()
+        except LookupError:
+            limiters = WeakKeyDictionary()
+            _places.set(limiters)
+        limiter = limiters.get(self._tool_state)
+        if limiter is None or limiter.total_tokens != self.max_concurrency:
+            limiter = limiters[self._tool_state] = anyio.CapacityLimiter(self.max_concurrency)
+        borrower = object()
+        await limiter.acquire_on_behalf_of(borrower)
+        token = _tools_entered.set((*entered, id(self._tool_state)))
+        try:
+            yield
+        finally:
+            _tools_entered.reset(token)
+            limiter.release_on_behalf_of(borrower)
+
+
+def _checked_name(agent_name: str, name: str | None) -> str:
+    if name is not None:
+        return name
+    try:
+        check_name("tool", agent_name)
+    except ToolConfigError as error:
+        raise ToolConfigError(f"{error}; write as_tool(..., name=...) for an agent of another name") from None
+    return agent_name
+
+
+def _form_of(agent_name: str, parameter: str, source: Any) -> AnswerForm | None:
+    if source is None:
+        return None
+    try:
+        return AnswerForm(source)
+    except InvalidInputError as error:
+        problem = str(error).replace("structured_schema", f"Agent.as_tool({parameter}=...)")
+    raise ToolConfigError(f"the agent {agent_name!r:.100} cannot be a tool: {problem}")
+
+
+def _checked_function(agent_name: str, parameter: str, function: Any) -> Any:
+    if function is not None and not callable(function):
+        choices = ' "task" or a function' if parameter == "context" else " a function"
+        raise ToolConfigError(
+            f"Agent.as_tool({parameter}=...) of {agent_name!r:.100} must be{choices}, not {repr_of(function)}"
+        )
+    return function
+
+
+def _checked_inherit(agent_name: str, inherit: Any) -> bool | tuple[type[MiddlewareBase], ...]:
+    if isinstance(inherit, bool):
+        return inherit
+    classes = inherit if isinstance(inherit, (list, tuple)) else [inherit]
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, MiddlewareBase)):
+            raise ConfigError(
+                f"Agent.as_tool(inherit=...) of {agent_name!r:.100} must be True, False or a list of classes of "
+                f"middlewares, and holds {repr_of(cls)}"
+            )
+    return tuple(classes)
+
+
+def _message_list(messages: str | Msg | list[Msg] | None) -> list[Any]:
+    if messages is None:
+        return []
+    return list(messages) if isinstance(messages, (list, tuple)) else [messages]

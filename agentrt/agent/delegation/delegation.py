@@ -1,0 +1,236 @@
+"""One entry of a call into a sub-agent: its conversation begun or resumed, its events relayed, its outcome."""
+
+from copy import copy
+from typing import Any, Protocol
+
+import anyio
+
+from agentrt.agent.audience import SilentAudience
+from agentrt.agent.delegation.isolation import (
+    StoreInCall,
+    combined_permissions,
+    config_of_delegate,
+    session_id_of,
+)
+from agentrt.agent.delegation.outcome import answer_of, failure_result, unfinished_result
+from agentrt.block import JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState, new_id
+from agentrt.conversation.open_calls import asked_calls
+from agentrt.event import (
+    ConfirmResult,
+    ExternalExecutionResultEvent,
+    RequireExternalExecutionEvent,
+    RequireUserConfirmEvent,
+    SubagentEndEvent,
+    SubagentStartEvent,
+    UserConfirmResultEvent,
+)
+from agentrt.message import Msg
+from agentrt.representation import never_raises
+from agentrt.state import AgentState, ReplyContext
+from agentrt.tool import ToolContext
+from agentrt.types import OpenQuestion, ToolResponse
+from agentrt.workspace import FileSystemBase
+
+__all__ = ["Delegate", "DelegatingTool", "Delegation"]
+
+# They are asked again under the supervisor's reply, which is the one that can be answered.
+_ASKED_ABOVE = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
+
+
+class Delegate(Protocol):
+    """What a tool needs of the agent that it asks."""
+
+    name: str
+    state: AgentState
+
+    def with_state(self, state: AgentState) -> Any: ...
+
+
+class DelegatingTool(Protocol):
+    """What a delegation needs of its tool."""
+
+    name: str
+    agent: Delegate
+    output: Any
+    stream: bool
+    seconds: float | None
+    workspace: FileSystemBase | None
+
+    def inputs_of(self, context: ToolContext, task: Any, arguments: JSONObject) -> list[str | Msg]: ...
+
+
+class Delegation:
+    """One call of a sub-agent in progress; `child` is its conversation, and `supervisor` the agent that asked."""
+
+    def __init__(self, tool: DelegatingTool, context: ToolContext) -> None:
+        self.tool = tool
+        self.call_id = context.tool_call.id
+        self.supervisor: Any = context.agent
+        self.child: Any = None
+        self._context = context
+        self._store = StoreInCall(context)
+        self._is_interrupted = False
+        supervisor_name = getattr(self.supervisor, "name", None)
+        self.attribution: JSONObject = {"subagent": tool.agent.name, "supervisor": supervisor_name}
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of the call {self.call_id!r} of {self.tool.name!r}>"
+
+    @property
+    def name(self) -> str:
+        """The name of the sub-agent."""
+        return self.tool.agent.name
+
+    @property
+    def was_entered(self) -> bool:
+        """Whether this call was entered before."""
+        return bool(self._context.kept)
+
+    def interrupt(self, reason: str | None = None) -> None:
+        """End this call alone: its sub-agent stops, and the result says that it was interrupted.
+
+        Callable from any task or thread.
+        """
+        self._is_interrupted = True
+        if self.child is not None:
+            self.child.interrupt(reason)
+
+    async def run(self, task: Any, arguments: JSONObject) -> ToolResponse:
+        """Enter the sub-agent, and return the result of the call, or what it waits for."""
+        try:
+            with anyio.move_on_after(self.tool.seconds):
+                return await self._enter(task, arguments)
+        except Exception as error:  # the boundary where a sub-agent's failure becomes a result
+            if error is self._store.failure:  # the supervisor's own state cannot be saved
+                raise
+            return failure_result(self.name, "error", type(error).__name__, self.attribution)
+        return failure_result(self.name, "timeout", "TimeoutError", self.attribution)
+
+    async def _enter(self, task: Any, arguments: JSONObject) -> ToolResponse:
+        resumed = self.was_entered
+        if self._store.is_lost:
+            return self._lost_result()
+        state = await self._store.load("") or AgentState(session_id=session_id_of(self._context))
+        child = self.child = self._isolate(state)
+        reply = state.reply_context
+        if reply is not None:
+            reply_id = reply.reply_id
+        else:
+            reply_id = new_id() if state.last_reply is None else state.last_reply.reply_id
+        identity = (self.call_id, self.name, reply_id, state.session_id, resumed)
+        self._context.emit(SubagentStartEvent("", *identity))
+        if not resumed:
+            self._store.begin(state, is_saved=child.state_store is not None)
+        result_state = ToolResultState.ERROR
+        try:
+            response = await self._converse(child, reply_id, task, arguments)
+            result_state = response.state
+        finally:
+            self._emit_end(identity, result_state)
+        return response
+
+    def _emit_end(self, identity: tuple[str, str, str, str, bool], state: ToolResultState) -> None:
+        context: ReplyContext | None = self.child.state.reply_context
+        messages = self.child.state.context if context is None else [context.message]
+        usage = messages[-1].usage if messages else None
+        if self._context.run is None or not getattr(self._context.run, "ended", False):
+            self._context.emit(SubagentEndEvent("", *identity, state, usage))
+
+    def _lost_result(self) -> ToolResponse:
+        response = failure_result(self.name, "unknown", "StateLost", self.attribution)
+        response.state = ToolResultState.UNKNOWN
+        return response
+
+    def _isolate(self, state: AgentState) -> Any:
+        """Return the agent over the conversation of this call, with what it gets from its supervisor."""
+        template, supervisor = self.tool.agent, self.supervisor
+        supervisor_state = getattr(supervisor, "state", None)
+        state.permission_context = combined_permissions(
+            template.state.permission_context,
+            state.permission_context,
+            None if supervisor_state is None else supervisor_state.permission_context,
+            getattr(supervisor, "name", ""),
+        )
+        child = template.with_state(state)
+        child.live_conversation.audience = SilentAudience()
+        child.state_store = self._store if getattr(supervisor, "state_store", None) is not None else None
+        root: Any = None if self._context.run is None else getattr(self._context.run, "root", None)
+        child.react_config = config_of_delegate(
+            child.react_config, None if root is None else getattr(root.agent, "react_config", None)
+        )
+        files = self._context.workspace
+        if self.tool.workspace is not None:
+            child.workspace = self.tool.workspace
+        elif files is not None:
+            child.workspace = files.namespace(f"subagents/{self.tool.name}")
+        return child
+
+    async def _converse(self, child: Any, reply_id: str, task: Any, arguments: JSONObject) -> ToolResponse:
+        state: AgentState = child.state
+        final: Msg | None = None
+        if self._is_interrupted:
+            return unfinished_result(self.name, "interrupted", None, self.attribution)
+        if state.reply_context is None:
+            # The one that has ended is repeated, where only its result was lost.
+            inputs: Any = self.tool.inputs_of(self._context, task, arguments) if state.last_reply is None else None
+            final = await self._drain(child, inputs, reply_id)
+        elif not state.reply_context.parked:
+            final = await self._drain(child, None)
+        while (answer := self._next_answer(state)) is not None:
+            final = await self._drain(child, answer)
+        if state.reply_context is not None:
+            return self._wait(state)
+        reason = "completed" if state.last_reply is None else state.last_reply.finished_reason
+        if reason == "error" and state.last_reply is not None:  # it was over before this entry
+            return failure_result(self.name, "error", state.last_reply.error or "error", self.attribution)
+        if reason != "completed" or final is None:
+            return unfinished_result(self.name, reason, final, self.attribution)
+        return answer_of(final, self.tool.output is not None, self.attribution)
+
+    async def _drain(self, child: Any, inputs: Any, reply_id: str | None = None) -> Msg | None:
+        """Take the sub-agent's reply to its end, or to its next question; returns its message."""
+        options = {"structured_schema": self.tool.output, "reply_id": reply_id, "deps": self._context.deps}
+        if not self.tool.stream:
+            return await child.reply(inputs, **options)  # type: ignore[no-any-return]  # of a subclass of Agent
+        final: Msg | None = None
+        async with child.reply_stream(inputs, yield_final_msg=True, **options) as items:
+            async for item in items:
+                if isinstance(item, Msg):
+                    final = item
+                elif not isinstance(item, _ASKED_ABOVE):
+                    await self._context.relay(item)
+        return final
+
+    def _next_answer(self, state: AgentState) -> UserConfirmResultEvent | ExternalExecutionResultEvent | None:
+        """Return the answers that came for what the sub-agent asks, those of the user first."""
+        reply = state.reply_context
+        if reply is None or not reply.parked:
+            return None
+        new = {call_id: answer for call_id, answer in self._context.answers.items() if call_id not in self._store.used}
+        due = [call.id for call, _, _ in asked_calls(reply) if call.id in new]
+        confirmed = {call_id: answer for call_id in due if isinstance(answer := new[call_id], ConfirmResult)}
+        if confirmed:
+            self._store.used |= confirmed.keys()
+            return UserConfirmResultEvent(reply.reply_id, [*map(copy, confirmed.values())])
+        results = {call_id: answer for call_id in due if isinstance(answer := new[call_id], ToolResultBlock)}
+        self._store.used |= results.keys()
+        return ExternalExecutionResultEvent(reply.reply_id, [*map(copy, results.values())]) if results else None
+
+    def _wait(self, state: AgentState) -> ToolResponse:
+        """Keep the conversation as it is, and return what the sub-agent asks, which is now asked by this call."""
+        assert state.reply_context is not None
+        # What is asked once more under an id that was answered needs another answer.
+        self._store.used -= {call.id for call, _, _ in asked_calls(state.reply_context)}
+        self._store.keep(state)
+        questions = [
+            OpenQuestion(
+                ToolCallBlock(call.id, call.name, call.input),
+                "external" if decision.waits_for == "external" else "user",
+                decision.message,
+                list(decision.suggested_rules),
+                [self.name, *inside],
+            )
+            for call, decision, inside in asked_calls(state.reply_context)
+        ]
+        return ToolResponse(state=ToolResultState.RUNNING, waits=questions)

@@ -1,0 +1,151 @@
+"""What a sub-agent has of its own, what it gets from its supervisor, and how far delegations may go.
+
+    its own, fresh for each call      conversation, tools, model, hooks, data of middlewares
+    the supervisor's, on top          deny and ask rules, and the mode if it is stricter; renewed at each entry
+    a part of the supervisor's        files, in "subagents/<name>"
+    shared                            `deps`, the state store (it saves inside the supervisor's state)
+    off                               console, queue, hubs
+
+An answer that brings rules brings them to the conversation of that one call.
+"""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from agentrt.state import AgentState, ReplyContext
+from agentrt.tool import ToolContext
+from agentrt.types import PermissionBehavior, PermissionContext, PermissionMode, PermissionRule, ReActConfig
+
+__all__ = [
+    "StoreInCall",
+    "combined_permissions",
+    "config_of_delegate",
+    "count_delegation",
+    "problem_of_limits",
+    "session_id_of",
+]
+
+# From strict to lax.
+_MODES = (
+    PermissionMode.EXPLORE,
+    PermissionMode.DONT_ASK,
+    PermissionMode.DEFAULT,
+    PermissionMode.ACCEPT_EDITS,
+    PermissionMode.BYPASS,
+)
+_INHERITED_BEHAVIORS = (PermissionBehavior.DENY, PermissionBehavior.ASK)
+_BY_USER = "user"  # the source of a rule that came with an answer
+_FOR_EVER = 1e15  # seconds
+_STATE, _USED = "state", "answers_used"
+
+
+class StoreInCall:
+    """Keeps the conversation of a sub-agent in what its call keeps, and saves that with the supervisor's state.
+
+    `used` are the ids of the answers that the sub-agent was given, which are kept with what it made of them. `failure`
+    is what the supervisor's own save has raised.
+    """
+
+    def __init__(self, context: ToolContext) -> None:
+        self._context = context
+        self.used: set[str] = set(context.kept.get(_USED, ()))
+        self.failure: Exception | None = None
+
+    async def load(self, session_id: str) -> AgentState | None:
+        """Return the conversation that is kept, `None` if this is the first entry."""
+        kept = self._context.kept.get(_STATE)
+        return None if kept is None else AgentState.model_validate_json(json.dumps(kept))
+
+    async def save(self, state: AgentState) -> None:
+        """Keep the conversation as it is now, and save it."""
+        self.keep(state)
+        try:
+            await self._context.save()
+        except Exception as error:  # raised again: it is the supervisor's failure and not the sub-agent's
+            self.failure = error
+            raise
+
+    def keep(self, state: AgentState) -> None:
+        """Keep the conversation as it is now."""
+        self._context.kept[_STATE] = json.loads(state.model_dump_json())
+        self._context.kept[_USED] = sorted(self.used)
+
+    def begin(self, state: AgentState, is_saved: bool) -> None:
+        """Note that the call has begun; where nothing is saved on the way, it is not known later how far it came."""
+        if is_saved:
+            self.keep(state)
+        else:
+            self._context.kept[_STATE] = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the call was entered before, and nothing of its conversation is there."""
+        return _STATE in self._context.kept and self._context.kept[_STATE] is None
+
+
+def session_id_of(context: ToolContext) -> str:
+    """Return the id of the conversation that a call has with its sub-agent."""
+    state: AgentState | None = getattr(context.agent, "state", None)
+    session_id = "" if state is None else f"{state.session_id}."
+    return f"{session_id}{context.tool_call.name}.{context.tool_call.id}"
+
+
+def combined_permissions(
+    template: PermissionContext, current: PermissionContext, supervisor: PermissionContext | None, supervisor_name: str
+) -> PermissionContext:
+    """Return what a sub-agent's conversation permits at this entry.
+
+    `template` is what the sub-agent was built with, `current` what its conversation has now, of which the rules count
+    that the user has added.
+    """
+    rules = [*template.rules, *(rule for rule in current.rules if rule.source == _BY_USER)]
+    mode, allow_new_rules = template.mode, template.allow_new_rules
+    if supervisor is not None:
+        rules += [_rule_of(supervisor_name, rule) for rule in supervisor.rules if rule.behavior in _INHERITED_BEHAVIORS]
+        mode = min(mode, supervisor.mode, key=_MODES.index)
+        allow_new_rules = supervisor.allow_new_rules  # whose reply it is that the user answers
+    return PermissionContext(mode, list(dict.fromkeys(rules)), allow_new_rules=allow_new_rules)
+
+
+def _rule_of(supervisor_name: str, rule: PermissionRule) -> PermissionRule:
+    # Its source says that it is to be taken anew at the next entry.
+    return rule if rule.source.startswith("supervisor ") else replace(rule, source=f"supervisor {supervisor_name}")
+
+
+def config_of_delegate(own: ReActConfig, root: ReActConfig | None) -> ReActConfig:
+    """Return the limits of a sub-agent's reply.
+
+    The depth is the root's. Answers have come through the root's reply, which has looked at how late they are.
+    """
+    return replace(own, answer_within=_FOR_EVER, max_depth=own.max_depth if root is None else root.max_depth)
+
+
+def problem_of_limits(context: ToolContext) -> str | None:
+    """Return why no further sub-agent may be asked in this reply, `None` if one may."""
+    root = _root_of(context)
+    if root is None:
+        return None
+    config, reply = root
+    depth = context.run.depth + 1  # type: ignore[union-attr]  # there is a root
+    if depth >= config.max_depth:
+        return f"it would be the reply {depth + 1} inside of each other, and {config.max_depth} is the limit"
+    if reply.delegations >= config.max_delegations:
+        return f"one reply may ask sub-agents {config.max_delegations} times, in all of its depth"
+    return None
+
+
+def count_delegation(context: ToolContext) -> None:
+    """Count one more delegation of the root's reply."""
+    root = _root_of(context)
+    if root is not None:
+        root[1].delegations += 1
+
+
+def _root_of(context: ToolContext) -> tuple[ReActConfig, ReplyContext] | None:
+    run: Any = context.run
+    agent = None if run is None else getattr(run.root, "agent", None)
+    config = getattr(agent, "react_config", None)
+    reply = None if agent is None else agent.state.reply_context
+    # An agent that writes its own reply has neither.
+    return None if config is None or reply is None else (config, reply)
