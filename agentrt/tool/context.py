@@ -52,7 +52,8 @@ class CallMemory:
 
 def check_kept(tool_name: str, kept: JSONObject) -> None:
     """Raise `SessionUnserializable` for something that a call keeps and that JSON cannot hold."""
-    items: ItemsView[Any, Any] = kept.items()  # whatever the hints say
+    # One by one, so that the error names the key; a key of another type would come back from JSON as a str.
+    items: ItemsView[Any, Any] = kept.items()
     for key, value in items:
         problem = json_problem({key: value}) if isinstance(key, str) else "its key is not a str"
         if problem is not None:

@@ -186,6 +186,7 @@ class AgentTool(ToolBase):
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
         """Wait for one of the `max_concurrency` places; a call inside of another one of this tool has its place."""
+        # With a place of its own, a chain of agents that ask each other could take them all, and wait for itself.
         entered = _tools_entered.get()
         if id(self._tool_state) in entered:
             yield
@@ -198,7 +199,7 @@ class AgentTool(ToolBase):
         limiter = limiters.get(self._tool_state)
         if limiter is None or limiter.total_tokens != self.max_concurrency:
             limiter = limiters[self._tool_state] = anyio.CapacityLimiter(self.max_concurrency)
-        borrower = object()
+        borrower = object()  # by the task, two calls in one task would be refused
         await limiter.acquire_on_behalf_of(borrower)
         token = _tools_entered.set((*entered, id(self._tool_state)))
         try:

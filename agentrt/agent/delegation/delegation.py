@@ -99,6 +99,7 @@ class Delegation:
     async def run(self, task: Any, arguments: JSONObject) -> ToolResponse:
         """Enter the sub-agent, and return the result of the call, or what it waits for."""
         try:
+            # Here and not as the tool's own timeout, so that the result says whose time was up.
             with anyio.move_on_after(self.tool.seconds):
                 return await self._enter(task, arguments)
         except Exception as error:  # the boundary where a sub-agent's failure becomes a result
@@ -134,6 +135,7 @@ class Delegation:
         context: ReplyContext | None = self.child.state.reply_context
         messages = self.child.state.context if context is None else [context.message]
         usage = messages[-1].usage if messages else None
+        # An abandoned reply takes no more events, and nobody would read this one.
         if self._context.run is None or not getattr(self._context.run, "ended", False):
             self._context.emit(SubagentEndEvent("", *identity, state, usage))
 
@@ -153,6 +155,7 @@ class Delegation:
             getattr(supervisor, "name", ""),
         )
         child = template.with_state(state)
+        # What it prints would read as the supervisor's own words.
         child.live_conversation.audience = SilentAudience()
         child.state_store = self._store if getattr(supervisor, "state_store", None) is not None else None
         root: Any = None if self._context.run is None else getattr(self._context.run, "root", None)

@@ -59,6 +59,7 @@ class StoreInCall:
 
     async def save(self, state: AgentState) -> None:
         """Keep the conversation as it is now, and save it."""
+        # The whole of it in each save, since the supervisor's state is the one that is loaded again.
         self.keep(state)
         try:
             await self._context.save()
@@ -137,6 +138,7 @@ def problem_of_limits(context: ToolContext) -> str | None:
 
 def count_delegation(context: ToolContext) -> None:
     """Count one more delegation of the root's reply."""
+    # In the root's state, so that the count continues in the process that resumes its reply.
     root = _root_of(context)
     if root is not None:
         root[1].delegations += 1

@@ -56,6 +56,7 @@ def note_waiting(
     except ValueError as error:
         _logger.error("the tool %r cannot wait: %s", call.name, error)
         return failure(f"{call.name} failed: it wanted to wait for an answer, but {error}.")
+    # Before anything is noted: a state that cannot be saved must not look as if it waited.
     check_kept(call.name, context.kept.get(call.id, {}))
     _note_questions(context, run, call, questions)
     decision = context.decisions[call.id]
@@ -89,6 +90,7 @@ def _note_questions(context: ReplyContext, run: ReplyRun, call: ToolCallBlock, q
             suggested_rules=question.suggested_rules,
         )
         context.decisions.pop(path, None)  # of a question that was closed before
+        # What was asked under this path before is over, and its answer with it: this is another question.
         context.inner[path] = InnerCall(replace(question, tool_call=inner_call), decision)
     for path in unasked:
         del context.inner[path]
@@ -107,6 +109,7 @@ def _checked_questions(waits: Sequence[OpenQuestion]) -> list[OpenQuestion]:
         problem = json_problem(question)
         if problem is not None:
             raise ValueError(f"one of its questions cannot be saved: {problem}")
+        # Through its JSON, which leaves a copy of the right types: the tool keeps its own object, and may change it.
         text = _question_adapter().dump_json(question, warnings="none")
         if len(text) > _MAX_QUESTION_SIZE:
             raise ValueError(
