@@ -8,7 +8,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.final_message import final_message
-from agentrt.conversation.open_calls import drain_and_close
+from agentrt.conversation.open_calls import drain_and_close, forget_inner_calls
 from agentrt.conversation.progress import PLAIN_INSIDE
 from agentrt.conversation.question import park, question_message
 from agentrt.conversation.reply_run import ReplyRun
@@ -123,6 +123,9 @@ class Rounds:
         progress.last_event = progress.record_event(item)
         if isinstance(item, ToolResultEndEvent) and item.reply_id == self._run.id:
             # Saved before it is sent: no listener knows of a result that a later process would not find.
+            if self._context.kept or self._context.inner:
+                # Only now that the message has the result: a save of a neighbour must find the one or the other.
+                forget_inner_calls(self._context, item.tool_call_id)
             interruption.task = None
             if self._agent.state_store is not None:
                 interruption.suspend()  # what is being saved is not to be interrupted

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agentrt.boundary import is_plain_text, json_problem, mend_block, mend_message
-from agentrt.conversation.open_calls import forget_inner_calls
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.base64_groups import DataPieces
 from agentrt.event import AgentEvent, ToolResultDataDeltaEvent, ToolResultEndEvent, ToolResultTextDeltaEvent
@@ -43,8 +42,6 @@ def result_events(
         if refusal is None:
             return []
         response = refusal
-    if context.kept or context.inner:
-        forget_inner_calls(context, call.id)
     if response.metadata:
         response = replace(response)  # a layer may keep the one it gave, for the next time
         _take_metadata(context, response)

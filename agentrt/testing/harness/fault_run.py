@@ -189,7 +189,8 @@ class FaultRun:
             async for event in stream:
                 assert not isinstance(event, Msg)  # which comes only where it is asked for
                 self._events.append(event)
-                self._last_reply_id = event.reply_id or self._last_reply_id
+                # The first event is of this reply; those of others, such as a sub-agent's, may come after it.
+                self._last_reply_id = self._last_reply_id or event.reply_id
                 await anyio.lowlevel.checkpoint()
                 self._reach("item", f"after {event.type}")
                 if self._departure:
