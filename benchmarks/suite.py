@@ -195,6 +195,7 @@ def construction() -> Group:
         [
             Line("W6 construct", "us", per("construct/agentrt"), rich, target=0.5, to="R"),
             Line("   a second agent, same tools", "us", per("second/agentrt"), rich, target=0.06, to="R"),
+            Line("   a second agent, same functions", "us", per("second by functions/agentrt"), rich, to="R"),
             three_sides("   import", "ms", key_of("import"), target=3.3, per_unit=MILLISECONDS),
             three_sides("   memory after import", "MB", key_of("resident"), per_unit=MEGABYTES),
             Line("   installed", "MB", per("installed/agentrt"), per_unit=MEGABYTES, to=""),
@@ -203,6 +204,7 @@ def construction() -> Group:
         [
             *sides("construct", FloorConstruct, RichConstruct, AgentConstruct, counted=4),
             agent_series("second", SecondAgent),
+            agent_series("second by functions", lambda: SecondAgent(lambda function: function)),
         ],
         [Probe(imports, measure_imports, rounds=99), Probe(installation, measure_installation, rounds=1)],
     )

@@ -1,6 +1,6 @@
 """What the constructors of agents refuse."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentrt.chain.check import overridden_hooks
@@ -27,6 +27,8 @@ __all__ = [
     "make_toolkit",
 ]
 
+_ALL_HOOKS = frozenset(spec.name for spec in HOOKS)
+
 
 def check_agent_name(cls: type, name: object) -> None:
     """Raise `ConfigError` for what cannot be the name of an agent; `None` is fine."""
@@ -48,8 +50,10 @@ def check_is_list(cls: type, middlewares: object) -> None:
         )
 
 
-def check_use(cls: type, middlewares: Sequence[MiddlewareBase], hooks: Iterable[str]) -> None:
+def check_use(cls: type, middlewares: Sequence[MiddlewareBase], hooks: Collection[str]) -> None:
     """Raise `MiddlewareConfigError` for a middleware that would never run in agents with these hooks."""
+    if _ALL_HOOKS.issubset(hooks):
+        return
     for middleware in middlewares:
         if not isinstance(middleware, MiddlewareBase):
             continue  # the compiler refuses it

@@ -22,7 +22,9 @@ def origins_of(core: Function, layers: Sequence[Layer]) -> Origins:
     """Return the layers by the code of their hooks, with and without decorators, and `None` by that of the core."""
     origins: Origins = {}
     for layer in layers:
-        for function in (layer.hook, inspect.unwrap(layer.hook)):
+        hook = layer.hook
+        functions = (hook, inspect.unwrap(hook)) if hasattr(hook, "__wrapped__") else (hook,)
+        for function in functions:
             code = getattr(function, "__code__", None)
             if code is not None:
                 origins[code] = layer

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agentrt.chain.check import location_of
 from agentrt.chain.spec import Function, HookSpec, Middleware
 from agentrt.errors import ChainError
 
@@ -13,12 +14,16 @@ __all__ = ["Chains", "Layer"]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One middleware in the chain of one hook; `where` is the "file:line" of its hook."""
+    """One middleware in the chain of one hook."""
 
     middleware: Middleware
     hook: Function
     key: str
-    where: str
+
+    @property
+    def where(self) -> str:
+        """The "file:line" of its hook."""
+        return location_of(self.hook)
 
     @property
     def name(self) -> str:

@@ -1,12 +1,12 @@
 """The checks that a list of middlewares must pass before any of it runs."""
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 
 from agentrt.chain.signature import signature_of
-from agentrt.chain.spec import Function, HookSpec, Middleware
+from agentrt.chain.spec import Function, HookSpec, Middleware, Shape
 from agentrt.errors import MiddlewareConfigError
 
 __all__ = ["MAX_LAYERS", "check_middlewares", "location_of", "must_wrap", "overridden_hooks", "overrides"]
@@ -58,23 +58,29 @@ def location_of(function: Function) -> str:
 
 def overridden_hooks(middleware: object, base: type, table: Sequence[HookSpec]) -> list[HookSpec]:
     """Return the hooks of which the middleware's class has its own version."""
-    return [spec for spec in table if overrides(middleware, base, spec.name)]
+    cls = type(middleware)  # `overrides`, without a call for each hook of each middleware of each agent
+    return [spec for spec in table if getattr(cls, spec.name) is not getattr(base, spec.name)]
 
 
-def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequence[HookSpec]) -> None:
-    """Raise `MiddlewareConfigError`, naming class, hook and remedy, for anything that could not run."""
-    hooks = dict.fromkeys(spec.name for spec in table)
+def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequence[HookSpec]) -> list[list[HookSpec]]:
+    """Return for each middleware the hooks that it overrides.
+
+    Raises `MiddlewareConfigError`, naming class, hook and remedy, for anything that could not run.
+    """
+    overridden: list[list[HookSpec]] = []
+    hooks = tuple(spec.name for spec in table)
     depths = dict.fromkeys(hooks, 0)
     for middleware in middlewares:
         _check_instance(middleware, base)
         _check_names(type(middleware), base, hooks)
         for name in getattr(middleware, "__dict__", ()):
-            if name in hooks:
+            if name in depths:
                 raise MiddlewareConfigError(
                     f"{type(middleware).__name__}.{name} is assigned on the instance, where the compiler does not "
                     f"look: define it as a method of the class"
                 )
-        for spec in overridden_hooks(middleware, base, table):
+        overridden.append(overridden_hooks(middleware, base, table))
+        for spec in overridden[-1]:
             _check_hook(middleware, spec)
             depths[spec.name] += 1
     _check_duplicates(middlewares)
@@ -87,6 +93,7 @@ def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequ
     for place, middleware in enumerate(middlewares):
         _check_position(place, middleware, middlewares)
         _check_order(place, middleware, middlewares)
+    return overridden
 
 
 def _check_instance(middleware: object, base: type) -> None:
@@ -103,7 +110,9 @@ def _check_instance(middleware: object, base: type) -> None:
     )
 
 
-def _check_names(cls: type, base: type, hooks: Collection[str]) -> None:
+# This and the one below are cached, since a program may make agents by the thousand, of the same few classes.
+@lru_cache(maxsize=1024)
+def _check_names(cls: type, base: type, hooks: tuple[str, ...]) -> None:
     # Class by class, since most of what `dir()` lists is the base's, whose names are all known.
     names = [name for part in cls.__mro__ if part not in base.__mro__ for name in vars(part)]
     for name in sorted(names):
@@ -119,28 +128,29 @@ def _check_names(cls: type, base: type, hooks: Collection[str]) -> None:
 
 
 def _check_hook(middleware: object, spec: HookSpec) -> None:
-    name = f"{type(middleware).__name__}.{spec.name}"
     hook = getattr(middleware, spec.name)
-    function = getattr(hook, "__func__", hook)
-    actual_shape = _wrong_shape(function, spec.shape)
-    if actual_shape is not None:
-        raise MiddlewareConfigError(
-            f"{name} must be {_EXPECTED_SHAPE[spec.shape]}, but it is {actual_shape} ({location_of(function)}): "
-            f"{_REMEDY[spec.shape]}"
-        )
-    arguments = len(spec.parameters) + inspect.ismethod(hook)
-    if not _accepts(function, arguments):
-        raise MiddlewareConfigError(
-            f"{name} must take ({', '.join(('self', *spec.parameters))}), but it takes {signature_of(function)} "
-            f"({location_of(function)})"
-        )
-
-
-# The two below are cached, since a program may make agents by the thousand, of the same few middleware classes.
+    name = f"{type(middleware).__name__}.{spec.name}"
+    _check_function(getattr(hook, "__func__", hook), name, spec.shape, spec.parameters, inspect.ismethod(hook))
 
 
 @lru_cache(maxsize=4096)
-def _wrong_shape(function: Function, shape: str) -> str | None:
+def _check_function(function: Function, name: str, shape: Shape, parameters: tuple[str, ...], is_method: bool) -> None:
+    actual_shape = _wrong_shape(function, shape)
+    if actual_shape is not None:
+        raise MiddlewareConfigError(
+            f"{name} must be {_EXPECTED_SHAPE[shape]}, but it is {actual_shape} ({location_of(function)}): "
+            f"{_REMEDY[shape]}"
+        )
+    try:
+        signature_of(function).bind(*[None] * (len(parameters) + is_method))
+    except TypeError:
+        raise MiddlewareConfigError(
+            f"{name} must take ({', '.join(('self', *parameters))}), but it takes {signature_of(function)} "
+            f"({location_of(function)})"
+        ) from None
+
+
+def _wrong_shape(function: Function, shape: Shape) -> str | None:
     """Return in words what the function is instead of the expected shape, `None` when it is as expected."""
     plain = inspect.unwrap(function)
     is_expected = inspect.isasyncgenfunction if shape == "stream" else inspect.iscoroutinefunction
@@ -153,16 +163,6 @@ def _wrong_shape(function: Function, shape: str) -> str | None:
     if inspect.isgeneratorfunction(plain):
         return "a sync generator"
     return "a plain function" if inspect.isfunction(plain) else f"of type {type(plain).__name__}"
-
-
-@lru_cache(maxsize=4096)
-def _accepts(function: Function, arguments: int) -> bool:
-    """Say whether the function can be called with so many positional arguments."""
-    try:
-        signature_of(function).bind(*[None] * arguments)
-    except TypeError:
-        return False
-    return True
 
 
 def _check_duplicates(middlewares: Sequence[Middleware]) -> None:
@@ -204,7 +204,7 @@ def _check_order(place: int, middleware: Middleware, middlewares: Sequence[Middl
     name = type(middleware).__name__
     for constraint in ("requires", "wraps", "wrapped_by"):
         targets = getattr(middleware, constraint)
-        if not isinstance(targets, (list, tuple)) or not all(isinstance(target, (str, type)) for target in targets):
+        if not isinstance(targets, (list, tuple)) or not all(map(_is_target, targets)):
             raise MiddlewareConfigError(
                 f"{name}.{constraint} must be a list or tuple of middleware classes or their names, not {targets!r}"
             )
@@ -212,18 +212,22 @@ def _check_order(place: int, middleware: Middleware, middlewares: Sequence[Middl
         if not any(_matches(other, target) for other in middlewares if other is not middleware):
             label = target if isinstance(target, str) else target.__name__
             raise MiddlewareConfigError(f"{name} requires {label}, which is not in middlewares: add it")
-    for other in middlewares[:place]:
+    for other in middlewares[:place] if middleware.wraps else ():
         if any(_matches(other, target) for target in middleware.wraps):
             raise MiddlewareConfigError(
                 f"{name} must wrap {type(other).__name__}, but stands inside it: "
                 f"put {name} before {type(other).__name__}"
             )
-    for other in middlewares[place + 1 :]:
+    for other in middlewares[place + 1 :] if middleware.wrapped_by else ():
         if any(_matches(other, target) for target in middleware.wrapped_by):
             raise MiddlewareConfigError(
                 f"{name} must be wrapped by {type(other).__name__}, but stands outside it: "
                 f"put {name} after {type(other).__name__}"
             )
+
+
+def _is_target(value: object) -> bool:
+    return isinstance(value, (str, type))
 
 
 def must_wrap(outer: Middleware, inner: Middleware) -> bool:

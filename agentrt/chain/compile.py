@@ -8,12 +8,11 @@ passed from step to step.
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain, count
 from typing import NoReturn, TypeGuard, TypeVar, overload
 
 from agentrt.chain.attribution import name_the_layer, origins_of
 from agentrt.chain.chains import Chains, Layer
-from agentrt.chain.check import check_middlewares, location_of, overridden_hooks
+from agentrt.chain.check import check_middlewares
 from agentrt.chain.owned_stream import OwnedStream, StreamContract, StreamStep
 from agentrt.chain.owner import Owner
 from agentrt.chain.spec import Function, HookSpec, Middleware, Values
@@ -67,14 +66,13 @@ def compile_chains(
     each entry has. Raises `MiddlewareConfigError`.
     """
     middlewares = tuple(middlewares)
-    check_middlewares(middlewares, base, table)
+    overridden = check_middlewares(middlewares, base, table)
     keys = _assign_keys(middlewares)
     layers_of: dict[str, list[Layer]] = {spec.name: [] for spec in table}
-    for middleware in middlewares:
+    for middleware, specs in zip(middlewares, overridden, strict=True):
         key = keys[id(middleware)]
-        for spec in overridden_hooks(middleware, base, table):
-            where = location_of(getattr(type(middleware), spec.name))
-            layers_of[spec.name].append(Layer(middleware, getattr(middleware, spec.name), key, where))
+        for spec in specs:
+            layers_of[spec.name].append(Layer(middleware, getattr(middleware, spec.name), key))
     layers = {name: tuple(listed) for name, listed in layers_of.items()}
     # A hook that nobody overrides has no chain: its entry is the core itself, and costs nothing.
     entries = {
@@ -90,11 +88,16 @@ def compile_chains(
 def _assign_keys(middlewares: Sequence[Middleware]) -> dict[int, str]:
     """Return the key of each middleware by its `id`: its own, else the name of its class, numbered if that is taken."""
     keys = {id(middleware): middleware.key for middleware in middlewares if middleware.key is not None}
+    taken = set(keys.values())
     for middleware in middlewares:
         if middleware.key is None:
-            name = type(middleware).__name__
-            numbered = (f"{name}#{number}" for number in count(2))
-            keys[id(middleware)] = next(key for key in chain([name], numbered) if key not in keys.values())
+            key = name = type(middleware).__name__
+            number = 1
+            while key in taken:
+                number += 1
+                key = f"{name}#{number}"
+            keys[id(middleware)] = key
+            taken.add(key)
     return keys
 
 
@@ -121,6 +124,10 @@ def _stream_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> 
     return entry
 
 
+_StepParts = tuple[HookSpec, Layer, StreamStep, CheckedClasses, int]
+"""What a layer's calls of `next_handler` need of the layer, all of it fixed when the chain is compiled."""
+
+
 class _StreamNextHandler:
     """The `next_handler` of one layer in one entry into the chain of a stream hook.
 
@@ -131,14 +138,41 @@ class _StreamNextHandler:
     its garbage now and then), the streams stay open until the chain ends: `Owner.close` asks for no `__del__`.
     """
 
-    __slots__ = ("inner_stream", "owner", "place", "values")
+    __slots__ = ("inner_stream", "owner", "parts", "place", "values")
     # No `__init__`: this is made for each layer and entry, and a call more is what it would cost.
+    parts: _StepParts
     values: Values
     owner: Owner
     inner_stream: AsyncIterator[object] | None
     place: int  # of the inner stream among those that the owner has opened
 
-    def replace_stream(self, spec: HookSpec, layer: Layer, inner: StreamStep, values: Values) -> AsyncIterator[object]:
+    def __call__(self, /, *args: object, **values: object) -> AsyncIterator[object]:
+        spec, layer, inner, checks, key_count = self.parts
+        owner = self.owner
+        if args or owner.is_closed:
+            raise _wrong_call(spec, layer, args)
+        if len(values) != key_count:  # as `next_handler(**input_kwargs)` passes all, nothing has to be filled up
+            values = _merge_values(spec, layer, self.values, values)
+        try:
+            for key, classes in checks:
+                if values[key].__class__ not in classes:
+                    _check_value(spec, layer, key, values, classes, owner)
+        except KeyError:
+            raise wrong_keys(spec, layer, {**self.values, **values}) from None
+        if self.inner_stream is not None:
+            return self._replace_stream(spec, layer, inner, values)
+        self.place = len(owner.opened)
+        self.inner_stream = stream = inner(values, owner)
+        owner.opened.append(stream)
+        return stream
+
+    def _refuse(self) -> NoReturn:
+        spec, layer, *_ = self.parts
+        raise uncalled_handler(layer, spec)
+
+    __aiter__ = __await__ = __iter__ = _refuse
+
+    def _replace_stream(self, spec: HookSpec, layer: Layer, inner: StreamStep, values: Values) -> AsyncIterator[object]:
         """Return a stream that takes the place of that of the layer's last call."""
         refusal = running_stream(layer, spec)
         if getattr(self.inner_stream, "ag_running", False):
@@ -157,40 +191,12 @@ class _StreamNextHandler:
 
 
 def _stream_step(spec: HookSpec, layer: Layer, inner: StreamStep, checks: CheckedClasses) -> StreamStep:
-    hook = layer.hook
-    key_count = len(checks)
-
-    class NextHandler(_StreamNextHandler):
-        # A class for each layer, since reading a variable of the closure is cheaper than an attribute.
-        __slots__ = ()
-
-        def __call__(self, /, *args: object, **values: object) -> AsyncIterator[object]:
-            owner = self.owner
-            if args or owner.is_closed:
-                raise _wrong_call(spec, layer, args)
-            if len(values) != key_count:  # as `next_handler(**input_kwargs)` passes all, nothing has to be filled up
-                values = _merge_values(spec, layer, self.values, values)
-            try:
-                for key, classes in checks:
-                    if values[key].__class__ not in classes:
-                        _check_value(spec, layer, key, values, classes, owner)
-            except KeyError:
-                raise wrong_keys(spec, layer, {**self.values, **values}) from None
-            if self.inner_stream is not None:
-                return self.replace_stream(spec, layer, inner, values)
-            self.place = len(owner.opened)
-            self.inner_stream = stream = inner(values, owner)
-            owner.opened.append(stream)
-            return stream
-
-        def _refuse(self) -> NoReturn:
-            raise uncalled_handler(layer, spec)
-
-        __aiter__ = __await__ = __iter__ = _refuse
+    hook, parts = layer.hook, (spec, layer, inner, checks, len(checks))
 
     def step(values: Values, owner: Owner) -> AsyncIterator[object]:
-        next_handler = _new_object(NextHandler)
-        next_handler.values, next_handler.owner, next_handler.inner_stream = values, owner, None
+        next_handler = _new_object(_StreamNextHandler)
+        next_handler.parts, next_handler.values = parts, values
+        next_handler.owner, next_handler.inner_stream = owner, None
         stream: AsyncIterator[object] = hook(owner.agent, values, next_handler)
         if stream is next_handler.inner_stream:  # passed on as it is, by a wrapper around the hook: not abandoned
             next_handler.inner_stream = None

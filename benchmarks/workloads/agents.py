@@ -249,11 +249,11 @@ class AgentConstruct(Workload):
 
 
 class SecondAgent(AgentConstruct):
-    """A further agent over tools that an agent has already, with ten layers of its own."""
+    """A further agent over functions, or tools made of them, that an agent has already, with ten layers of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_tool: Callable[[Any], Any] = FunctionTool) -> None:
         super().__init__()
-        self._tools = [FunctionTool(function) for function in make_functions()]
+        self._tools = [make_tool(function) for function in make_functions()]
         self._build(self._tools)
 
     async def __call__(self) -> None:

@@ -4,9 +4,11 @@ import functools
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field
 
 from agentrt.tool import FunctionTool
 from agentrt.tool.signature import read_signature
@@ -77,6 +79,56 @@ def test_a_changed_function_is_read_anew(change: str) -> None:
     assert schema == read_signature(fresh).schema
     assert repr(schema) == repr(read_signature(fresh).schema)
     assert repr(schema) != repr(read_signature(make_search()).schema)
+
+
+def written_as_text(places: dict[str, Any]) -> Any:
+    source = """
+from __future__ import annotations
+
+def search(query: Word, kind: Literal["a", "b"] = "a", limit: Annotated[int | None, Field(description="Most.")] = 5):
+    'Search.'
+"""
+    exec(source, places)
+    return places["search"]
+
+
+def read_once(function: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what is read of a function that was read before, if it is not read anew."""
+    first = read_signature(function)
+    with monkeypatch.context() as patch:
+        patch.setattr("agentrt.tool.signature.reader.signature_of", None)
+        assert read_signature(function) == first
+    return first
+
+
+def test_hints_written_as_text_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {"Word": str, "Literal": Literal, "Annotated": Annotated, "Field": Field}
+    function = written_as_text(places)
+    properties = read_once(function, monkeypatch).schema["properties"]
+    assert properties["query"] == {"type": "string"}
+    assert properties["limit"]["description"] == "Most."
+    places["Word"] = int
+    assert read_signature(function).schema["properties"]["query"] == {"type": "integer"}
+
+
+@pytest.mark.parametrize("hint", ["types.Word", "list['Word']", "(lambda: Word)()"])
+def test_a_text_that_may_mean_something_else_is_read_each_time(hint: str) -> None:
+    types = SimpleNamespace(Word=str)
+    places: dict[str, Any] = {"types": types, "Word": str}
+    exec(f"def search(query: {hint!r}):\n    'Search.'", places)
+    function = places["search"]
+    read_signature(function)
+    types.Word = places["Word"] = int
+    assert "integer" in repr(read_signature(function).schema)
+
+
+def test_fields_that_only_describe_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(query: Annotated[str, Field(description="A word.")], limit: int = Field(description="Most.")) -> str:
+        """Search."""
+        return query
+
+    properties = read_once(search, monkeypatch).schema["properties"]
+    assert [part["description"] for part in properties.values()] == ["A word.", "Most."]
 
 
 def test_order_of_choices_is_that_of_the_hint() -> None:

@@ -1,13 +1,18 @@
 """Signatures that were read before, since a program may make agents by the thousand over the same tools."""
 
+import ast
+import builtins
 import types
+from collections import ChainMap
+from functools import lru_cache
 from inspect import Parameter
 from operator import is_
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 from agentrt.tool.context import ToolContext
 from agentrt.tool.signature.parameters import Signature
+from agentrt.tool.signature.plain_types import only_describes
 
 __all__ = ["cache_signature", "cached_signature"]
 
@@ -34,22 +39,42 @@ def cache_signature(function: object, signature: Signature) -> None:
     if type(function) is not types.FunctionType or function.__dict__ or type(function.__doc__) is not str:
         return  # without a docstring of its own, a method shows that of a base class, which may change
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    hints = (hint for name, hint in _hints_of(function).items() if name != "return")
-    if all(type(default) in _FIXED_SCALARS for default in defaults) and all(map(_is_fixed, hints)):
+    hints = [hint for name, hint in _hints_of(function).items() if name != "return"]
+    if all(type(default) in _FIXED_SCALARS or only_describes(default) for default in defaults) and all(
+        _is_fixed(hint, function) for hint in hints
+    ):
         _signatures[function] = _sources_of(function), _copy_of(signature)
 
 
 def _sources_of(function: types.FunctionType) -> tuple[object, ...]:
-    """Return all that the signature is read from; of the same code, always as many."""
-    code, keyword_defaults, hints = function.__code__, function.__kwdefaults__ or {}, _hints_of(function)
+    """Return all that the signature is read from; of the same code and hints, always as many."""
+    code, keyword_defaults, all_hints = function.__code__, function.__kwdefaults__ or {}, _hints_of(function)
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return (
+    hints = [all_hints.get(name, Parameter.empty) for name in parameters]
+    sources = [
         code,
         function.__doc__,
         function.__defaults__,
         *[keyword_defaults.get(name, Parameter.empty) for name in parameters[code.co_argcount :]],
-        *[hints.get(name, Parameter.empty) for name in parameters],
-    )
+        *hints,
+    ]
+    for hint in hints:
+        if type(hint) is str:
+            values = ChainMap(function.__globals__, vars(builtins))
+            sources += [values.get(name) for name in _names_in(hint) or ()]
+    return tuple(sources)
+
+
+@lru_cache(maxsize=1024)
+def _names_in(text: str) -> tuple[str, ...] | None:
+    """Return the names that a hint written as text looks up; `None` where these do not say all that it means."""
+    try:
+        nodes = list(ast.walk(ast.parse(text, mode="eval")))
+    except (SyntaxError, ValueError):
+        return None
+    # An attribute may be anything the next time.
+    is_clear = not any(isinstance(node, (ast.Attribute, ast.Lambda, ast.comprehension)) for node in nodes)
+    return tuple(node.id for node in nodes if isinstance(node, ast.Name)) if is_clear else None
 
 
 def _hints_of(function: types.FunctionType) -> dict[str, Any]:
@@ -59,15 +84,31 @@ def _hints_of(function: types.FunctionType) -> dict[str, Any]:
         return {"": ""}
 
 
-def _is_fixed(hint: Any) -> bool:
+def _is_fixed(hint: Any, function: types.FunctionType) -> bool:
+    """Say whether a hint means the same for ever, or what else it depends on is among the sources."""
+    if type(hint) is not str:
+        return _is_fixed_type(hint)
+    if _names_in(hint) is None:
+        return False
+    try:
+        meaning = eval(hint, {"ToolContext": ToolContext, **function.__globals__})  # as reading it does
+    except Exception:  # noqa: BLE001  # reading the hint says what is wrong with it
+        return False
+    return _is_fixed_type(meaning)
+
+
+def _is_fixed_type(hint: Any) -> bool:
     """Say whether a hint means the same for ever: no text that is looked up, nothing that can be edited."""
     if hint is None or hint is Any or hint is ToolContext or hint is list or hint is dict:
         return True
     if type(hint) is type:
         return hint in _FIXED_SCALARS
-    if get_origin(hint) is Literal:
-        return all(type(value) is str for value in get_args(hint))
-    return get_origin(hint) in _FIXED_ORIGINS and all(map(_is_fixed, get_args(hint)))
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return all(type(value) is str for value in parts)
+    if origin is Annotated:
+        return _is_fixed_type(parts[0]) and all(type(part) is str or only_describes(part) for part in parts[1:])
+    return origin in _FIXED_ORIGINS and all(map(_is_fixed_type, parts))
 
 
 def _copy_of(signature: Signature) -> Signature:

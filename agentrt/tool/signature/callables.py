@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ __all__ = ["bound_arguments", "docstring_of", "function_name", "refuse", "source
 
 def underlying(function: Any) -> Callable[..., object]:
     """Return the function or method that does the work: partials and callable objects peeled off."""
-    while not inspect.isroutine(function):
+    while type(function) is not types.FunctionType and not inspect.isroutine(function):
         function = function.func if isinstance(function, functools.partial) else function.__call__
     return function
 
@@ -26,7 +27,9 @@ def function_name(function: Callable[..., object]) -> str:
 
 
 def docstring_of(function: Any) -> str | None:
-    """Return the docstring that explains a callable."""
+    """Return the docstring that explains a callable, which may be indented as it is written."""
+    if type(function) is types.FunctionType and type(function.__doc__) is str:
+        return function.__doc__  # the very object, whose hash is known from the last time
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function):

@@ -16,7 +16,7 @@ from pydantic_core import CoreConfig, SchemaValidator, core_schema
 from agentrt.tool.arguments import Validator
 from agentrt.types import JSONSchema
 
-__all__ = ["compile_plain_types", "is_field"]
+__all__ = ["compile_plain_types", "is_field", "only_describes"]
 
 
 class _Schemas(NamedTuple):
@@ -79,7 +79,7 @@ def _schemas_of_parameter(hint: Any) -> _Schemas | None:
         return _plain_schemas(hint)
     hint, *metadata = get_args(hint)
     fields = [entry for entry in metadata if not isinstance(entry, str)]
-    if len(fields) > 1 or not all(map(_only_describes, fields)):
+    if len(fields) > 1 or not all(map(only_describes, fields)):
         return None
     schemas = _plain_schemas(hint)
     if schemas is None or not fields:
@@ -88,7 +88,7 @@ def _schemas_of_parameter(hint: Any) -> _Schemas | None:
     return _Schemas(schemas.core, dict(sorted({**schemas.json, "description": fields[0].description}.items())))
 
 
-def _only_describes(field: Any) -> bool:
+def only_describes(field: Any) -> bool:
     """Say whether it is a `Field(...)` that has a description and nothing else."""
     if not is_field(field) or not isinstance(field.description, str):
         return False
