@@ -12,7 +12,7 @@ from agentrt.message import Msg
 from agentrt.model.base import ChatModelBase
 from agentrt.types import JSONObject, JSONSchema, ToolChoice
 
-__all__ = ["describe_request", "request_key"]
+__all__ = ["describe_request", "key_of_description", "request_key"]
 
 
 def request_key(
@@ -27,7 +27,11 @@ def request_key(
     messages, the tools with their schemas, and the tool choice. It leaves out ids and times; calls of tools count by
     their order. Equal requests have equal keys in every process.
     """
-    description = describe_request(messages, tools, tool_choice, model)
+    return key_of_description(describe_request(messages, tools, tool_choice, model))
+
+
+def key_of_description(description: JSONObject) -> str:
+    """Return the key of a request from what `describe_request` says of it."""
     try:
         text = to_json(description, inf_nan_mode="constants", fallback=_described_value)
     except ValueError:  # half a surrogate pair, which a model may write, or a schema that contains itself

@@ -56,10 +56,12 @@ from agentrt.model.scripted import ScriptedCall, ScriptedChatModel
 from agentrt.state.store import InMemoryStateStore
 from agentrt.testing.harness.approve import approve
 from agentrt.testing.harness.await_faults import SuspensionReport, check_every_suspension
+from agentrt.testing.harness.cassette import Cassette, CassetteError, CassetteMiss, cassette
 from agentrt.testing.harness.checkable import Checkable
 from agentrt.testing.harness.faults import FAULTS
 from agentrt.testing.harness.lint import Lint, lint
 from agentrt.testing.harness.tool_log import ToolLog, ToolRun
+from agentrt.testing.harness.trajectory import ExpectedStep, answer, assert_trajectory, call
 from agentrt.testing.kit.conformance import (
     MiddlewareProblems,
     MiddlewareReport,
@@ -69,7 +71,11 @@ from agentrt.testing.kit.conformance import (
 
 __all__ = [
     "FAULTS",
+    "Cassette",
+    "CassetteError",
+    "CassetteMiss",
     "Checkable",
+    "ExpectedStep",
     "InMemoryStateStore",
     "Lint",
     "MiddlewareProblems",
@@ -79,7 +85,11 @@ __all__ = [
     "SuspensionReport",
     "ToolLog",
     "ToolRun",
+    "answer",
     "approve",
+    "assert_trajectory",
+    "call",
+    "cassette",
     "check_every_suspension",
     "check_middleware",
     "check_middleware_on_both_loops",

@@ -1,6 +1,6 @@
 """What a cache keeps, as text: the answer of a model or the result of a tool, checked when it is read."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -51,24 +51,27 @@ def read_entry(text: object, key: str, now: float, *, ttl: float) -> Entry | Non
     entry = _adapter().validate_json(text)
     if entry.key != key:
         raise ValueError("the entry of another call")
-    if (entry.pieces is None) == (entry.result is None) or (entry.pieces is not None and not _is_answer(entry.pieces)):
+    if (entry.pieces is None) == (entry.result is None):
         raise ValueError("neither an answer nor a result")
+    if entry.pieces is not None:
+        blocks = [block for piece in entry.pieces for block in piece.content]
+        ends_early = any(piece.is_last for piece in entry.pieces[:-1])
+        if not entry.pieces or ends_early or not all(isinstance(block, _ANSWER_BLOCKS) for block in blocks):
+            raise ValueError("not the pieces of an answer")
     # One from the future is as good as too old: a clock has gone back, and nothing says how old it really is.
     return entry if -_CLOCK_SKEW <= now - entry.stored_at < ttl else None
 
 
 def replay_answer(pieces: list[ChatResponse], model: ChatModelBase) -> ModelResult:
     """Return the answer as it came, in pieces if the model streams, with its usage marked as replayed."""
-    pieces = [_mark_replayed(piece) for piece in pieces]
+    for piece in pieces:  # the entry was made from text for this call alone
+        if piece.usage is not None:
+            piece.usage.replayed = True
     if not any(piece.usage for piece in pieces):  # not known, but known to be paid
         pieces[-1].usage = ChatUsage(replayed=True)
     if len(pieces) == 1 and pieces[0].is_last:
         return pieces[0]
     return _stream(pieces) if model.stream is not False else _whole_answer(pieces)
-
-
-def _mark_replayed(piece: ChatResponse) -> ChatResponse:
-    return piece if piece.usage is None else replace(piece, usage=replace(piece.usage, replayed=True))
 
 
 async def _stream(pieces: list[ChatResponse]) -> AsyncGenerator[ChatResponse, None]:
@@ -83,13 +86,6 @@ def _whole_answer(pieces: list[ChatResponse]) -> ChatResponse:
     response = answer.response()
     assert response is not None  # there is at least one piece
     return replace(response, is_last=True)
-
-
-def _is_answer(pieces: Sequence[ChatResponse]) -> bool:
-    """Say whether these are the pieces of an answer: of the right kinds, and none after the last one."""
-    if not pieces or any(piece.is_last for piece in pieces[:-1]):
-        return False
-    return all(isinstance(block, _ANSWER_BLOCKS) for piece in pieces for block in piece.content)
 
 
 @cache

@@ -72,6 +72,7 @@ class Flights:
 
         The wait may also end with the lead, or with `None`: then the caller asks for itself alone.
         """
+        # From here to the new lead nothing waits, so two equal calls cannot both find no flight.
         flights = self._of_loop.get({})
         self._of_loop.set(flights)
         waiting = flights.get(key)

@@ -192,6 +192,7 @@ class CacheMiddleware(MiddlewareBase):
     def _model_key(self, agent: AgentBase, values: ModelCallValues) -> str | None:
         if self.when is not None and not self.when(agent, values):
             return None
+        # The words of a summary's request may also stand in a conversation, whose reader expects an answer.
         purpose = "internal" if agent.run.is_internal else ""
         return purpose + request_key(
             values["messages"], values["tools"], values["tool_choice"], values["current_model"]
@@ -280,6 +281,7 @@ class _CachedCall:
 
     async def find(self) -> Entry | None:
         """Return what is known, also from an equal call that is waited for; `None`: ask."""
+        # A refreshed call leads no flight: those that wait want what is known, and it may take longer.
         if self._mode == "refresh":
             return None
         outcome = await self._cache.join(self._key)
@@ -289,6 +291,7 @@ class _CachedCall:
         known = await self._cache.find(self._key, self._ttl)
         if known is None:
             return None
+        # The text and not the entry, so that each call has blocks of its own.
         text, entry = known
         if self._lead is not None:
             self._lead.share(text)
@@ -311,6 +314,7 @@ class _CachedCall:
         await self._keep(self._cache.write(self._key, None, result) if is_shareable else None)
 
     async def _keep(self, text: str | None, *, is_kept: bool = True) -> None:
+        # Before the store, which may be slow: those that wait need not wait for it too.
         if self._lead is not None:
             if text is None:
                 self._lead.dissolve()
@@ -350,6 +354,7 @@ class _RecordedStream:
                     pieces.append(piece)
                 else:  # the runtime refuses it by name when it gets there
                     self._pieces = None
+                # At once, since a reader may leave after the last piece without asking for more.
                 if piece.is_last:
                     await self._end()
         except StopAsyncIteration:

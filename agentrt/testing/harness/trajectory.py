@@ -1,0 +1,146 @@
+"""What an agent did, compared with what it was expected to do."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from agentrt.agent import Agent
+from agentrt.errors import ConfigError
+from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolResultBlock
+from agentrt.text import repr_of
+
+__all__ = ["ExpectedStep", "TrajectoryOrder", "answer", "assert_trajectory", "call"]
+
+TrajectoryOrder = Literal["exact", "ordered", "unordered", "subset"]
+_MISSING = object()
+_ORDERS = ("exact", "ordered", "unordered", "subset")
+
+
+@dataclass(frozen=True, slots=True)
+class _TakenStep:
+    """One thing that an agent did: it called a tool, or it answered."""
+
+    tool: str | None
+    arguments: Any = None
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"answer({repr_of(self.text)})" if self.tool is None else f"call({self.tool!r}, {self.arguments!r:.200})"
+
+    @classmethod
+    def all_of(cls, message: Msg) -> "list[_TakenStep]":
+        """Return the calls of a message in their order, and its answer: the text after the last of them."""
+        steps = []
+        texts: list[str] = []
+        for block in message.get_content_blocks():
+            if isinstance(block, ToolCallBlock):
+                try:
+                    arguments: Any = json.loads(block.input or "{}")
+                except ValueError:
+                    arguments = block.input
+                steps.append(cls(block.name, arguments))
+            if isinstance(block, (ToolCallBlock, ToolResultBlock)):
+                texts.clear()  # what is said before a call is not an answer yet
+            elif isinstance(block, TextBlock):
+                texts.append(block.text)
+        return [*steps, cls(None, text="\n".join(texts))] if texts else steps
+
+
+class ExpectedStep(Protocol):
+    """A step that is expected; `str` of it is what a failure shows."""
+
+    def fits(self, step: Any) -> bool:
+        """Say whether this is the step that happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ExpectedCall:
+    tool: str
+    arguments: dict[str, Any]
+
+    def fits(self, step: _TakenStep) -> bool:
+        if step.tool != self.tool or not isinstance(step.arguments, dict):
+            return step.tool == self.tool and not self.arguments
+        for name, expected in self.arguments.items():
+            value = step.arguments.get(name, _MISSING)
+            if value is _MISSING or not (expected(value) if callable(expected) else expected == value):
+                return False
+        return True
+
+    def __str__(self) -> str:
+        return f"call({self.tool!r}, {self.arguments!r:.200})"
+
+
+@dataclass(frozen=True, slots=True)
+class _ExpectedAnswer:
+    text: str | None
+    contains: str | None
+    matches: str | None
+
+    def fits(self, step: _TakenStep) -> bool:
+        if step.tool is not None or (self.text is not None and step.text != self.text):
+            return False
+        if self.contains is not None and self.contains not in step.text:
+            return False
+        return self.matches is None or re.search(self.matches, step.text) is not None
+
+    def __str__(self) -> str:
+        values = (("", self.text), ("contains=", self.contains), ("matches=", self.matches))
+        return f"answer({', '.join(f'{name}{value!r:.200}' for name, value in values if value is not None)})"
+
+
+def call(tool: str, /, **arguments: Any) -> ExpectedStep:
+    """Expect a call of the tool with these arguments among others; one may be a function that says whether it fits."""
+    return _ExpectedCall(tool, arguments)
+
+
+def answer(text: str | None = None, *, contains: str | None = None, matches: str | None = None) -> ExpectedStep:
+    """Expect an answer in words: exactly this one, one that contains some text, or one in which a pattern is found."""
+    return _ExpectedAnswer(text, contains, matches)
+
+
+def assert_trajectory(
+    agent: Agent | Msg | Sequence[Msg], expected: Sequence[ExpectedStep], *, order: TrajectoryOrder = "exact"
+) -> None:
+    """Raise `AssertionError` unless the agent called the tools and gave the answers that are expected.
+
+    `agent` may also be a message, or several. `order` is "exact" (these steps and no others, in this order), "ordered"
+    (others may come in between), "unordered" (these and no others, in any order) or "subset" (these among others).
+    """
+    if order not in _ORDERS:
+        raise ConfigError(
+            f"assert_trajectory(order=...) must be one of {', '.join(map(repr, _ORDERS))}, not {order!r:.100}"
+        )
+    wrong = [step for step in expected if not isinstance(step, (_ExpectedCall, _ExpectedAnswer))]
+    if wrong:
+        raise ConfigError(f"assert_trajectory() expects call(...) and answer(...), not {repr_of(wrong[0])}")
+    messages = agent.state.context if isinstance(agent, Agent) else [agent] if isinstance(agent, Msg) else agent
+    steps = [step for message in messages if message.role == "assistant" for step in _TakenStep.all_of(message)]
+    is_whole = len(steps) == len(expected) or order in ("ordered", "subset")
+    if order in ("exact", "ordered"):
+        rest = iter(steps)
+        fits = all(any(step.fits(happened) for happened in rest) for step in expected)
+    else:
+        fits = _fits_somehow(steps, expected)
+    if not (is_whole and fits):
+        happened = "".join(f"\n  {step}" for step in steps) or "\n  nothing"
+        expectation = "".join(f"\n  {step}" for step in expected) or "\n  nothing"
+        raise AssertionError(f"expected ({order}):{expectation}\nhappened:{happened}")
+
+
+def _fits_somehow(steps: Sequence[_TakenStep], expected: Sequence[ExpectedStep]) -> bool:
+    """Say whether each expected step can be given a step of its own, as in a matching of a bipartite graph."""
+    owner: dict[int, int] = {}  # of a step that happened, the expected one
+
+    def place(number: int, tried: set[int]) -> bool:
+        for candidate, step in enumerate(steps):
+            if candidate not in tried and expected[number].fits(step):
+                tried.add(candidate)
+                if candidate not in owner or place(owner[candidate], tried):
+                    owner[candidate] = number
+                    return True
+        return False
+
+    return all(place(number, set()) for number in range(len(expected)))
