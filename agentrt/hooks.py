@@ -409,6 +409,12 @@ class MiddlewareBase:
     `on_reply` and `on_reasoning` need not say so: their events flow in any case.
     """
 
+    inherited: bool = False
+    """Whether it runs in agents that are tools of its agent as well: as a policy, a count or a record should.
+
+    There it is the same instance, in the place that its order and theirs allow; it brings no tools to them.
+    """
+
     wraps: ClassVar[Sequence[type | str]] = ()
     """Middlewares, by class or class name, that must come later in the list."""
 

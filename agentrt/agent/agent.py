@@ -11,7 +11,7 @@ import anyio
 
 from agentrt.agent.audience import Audience
 from agentrt.agent.base import AgentBase, ReActAgentBase, interrupted_msg, no_reply_error
-from agentrt.agent.delegation.agent_tool import AgentTool, PromptFunction, SharedContext
+from agentrt.agent.delegation.agent_tool import AgentTool, PromptFunction, SharedContext, bind_tools
 from agentrt.agent.delegation.lineage import Lineage
 from agentrt.agent.hook_registry import class_hooks
 from agentrt.agent.initialization import refuse_before_init
@@ -26,9 +26,10 @@ from agentrt.agent.validation import (
     check_state,
     make_toolkit,
 )
+from agentrt.chain.explain import ChildDescription
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
-from agentrt.conversation.conversation import ReplyingAgent
+from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.emission import emitting_hooks
 from agentrt.conversation.inputs import (
     AgentInput,
@@ -171,7 +172,7 @@ class Agent(ReActAgentBase):
             self.state = state
         # By named functions, since agents can be pickled, with what they have registered.
         self.register_state("state", _state_to_json, _state_from_json)
-        self.live_conversation.bindings.bind_all(self, self.toolkit)  # last: tools may look at all of this agent
+        bind_tools(self)  # last: tools may look at all of this agent
 
     @property
     def run(self) -> Run:
@@ -528,7 +529,7 @@ class Agent(ReActAgentBase):
         AgentBase.__setstate__(other, attributes)
         audience = self.live_conversation.audience
         other.live_conversation.audience = Audience(audience.shows, audience.queue, audience.printer)
-        other.live_conversation.bindings.bind_all(other, other.toolkit)
+        bind_tools(other)
         return other
 
     def as_tool(
@@ -644,6 +645,16 @@ class Agent(ReActAgentBase):
             id(middleware): [str(getattr(tool, "name", None) or getattr(tool, "__name__", tool)) for tool in tools]
             for middleware, tools in contributed
         }
+
+    def _describe_children(self) -> Sequence[ChildDescription]:
+        bindings = self.live_conversation.bindings
+        bindings.bind_all(self, self.toolkit)  # with those that were registered since the last round
+        toolkit = bound_toolkit(self)
+        return [
+            {"tool": tool.name, "chains": json.loads(tool.agent.explain("json")), "isolation": tool.isolation}
+            for tool in bindings.bound
+            if isinstance(tool, AgentTool) and not tool.leads_back and toolkit.get(tool.name) is tool
+        ]
 
     def __copy__(self) -> Self:
         return self.with_state(self.state)  # it is the same conversation

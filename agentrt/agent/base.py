@@ -33,7 +33,7 @@ from agentrt.agent.peer_words import BASE_ATTRIBUTES
 from agentrt.agent.validation import check_agent_name, check_is_list, check_use
 from agentrt.block import new_name
 from agentrt.chain import compile_chains, explain
-from agentrt.chain.explain import ExplainFormat
+from agentrt.chain.explain import ChildDescription, ExplainFormat
 from agentrt.concurrency.event_loop import call_soon_function
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.run import Run
@@ -222,7 +222,10 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         self.current_chains()  # with the hooks that were registered since the last reply
         # Overridden methods are shown as they are written, not as the cores that call them.
         functions = self._cores | {method.hook: method.function for method in self._compiled.overrides}
-        return explain(self.chains, self.name, functions, self._names_of_tools(), format)
+        lineage = self.lineage
+        origins = {id(middleware): lineage.ancestors[-1].name for middleware in lineage.inherited}
+        children = self._describe_children()
+        return explain(self.chains, self.name, functions, self._names_of_tools(), format, origins, children)
 
     def current_chains(self) -> AgentChains:
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
@@ -276,6 +279,10 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     def _names_of_tools(self) -> dict[int, list[str]]:
         """Return the names of the tools that middlewares contribute, by the `id()` of the middleware."""
         return {}
+
+    def _describe_children(self) -> Sequence[ChildDescription]:
+        """Return what `explain` shows of the agents that are tools of this one."""
+        return ()
 
     def __getstate__(self) -> dict[str, object]:
         # A copy is in no hub, has no queue and no reply in progress, and compiles its own chains.

@@ -9,7 +9,15 @@ from agentrt.chain.signature import signature_of
 from agentrt.chain.spec import Function, HookSpec, Middleware, Shape
 from agentrt.errors import MiddlewareConfigError
 
-__all__ = ["MAX_LAYERS", "check_middlewares", "location_of", "must_wrap", "overridden_hooks", "overrides"]
+__all__ = [
+    "MAX_LAYERS",
+    "check_middlewares",
+    "location_of",
+    "must_come_first",
+    "must_wrap",
+    "overridden_hooks",
+    "overrides",
+]
 
 MAX_LAYERS = 64
 
@@ -237,6 +245,15 @@ def must_wrap(outer: Middleware, inner: Middleware) -> bool:
     return any(_matches(inner, target) for target in outer.wraps) or any(
         _matches(outer, target) for target in inner.wrapped_by
     )
+
+
+def must_come_first(outer: Middleware, inner: Middleware) -> bool:
+    """Say whether the first of two middlewares must stand outside of the second, by its position or theirs."""
+    if outer.position == "outermost" and inner.position != "outermost":
+        return True
+    if inner.position == "innermost" and outer.position != "innermost":
+        return True
+    return must_wrap(outer, inner)
 
 
 def _matches(middleware: Middleware, target: type | str) -> bool:

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from textwrap import indent
 from typing import Literal, NotRequired, Protocol, TypedDict
 
 from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.check import location_of, must_wrap
 from agentrt.chain.spec import Function, Middleware, Shape
 
-__all__ = ["ExplainFormat", "explain"]
+__all__ = ["ChildDescription", "ExplainFormat", "explain"]
 
 _OUR_PACKAGES = ("agentrt", "agentrt_middleware")
 _LIBRARY_FOLDERS = {"site-packages", "dist-packages"}
@@ -21,7 +22,8 @@ ExplainFormat = Literal["text", "json", "mermaid"]
 
 # What `explain("json")` writes. Two are not written as classes, since `class` is a key of them.
 _LayerDescription = TypedDict(
-    "_LayerDescription", {"class": str, "key": str, "where": str, "because": NotRequired[list[str]]}
+    "_LayerDescription",
+    {"class": str, "key": str, "where": str, "because": NotRequired[list[str]], "from": NotRequired[str]},
 )
 _MiddlewareDescription = TypedDict(
     "_MiddlewareDescription",
@@ -33,6 +35,7 @@ _MiddlewareDescription = TypedDict(
         "wraps": NotRequired[list[str]],
         "wrapped_by": NotRequired[list[str]],
         "requires": NotRequired[list[str]],
+        "from": NotRequired[str],
     },
 )
 
@@ -51,6 +54,15 @@ class _Description(TypedDict):
     hooks: list[_HookDescription]
     unused: dict[str, list[_LayerDescription]]
     middlewares: list[_MiddlewareDescription]
+    children: NotRequired[list["ChildDescription"]]
+
+
+class ChildDescription(TypedDict):
+    """A tool that is an agent: its chains, as `explain(format="json")` gives them, and what it shares with others."""
+
+    tool: str
+    chains: _Description
+    isolation: dict[str, str]
 
 
 def explain(
@@ -59,12 +71,19 @@ def explain(
     cores: Mapping[str, Function],
     tools: Mapping[int, Sequence[str]],
     format: ExplainFormat = "text",
+    origins: Mapping[int, str] | None = None,
+    children: Sequence[ChildDescription] = (),
 ) -> str:
     """Return the layers of every hook from the outermost to the core, and the tools that middlewares bring.
 
-    `tools` maps the `id` of a middleware to the names of its tools. Raises `ValueError` for an unknown format.
+    `tools` maps the `id` of a middleware to the names of its tools, and `origins` to the name of the agent that it
+    comes from, where that is another one. Raises `ValueError` for an unknown format.
     """
     description = _describe_chains(chains, name, cores, tools)
+    if origins:
+        _note_origins(description, chains, origins)
+    if children:
+        description["children"] = list(children)
     if format == "text":
         return _Page(_write_text(description))
     if format == "json":
@@ -135,6 +154,17 @@ def _describe_chains(
             for middleware in chains.middlewares
         ],
     }
+
+
+def _note_origins(description: _Description, chains: Chains, origins: Mapping[int, str]) -> None:
+    for middleware, described in zip(chains.middlewares, description["middlewares"], strict=True):
+        if id(middleware) in origins:
+            described["from"] = origins[id(middleware)]
+    described_layers = {hook["hook"]: hook["layers"] for hook in description["hooks"]} | description["unused"]
+    for hook, layers in chains.layers.items():
+        for layer, described_layer in zip(layers, described_layers.get(hook, ()), strict=False):
+            if id(layer.middleware) in origins:
+                described_layer["from"] = origins[id(layer.middleware)]
 
 
 def _describe_layer(layer: Layer, layers: Sequence[Layer]) -> _LayerDescription:
@@ -215,32 +245,50 @@ def _write_text(description: _Description) -> str:
     for middleware in description["middlewares"]:
         if middleware["tools"]:
             lines.append(f"\nTools of {_title(middleware)}: {', '.join(middleware['tools'])}")
+    for child in description.get("children", ()):
+        lines.append(f"\nThe tool {child['tool']!r} is an agent, with chains of its own:\n")
+        lines.append(indent(_write_text(child["chains"]), "    "))
+        lines.append(f"\n    What is its own, and what it shares with {description['agent']!r}:")
+        lines += [f"      {resource}: {rule}" for resource, rule in child["isolation"].items()]
     return "\n".join(lines)
 
 
 def _title(description: _LayerDescription | _MiddlewareDescription) -> str:
     name = description["class"]
-    return name if description["key"] == name else f"{name} [{description['key']}]"
+    title = name if description["key"] == name else f"{name} [{description['key']}]"
+    return f"{title}, from {description['from']!r}" if "from" in description else title
 
 
 def _write_mermaid(description: _Description) -> str:
-    lines = ["flowchart LR"]
+    return "\n".join(["flowchart LR", *_mermaid_lines(description, "")])
+
+
+def _mermaid_lines(description: _Description, prefix: str) -> list[str]:
+    """Return the lines of the diagram; the prefix keeps the nodes of children apart."""
+    lines = []
     for hook in description["hooks"]:
-        name = hook["hook"]
+        name = f"{prefix}{hook['hook']}"
         nodes = []
         for depth, layer in enumerate(hook["layers"], 1):
             parts = [_title(layer), layer["where"], *layer.get("because", ())]
             nodes.append((f"{name}_{depth}", "<br/>".join(map(_escape_label, parts))))
         nodes.append((f"{name}_core", f"core<br/>{_escape_label(hook['core'])}"))
-        lines.append(f'  subgraph {name}["{name}"]')
+        lines.append(f'  subgraph {name}["{hook["hook"]}"]')
         lines += [f'    {node}["{label}"]' for node, label in nodes]
         lines += [f"    {outer[0]} --> {inner[0]}" for outer, inner in pairwise(nodes)]
         lines.append("  end")
     for number, middleware in enumerate(description["middlewares"], 1):
         if middleware["tools"]:
             label = _escape_label(f"Tools of {_title(middleware)}: {', '.join(middleware['tools'])}")
-            lines.append(f'  tools_{number}["{label}"]')
-    return "\n".join(lines)
+            lines.append(f'  {prefix}tools_{number}["{label}"]')
+    for number, child in enumerate(description.get("children", ()), 1):
+        name = f"{prefix}child_{number}"
+        label = _escape_label(f"The tool {child['tool']!r}: the agent {child['chains']['agent']!r}")
+        rules = "<br/>".join(_escape_label(f"{resource}: {rule}") for resource, rule in child["isolation"].items())
+        lines.append(f'  subgraph {name}["{label}"]')
+        lines += indent("\n".join(_mermaid_lines(child["chains"], f"{name}_")), "  ").splitlines()
+        lines += [f'    {name}_isolation["{rules}"]', "  end"]
+    return lines
 
 
 def _escape_label(label: str) -> str:

@@ -32,6 +32,8 @@ class CircuitBreakerMiddleware(MiddlewareBase):
     time that is left. `clock` is in seconds and must never go back.
     """
 
+    inherited = True
+
     wrapped_by: ClassVar = ("TracingMiddleware", "ModelFallbackMiddleware", "RetryMiddleware")
     wraps: ClassVar = ("RateLimitMiddleware", "TimeoutMiddleware")
 

@@ -56,6 +56,8 @@ class LoggingMiddleware(MiddlewareBase):
     logged. A failure in here, such as that of a handler, does not break the reply. `clock` is in seconds.
     """
 
+    inherited = True
+
     def __init__(
         self,
         logger: logging.Logger | None = None,

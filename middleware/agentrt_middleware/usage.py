@@ -66,6 +66,8 @@ class UsageMiddleware(MiddlewareBase):
     The usage of a conversation is saved with its state, the total is not.
     """
 
+    inherited = True
+
     wrapped_by: ClassVar = ("ModelFallbackMiddleware", "RetryMiddleware")  # each attempt uses tokens
 
     def __init__(

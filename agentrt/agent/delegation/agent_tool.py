@@ -12,7 +12,8 @@ from anyio.lowlevel import RunVar
 from pydantic_core import ValidationError, to_json
 
 from agentrt.agent.delegation.delegation import Delegate, Delegation
-from agentrt.agent.delegation.isolation import count_delegation, problem_of_limits
+from agentrt.agent.delegation.inherit import bind_child, circle_error, find_ancestor
+from agentrt.agent.delegation.isolation import count_delegation, describe_isolation, problem_of_limits
 from agentrt.agent.delegation.outcome import denial_result
 from agentrt.block import JSONObject
 from agentrt.decoding.answer_form import AnswerForm
@@ -26,7 +27,7 @@ from agentrt.tool.to_response import failure
 from agentrt.types import JSONSchema, ToolResponse
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["AgentTool"]
+__all__ = ["AgentTool", "bind_tools"]
 
 PromptFunction = Callable[[Any], str | Msg | list[Msg]]
 """Makes the message for a sub-agent of the arguments of the call."""
@@ -63,6 +64,9 @@ class AgentTool(ToolBase):
     """
 
     is_resumable = True
+    leads_back = False
+    """Whether its agent is one that this tool works for already."""
+
     # All failures of the agent become results here; what is raised is the supervisor's own.
     raise_tool_errors = True
     timeout = None
@@ -83,7 +87,7 @@ class AgentTool(ToolBase):
         max_concurrency: int = 8,
         workspace: FileSystemBase | None = None,
     ) -> None:
-        self.agent = agent
+        self.agent = self.template = agent
         self.name = _checked_name(agent.name, name)
         text: object = description
         if not isinstance(text, str) or not text.strip():
@@ -131,7 +135,27 @@ class AgentTool(ToolBase):
         """Return a copy that asks another agent, such as this one with other layers; both share their places."""
         new = copy(self)
         new.agent = agent
+        new._plan = None  # that of this tool calls this tool
         return new
+
+    def bound_to(self, agent: Any) -> Self:
+        """Return a copy that asks the agent with the layers that it inherits from that supervisor.
+
+        They are compiled and checked here. Raises `ConfigError`, which names both agents, for what does not fit.
+        """
+        ancestor = find_ancestor(self.agent, agent)
+        if ancestor is None:
+            return self.with_agent(bind_child(self.agent, agent, self.inherit))
+        # It would be bound for ever. In an agent that is being built this is refused; tools that close a circle later
+        # lead back to where it began, with the layers that hold there, until a limit of delegations ends it.
+        new = self.with_agent(ancestor.with_state(self.agent.state))
+        new.leads_back = True
+        return new
+
+    @property
+    def isolation(self) -> dict[str, str]:
+        """What the agent shares with its supervisor and what is its own: a rule for each resource."""
+        return describe_isolation(self.agent.lineage, f"subagents/{self.name}" if self.workspace is None else None)
 
     def running(self, agent: object = None) -> list[Delegation]:
         """Return the delegations in progress: those of this supervisor's conversation, or all.
@@ -207,6 +231,24 @@ class AgentTool(ToolBase):
         finally:
             _tools_entered.reset(token)
             limiter.release_on_behalf_of(borrower)
+
+
+def bind_tools(agent: Any) -> None:
+    """Ask the tools of an agent that is being built what they are for it.
+
+    Raises `ConfigError` if one of the agents that work for it works for itself.
+    """
+    agent.live_conversation.bindings.bind_all(agent, agent.toolkit)
+    if not agent.lineage.ancestors:
+        _refuse_circles(agent)
+
+
+def _refuse_circles(agent: Any) -> None:
+    for tool in agent.live_conversation.bindings.bound:
+        if isinstance(tool, AgentTool):
+            if tool.leads_back:
+                raise circle_error(tool.agent, agent)
+            _refuse_circles(tool.agent)
 
 
 def _checked_name(agent_name: str, name: str | None) -> str:

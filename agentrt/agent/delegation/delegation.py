@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import anyio
 
 from agentrt.agent.audience import SilentAudience
+from agentrt.agent.delegation.inherit import Child
 from agentrt.agent.delegation.isolation import (
     StoreInCall,
     combined_permissions,
@@ -33,14 +34,14 @@ from agentrt.workspace import FileSystemBase
 
 __all__ = ["Delegate", "DelegatingTool", "Delegation"]
 
+_SETTINGS = ("system_prompt", "model", "react_config", "context_config", "when_busy")
 # They are asked again under the supervisor's reply, which is the one that can be answered.
 _ASKED_ABOVE = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
 
 
-class Delegate(Protocol):
+class Delegate(Child, Protocol):
     """What a tool needs of the agent that it asks."""
 
-    name: str
     state: AgentState
 
     def with_state(self, state: AgentState) -> Any: ...
@@ -51,6 +52,7 @@ class DelegatingTool(Protocol):
 
     name: str
     agent: Delegate
+    template: Delegate
     output: Any
     stream: bool
     seconds: float | None
@@ -155,6 +157,8 @@ class Delegation:
             getattr(supervisor, "name", ""),
         )
         child = template.with_state(state)
+        for name in _SETTINGS:  # which may be assigned to the agent that the tool was made of, at any time
+            setattr(child, name, getattr(self.tool.template, name))
         # What it prints would read as the supervisor's own words.
         child.live_conversation.audience = SilentAudience()
         child.state_store = self._store if getattr(supervisor, "state_store", None) is not None else None

@@ -13,6 +13,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from agentrt.agent.delegation.lineage import Lineage
 from agentrt.state import AgentState, ReplyContext
 from agentrt.tool import ToolContext
 from agentrt.types import PermissionBehavior, PermissionContext, PermissionMode, PermissionRule, ReActConfig
@@ -22,6 +23,7 @@ __all__ = [
     "combined_permissions",
     "config_of_delegate",
     "count_delegation",
+    "describe_isolation",
     "problem_of_limits",
     "session_id_of",
 ]
@@ -151,3 +153,24 @@ def _root_of(context: ToolContext) -> tuple[ReActConfig, ReplyContext] | None:
     reply = None if agent is None else agent.state.reply_context
     # An agent that writes its own reply has neither.
     return None if config is None or reply is None else (config, reply)
+
+
+def describe_isolation(lineage: Lineage, folder: str | None) -> dict[str, str]:
+    """Return what `explain` says of a sub-agent: for each resource whose it is."""
+    supervisor = f"{lineage.ancestors[-1].name!r}" if lineage.ancestors else "its supervisor"
+    names = ", ".join(type(middleware).__name__ for middleware in lineage.inherited)
+    layers = f"its own, and {names} of {supervisor}" if names else "its own"
+    if lineage.ancestors and not names:
+        layers += f": nothing that those of {supervisor} limit, count, record or refuse holds here"
+    return {
+        "conversation, tools, model, hooks": f"its own, fresh for each call; only the result is seen by {supervisor}",
+        "middlewares": layers,
+        "permissions": f"deny and ask rules of {supervisor} and the stricter mode, on top of its own, at each entry",
+        "questions": f"asked in the reply of {supervisor}, and answered there",
+        "state": f"inside that of {supervisor}, saved where its own would be",
+        "files": "a workspace of its own" if folder is None else f"{folder} in the workspace of {supervisor}",
+        "deps, logger, tracer provider": "shared",
+        "usage": "counted here and in each agent that it works for, once in the total",
+        "deadline, interrupt, cancellation": f"those of {supervisor} end it",
+        "hubs, console, queue": "off",
+    }

@@ -1,21 +1,16 @@
 """For which agents another one works, as a tool of a tool of theirs."""
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from agentrt.hooks import MiddlewareBase
 
-__all__ = ["NO_PARENT", "Ancestor", "Lineage"]
+__all__ = ["NO_PARENT", "Lineage", "Relative"]
 
 
-class Ancestor(NamedTuple):
-    """An agent that another one works for."""
+class Relative(Protocol):
+    """What is looked at of an agent that works for another one, or that another one works for."""
 
-    id: str
-    name: str
-
-
-class _Parent(Protocol):
     id: str
     name: str
 
@@ -28,7 +23,7 @@ class _Parent(Protocol):
 class Lineage(NamedTuple):
     """The agents that an agent works for, outermost first, and which of its middlewares it has of them."""
 
-    ancestors: tuple[Ancestor, ...] = ()
+    ancestors: tuple[Any, ...] = ()
     inherited: tuple[MiddlewareBase, ...] = ()
 
     def is_inherited(self, middleware: object) -> bool:
@@ -37,12 +32,12 @@ class Lineage(NamedTuple):
 
     @classmethod
     def of_child(
-        cls, parent: _Parent, own: Iterable[MiddlewareBase], middlewares: Iterable[MiddlewareBase]
+        cls, parent: Relative, own: Iterable[MiddlewareBase], middlewares: Iterable[MiddlewareBase]
     ) -> "Lineage":
         """Return the lineage of an agent with these middlewares, of which those in `own` were its own before."""
         known, of_parent = set(map(id, own)), set(map(id, parent.middlewares))
         inherited = [one for one in middlewares if id(one) in of_parent and id(one) not in known]
-        return cls((*parent.lineage.ancestors, Ancestor(parent.id, parent.name)), tuple(inherited))
+        return cls((*parent.lineage.ancestors, parent), tuple(inherited))
 
 
 NO_PARENT = Lineage()

@@ -55,6 +55,8 @@ class RateLimitMiddleware(MiddlewareBase):
     limit must have the same clock; another one is refused.
     """
 
+    inherited = True
+
     emits = True
     wrapped_by = ("TracingMiddleware", "ModelFallbackMiddleware", "RetryMiddleware", "CircuitBreakerMiddleware")
 

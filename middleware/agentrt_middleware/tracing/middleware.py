@@ -124,6 +124,8 @@ class TracingMiddleware(MiddlewareBase):
     not leave. The texts of errors, bytes and URLs never do. A tracer that fails does not break the reply.
     """
 
+    inherited = True
+
     wraps: ClassVar[Sequence[type | str]] = (
         "ModelFallbackMiddleware",
         "RetryMiddleware",

@@ -1,0 +1,133 @@
+"""The layers that an agent has of the one that it works for, merged into its own."""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, Protocol, Self, TypeVar
+
+from agentrt.agent.delegation.lineage import Relative
+from agentrt.chain.check import must_come_first
+from agentrt.chain.explain import ExplainFormat
+from agentrt.errors import ConfigError
+from agentrt.hooks import MiddlewareBase
+from agentrt.text import repr_of
+
+__all__ = ["Child", "Inherit", "bind_child", "circle_error", "find_ancestor", "layers_to_inherit", "merge_layers"]
+
+Inherit = bool | Sequence[type[MiddlewareBase]]
+"""Which layers of its parent an agent has: those whose class says `inherited`, none, or those of these classes."""
+
+
+class Child(Relative, Protocol):
+    """An agent that can work for another one."""
+
+    def with_middlewares(self, middlewares: Sequence[MiddlewareBase], *, parent: Any = None) -> Self: ...
+    def explain(self, format: ExplainFormat = "text") -> str: ...
+
+
+_ChildT = TypeVar("_ChildT", bound=Child)
+
+
+def bind_child(child: _ChildT, parent: Relative, inherit: Inherit = True) -> _ChildT:
+    """Return the agent as it works for the parent: over the same conversation, with the layers that it inherits.
+
+    Raises `ConfigError`, which names both agents, for layers that fit into no order, for what `inherit` cannot be, and
+    for an agent that would work for itself.
+    """
+    if find_ancestor(child, parent) is not None:
+        raise circle_error(child, parent)
+    try:
+        layers = merge_layers(layers_to_inherit(parent.middlewares, inherit), child.middlewares)
+        return child.with_middlewares(layers, parent=parent)
+    except ConfigError as error:
+        raise ConfigError(f"agent {child.name!r} cannot be a tool of {parent.name!r}: {error}") from error
+
+
+def find_ancestor(child: Relative, parent: Relative) -> Any:
+    """Return the parent, or the agent above it, that is the child itself, `None` if none of them is."""
+    for ancestor in (*parent.lineage.ancestors, parent):
+        if (ancestor.id, ancestor.name) == (child.id, child.name):
+            return ancestor
+    return None
+
+
+def circle_error(child: Relative, parent: Relative) -> ConfigError:
+    """Return the error of an agent that works for itself."""
+    path = (*parent.lineage.ancestors, parent, child)
+    names = " > ".join(repr(relative.name) for relative in path)
+    return ConfigError(
+        f"agent {child.name!r} cannot be a tool of {parent.name!r}: it would work for itself ({names}); give one of "
+        f"them a tool less"
+    )
+
+
+def layers_to_inherit(layers: Iterable[MiddlewareBase], inherit: Inherit) -> list[MiddlewareBase]:
+    """Return which of a parent's layers a child has, in their order; raises `ConfigError` for a class of none."""
+    if isinstance(inherit, bool):
+        return [layer for layer in layers if inherit and layer.inherited]
+    if not isinstance(inherit, (list, tuple)):
+        raise ConfigError(
+            f"inherit=... must be True, False or a list of middleware classes, not {repr_of(inherit)}: "
+            f"write inherit=[TracingMiddleware], say"
+        )
+    layers = list(layers)
+    for cls in inherit:
+        if not isinstance(cls, type) or not any(isinstance(layer, cls) for layer in layers):
+            known = ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers)) or "none"
+            name = cls.__name__ if isinstance(cls, type) else repr_of(cls)
+            raise ConfigError(f"inherit=[...] holds {name}, which is not the class of one of its middlewares: {known}")
+    return [layer for layer in layers if isinstance(layer, tuple(inherit))]
+
+
+def merge_layers(inherited: Sequence[MiddlewareBase], own: Sequence[MiddlewareBase]) -> list[MiddlewareBase]:
+    """Return both lists as one, in which each keeps its order and every class stands where it says that it must.
+
+    The inherited layers stand as far out as that allows, and one that is in both lists stands there once. Raises
+    `ConfigError` where no order of that kind exists.
+    """
+    left = list({id(layer): layer for layer in (*inherited, *own)}.values())
+    merged: list[MiddlewareBase] = []
+    while left:
+        # The first that may come next: inherited ones are first in `left`. What may come next now may come next later
+        # as well, so no choice can bar an order that exists.
+        for layer in left:
+            if not any(_reason(other, layer, inherited, own) for other in left):
+                break
+        else:
+            raise ConfigError(f"their middlewares fit into no order: {_describe_circle(left, inherited, own)}")
+        left.remove(layer)
+        merged.append(layer)
+    return merged
+
+
+def _reason(
+    outer: MiddlewareBase, inner: MiddlewareBase, inherited: Sequence[MiddlewareBase], own: Sequence[MiddlewareBase]
+) -> str | None:
+    """Say why the first layer must come before the second one, `None` if it need not."""
+    if outer is inner:
+        return None
+    if must_come_first(outer, inner):
+        return "as their classes say"
+    for layers, whose in ((inherited, "of the parent"), (own, "of its own")):
+        places = {id(layer): place for place, layer in enumerate(layers)}
+        if id(outer) in places and id(inner) in places and places[id(outer)] < places[id(inner)]:
+            return f"as in the list {whose}"
+    return None
+
+
+def _describe_circle(
+    left: Sequence[MiddlewareBase], inherited: Sequence[MiddlewareBase], own: Sequence[MiddlewareBase]
+) -> str:
+    """Describe layers of which each must come before the next, and the last before the first."""
+    path = [left[0]]
+    while True:
+        # Each of them has another one that must come first: that is why no order was found.
+        before = next(layer for layer in left if _reason(layer, path[-1], inherited, own))
+        if before in path:
+            circle = [before, *reversed(path[path.index(before) + 1 :]), before]
+            break
+        path.append(before)
+    steps = [
+        f"{type(outer).__name__} outside {type(inner).__name__}, {_reason(outer, inner, inherited, own)}"
+        for outer, inner in pairwise(circle)
+    ]
+    return "; ".join(steps)
