@@ -160,6 +160,7 @@ def _note_origins(description: _Description, chains: Chains, origins: Mapping[in
     for middleware, described in zip(chains.middlewares, description["middlewares"], strict=True):
         if id(middleware) in origins:
             described["from"] = origins[id(middleware)]
+    # Layers of hooks that the agent does not have are described apart.
     described_layers = {hook["hook"]: hook["layers"] for hook in description["hooks"]} | description["unused"]
     for hook, layers in chains.layers.items():
         for layer, described_layer in zip(layers, described_layers.get(hook, ()), strict=False):

@@ -78,8 +78,10 @@ class CoalescedWork:
                 for turn in served:
                     turn.set(_SERVED)
             else:
+                # They came first, and what they wait for is not done.
                 self._waiting = served + self._waiting
             while self._waiting:
+                # A caller whose event loop has ended is passed over.
                 if self._waiting.pop(0).set(_TURN):
                     return
             self._is_running = False

@@ -131,6 +131,7 @@ class _Asking:
             call = next(
                 (call for call in message.get_content_blocks("tool_call") if call.name == STRUCTURED_OUTPUT), None
             )
+            # Some models answer in words whatever the choice of tools says.
             if call is None:
                 problem = "it is in words"
                 messages = [*messages, message, UserMsg("runtime", [HintBlock(STRUCTURED_OUTPUT_HINT)])]
@@ -163,6 +164,7 @@ class _Asking:
             current_model=self._model,
         )
         check_model_answer(self._model, answer)
+        # Decoded like an answer of a round, so that whatever a model may give is checked in the same way.
         message = AssistantMsg(self._agent.name, [])
         decoder = Decoder(
             self._reply.id,

@@ -443,6 +443,7 @@ class _ExtendedToolkit(_ToolkitView):
         self._binds = True
 
     def without_tools(self, tools: Sequence[ToolLike]) -> Toolkit:
+        # By identity, since two tools may be equal, and functions of one name are not the same tool.
         is_made_so = len(tools) == len(self._further) and all(map(is_, tools, self._further))
         return self._base if is_made_so else self
 

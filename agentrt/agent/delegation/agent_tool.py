@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from copy import copy
 from typing import Any, Literal, Self
 from weakref import WeakKeyDictionary
 
@@ -133,9 +132,8 @@ class AgentTool(ToolBase):
 
     def with_agent(self, agent: Delegate) -> Self:
         """Return a copy that asks another agent, such as this one with other layers; both share their places."""
-        new = copy(self)
+        new = self.with_name(self.name)  # a copy, which calls itself and not this tool
         new.agent = agent
-        new._plan = None  # that of this tool calls this tool
         return new
 
     def bound_to(self, agent: Any) -> Self:

@@ -84,6 +84,7 @@ def merge_layers(inherited: Sequence[MiddlewareBase], own: Sequence[MiddlewareBa
     The inherited layers stand as far out as that allows, and one that is in both lists stands there once. Raises
     `ConfigError` where no order of that kind exists.
     """
+    # By identity: a layer of the user's own may be equal to another.
     left = list({id(layer): layer for layer in (*inherited, *own)}.values())
     merged: list[MiddlewareBase] = []
     while left:

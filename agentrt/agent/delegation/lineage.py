@@ -35,6 +35,7 @@ class Lineage(NamedTuple):
         cls, parent: Relative, own: Iterable[MiddlewareBase], middlewares: Iterable[MiddlewareBase]
     ) -> "Lineage":
         """Return the lineage of an agent with these middlewares, of which those in `own` were its own before."""
+        # One that both were given is the agent's own: it brings its tools.
         known, of_parent = set(map(id, own)), set(map(id, parent.middlewares))
         inherited = [one for one in middlewares if id(one) in of_parent and id(one) not in known]
         return cls((*parent.lineage.ancestors, parent), tuple(inherited))
