@@ -1,5 +1,6 @@
 """The stream that leaves a chain, with all that was opened for it: its items are checked, and the rest is closed."""
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import CodeType
 from typing import NoReturn
@@ -8,9 +9,11 @@ from agentrt.chain.attribution import Origins, code_that_reads, name_the_layer
 from agentrt.chain.chains import Layer
 from agentrt.chain.owner import Owner
 from agentrt.chain.spec import HookSpec, Values
-from agentrt.chain.violations import missing_terminal, wrong_item
+from agentrt.chain.violations import late_item, missing_terminal, wrong_item
 
 __all__ = ["OwnedStream", "StreamContract", "StreamStep"]
+
+_logger = logging.getLogger("agentrt")
 
 StreamStep = Callable[[Values, Owner], AsyncIterator[object]]
 
@@ -70,8 +73,7 @@ class StreamContract:
 class OwnedStream:
     """A stream with everything that was opened for it: closing it, or reading it to its end, closes all of that.
 
-    It is read as any other one. `async for` gets a generator, which costs the least for each item; `anext` takes a step
-    without one, which costs less than half for a stream of one item or two.
+    It is read as any other one, or, if it must end with a certain item, by `next_or_last`.
     """
 
     __slots__ = ("_contract", "_items", "_owner")
@@ -87,21 +89,32 @@ class OwnedStream:
         return self._items
 
     async def __anext__(self) -> object:
-        if self._items is not None:
-            return await anext(self._items)
+        return await anext(aiter(self))
+
+    async def next_or_last(self) -> object:
+        """Return the next item; the one that the stream must end with only once it has ended and all is closed.
+
+        One coroutine is all that a stream takes which holds nothing else, as that of a tool call does nearly always.
+        What comes after the last item is dropped with a warning.
+        """
         contract, owner = self._contract, self._owner
-        if owner.is_closed:
-            raise StopAsyncIteration
+        assert contract.terminal is not None
+        last: object = None
         try:
-            # One turn of a loop, which is cheaper than `anext` and takes whatever can be iterated over.
             async for item in contract.stream_of(owner):
                 if item.__class__ not in contract.item_classes:
                     contract.check_item(item)
                 if owner.abandoned:
                     await owner.close_abandoned()
-                owner.last_item = item
-                return item
-            contract.check_end(owner.last_item)
+                if last is not None:
+                    _logger.warning(late_item(contract.spec, contract.layers, item))
+                elif isinstance(item, contract.terminal):
+                    last = item
+                else:
+                    owner.last_item = item
+                    return item
+            if last is None:
+                contract.check_end(owner.last_item)
         except GeneratorExit:
             await owner.close()
             raise
@@ -110,10 +123,12 @@ class OwnedStream:
                 contract.name_the_layer(error, owner)
             await owner.close(error)
             raise
-        if not owner.has_only_ended():
-            await owner.close()
+        for stream in owner.opened:
+            if getattr(stream, "ag_frame", stream) is not None:  # not a generator that has ended, as nearly all have
+                await owner.close()
+                break
         owner.is_closed = True
-        raise StopAsyncIteration
+        return last
 
     async def athrow(self, error: BaseException | type[BaseException]) -> NoReturn:
         """Close everything and raise the error, as a generator does that has no use for it."""
@@ -132,7 +147,7 @@ class OwnedStream:
 
 # No method: a generator that held the object above, which holds it, would not be closed as soon as both are dropped.
 async def _read(contract: StreamContract, owner: Owner) -> AsyncGenerator[object, None]:
-    item = owner.last_item
+    item: object = None
     error: BaseException | None = None
     abandoned, item_classes = owner.abandoned, contract.item_classes
     if owner.is_closed:
@@ -159,5 +174,5 @@ async def _read(contract: StreamContract, owner: Owner) -> AsyncGenerator[object
             error = None  # error and frame would hold each other
 
 
-_READERS: frozenset[CodeType] = frozenset((_read.__code__, OwnedStream.__anext__.__code__))
+_READERS: frozenset[CodeType] = frozenset((_read.__code__, OwnedStream.next_or_last.__code__))
 """The code of an entry into a chain, in a traceback."""

@@ -14,42 +14,36 @@ __all__ = ["Owner", "returning_layer"]
 
 _logger = logging.getLogger("agentrt")
 
+# What an owner has before a call returns a stream to it; shared, and never changed.
+_NO_DEPTHS: list[int] = []
+_NO_ORIGINS: Origins = {}
+
 
 class Owner:
     """The streams that one entry into a chain has opened, outermost first.
 
     `agent` is the argument of the entry, and `given` holds the values that the chain was entered with, as they were
-    before any layer could change them. `stream` is that of the outermost layer, once it is open, and `last_item` what
-    came out of it last. `core` is the last stream of the core, which may have been made elsewhere. `abandoned` holds
-    the streams of layers that stopped without finishing them, each with its place among the opened ones. For streams
-    that calls returned, `depths` says how far in the layers stand that returned them, and `origin_by_code` which layer
-    returned one, by the code that reads the stream; `None` stands for the core.
+    before any layer could change them. `stream` is that of the outermost layer, once it is open, and `last_item` the
+    last one that `OwnedStream.next_or_last` gave before the end. `core` is the last stream of the core, which may have
+    been made elsewhere. `abandoned` holds the streams of layers that stopped without finishing them, each with its
+    place among the opened ones. For streams that calls returned, `depths` says how far in the layers stand that
+    returned them, and `origin_by_code` which layer returned one, by the code that reads the stream; `None` stands for
+    the core.
     """
 
-    __slots__ = (
-        "abandoned",
-        "agent",
-        "core",
-        "depths",
-        "given",
-        "is_closed",
-        "last_item",
-        "opened",
-        "origin_by_code",
-        "stream",
-    )
+    # Defaults of the class, since most of these are never set where a hook has a layer or two.
+    stream: AsyncIterator[object] | None = None
+    core: object = None
+    last_item: object = None
+    depths = _NO_DEPTHS
+    origin_by_code = _NO_ORIGINS
 
     def __init__(self, agent: object, given: Values) -> None:
         self.agent = agent
         self.given = given
-        self.stream: AsyncIterator[object] | None = None
-        self.core: object = None
-        self.last_item: object = None
         self.is_closed = False
         self.opened: list[object] = []
         self.abandoned: list[tuple[int, object]] = []
-        self.origin_by_code: Origins = {}
-        self.depths: list[int] = []
 
     def is_running_from(self, place: int) -> bool:
         """Say whether one of the streams from `place` on is running at this moment, so that it cannot be closed."""
@@ -66,6 +60,8 @@ class Owner:
         """
         if any(opened is stream for opened in self.opened):  # a layer passed on what came from further in
             return
+        if self.depths is _NO_DEPTHS:
+            self.depths, self.origin_by_code = [], {}
         # In order of depth: the stream of an outer layer is already there if its reader makes a further call.
         place = self.place_below(depth)
         self.depths.insert(place, depth)
@@ -75,13 +71,6 @@ class Owner:
         # frame of a generator does.
         is_shared = self.origin_by_code.get(code, layer) is not layer and not hasattr(stream, "ag_code")
         self.origin_by_code[code] = None if is_shared else layer
-
-    def has_only_ended(self) -> bool:
-        """Say whether every stream is a generator that has ended, as nearly always: then there is nothing to close."""
-        for stream in self.opened:  # noqa: SIM110  # `all` would make a generator
-            if getattr(stream, "ag_frame", stream) is not None:
-                return False
-        return True
 
     async def close_abandoned(self) -> None:
         """Close the streams of layers that stopped early, and everything under them."""

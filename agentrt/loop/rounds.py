@@ -8,7 +8,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.final_message import final_message
-from agentrt.conversation.open_calls import drain_and_close, forget_inner_calls
+from agentrt.conversation.open_calls import drain_and_close
 from agentrt.conversation.progress import PLAIN_INSIDE
 from agentrt.conversation.question import park, question_message
 from agentrt.conversation.reply_run import ReplyRun
@@ -28,7 +28,7 @@ from agentrt.loop.compression import compress_then_reason, near_context_limit, u
 from agentrt.loop.outcome import end_event, end_partial_message, message_when_interrupted, record_end
 from agentrt.loop.reasoning import forget_attempt, reason, reason_unseen
 from agentrt.loop.structured_output import count_answer_in_words
-from agentrt.loop.tool_calls.acting import calls_of_round, run_calls
+from agentrt.loop.tool_calls.acting import calls_of_round, run_call_unseen, run_calls, save_result
 from agentrt.message import ContentBlock, Msg, ToolCallBlock
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
@@ -93,47 +93,43 @@ class Rounds:
 
     async def take_step(self) -> None:
         """Take in the step that was begun to its end, where nobody sees its items."""
-        run = self._run
-        progress, mailbox, interruption = run.progress, run.mailbox, run.interruption
+        agent, run, context, step = self._agent, self._run, self._context, self._step
         if self._stream is None:
-            if run.ended or interruption.reason is not None:
+            if run.ended or run.interruption.reason is not None:
                 self._refuse_step()
-            assert isinstance(self._step, Reason)
-            interruption.guard_work()
-            await reason_unseen(self._agent, self._step.tool_choice)
-            return
+            run.interruption.guard_work()
+            if isinstance(step, Reason):
+                await reason_unseen(agent, step.tool_choice)
+                return
+            assert isinstance(step, Act)
+            if await run_call_unseen(agent, run, context, step.calls, self._take_unseen):
+                return
+            self._stream = run_calls(agent, context, step)
         async for item in self.read_step():
-            if mailbox.items and not mailbox.is_read:  # if it is, this item came out of it
-                progress.count_emitted(mailbox)
-            if item.__class__ in PLAIN_INSIDE:
-                progress.take_unseen(item)
-            else:
-                for _ in await self.take_item(item):
-                    progress.sequence += 1
-            if interruption.reason is not None:
-                raise Interrupted
+            await self._take_unseen(item)
+
+    async def _take_unseen(self, item: AgentEvent | Msg) -> None:
+        run = self._run
+        if run.mailbox.items and not run.mailbox.is_read:  # if it is, this item came out of it
+            run.progress.count_emitted(run.mailbox)
+        if item.__class__ in PLAIN_INSIDE:
+            run.progress.take_unseen(item)
+        else:
+            for _ in await self.take_item(item):
+                run.progress.sequence += 1
+        if run.interruption.reason is not None:
+            raise Interrupted
 
     async def take_item(self, item: AgentEvent | Msg) -> Iterable[AgentEvent]:
         """Record an item that is more than plain content; returns the events that the reader sees instead of it."""
-        progress, interruption = self._run.progress, self._run.interruption
+        progress = self._run.progress
         if isinstance(item, Msg):
             return map(progress.record_event, announce_round(self._run, self._context, item))
         if isinstance(item, ReplyEndEvent) and item.reply_id == self._run.id:
             raise ChainContractError("REPLY_END came from inside the reply: only on_reply may end it")
         progress.last_event = progress.record_event(item)
         if isinstance(item, ToolResultEndEvent) and item.reply_id == self._run.id:
-            # Saved before it is sent: no listener knows of a result that a later process would not find.
-            if self._context.kept or self._context.inner:
-                # Only now that the message has the result: a save of a neighbour must find the one or the other.
-                forget_inner_calls(self._context, item.tool_call_id)
-            interruption.task = None
-            if self._agent.state_store is not None:
-                interruption.suspend()  # what is being saved is not to be interrupted
-                await self._agent.save()
-            if interruption.has_pending_cancellation():
-                await interruption.raise_pending_cancellation()
-            if self._run.is_unseen:
-                interruption.resume()
+            await save_result(self._agent, self._run, self._context, item.tool_call_id)
         return (item,)
 
     async def stop(self, error: BaseException) -> Iterable[AgentEvent]:
@@ -198,7 +194,7 @@ class Rounds:
         self._run.interruption.task = self._stream = self._guarded = None
         if agent.live_conversation.context_usage.must_shorten:  # the same step once more, with less to send
             return self._withdraw_attempt()
-        event = progress.last_event
+        event = progress.last_event if isinstance(self._step, Reason) else None
         if isinstance(event, ModelCallEndEvent) and event.reply_id == self._run.id:
             update_from_usage(agent, event)
             context.paused = event.finished_reason == "pause"
@@ -260,11 +256,11 @@ class Rounds:
     def _start(self, step: Reason | Act) -> _Items | None:
         """Return the stream of the step: one round of asking the model, or running its calls.
 
-        There is none for a round whose events nobody sees.
+        There is none where nobody sees its events.
         """
         agent, context = self._agent, self._context
         if isinstance(step, Act):
-            return run_calls(agent, context, step)
+            return None if self._run.is_unseen else run_calls(agent, context, step)
         context.round_start = len(context.blocks)
         context.paused = False
         if not agent.live_conversation.context_usage.has_headroom(

@@ -9,16 +9,18 @@ finish   the events of the result                                  tool_results.
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from functools import partial
 from itertools import groupby
 
 import anyio
 
+from agentrt.chain.owned_stream import OwnedStream
 from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies, run_in_own_context
+from agentrt.concurrency.interrupt import Interrupted
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.open_calls import begun_calls
+from agentrt.conversation.open_calls import begun_calls, forget_inner_calls
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import Act
 from agentrt.decoding.base64_groups import DataPieces
@@ -27,35 +29,43 @@ from agentrt.event import AgentEvent, ToolResultStartEvent
 from agentrt.loop.tool_calls.approval import Prepared, decide_call, denial, prepare_call, prepare_without_asking
 from agentrt.loop.tool_calls.inner_calls import memory_of_call
 from agentrt.loop.tool_calls.tool_results import (
+    TakenResult,
     delta_events,
+    events_of_result,
     lost_response,
     mended_content,
+    only_text,
     result_events,
+    take_result,
     whole_base64_groups,
 )
-from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultState, copy_block
+from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState, copy_block
 from agentrt.state import ReplyContext
 from agentrt.tool import ToolContext, Toolkit
 from agentrt.tool.call import PreparedCall, is_real_cancellation, respond, run_call
 from agentrt.tool.to_response import failure
 from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, ToolChunk, ToolOutput, ToolResponse
 
-__all__ = ["act", "calls_of_round", "run_calls"]
+__all__ = ["act", "calls_of_round", "run_call_unseen", "run_calls", "save_result"]
 
 _logger = logging.getLogger("agentrt")
 _ENTERED_BEFORE = ToolCallState.RUNNING
+_RUNNING, _FINISHED = ToolResultState.RUNNING, ToolCallState.FINISHED
 _CallOutput = AsyncGenerator[ToolChunk | ToolResponse, None]
+_Events = AsyncGenerator[AgentEvent, None]
 _CallToRun = tuple[ToolCallBlock, Prepared]
 
 
 async def act(agent: ReplyingAgent, tool_call: ToolCallBlock) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
     """The core of on_acting: runs the call. One that a layer put in its place is checked like any other first."""
+    run = agent.live_conversation.run
     # What was checked and decided before the chain was entered, if the call is still that one.
-    known = agent.live_conversation.run.progress.prepared.get(tool_call.id)
-    prepared: Prepared | None = known if known is not None and known.is_for(tool_call) else None
-    if prepared is None:
+    known = run.progress.prepared.get(tool_call.id)
+    if known is not None and known.is_for(tool_call):
+        prepared: Prepared = known
+    else:
         prepared = await _prepare_replaced_call(agent, tool_call)
-    result = prepared if isinstance(prepared, ToolResponse) else await _run_tool(agent, prepared)
+    result = prepared if isinstance(prepared, ToolResponse) else await _run_tool(agent, run, prepared)
     if isinstance(result, ToolResponse):
         yield result
         return
@@ -79,11 +89,11 @@ async def _prepare_replaced_call(agent: ReplyingAgent, call: ToolCallBlock) -> P
     return prepared if decision.behavior is PermissionBehavior.ALLOW else denial(decision)
 
 
-async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolResponse | _CallOutput:
+async def _run_tool(agent: ReplyingAgent, run: ReplyRun, prepared: PreparedCall) -> ToolResponse | _CallOutput:
     """Run a checked call; returns its result, or, if the tool streams, its output."""
-    run, state, context = agent.live_conversation.run, agent.state, None
+    context = None
     if prepared.plan.context_name is not None:
-        memory = None
+        state, memory = agent.state, None
         if prepared.tool.is_resumable and state.reply_context is not None:
             memory = memory_of_call(state.reply_context, prepared.tool_call, agent.save)
         context = ToolContext(
@@ -95,7 +105,7 @@ async def _run_tool(agent: ReplyingAgent, prepared: PreparedCall) -> ToolRespons
             deps=run.deps,
             memory=memory,
         )
-    if prepared.is_streaming:
+    if prepared.plan.is_streaming:
         return _mark_each_step(run, run_call(prepared, context))
     # So that an agent which the tool asks knows that it is inside of this reply, and does not wait for its end.
     token = enclosing_replies.set(run.enclosing_replies)
@@ -144,20 +154,17 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
             # That of a call which is entered again has begun already.
             if call.state is not _ENTERED_BEFORE or call.id not in begun_calls(context):
                 yield ToolResultStartEvent(run.id, call.id, call.name)
-        result: list[AgentEvent] | AsyncGenerator[AgentEvent, None]
-        only = prepared[0][1]
+        call, only = prepared[0]
         may_emit = not run.is_unseen and (
             "on_acting" in agent.live_conversation.emitting_hooks
             or (isinstance(only, PreparedCall) and only.plan.context_name is not None)
         )
-        in_background = len(prepared) > 1 or may_emit
-        result = (
-            _run_in_background(agent, context, prepared)
-            if in_background
-            else await _run_call(agent, context, *prepared[0])
-        )
-        if isinstance(result, list):
-            for event in result:
+        if len(prepared) > 1 or may_emit:
+            result: ToolResponse | _Events = _run_in_background(agent, context, prepared)
+        else:
+            result = await _run_call(agent, run, context, call, only)
+        if isinstance(result, ToolResponse):
+            for event in result_events(context, run, call, result, []):
                 yield event
         else:
             async with aclosing(result):
@@ -177,15 +184,103 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
             yield event
     # After all results: each call has one before the reply ends.
     if context.response is not None:
-        context.tool_calls += len(calls_of_round(context))
-        context.round_start = len(context.blocks)
-        yield context.response
+        yield _end_round_with(context, context.response)
+
+
+async def run_call_unseen(
+    agent: ReplyingAgent,
+    run: ReplyRun,
+    context: ReplyContext,
+    calls: list[ToolCallBlock],
+    take_item: Callable[[AgentEvent | Msg], Awaitable[None]],
+) -> bool:
+    """The same for the only call of a round where nobody sees its events: puts what they say into the message.
+
+    Most results are one text; the events of any other one go to `take_item`. Returns `False`, with nothing done, where
+    `run_calls` has to look. A property test compares the two.
+    """
+    room = agent.react_config.max_tool_calls - context.tool_calls
+    if len(calls) > 1 or len(context.blocks) - context.round_start > room:
+        return False
+    prepared = prepare_without_asking(agent, run, context, calls)
+    if prepared is None:
+        return False
+    call, block = calls[0], ToolResultBlock(calls[0].id, calls[0].name, [], _RUNNING)
+    context.blocks.append(block)
+    run.progress.count_unseen(1)  # TOOL_RESULT_START
+    response = await _run_call(agent, run, context, call, prepared[0][1])
+    if isinstance(response, ToolResponse):
+        result = take_result(context, run, call, response)
+        if result is None:  # it waits
+            return True
+        text = only_text(result)
+        if text is None:
+            for event in events_of_result(context, run, call, result, []):
+                await take_item(event)
+        else:
+            await _end_unseen(agent, run, context, call, block, text, result)
+    else:
+        async with aclosing(response):
+            async for event in response:
+                await take_item(event)
+    if context.response is not None:
+        await take_item(_end_round_with(context, context.response))
+    return True
+
+
+async def _end_unseen(
+    agent: ReplyingAgent,
+    run: ReplyRun,
+    context: ReplyContext,
+    call: ToolCallBlock,
+    block: ToolResultBlock,
+    text: TextBlock,
+    taken: TakenResult,
+) -> None:
+    """Do what the events of a result of one text say; raises `Interrupted` where the reply is to stop after one."""
+    progress, interruption = run.progress, run.interruption
+    if run.mailbox.items:
+        progress.count_emitted(run.mailbox)
+    block.output = [text]
+    progress.count_unseen(1)  # TOOL_RESULT_TEXT_DELTA
+    if interruption.reason is None:
+        _, _, block.state, block.metadata = taken
+        call.state = _FINISHED
+        progress.events_recorded += 1  # TOOL_RESULT_END, which has no number until the result is saved
+        if agent.state_store is not None or context.kept or context.inner:
+            await save_result(agent, run, context, call.id)
+        progress.sequence += 1
+    if interruption.reason is not None:
+        raise Interrupted
+
+
+async def save_result(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext, call_id: str) -> None:
+    """Save a result before its end is sent: no listener knows of one that a later process would not find."""
+    if context.kept or context.inner:
+        # Only now that the message has the result: a save of a neighbour must find the one or the other.
+        forget_inner_calls(context, call_id)
+    interruption = run.interruption
+    interruption.task = None
+    if agent.state_store is not None:
+        interruption.suspend()  # what is being saved is not to be interrupted
+        await agent.save()
+    if interruption.has_pending_cancellation():
+        await interruption.raise_pending_cancellation()
+    if run.is_unseen:
+        interruption.resume()
 
 
 def calls_of_round(context: ReplyContext) -> list[ToolCallBlock]:
     """Return the calls that the model made in the current round, except the one that gives its final answer."""
     calls = [block for block in context.blocks[context.round_start :] if isinstance(block, ToolCallBlock)]
     return calls if context.structured is None else [call for call in calls if call.name != STRUCTURED_OUTPUT]
+
+
+def _end_round_with(context: ReplyContext, response: Msg) -> Msg:
+    """End the round with what a tool gave as the answer of the reply."""
+    context.tool_calls += len(calls_of_round(context))
+    context.round_start = len(context.blocks)
+    return response
 
 
 def _part_at_limit(
@@ -235,49 +330,39 @@ async def _decide(
 
 
 async def _run_call(
-    agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, prepared: Prepared
-) -> list[AgentEvent] | AsyncGenerator[AgentEvent, None]:
-    """Run the call through on_acting; returns the events of its result, as a stream if there may be pieces of output.
+    agent: ReplyingAgent, run: ReplyRun, context: ReplyContext, call: ToolCallBlock, prepared: Prepared
+) -> ToolResponse | _Events:
+    """Run the call through on_acting; returns its result, or, if it comes in pieces, the events of these and of it.
 
     Without layers no chain is entered.
     """
-    run = agent.live_conversation.run
     result: ToolResponse | _CallOutput
     if isinstance(prepared, ToolResponse):  # denied, or impossible to run: no layer of on_acting sees it
-        result = prepared
-    elif agent.chains.on_acting is act:
-        result = await _run_tool(agent, prepared)
+        return prepared
+    if agent.chains.on_acting is act:
+        result = await _run_tool(agent, run, prepared)
+        if isinstance(result, ToolResponse):
+            return result
     else:
         run.progress.prepared[call.id] = prepared  # where `act` finds it: layers pass on the call alone
         result = agent.chains.on_acting(agent, tool_call=copy_block(call))
-    if isinstance(result, ToolResponse):
-        return result_events(context, run, call, result, [])
     try:
-        item = await _next_output(call, result)
+        item = await _next_output(result)
     except BaseException:
         await result.aclose()
         raise
-    if isinstance(item, ToolResponse):
-        return result_events(context, run, call, item, [])
-    return _output_events(agent, context, call, result, item)
+    return item if isinstance(item, ToolResponse) else _output_events(agent, context, call, result, item)
 
 
-async def _next_output(call: ToolCallBlock, stream: _CallOutput) -> ToolChunk | ToolResponse:
-    """Return the next piece of output; or, if none comes, the result, when the stream has been read to its end.
-
-    Not in the generator below, since nearly every stream holds its result and nothing else.
-    """
-    result: ToolResponse | None = None
+async def _next_output(stream: _CallOutput | OwnedStream) -> ToolChunk | ToolResponse:
+    """Return the next piece of output, or the result; that of a chain when its stream has been read to the end."""
+    if not isinstance(stream, OwnedStream):
+        return await anext(stream)
     try:
-        item = await anext(stream, None)
-        if not isinstance(item, ToolResponse):
-            return item or lost_response()
-        result = item
-        while (item := await anext(stream, None)) is not None:
-            _logger.warning("on_acting yielded %r after the result of %r: it was dropped", item, call.name)
+        return await stream.next_or_last()  # type: ignore[return-value]  # the chain has checked it
     except MissingTerminalError as error:
         _logger.error("%s", error)
-    return result or lost_response()
+        return lost_response()
 
 
 async def _output_events(
@@ -303,7 +388,7 @@ async def _output_events(
                 content = [whole_base64_groups(block, pieces) for block in content]
                 for event in delta_events(run, call, content):
                     yield event
-            item = await _next_output(call, stream)
+            item = await _next_output(stream)
     finally:
         await stream.aclose()
     for event in result_events(context, run, call, failed or item, streamed):
@@ -355,12 +440,13 @@ async def _run_in_background(
 
 async def _run_and_put(agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock, prepared: Prepared) -> None:
     """Run the call, and put its events into the mailbox."""
-    mailbox = agent.live_conversation.run.mailbox
-    events = await _run_call(agent, context, call, prepared)
-    if isinstance(events, list):
-        for event in events:
+    run = agent.live_conversation.run
+    mailbox = run.mailbox
+    result = await _run_call(agent, run, context, call, prepared)
+    if isinstance(result, ToolResponse):
+        for event in result_events(context, run, call, result, []):
             await mailbox.put(event)
         return
-    async with aclosing(events):
-        async for event in events:
+    async with aclosing(result):
+        async for event in result:
             await mailbox.put(event)

@@ -22,25 +22,36 @@ from agentrt.message import (
 )
 from agentrt.state import ReplyContext
 from agentrt.tool.to_response import final_state
-from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, ToolOutput, ToolResponse
+from agentrt.types import STRUCTURED_OUTPUT, JSONObject, PermissionBehavior, ToolOutput, ToolResponse
 
-__all__ = ["delta_events", "lost_response", "mended_content", "note_of", "result_events", "whole_base64_groups"]
+__all__ = [
+    "TakenResult",
+    "delta_events",
+    "events_of_result",
+    "lost_response",
+    "mended_content",
+    "only_text",
+    "result_events",
+    "take_result",
+    "whole_base64_groups",
+]
 
 _RUNNING = ToolCallState.RUNNING
 _BLOCKS_OF_AN_ANSWER = ("text", "data", "thinking")
 
 
-def result_events(
-    context: ReplyContext, run: ReplyRun, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput
-) -> list[AgentEvent]:
-    """Return the end of a call; before it, output that was not streamed, and in it, output that is not what was.
+TakenResult = tuple[ToolOutput, ToolOutput, ToolResultState, JSONObject]
+"""The result of a call as it is kept: content, what the user said when allowing the call, state, metadata."""
 
-    A call that waits has no end yet, and so no events.
-    """
+
+def take_result(
+    context: ReplyContext, run: ReplyRun, call: ToolCallBlock, response: ToolResponse
+) -> TakenResult | None:
+    """Check the result of a call, and note in the reply what it means for the rest of it; `None` for one that waits."""
     if response.waits:
         refusal = note_waiting(context, run, call, response)
         if refusal is None:
-            return []
+            return None
         response = refusal
     if response.metadata:
         response = replace(response)  # a layer may keep the one it gave, for the next time
@@ -57,7 +68,34 @@ def result_events(
             context.received += len(block.text)
     if context.structured is not None and call.name == STRUCTURED_OUTPUT:
         count_answer(context, content)
-    note = note_of(context, call)
+    metadata = dict(response.metadata) if response.metadata else {}
+    # A result is the end of its call, also where its tool forgot to say so.
+    return content, note_of(context, call), final_state(state), metadata
+
+
+def only_text(result: TakenResult) -> TextBlock | None:
+    """Return the one block that the events of a result make, where that is text and needs no event."""
+    content, note, _, _ = result
+    if note or len(content) != 1 or content[0].__class__ is not TextBlock:
+        return None
+    return TextBlock(content[0].text, content[0].id)  # a layer or the tool may keep its own
+
+
+def result_events(
+    context: ReplyContext, run: ReplyRun, call: ToolCallBlock, response: ToolResponse, streamed: ToolOutput
+) -> list[AgentEvent]:
+    """Return the end of a call; before it, output that was not streamed, and in it, output that is not what was.
+
+    A call that waits has no end yet, and so no events.
+    """
+    result = take_result(context, run, call, response)
+    return [] if result is None else events_of_result(context, run, call, result, streamed)
+
+
+def events_of_result(
+    context: ReplyContext, run: ReplyRun, call: ToolCallBlock, result: TakenResult, streamed: ToolOutput
+) -> list[AgentEvent]:
+    content, note, state, metadata = result
     output: ToolOutput | None = None
     has_more = call.state is _RUNNING and _has_output(context, call, streamed)
     if not streamed and not has_more:
@@ -66,11 +104,8 @@ def result_events(
         events = delta_events(run, call, note)
     else:  # what was streamed, perhaps before the call had to wait, is replaced by what the end says
         events, output = [], [*content, *note]
-    # A result is the end of its call, also where its tool forgot to say so.
-    state = final_state(state)
-    events.append(
-        ToolResultEndEvent(run.id, call.id, state, output, tool_call_name=call.name, metadata=response.metadata or None)
-    )
+    end = ToolResultEndEvent(run.id, call.id, state, output, tool_call_name=call.name, metadata=metadata or None)
+    events.append(end)
     return events
 
 
