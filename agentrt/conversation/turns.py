@@ -41,28 +41,18 @@ class Claim:
     message, once its stream has come to its end.
     """
 
-    __slots__ = (
-        "after",
-        "awaits",
-        "dropped",
-        "final",
-        "is_named",
-        "lock",
-        "reaper",
-        "reply_id",
-        "task",
-    )
+    # Defaults of the class, since most of these are never set in a short reply.
+    dropped = False
+    reaper: Reaper | None = None
+    task: int | None = None
+    lock: "ConversationLock | None" = None
+    final: Msg | None = None
 
     def __init__(self, reply_id: str | None = None, after: int = 0) -> None:
         self.is_named = reply_id is not None
         self.reply_id = reply_id or new_id()
         self.after = after
-        self.dropped = False
-        self.reaper: Reaper | None = None
-        self.task: int | None = None
-        self.lock: ConversationLock | None = None
         self.awaits: list[ConversationLock] = []
-        self.final: Msg | None = None
 
     def give_back(self) -> None:
         """Let go of the conversation, if this reply has it."""

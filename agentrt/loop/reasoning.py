@@ -149,14 +149,13 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
         yield message
 
 
-async def reason_unseen(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> None:
+async def reason_unseen(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoice | None) -> None:
     """The same where nobody sees the events and no layer is in between: takes what they say into the message.
 
     Most whole answers are one block, which joins the message as it is; its events would cost as much as all the rest
     of a short reply. A property test compares the two.
     """
-    context, run = agent.state.reply_context, agent.live_conversation.run
-    progress = run.progress
+    context, progress = agent.state.reply_context, run.progress
     for retry in forget_attempt(run):
         progress.take_unseen(retry)
     decoder = _begin_attempt(agent, run)

@@ -91,20 +91,26 @@ class Rounds:
         self._guarded = guarded = interruption.guard_steps(stream)
         return guarded
 
-    async def take_step(self) -> None:
-        """Take in the step that was begun to its end, where nobody sees its items."""
-        agent, run, context, step = self._agent, self._run, self._context, self._step
-        if self._stream is None:
-            if run.ended or run.interruption.reason is not None:
-                self._refuse_step()
-            run.interruption.guard_work()
-            if isinstance(step, Reason):
-                await reason_unseen(agent, step.tool_choice)
-                return
-            assert isinstance(step, Act)
-            if await run_call_unseen(agent, run, context, step.calls, self._take_unseen):
-                return
+    def take_step(self) -> Awaitable[None]:
+        """Return what takes in the step that was begun to its end, where nobody sees its items."""
+        run, step = self._run, self._step
+        if self._stream is not None:
+            return self._take_items()
+        if run.ended or run.interruption.reason is not None:
+            self._refuse_step()
+        run.interruption.guard_work()
+        if isinstance(step, Reason):
+            return reason_unseen(self._agent, run, step.tool_choice)
+        assert isinstance(step, Act)
+        return self._act_unseen(step)
+
+    async def _act_unseen(self, step: Act) -> None:
+        agent, context = self._agent, self._context
+        if not await run_call_unseen(agent, self._run, context, step.calls, self._take_unseen):
             self._stream = run_calls(agent, context, step)
+            await self._take_items()
+
+    async def _take_items(self) -> None:
         async for item in self.read_step():
             await self._take_unseen(item)
 
@@ -232,7 +238,7 @@ class Rounds:
         if context.structured is not None and added > 0 and not context.paused:
             count_answer_in_words(context)
         if added > 1:  # a call has its result by now
-            context.tool_calls += len(calls_of_round(context))
+            context.tool_calls += len(calls_of_round(context, blocks))
         step = step_between_rounds(context, blocks)
         if isinstance(step, Reason):
             limits = agent.react_config

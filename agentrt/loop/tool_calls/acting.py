@@ -39,7 +39,17 @@ from agentrt.loop.tool_calls.tool_results import (
     take_result,
     whole_base64_groups,
 )
-from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState, copy_block
+from agentrt.message import (
+    ContentBlock,
+    Msg,
+    TextBlock,
+    ToolCallBlock,
+    ToolCallState,
+    ToolResultBlock,
+    ToolResultState,
+    copy_block,
+    new_tool_result,
+)
 from agentrt.state import ReplyContext
 from agentrt.tool import ToolContext, Toolkit
 from agentrt.tool.call import PreparedCall, is_real_cancellation, respond, run_call
@@ -49,10 +59,9 @@ from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, ToolChunk, Tool
 __all__ = ["act", "calls_of_round", "run_call_unseen", "run_calls", "save_result"]
 
 _logger = logging.getLogger("agentrt")
-_ENTERED_BEFORE = ToolCallState.RUNNING
-_RUNNING, _FINISHED = ToolResultState.RUNNING, ToolCallState.FINISHED
+_ENTERED_BEFORE, _CALL_IS_DONE = ToolCallState.RUNNING, ToolCallState.FINISHED
 _CallOutput = AsyncGenerator[ToolChunk | ToolResponse, None]
-_Events = AsyncGenerator[AgentEvent, None]
+_ResultEvents = AsyncGenerator[AgentEvent, None]
 _CallToRun = tuple[ToolCallBlock, Prepared]
 
 
@@ -160,7 +169,7 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
             or (isinstance(only, PreparedCall) and only.plan.context_name is not None)
         )
         if len(prepared) > 1 or may_emit:
-            result: ToolResponse | _Events = _run_in_background(agent, context, prepared)
+            result: ToolResponse | _ResultEvents = _run_in_background(agent, context, prepared)
         else:
             result = await _run_call(agent, run, context, call, only)
         if isinstance(result, ToolResponse):
@@ -199,14 +208,14 @@ async def run_call_unseen(
     Most results are one text; the events of any other one go to `take_item`. Returns `False`, with nothing done, where
     `run_calls` has to look. A property test compares the two.
     """
-    room = agent.react_config.max_tool_calls - context.tool_calls
-    if len(calls) > 1 or len(context.blocks) - context.round_start > room:
+    room, blocks = agent.react_config.max_tool_calls - context.tool_calls, context.blocks
+    if len(calls) > 1 or len(blocks) - context.round_start > room:
         return False
     prepared = prepare_without_asking(agent, run, context, calls)
     if prepared is None:
         return False
-    call, block = calls[0], ToolResultBlock(calls[0].id, calls[0].name, [], _RUNNING)
-    context.blocks.append(block)
+    call, block = calls[0], new_tool_result(calls[0].id, calls[0].name)
+    blocks.append(block)
     run.progress.count_unseen(1)  # TOOL_RESULT_START
     response = await _run_call(agent, run, context, call, prepared[0][1])
     if isinstance(response, ToolResponse):
@@ -245,7 +254,7 @@ async def _end_unseen(
     progress.count_unseen(1)  # TOOL_RESULT_TEXT_DELTA
     if interruption.reason is None:
         _, _, block.state, block.metadata = taken
-        call.state = _FINISHED
+        call.state = _CALL_IS_DONE
         progress.events_recorded += 1  # TOOL_RESULT_END, which has no number until the result is saved
         if agent.state_store is not None or context.kept or context.inner:
             await save_result(agent, run, context, call.id)
@@ -270,15 +279,15 @@ async def save_result(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext
         interruption.resume()
 
 
-def calls_of_round(context: ReplyContext) -> list[ToolCallBlock]:
-    """Return the calls that the model made in the current round, except the one that gives its final answer."""
-    calls = [block for block in context.blocks[context.round_start :] if isinstance(block, ToolCallBlock)]
+def calls_of_round(context: ReplyContext, blocks: list[ContentBlock]) -> list[ToolCallBlock]:
+    """Return the calls among the blocks of the current round, except the one that gives the final answer."""
+    calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
     return calls if context.structured is None else [call for call in calls if call.name != STRUCTURED_OUTPUT]
 
 
 def _end_round_with(context: ReplyContext, response: Msg) -> Msg:
     """End the round with what a tool gave as the answer of the reply."""
-    context.tool_calls += len(calls_of_round(context))
+    context.tool_calls += len(calls_of_round(context, context.blocks[context.round_start :]))
     context.round_start = len(context.blocks)
     return response
 
@@ -290,7 +299,8 @@ def _part_at_limit(
     room = agent.react_config.max_tool_calls - context.tool_calls
     if len(context.blocks) - context.round_start <= room:  # blocks of any kind: as good a bound, without counting calls
         return calls, []
-    beyond = {call.id for call in calls_of_round(context)[max(room, 0) :]}
+    calls_so_far = calls_of_round(context, context.blocks[context.round_start :])
+    beyond = {call.id for call in calls_so_far[max(room, 0) :]}
     return [call for call in calls if call.id not in beyond], [call for call in calls if call.id in beyond]
 
 
@@ -331,7 +341,7 @@ async def _decide(
 
 async def _run_call(
     agent: ReplyingAgent, run: ReplyRun, context: ReplyContext, call: ToolCallBlock, prepared: Prepared
-) -> ToolResponse | _Events:
+) -> ToolResponse | _ResultEvents:
     """Run the call through on_acting; returns its result, or, if it comes in pieces, the events of these and of it.
 
     Without layers no chain is entered.
