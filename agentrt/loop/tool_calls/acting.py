@@ -164,14 +164,11 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
             if call.state is not _ENTERED_BEFORE or call.id not in begun_calls(context):
                 yield ToolResultStartEvent(run.id, call.id, call.name)
         call, only = prepared[0]
-        may_emit = not run.is_unseen and (
-            "on_acting" in agent.live_conversation.emitting_hooks
-            or (isinstance(only, PreparedCall) and only.plan.context_name is not None)
+        result = (
+            _run_in_background(agent, context, prepared)
+            if _runs_in_background(agent, run, prepared)
+            else await _run_call(agent, run, context, call, only)
         )
-        if len(prepared) > 1 or may_emit:
-            result: ToolResponse | _ResultEvents = _run_in_background(agent, context, prepared)
-        else:
-            result = await _run_call(agent, run, context, call, only)
         if isinstance(result, ToolResponse):
             for event in result_events(context, run, call, result, []):
                 yield event
@@ -196,6 +193,15 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
         yield _end_round_with(context, context.response)
 
 
+def _runs_in_background(agent: ReplyingAgent, run: ReplyRun, calls: list[_CallToRun]) -> bool:
+    """Say whether there are several calls, or one of which a reader is to see events while it waits."""
+    if len(calls) > 1 or run.is_unseen:
+        return len(calls) > 1
+    prepared = calls[0][1]
+    has_context = isinstance(prepared, PreparedCall) and prepared.plan.context_name is not None
+    return has_context or "on_acting" in agent.live_conversation.emitting_hooks
+
+
 async def run_call_unseen(
     agent: ReplyingAgent,
     run: ReplyRun,
@@ -208,13 +214,14 @@ async def run_call_unseen(
     Most results are one text; the events of any other one go to `take_item`. Returns `False`, with nothing done, where
     `run_calls` has to look. A property test compares the two.
     """
-    room, blocks = agent.react_config.max_tool_calls - context.tool_calls, context.blocks
-    if len(calls) > 1 or len(blocks) - context.round_start > room:
+    call, blocks = calls[0], context.blocks
+    room = agent.react_config.max_tool_calls - context.tool_calls
+    if len(calls) > 1 or call.state is _ENTERED_BEFORE or len(blocks) - context.round_start > room:
         return False
     prepared = prepare_without_asking(agent, run, context, calls)
     if prepared is None:
         return False
-    call, block = calls[0], new_tool_result(calls[0].id, calls[0].name)
+    block = new_tool_result(call.id, call.name)
     blocks.append(block)
     run.progress.count_unseen(1)  # TOOL_RESULT_START
     response = await _run_call(agent, run, context, call, prepared[0][1])
