@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from agentrt.console.render.call_description import describe_call
-from agentrt.console.render.plain import Kind, PlainView
+from agentrt.console.render.inner_view import InnerView
+from agentrt.console.render.plain import Kind, View
 from agentrt.event import (
     AgentEvent,
     BlocksWithdrawnEvent,
@@ -21,6 +22,8 @@ from agentrt.event import (
     ReplyResumedEvent,
     RequireExternalExecutionEvent,
     RequireUserConfirmEvent,
+    SubagentEndEvent,
+    SubagentStartEvent,
     TextBlockDeltaEvent,
     TextBlockEndEvent,
     TextBlockStartEvent,
@@ -60,12 +63,15 @@ class EventRenderer:
     """Shows the events of a reply on a view, one by one.
 
     Text is shown as it comes, and so are the lines of a tool's output, each with the tool's name, since several may
-    run at once. `has_shown_text` says whether there was any text.
+    run at once. The replies of sub-agents are indented under the calls that asked for them. `has_shown_text` says
+    whether there was any text of the reply itself.
     """
 
-    def __init__(self, view: PlainView) -> None:
+    def __init__(self, view: View, subagents: dict[str, "EventRenderer"] | None = None) -> None:
         self.has_shown_text = False
         self._view = view
+        # At whatever depth, by the ids of their replies.
+        self._subagents: dict[str, EventRenderer] = {} if subagents is None else subagents
         self._block_id = ""
         self._pieces: list[str] = []  # of the block that is open, to be compared with what its end says
         self._calls: dict[str, _ShownCall] = {}
@@ -74,7 +80,11 @@ class EventRenderer:
         """Show an event; one that says nothing to a reader is skipped."""
         show = self._METHODS.get(event.__class__)
         if show is not None:
-            show(self, event)
+            show(self._subagents.get(event.reply_id, self), event)
+
+    def end(self) -> None:
+        """Close the text that is open, if one is."""
+        self._view.end()
 
     def render_usage(self, usage: ChatUsage) -> None:
         """Show what the reply used."""
@@ -181,11 +191,23 @@ class EventRenderer:
         elif not call.lines:
             self._view.line("result", f"{call.name}: done")
 
+    def _begin_subagent(self, event: SubagentStartEvent) -> None:
+        self._view.wait(f"asking {event.name}")
+        if event.child_reply_id not in self._subagents:
+            view = InnerView(self._view, event.name)
+            self._subagents[event.child_reply_id] = EventRenderer(view, self._subagents)
+
+    def _end_subagent(self, event: SubagentEndEvent) -> None:
+        subagent = self._subagents.get(event.child_reply_id)
+        if subagent is not None:
+            subagent.end()
+
     def _show_max_iters(self, event: ExceedMaxItersEvent) -> None:
         self._view.line("error", f"{event.name} used up the rounds of one reply")
 
     def _show_confirmation(self, event: RequireUserConfirmEvent) -> None:
-        self._view.line("waiting", f"for a decision on {', '.join(map(describe_call, event.tool_calls))}")
+        calls = [" > ".join([*event.inside.get(call.id, ()), describe_call(call)]) for call in event.tool_calls]
+        self._view.line("waiting", f"for a decision on {', '.join(calls)}")
 
     def _show_external_calls(self, event: RequireExternalExecutionEvent) -> None:
         self._view.line("waiting", f"for the result of {', '.join(map(describe_call, event.tool_calls))}")
@@ -261,6 +283,8 @@ class EventRenderer:
         ToolResultTextDeltaEvent: _show_result_text,
         ToolResultDataDeltaEvent: _show_result_data,
         ToolResultEndEvent: _show_result_end,
+        SubagentStartEvent: _begin_subagent,
+        SubagentEndEvent: _end_subagent,
         ExceedMaxItersEvent: _show_max_iters,
         RequireUserConfirmEvent: _show_confirmation,
         RequireExternalExecutionEvent: _show_external_calls,

@@ -2,18 +2,29 @@
 
 import sys
 from types import TracebackType
-from typing import Literal, Self, TextIO
+from typing import Literal, Protocol, Self, TextIO
 
 from agentrt.output.screen import Screen, standard_output
 from agentrt.text import escape_controls
 
-__all__ = ["Kind", "PlainView"]
+__all__ = ["INDENT", "Kind", "PlainView", "View"]
 
+INDENT = "  "
+"""Before a line, for each sub-agent that it is inside of."""
 Kind = Literal["text", "thinking"]
 
 
+class View(Protocol):
+    """A place to show a reply: text that grows, and lines between."""
+
+    def stream(self, kind: Kind, piece: str) -> None: ...
+    def end(self) -> None: ...
+    def line(self, label: str, text: str, depth: int = 0) -> None: ...
+    def wait(self, reason: str) -> None: ...
+
+
 class PlainView:
-    """A place to show a reply: text that grows, and lines between; what comes from models and tools is made safe here.
+    """A view that needs nothing of its output; what comes from models and tools is made safe here.
 
     Writes everything as it comes. A line that is not the answer begins with a [label].
     """
@@ -43,10 +54,10 @@ class PlainView:
             self._screen.end_line_of(self._name)
             self._screen.flush()
 
-    def line(self, label: str, text: str) -> None:
-        """Close the text that is open, and show one thing that happened."""
+    def line(self, label: str, text: str, depth: int = 0) -> None:
+        """Close the text that is open, and show one thing that happened, inside of so many sub-agents."""
         self.end()
-        self._put("line", "", f"[{label}] {text}".rstrip() + "\n")
+        self._put("line", "", INDENT * depth + f"[{label}] {text}".rstrip() + "\n")
 
     def wait(self, reason: str) -> None:
         """Show what is being waited for, where that can be taken back: not here."""

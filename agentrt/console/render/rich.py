@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from agentrt.console.render.paragraphs import Paragraphs
-from agentrt.console.render.plain import Kind, PlainView
+from agentrt.console.render.plain import INDENT, Kind, PlainView
 from agentrt.text import escape_controls
 
 __all__ = ["RichView"]
@@ -69,13 +69,15 @@ class RichView(PlainView):
             self._print(self._format(rest))
         self._open = None
 
-    def line(self, label: str, text: str) -> None:
-        """Print a line of its own."""
+    def line(self, label: str, text: str, depth: int = 0) -> None:
+        """Print a line of its own, inside of so many sub-agents."""
         from rich.text import Text
 
         self.end()
         style = _STYLES.get(label, "dim")
-        self._print(Text.assemble((f"{label} ", style), (escape_controls(text), "" if label == "call" else style)))
+        line = Text.assemble((f"{label} ", style), (escape_controls(text), "" if label == "call" else style))
+        line.pad_left(len(INDENT) * depth)
+        self._print(line)
 
     def wait(self, reason: str) -> None:
         """Show a spinner with the reason until something is printed or streamed."""

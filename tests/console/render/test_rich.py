@@ -11,7 +11,7 @@ import pytest
 from agentrt import Agent, Msg, Toolkit
 from agentrt.console import show
 from agentrt.console.render.rich import RichView
-from agentrt.message import ThinkingBlock, ToolCallBlock
+from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ScriptedChatModel
 
 CONTROL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
@@ -108,6 +108,20 @@ async def test_control_codes_are_escaped():
     assert "\x1b[2J" not in screen.getvalue()
     assert not {"\x07", "\u202e"} & set(screen.text())
     assert screen.text().count("\\x1b]0;title\\x07\\x1b[2J\\u202e") >= 4
+
+
+async def test_a_subagent_is_indented_under_its_call():
+    screen = Screen()
+    looks = [TextBlock("I look."), ToolCallBlock("2", "none", "{}")]
+    evil = Agent("an\x1b]0;title\x07\nother", "", ScriptedChatModel([looks, "Two\nlines"]))
+    asks = ToolCallBlock("1", "other", '{"query": "go"}')
+    model = ScriptedChatModel([[asks], "Gone."])
+    await shown_on(screen, Agent("boss", "", model, tools=[evil.as_tool("Looks.", name="other")]))
+    text = screen.text()
+    assert "  an\\x1b]0;title\\x07 other I look.\n" in text
+    assert "  call none({})\n" in text
+    assert "  an\\x1b]0;title\\x07 other lines\n" in text
+    assert "\x1b]" not in screen.getvalue()
 
 
 @pytest.mark.parametrize("how", ["argument", "NO_COLOR", "dumb", "latin-1", "no rich"])

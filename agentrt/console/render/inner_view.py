@@ -1,0 +1,49 @@
+"""The view of a sub-agent's reply, among the lines of the one that asked it."""
+
+from agentrt.console.render.plain import Kind, View
+from agentrt.text import escape_controls, one_line
+
+__all__ = ["InnerView"]
+
+
+class InnerView:
+    """Shows the reply of a sub-agent as indented lines, those of its text with its name.
+
+    Text is shown by whole lines, since several sub-agents may speak at once.
+    """
+
+    def __init__(self, outer: View, name: str) -> None:
+        self._outer = outer
+        self._name = escape_controls(one_line(name))
+        self._kind: Kind = "text"
+        self._pieces: list[str] = []  # of a line that is not whole yet
+
+    def stream(self, kind: Kind, piece: str) -> None:
+        """Add to the text that is open, and show the lines that this finished."""
+        if kind != self._kind:
+            self.end()
+            self._kind = kind
+        *lines, rest = piece.split("\n")
+        for line in lines:
+            self._show(line)
+        self._pieces.append(rest)
+
+    def end(self) -> None:
+        """Show what is left of the text that is open."""
+        self._show("")
+
+    def line(self, label: str, text: str, depth: int = 0) -> None:
+        """Close the text that is open, and show one thing that happened."""
+        self.end()
+        self._outer.line(label, text, depth + 1)
+
+    def wait(self, reason: str) -> None:
+        """Show what is being waited for."""
+        self._outer.wait(f"{self._name}: {reason}")
+
+    def _show(self, end: str) -> None:
+        line = "".join([*self._pieces, end])
+        self._pieces = []
+        if line.strip():
+            label = self._name if self._kind == "text" else f"{self._name} is thinking"
+            self._outer.line(label, line, 1)
