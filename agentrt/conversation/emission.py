@@ -73,7 +73,9 @@ def _calling_layer(emitter: FrameType) -> tuple[MiddlewareBase | None, set[str]]
             if hooks_here or first_argument is not middleware:
                 middleware, hooks = first_argument, hooks_here
         frame = frame.f_back
-    if not hooks and frame is not None:  # perhaps a stream that a hook returned, whose own frame is gone by now
+    if (
+        codes and not hooks and frame is not None
+    ):  # perhaps a stream that a hook returned, whose own frame is gone by now
         layer = returning_layer(frame, codes)
         if layer is not None and isinstance(layer.middleware, MiddlewareBase):
             return layer.middleware, {"on_model_call"}

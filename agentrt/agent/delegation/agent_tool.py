@@ -1,7 +1,6 @@
 """An agent as a tool: what it takes, what it returns, and which of its calls are in progress."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, Self
 from weakref import WeakKeyDictionary
@@ -178,12 +177,20 @@ class AgentTool(ToolBase):
             task = self._task_of(arguments)
         except ValidationError as error:
             return failure(f"{self.name} was not asked: {error.errors(include_url=False)[0]['msg']}")
-        async with self._place():
-            self._tool_state.delegations[delegation] = None
-            try:
-                return await delegation.run(task, arguments)
-            finally:
-                del self._tool_state.delegations[delegation]
+        entered = _tools_entered.get()
+        # With a place of its own, a chain of agents that ask each other could take them all, and wait for itself.
+        places = None if id(self._tool_state) in entered else self._places()
+        if places is not None:
+            await _take_place(places, delegation)
+        token = _tools_entered.set((*entered, id(self._tool_state)))
+        self._tool_state.delegations[delegation] = None
+        try:
+            return await delegation.run(task, arguments)
+        finally:
+            del self._tool_state.delegations[delegation]
+            _tools_entered.reset(token)
+            if places is not None:
+                places.release_on_behalf_of(delegation)
 
     def _task_of(self, arguments: JSONObject) -> Any:
         """Return what the prompt is made of: the text of a query, an instance of the input's type, or JSON."""
@@ -205,30 +212,27 @@ class AgentTool(ToolBase):
             asked_with = task if isinstance(task, str) else to_json(arguments).decode()
         return [*_message_list(before), *_message_list(asked_with)]
 
-    @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
-        """Wait for one of the `max_concurrency` places; a call inside of another one of this tool has its place."""
-        # With a place of its own, a chain of agents that ask each other could take them all, and wait for itself.
-        entered = _tools_entered.get()
-        if id(self._tool_state) in entered:
-            yield
-            return
+    def _places(self) -> anyio.CapacityLimiter:
+        """Return the `max_concurrency` places of this tool in the current event loop."""
         try:
             limiters = _places.get()
         except LookupError:
             limiters = WeakKeyDictionary()
             _places.set(limiters)
         limiter = limiters.get(self._tool_state)
-        if limiter is None or limiter.total_tokens != self.max_concurrency:
+        if limiter is None:
             limiter = limiters[self._tool_state] = anyio.CapacityLimiter(self.max_concurrency)
-        borrower = object()  # by the task, two calls in one task would be refused
-        await limiter.acquire_on_behalf_of(borrower)
-        token = _tools_entered.set((*entered, id(self._tool_state)))
-        try:
-            yield
-        finally:
-            _tools_entered.reset(token)
-            limiter.release_on_behalf_of(borrower)
+        return limiter
+
+
+async def _take_place(places: anyio.CapacityLimiter, delegation: Delegation) -> None:
+    # By the delegation, since a limiter refuses a task that has a place already, and one task may make two calls.
+    try:
+        places.acquire_on_behalf_of_nowait(
+            delegation
+        )  # nearly always one is free, and waiting costs a turn of the loop
+    except anyio.WouldBlock:
+        await places.acquire_on_behalf_of(delegation)
 
 
 def bind_tools(agent: Any) -> None:

@@ -101,6 +101,8 @@ class Delegation:
     async def run(self, task: Any, arguments: JSONObject) -> ToolResponse:
         """Enter the sub-agent, and return the result of the call, or what it waits for."""
         try:
+            if self.tool.seconds is None:
+                return await self._enter(task, arguments)
             # Here and not as the tool's own timeout, so that the result says whose time was up.
             with anyio.move_on_after(self.tool.seconds):
                 return await self._enter(task, arguments)

@@ -11,6 +11,7 @@ An answer that brings rules brings them to the conversation of that one call.
 
 import json
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from agentrt.agent.delegation.lineage import Lineage
@@ -116,6 +117,7 @@ def _rule_of(supervisor_name: str, rule: PermissionRule) -> PermissionRule:
     return rule if rule.source.startswith("supervisor ") else replace(rule, source=f"supervisor {supervisor_name}")
 
 
+@lru_cache(maxsize=64)  # each call of a sub-agent asks for the same, and making one checks all of its numbers
 def config_of_delegate(own: ReActConfig, root: ReActConfig | None) -> ReActConfig:
     """Return the limits of a sub-agent's reply.
 
