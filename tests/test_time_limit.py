@@ -90,6 +90,7 @@ def run_pytest(folder: Path, test: str, grace: float) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.slow
 def test_a_hanging_test_fails_and_the_others_run(tmp_path):
     done = run_pytest(tmp_path, HANGING, grace=40.0)
     assert done.stdout.splitlines()[-1].startswith("7 failed, 4 passed"), done.stdout

@@ -65,6 +65,7 @@ def test_no_color_means_no_control_codes_in_what_is_printed(tmp_path):
         assert "\x1b" not in terminal.transcript
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_the_prompt_leaves_when_pressed_twice(tmp_path):
     with Terminal(SLOW, tmp_path) as terminal:
         terminal.read(PROMPT)
@@ -80,6 +81,7 @@ def test_the_end_of_input_leaves(tmp_path):
         assert terminal.end() == 0
 
 
+@pytest.mark.slow
 def test_a_reply_that_does_not_stop_can_be_left(tmp_path):
     with Terminal(SLOW, tmp_path, rich=False) as terminal:
         terminal.say("hold")

@@ -650,6 +650,7 @@ class KeepsTheLastOnes(MiddlewareBase):
             yield item
 
 
+@pytest.mark.slow
 async def test_what_has_a_limit_does_not_grow(monkeypatch):
     monkeypatch.setattr(growth, "_LONG_RUN", 150)
     assert not (await check_middleware(KeepsTheLastOnes, faults=[])).problems
@@ -664,6 +665,7 @@ class NeedsOthers(MiddlewareBase):
     wraps = ("Inside",)
 
 
+@pytest.mark.slow
 async def test_a_middleware_that_needs_others_is_tried_beside_them():
     with pytest.raises(MiddlewareProblems, match="NeedsOthers requires Frozen, which is not in middlewares"):
         await check_middleware(NeedsOthers, faults=[])
@@ -689,6 +691,7 @@ class GuardsAnswers(MiddlewareBase):
         return response
 
 
+@pytest.mark.slow
 async def test_a_guard_is_triggered_by_given_inputs_or_models():
     assert not (await check_middleware(GuardsBadly, faults=[])).problems
     with pytest.raises(MiddlewareProblems, match=r"conversation that was given:\n.*ValueError was raised: no such"):
@@ -700,6 +703,7 @@ async def test_a_guard_is_triggered_by_given_inputs_or_models():
         )
 
 
+@pytest.mark.slow
 async def test_the_authors_conversation_is_disturbed_as_well():
     report = await check_middleware(
         OneAtATime, faults=["cancel"], inputs=["Tell me."], model=lambda: ScriptedChatModel(repeat("It is so."))

@@ -207,8 +207,16 @@ async def test_mistakes_in_observing_and_printing_are_reported(middleware, words
             EmptiesWhatIsPrinted,
             rf"alone, with a plain question:\n.*on_print changed the msg {IN_PLACE}",
         ),
-        (IsNotCancelledWhileItHears, rf"observing, and cancelled .*\n.*its on_observe {SWALLOWED}"),
-        (IsNotCancelledWhileItPrints, rf"printing, and cancelled .*\n.*its on_print {SWALLOWED}"),
+        pytest.param(
+            IsNotCancelledWhileItHears,
+            rf"observing, and cancelled .*\n.*its on_observe {SWALLOWED}",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            IsNotCancelledWhileItPrints,
+            rf"printing, and cancelled .*\n.*its on_print {SWALLOWED}",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 async def test_the_kit_tries_observing_and_printing_too(middleware, words):
