@@ -34,6 +34,10 @@ EXPECTED_OUTPUT = {
         r"\[reasoning\] end\n){2}"
         r"\[reply\] end for assistant\nIt is sunny in Beijing\.\n"
     ),
+    "handoff.py": (
+        r"refunds asks: refund {\"order\": \"7\"}\n"
+        r"refunds: Order 7 is refunded\.\nrefunds: You are welcome\.\n"
+    ),
     "hooks_legacy.py": (
         r"Hello, world! \[instance\] \[class\]\nHello, world! \[instance\]\nadd gave 5 \(success\)\n5!\n"
         r"  1\. ActingHookMiddleware  agentrt\.agent\.hook_middleware:\d+\n"

@@ -14,6 +14,7 @@ from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfi
 from agentrt.hooks import HOOKS
 from agentrt.message import ToolCallBlock, ToolResultBlock
 from agentrt.model import ScriptedChatModel
+from agentrt.pipeline import Handoffs
 from agentrt.tool import FunctionTool, ToolBase
 from tests.loop.helpers import add, call
 
@@ -141,6 +142,23 @@ async def resume_after_external_execution(layer: Counting) -> None:
     await agent.reply(ExternalExecutionResultEvent(reply_id, [result]))
 
 
+def team_of(layer: Counting, tool: object) -> Handoffs:
+    """Return a team whose first agent has one round, in which it transfers, and whose second has two."""
+    transfers = Agent("first", "", ScriptedChatModel([[call("0", "transfer_to_tester")]]), middlewares=[layer])
+    return Handoffs([transfers, two_rounds(layer, tools=(tool,))])
+
+
+async def handoff(layer: Counting) -> None:
+    await team_of(layer, add).reply("go")
+
+
+async def handoff_resumed(layer: Counting) -> None:
+    team = team_of(layer, FunctionTool(add, ask=True))
+    await team.reply("go")
+    reply_id, waiting = parked(team.active)
+    await team.reply(UserConfirmResultEvent(reply_id, [ConfirmResult(True, waiting)]))
+
+
 async def observe(layer: Counting) -> None:
     await two_rounds(layer).observe(UserMsg("user", "psst"))
 
@@ -200,6 +218,9 @@ TWO_ROUNDS = {"on_reply": 1, "on_reasoning": 2, "on_system_prompt": 2, "on_model
 TWO_ROUNDS |= {"on_observe": 0}
 # What is printed: each call, each result, the answer (one word), and the message as a whole.
 ONE_TOOL = TWO_ROUNDS | {"on_check_permission": 1, "on_acting": 1, "on_print": 4}
+# Three rounds and two calls, in two replies. The second one's input is what the first one left.
+HANDOFF = dict.fromkeys(TWO_ROUNDS, 3) | {"on_reply": 2, "on_compress_context": 0, "on_observe": 0}
+HANDOFF |= {"on_check_permission": 2, "on_acting": 2, "on_print": 7}
 CUSTOM_AGENT = {spec.name: 0 for spec in HOOKS} | {"on_reply": 1}  # it has no model and no tools of the runtime's
 
 PATHS: dict[Callable[[Counting], Awaitable[None]], dict[str, int]] = {
@@ -212,6 +233,8 @@ PATHS: dict[Callable[[Counting], Awaitable[None]], dict[str, int]] = {
     sub_agent: ONE_TOOL,
     resume_after_confirmation: ONE_TOOL | {"on_reply": 2, "on_check_permission": 2, "on_print": 5},
     resume_after_external_execution: ONE_TOOL | {"on_reply": 2, "on_acting": 0, "on_print": 5},
+    handoff: HANDOFF,
+    handoff_resumed: HANDOFF | {"on_reply": 3, "on_check_permission": 3, "on_print": 8},
     observe: dict.fromkeys(ONE_TOOL, 0) | {"on_observe": 1},
     overridden_reply: ONE_TOOL | {"on_print": 5},  # what it makes of the answer is printed too
     overridden_reply_streamed: ONE_TOOL | {"on_print": 5},

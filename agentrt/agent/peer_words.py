@@ -74,7 +74,8 @@ AGENT_KEYWORDS = _by_word(
         ("tool_choice", "write a middleware whose on_reasoning calls next_handler(tool_choice=...)"),
         # What a tool does.
         ("function functions tool toolset toolsets", "write tools=[...]"),
-        ("agents handoffs sub_agents subagents", "give it a tool that asks the other agent, or see agentrt.pipeline"),
+        ("agents sub_agents subagents", "write tools=[other.as_tool('What it does.')]"),
+        ("handoffs", "write Handoffs([agent, other]), of agentrt.pipeline"),
         (
             "human_in_the_loop human_input human_input_mode interrupt_after interrupt_before interrupt_on",
             "each tool says so: write tools=[FunctionTool(f, ask=True)]",

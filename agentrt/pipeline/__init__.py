@@ -1,12 +1,16 @@
 """Agents composed: one after the other, side by side, in a hub where all hear each other, and read as one stream."""
 
 from agentrt.pipeline.fanout import FanoutPipeline, fanout_pipeline
+from agentrt.pipeline.handoff_middleware import HandoffMiddleware
+from agentrt.pipeline.handoffs import Handoffs
 from agentrt.pipeline.hub import MsgHub
 from agentrt.pipeline.printing import stream_printing_messages
 from agentrt.pipeline.sequential import SequentialPipeline, sequential_pipeline
 
 __all__ = [
     "FanoutPipeline",
+    "HandoffMiddleware",
+    "Handoffs",
     "MsgHub",
     "SequentialPipeline",
     "fanout_pipeline",

@@ -1,0 +1,146 @@
+"""The tools by which agents pass a conversation to each other, and how one reads what another one did in it."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from agentrt.errors import ConfigError
+from agentrt.event import CustomEvent
+from agentrt.hooks import MiddlewareBase, NextModelCall
+from agentrt.message import ContentBlock, HintBlock, Msg, TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
+from agentrt.model.base import ModelResult
+from agentrt.state import AgentState
+from agentrt.text import repr_of
+from agentrt.tool import ToolBase, ToolContext, ToolResponse
+from agentrt.tool.base import check_name
+from agentrt.types import JSONObject
+
+__all__ = ["HANDOFF_KEY", "HandoffHistory", "HandoffMiddleware", "check_active", "put_into_words"]
+
+HANDOFF_KEY = "handoffs"
+"""Where a state keeps which agent has the conversation."""
+
+HandoffHistory = Literal["text", "calls"]
+_PREFIX = "transfer_to_"
+
+
+def check_active(state: AgentState, start: str, names: Collection[str]) -> None:
+    """Raise `ConfigError` for a state in which none of these agents has the conversation."""
+    name = state.middleware_data.get(HANDOFF_KEY, {}).get("active", start)
+    if name not in names:
+        raise ConfigError(
+            f"the state says that {name!r:.100} has the conversation, which is not one of {', '.join(names)}: add that "
+            f"agent, or begin with another state"
+        )
+
+
+class HandoffMiddleware(MiddlewareBase):
+    """Gives an agent a tool for each of its `peers`, a dict of names and descriptions, that passes the conversation on.
+
+    `Handoffs` makes one for each agent, and continues with the agent that was chosen. With the history as "text", the
+    speaker reads what others did with tools that it does not have as notes; with "calls" it reads the calls themselves.
+    """
+
+    key = HANDOFF_KEY
+
+    def __init__(self, peers: Mapping[str, str], *, history: HandoffHistory = "text", max_handoffs: int = 8) -> None:
+        if not isinstance(peers, Mapping):
+            raise ConfigError(f"HandoffMiddleware(peers=...) must be a dict of names and texts, not {repr_of(peers)}")
+        choice: object = history
+        if choice not in ("text", "calls"):
+            raise ConfigError(f'history must be "text" or "calls", not {repr_of(history)}')
+        limit: object = max_handoffs
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise ConfigError(f"max_handoffs must be a whole number from 1 up, not {repr_of(max_handoffs)}")
+        self.peers = dict(peers)
+        self.history = history
+        self.max_handoffs = max_handoffs
+
+    def list_tools(self) -> list[ToolBase]:
+        """Return a tool for each peer."""
+        return [_TransferTool(self, name, description) for name, description in self.peers.items()]
+
+    async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: NextModelCall) -> ModelResult:
+        """Put what others did with tools that this agent does not have into words."""
+        if self.history == "calls":
+            return await next_handler()
+        # Kept for the reply: what others said before it does not change, and is rewritten once.
+        rewritten: dict[int, tuple[Msg, Msg]] = agent.run.scratch(self).setdefault("rewritten", {})
+        toolkit = agent.run.toolkit
+        messages = []
+        for msg in input_kwargs["messages"]:
+            if msg.name != agent.name and id(msg) not in rewritten:
+                rewritten[id(msg)] = msg, put_into_words(msg, lambda name: toolkit.get(name) is not None)
+            messages.append(rewritten[id(msg)][1] if id(msg) in rewritten else msg)
+        return await next_handler(messages=messages)
+
+    def place_among(self, middlewares: Iterable[MiddlewareBase]) -> list[MiddlewareBase]:
+        """Return the list with this one as far out as it allows."""
+        # An agent may come from another `Handoffs`, whose tools lead elsewhere.
+        others = [middleware for middleware in middlewares if not isinstance(middleware, HandoffMiddleware)]
+        # Outside of the rest, so that these see what the model will see.
+        place = 1 if others and others[0].position == "outermost" else 0
+        return [*others[:place], self, *others[place:]]
+
+    def transfer(self, data: JSONObject, target: str) -> str | None:
+        """Note in the data of a conversation that it goes to another agent; returns why not, if it does not."""
+        if data.get("next") is not None:
+            return f"not transferred to {target}: the conversation already goes to {data['next']}"
+        if data.get("count", 0) >= self.max_handoffs:
+            return (
+                f"not transferred to {target}: the conversation was transferred {self.max_handoffs} times for this "
+                f"answer, which is the limit; answer yourself"
+            )
+        # The speaker keeps it until its reply is over, which may have to wait for an answer first.
+        data.update(next=target, count=data.get("count", 0) + 1)
+        return None
+
+
+class _TransferTool(ToolBase):
+    """Passes the conversation to another agent."""
+
+    # The conversation is one, so one transfer after the other; and nothing but that changes.
+    is_concurrency_safe = False
+    is_read_only = True
+
+    def __init__(self, middleware: HandoffMiddleware, target: str, description: str) -> None:
+        self.name = f"{_PREFIX}{target}"
+        check_name("tool", self.name)  # now, where the agent's name is still in sight
+        self.description = f"Transfer the conversation to {target}, who answers in your place. {description}".rstrip()
+        self._middleware = middleware
+        self._target = target
+
+    async def call(self, context: ToolContext, reason: str = "") -> ToolResponse:
+        """Transfer the conversation.
+
+        Args:
+            reason: What the other one needs to know, beyond the conversation.
+        """
+        agent = context.agent
+        if context.run is None:
+            refusal: str | None = "not transferred: no reply is in progress"
+        else:
+            refusal = self._middleware.transfer(agent.state_of(self._middleware), self._target)
+        if refusal is not None:
+            return ToolResponse([TextBlock(refusal)], ToolResultState.DENIED)
+        context.emit(CustomEvent("handoff", {"from": agent.name, "to": self._target}))
+        # An answer without a word ends the speaker's reply.
+        silence = Msg(agent.name, [], "assistant")
+        return ToolResponse([TextBlock(f"Transferred to {self._target}.")], metadata={"response_msg": silence})
+
+
+def put_into_words(msg: Msg, has_tool: Callable[[str], bool]) -> Msg:
+    """Return the message with notes in place of calls of tools that are not there, and of their results."""
+    calls = {block.id: block for block in msg.get_content_blocks("tool_call") if not has_tool(block.name)}
+    if not calls:
+        return msg
+    content: list[ContentBlock] = []
+    for block in msg.get_content_blocks():
+        if isinstance(block, ToolResultBlock) and block.id in calls:
+            call = calls[block.id]
+            words = f"{msg.name} called {call.name} with {call.input}, which returned: {block.text or 'no text'}"
+            # A note, so that no model takes words about calls for its own way of calling.
+            content.append(HintBlock(words, "handoff"))
+        elif not (isinstance(block, ToolCallBlock) and block.id in calls):
+            content.append(block)
+    return replace(msg, content=content)

@@ -1,0 +1,235 @@
+"""Handoffs: one conversation that several agents share, one of them at a time."""
+
+import copy
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Self
+
+import anyio
+
+from agentrt.agent import Agent, AgentInput, ReplyStream
+from agentrt.concurrency.event_loop import in_event_loop
+from agentrt.concurrency.interrupt import InterruptResult
+from agentrt.concurrency.reaper import Reaper
+from agentrt.conversation.inputs import ANSWERS, MessagesInput
+from agentrt.conversation.turns import Claim, lock_of
+from agentrt.errors import UsageError
+from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
+from agentrt.keywords import suggest_keywords
+from agentrt.message import Msg
+from agentrt.pipeline.handoff_middleware import HANDOFF_KEY, HandoffHistory, HandoffMiddleware, check_active
+from agentrt.pipeline.team import check_start, common_permissions, common_store, members_by_name
+from agentrt.representation import never_raises
+from agentrt.state import AgentState, StateStore
+from agentrt.text import one_line
+from agentrt.types import JSONObject
+
+__all__ = ["Handoffs"]
+
+_MAX_DESCRIPTION = 200  # characters
+
+
+@suggest_keywords()
+class Handoffs:
+    """One conversation, and several agents of which one has it: its model may transfer it, and then that one answers.
+
+        team = Handoffs([triage, billing, refunds])
+        answer = await team.reply("I was charged twice.")
+
+    Each agent gets a tool `transfer_to_<name>` for each of the others, described by the beginning of their system
+    prompts; the agents themselves stay as they are. `start`, a name or an agent, begins, and later the one that
+    answered last. Which one that is stands in the `state`: loaded again, the conversation continues with it.
+
+    What each agent says until it transfers is a reply of its own, with its own id, start and end; the message of the
+    last one is the answer. A reply that waits is resumed as that of any agent. After `max_handoffs` transfers in one
+    answer further ones are refused, and the speaker answers. With `history="text"` an agent reads calls of tools that
+    it does not have as notes, with "calls" as they are.
+
+    Without a `state`, the conversation has all deny and ask rules of the agents, and the strictest of their modes;
+    allow rules count if all agents have the same ones. The `state_store` is that of the agents, if they share one. A
+    second reply at the same time raises `AgentBusyError`.
+    """
+
+    def __init__(
+        self,
+        agents: Sequence[Agent],
+        *,
+        start: str | Agent | None = None,
+        state: AgentState | None = None,
+        state_store: StateStore | None = None,
+        history: HandoffHistory = "text",
+        max_handoffs: int = 8,
+    ) -> None:
+        members = members_by_name(agents)
+        self._start = check_start(start, members)
+        if state is None:
+            state = AgentState(permission_context=common_permissions(members.values()))
+        store = common_store(members.values()) if state_store is None else state_store
+        self._agents = {}
+        # The beginning of each prompt is what the others learn of an agent: most prompts begin with who it is.
+        descriptions = {name: one_line(agent.system_prompt, _MAX_DESCRIPTION) for name, agent in members.items()}
+        for name, agent in members.items():
+            peers = {other: description for other, description in descriptions.items() if other != name}
+            layer = HandoffMiddleware(peers, history=history, max_handoffs=max_handoffs)
+            member = agent.with_middlewares(layer.place_among(agent.middlewares)).with_state(state)
+            member.state_store = store
+            self._agents[name] = member
+        self._claim: Claim | None = None
+        self.state = state
+        check_active(state, self._start, self._agents)
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self._agents)}; {self.active.name} has the conversation>"
+
+    @property
+    def agents(self) -> dict[str, Agent]:
+        """The agents by their names, as they take part in this conversation."""
+        return dict(self._agents)
+
+    @property
+    def active(self) -> Agent:
+        """The agent that has the conversation."""
+        return self._agents[self._data().get("active", self._start)]
+
+    async def reply(
+        self,
+        inputs: AgentInput = None,
+        structured_schema: Any = None,
+        *,
+        reply_id: str | None = None,
+        deps: Any = None,
+    ) -> Msg:
+        """Answer with the final message, as `Agent.reply` does, whichever agents it takes."""
+        given_id = reply_id
+        inputs = self._open_turn(inputs, reply_id)
+        while True:
+            part_id = self._begin_part(given_id)
+            answer: Msg = await self.active.reply(inputs, structured_schema, reply_id=part_id, deps=deps)
+            if not self._was_transferred(answer):
+                return answer
+            inputs, given_id = None, self._data().get("reply_id")
+
+    __call__ = reply
+
+    def reply_stream(
+        self,
+        inputs: AgentInput = None,
+        structured_schema: Any = None,
+        *,
+        yield_final_msg: bool = False,
+        reply_id: str | None = None,
+        after: int = 0,
+        deps: Any = None,
+    ) -> ReplyStream[AnyEvent | Msg]:
+        """Answer as a stream of the events of all agents, with the final message after them when asked for."""
+        claim = Claim(reply_id, after)
+        options = {"after": after, "deps": deps}
+        return ReplyStream(self._stream(claim, inputs, structured_schema, yield_final_msg, reply_id, options), claim)
+
+    async def _stream(
+        self,
+        claim: Claim,
+        inputs: AgentInput,
+        structured_schema: Any,
+        yield_final_msg: bool,
+        reply_id: str | None,
+        options: JSONObject,
+    ) -> AsyncGenerator[Any, None]:
+        claim.reaper = Reaper()  # here, where there is an event loop
+        given_id = reply_id
+        inputs = self._open_turn(inputs, reply_id)
+        self._claim = claim
+        while True:
+            part_id = self._begin_part(given_id)
+            stream = self.active.reply_stream(inputs, structured_schema, reply_id=part_id, **options)
+            async with stream as events:
+                is_first = True
+                async for event in events:
+                    if is_first:  # by which the reader of the text knows what is text of this answer
+                        claim.reply_id, is_first = event.reply_id, False
+                    yield event
+            if not self._was_transferred(stream.message):
+                break
+            inputs, given_id = None, self._data().get("reply_id")
+        claim.final = stream.message
+        if yield_final_msg:
+            yield stream.message
+
+    def run_sync(self, inputs: AgentInput = None, structured_schema: Any = None, *, deps: Any = None) -> Msg:
+        """Answer with the final message, from a program that has no event loop."""
+        if in_event_loop():
+            raise UsageError("run_sync() was called inside a running event loop: write `await team.reply(...)` there")
+        return anyio.run(self._reply_and_close, inputs, structured_schema, deps)
+
+    async def _reply_and_close(self, inputs: AgentInput, structured_schema: Any, deps: Any) -> Msg:
+        async with self:
+            return await self.reply(inputs, structured_schema, deps=deps)
+
+    async def observe(self, msg: MessagesInput | None) -> None:
+        """Take in messages without answering them."""
+        await self.active.observe(msg)
+
+    def waiting(self) -> RequireUserConfirmEvent | RequireExternalExecutionEvent | None:
+        """Return the event that asks for what the conversation waits for, `None` if it waits for nothing."""
+        return self.active.waiting()
+
+    def interrupt(self, reason: str | Msg | None = None) -> InterruptResult:
+        """End the reply of this conversation tidily, whichever agent has it, from any task or thread."""
+        return self.active.interrupt(reason)
+
+    def with_state(self, state: AgentState) -> Self:
+        """Return another conversation with the same agents."""
+        other = copy.copy(self)
+        agents = {name: agent.with_state(state) for name, agent in self._agents.items()}
+        vars(other).update(state=state, _agents=agents, _claim=None)
+        check_active(state, self._start, agents)
+        return other
+
+    def explain(self) -> str:
+        """Return the compiled chains of each agent."""
+        return "\n\n".join(agent.explain() for agent in self._agents.values())
+
+    async def aclose(self) -> None:
+        """Close what the models hold open in this event loop."""
+        for agent in self._agents.values():
+            await agent.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _data(self) -> JSONObject:
+        return self.state.middleware_data.setdefault(HANDOFF_KEY, {})
+
+    def _open_turn(self, inputs: AgentInput, reply_id: str | None) -> AgentInput:
+        """Note that a new answer begins, unless the input continues one; returns what the first speaker gets."""
+        data, is_answer = self._data(), isinstance(inputs, ANSWERS)
+        # Where a reply is in progress or waits, this continues it or is refused: either way nothing begins here.
+        if is_answer or self.state.reply_context is not None or lock_of(self.state).run is not None:
+            return inputs
+        if reply_id is not None and data.get("reply_id") == reply_id:
+            # The input is in the conversation already if a further agent has begun, or was to begin.
+            return None if data.get("count") else inputs
+        if inputs is not None or data.get("next") is None:
+            data.update(count=0, reply_id=reply_id)
+        return inputs
+
+    def _begin_part(self, reply_id: str | None) -> str | None:
+        """Note that the agent which has the conversation begins; returns the id of its reply."""
+        data, claim = self._data(), self._claim
+        # Here and not when the last one ended, so that a process which died in between continues the same way.
+        if lock_of(self.state).run is None and self.state.reply_context is None:
+            data["active"] = data.pop("next", None) or self.active.name
+        is_dropped = claim is not None and claim.dropped
+        # What a dropped stream has open is being closed, and then the conversation is free.
+        self.active.when_busy = "wait" if is_dropped else "raise"
+        if is_dropped:
+            self._claim = None
+        return reply_id if reply_id is None or not data.get("count") else f"{reply_id}:{data['count']}"
+
+    def _was_transferred(self, answer: Msg) -> bool:
+        """Say whether the reply that ended with this message has passed the conversation to another agent."""
+        is_over = self.state.reply_context is None and answer.finished_reason == "completed"
+        return is_over and self._data().get("next") is not None
