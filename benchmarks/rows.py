@@ -168,7 +168,18 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return the table as a page of the documentation has it."""
+    """Return the table as a page of the documentation has it; an indented line begins with the group of the one above.
+
+    The group of a line is its first word, since spaces at the beginning of a cell are not shown.
+    """
     names = ("", "unit", "compared with", "base", "agentrt", "ratio", "to R", "target")
-    cells = [names, ("---", "---", "---", *["--:"] * 5), *(_cells(row)[:-1] for row in rows)]
+    cells = [names, ("---", "---", "---", *["--:"] * 5)]
+    group = ""
+    for row in rows:
+        name, *others = _cells(row)[:-1]
+        if name.startswith(" "):
+            name = f"{group} {name.strip()}"
+        else:
+            group = name.partition(" ")[0]
+        cells.append((name, *others))
     return "\n".join("| " + " | ".join(line) + " |" for line in cells)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -286,6 +287,13 @@ def test_tables_have_every_number() -> None:
     table = make_rows(LINES, [made_up_round()])
     assert render(table).splitlines()[2].split() == ["turn", "us", "F", "2.00", "10.0", "5.00", "2.50", "4", "near"]
     assert markdown(table).splitlines()[2] == "| turn | us | F | 2.00 | 10.0 | 5.00 | 2.50 | 4 |"
+
+
+def test_an_indented_line_of_a_page_says_its_group() -> None:
+    turn, *_ = make_rows(LINES, [made_up_round()])
+    table = [replace(turn, name=name) for name in ("W6 construct", "   a second agent", "W7 a turn")]
+    names = [line.split("|")[1].strip() for line in markdown(table).splitlines()[2:]]
+    assert names == ["W6 construct", "W6 a second agent", "W7 a turn"]
 
 
 def test_every_line_is_made_of_what_is_measured() -> None:

@@ -19,8 +19,8 @@ from agentrt.state.journal import (
     JournalContents,
     encode_head,
     encode_lines,
+    parse_json_line,
     parse_lines,
-    parse_object,
 )
 from agentrt.state.state import AgentState, dump_messages, dump_parts, state_from_json, state_from_parts
 from agentrt.state.store import check_revision, check_saved, check_session_id, next_revision
@@ -240,7 +240,7 @@ class _StateFile(AtomicFile):
 
     def _decode(self, data: bytes) -> JournalContents:
         first, _, rest = data.partition(b"\n")
-        head = parse_object(first)
+        head = parse_json_line(first)
         left_alone = f"{self._description} is kept as it is"
         if head.get("format") != _FORMAT or not isinstance(head.get("version"), int):
             raise self._damage("is not one of agentrt, or its beginning is damaged")
@@ -263,7 +263,7 @@ class _StateFile(AtomicFile):
         if head.get("sha256") != sha256(rest).hexdigest():
             raise self._damage("is damaged: its checksum is wrong")
         second, _, text = rest.partition(b"\n")
-        session = parse_object(second)
+        session = parse_json_line(second)
         revision = session.get("revision")
         if session.get("session_id") != self.session_id or not isinstance(revision, int):
             raise self._foreign()

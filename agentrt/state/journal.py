@@ -21,7 +21,7 @@ from pydantic_core import from_json
 from agentrt.errors import SessionCorrupt
 from agentrt.types import JSONObject
 
-__all__ = ["CHECKSUM_SIZE", "JournalContents", "encode_head", "encode_lines", "parse_lines", "parse_object"]
+__all__ = ["CHECKSUM_SIZE", "JournalContents", "encode_head", "encode_lines", "parse_json_line", "parse_lines"]
 
 CHECKSUM_SIZE = 64
 _MAX_IN_LINE = 100  # messages: a line is checked and cut at once
@@ -135,7 +135,7 @@ def _is_longer_than_a_line(tail: bytes) -> bool:
     return False
 
 
-def parse_object(line: bytes) -> JSONObject:
+def parse_json_line(line: bytes) -> JSONObject:
     """Return the JSON object that the line is, or an empty one if it is something else."""
     with suppress(ValueError):
         if isinstance(parsed := from_json(line), dict):
