@@ -172,7 +172,8 @@ class Agent(ReActAgentBase):
             self.state = state
         # By named functions, since agents can be pickled, with what they have registered.
         self.register_state("state", _state_to_json, _state_from_json)
-        bind_tools(self)  # last: tools may look at all of this agent
+        if self.toolkit.binds:
+            bind_tools(self)  # last: tools may look at all of this agent
 
     @property
     def run(self) -> Run:

@@ -222,8 +222,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         self.current_chains()  # with the hooks that were registered since the last reply
         # Overridden methods are shown as they are written, not as the cores that call them.
         functions = self._cores | {method.hook: method.function for method in self._compiled.overrides}
-        lineage = self.lineage
-        origins = {id(middleware): lineage.ancestors[-1].name for middleware in lineage.inherited}
+        origins = self.lineage.names_by_id()
         children = self._describe_children()
         return explain(self.chains, self.name, functions, self._names_of_tools(), format, origins, children)
 
@@ -266,7 +265,8 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
             cores = self._cores | {hook: method.core for hook, method in overridden.items()}
             check_use(type(self), compiled.middlewares, cores)
             layers = [*compiled.middlewares, *layers_for(hooks)]  # hooks see the arguments that reach the core
-            self.chains = compile_chains(MiddlewareBase, table, cores, layers, AgentChains)
+            origins = compiled.lineage.names_by_id() if compiled.lineage.inherited else {}
+            self.chains = compile_chains(MiddlewareBase, table, cores, layers, AgentChains, origins)
         self._compiled = _Compiled(
             compiled.middlewares, compiled.tools, compiled.overrides, compiled.lineage, hooks, instance_hooks, version
         )

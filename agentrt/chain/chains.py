@@ -50,8 +50,11 @@ class Chains:
         keys: Mapping[int, str],
     ) -> None:
         unkeyed = [middleware for middleware in middlewares if middleware.key is None]
-        count_by_class = Counter(map(type, unkeyed))
-        keyed_by_order = {id(middleware) for middleware in unkeyed if count_by_class[type(middleware)] > 1}
+        keyed_by_order: set[int] = set()
+        if "#" in "".join(keys.values()):  # a number says that another has the key that this one would have
+            names = {id(middleware): keys[id(middleware)].partition("#")[0] for middleware in unkeyed}
+            count_by_name = Counter(names.values())
+            keyed_by_order = {id(middleware) for middleware in unkeyed if count_by_name[names[id(middleware)]] > 1}
         # Through `__dict__`, since nothing can be set; and so an entry is an attribute of the instance, found at once.
         self.__dict__.update(
             entries, table=table, layers=layers, middlewares=middlewares, _keys=keys, _keyed_by_order=keyed_by_order

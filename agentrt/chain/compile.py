@@ -38,6 +38,7 @@ CheckedClasses = tuple[tuple[str, set[type]], ...]
 
 _ChainsT = TypeVar("_ChainsT", bound=Chains)
 _new_object = object.__new__
+_NO_ORIGINS: Mapping[int, str] = {}
 _MAX_CHECKED_CLASSES = 64  # a program may make any number of classes
 
 
@@ -52,6 +53,7 @@ def compile_chains(
     cores: Mapping[str, Function],
     middlewares: Sequence[Middleware],
     kind: type[_ChainsT],
+    origins: Mapping[int, str] = ...,
 ) -> _ChainsT: ...
 def compile_chains(
     base: type,
@@ -59,15 +61,17 @@ def compile_chains(
     cores: Mapping[str, Function],
     middlewares: Sequence[Middleware],
     kind: type[Chains] = Chains,
+    origins: Mapping[int, str] = _NO_ORIGINS,
 ) -> Chains:
     """Check the middlewares and compile one entry per hook that has a core.
 
     An entry is called as its core is: `entry(agent, **values)`. `kind` may be a class of `Chains` that says what type
-    each entry has. Raises `MiddlewareConfigError`.
+    each entry has. `origins` has the name of the agent that a middleware
+    comes from, by its `id()`, where that is another one. Raises `MiddlewareConfigError`.
     """
     middlewares = tuple(middlewares)
     overridden = check_middlewares(middlewares, base, table)
-    keys = _assign_keys(middlewares)
+    keys = _assign_keys(middlewares, origins)
     layers_of: dict[str, list[Layer]] = {spec.name: [] for spec in table}
     for middleware, specs in zip(middlewares, overridden, strict=True):
         key = keys[id(middleware)]
@@ -85,13 +89,17 @@ def compile_chains(
     return kind(tuple(table), entries, layers, middlewares, keys)
 
 
-def _assign_keys(middlewares: Sequence[Middleware]) -> dict[int, str]:
-    """Return the key of each middleware by its `id`: its own, else the name of its class, numbered if that is taken."""
+def _assign_keys(middlewares: Sequence[Middleware], origins: Mapping[int, str]) -> dict[int, str]:
+    """Return the key of each middleware by its `id`: its own, else the name of its class, numbered if that is taken.
+
+    That of another agent says so, so that an agent's own have the keys that they have without it.
+    """
     keys = {id(middleware): middleware.key for middleware in middlewares if middleware.key is not None}
     taken = set(keys.values())
     for middleware in middlewares:
         if middleware.key is None:
-            key = name = type(middleware).__name__
+            origin = origins.get(id(middleware))
+            key = name = type(middleware).__name__ if origin is None else f"{type(middleware).__name__}@{origin}"
             number = 1
             while key in taken:
                 number += 1

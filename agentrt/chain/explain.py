@@ -256,8 +256,9 @@ def _write_text(description: _Description) -> str:
 
 def _title(description: _LayerDescription | _MiddlewareDescription) -> str:
     name = description["class"]
-    title = name if description["key"] == name else f"{name} [{description['key']}]"
-    return f"{title}, from {description['from']!r}" if "from" in description else title
+    if "from" in description:
+        return f"{name}, from {description['from']!r}"
+    return name if description["key"] == name else f"{name} [{description['key']}]"
 
 
 def _write_mermaid(description: _Description) -> str:

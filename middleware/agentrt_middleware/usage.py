@@ -7,7 +7,7 @@ from decimal import Decimal
 from threading import Lock
 from typing import Any, ClassVar, NotRequired, TypedDict
 
-from agentrt.agent import AgentBase
+from agentrt.agent import AgentBase, Run
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.keywords import suggest_keywords
@@ -63,6 +63,9 @@ class UsageMiddleware(MiddlewareBase):
     `None`, and so has every sum that includes it. If the provider does not report the tokens, or an answer is cut
     short, they are estimated. The runtime's own calls, for summaries, count as well.
 
+    What a reply's tools ask other agents for counts in that reply and its conversation too, where those agents have
+    this same middleware, as sub-agents do; in the total each call counts once.
+
     The usage of a conversation is saved with its state, the total is not.
     """
 
@@ -113,13 +116,31 @@ class UsageMiddleware(MiddlewareBase):
     async def on_model_call(
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        data = agent.state_of(self)
+        data, run = agent.state_of(self), agent.run
+        reply_id, parent = run.id, run.parent
         # Kept by its id: a reply that was parked and is resumed, maybe in another process, keeps its count.
-        if data.get("reply_id") != agent.run.id:
-            data.update(reply_id=agent.run.id, reply={})
+        if data.get("reply_id") != reply_id:
+            data.update(reply_id=reply_id, reply={})
         tallies = [data["reply"], data.setdefault("conversation", {})]
+        if parent is not None:
+            tallies += self._tallies_above(parent)
         call = _CountedCall(self, tallies, agent, input_kwargs)
         return await watch(next_handler, input_kwargs, call)
+
+    def _tallies_above(self, run: Run | None) -> list[_Tallies]:
+        """Return the tallies of the replies whose tools asked for another one: what that uses, they use."""
+        tallies: list[_Tallies] = []
+        while run is not None:
+            if any(layer is self for layer in run.agent.middlewares):
+                data = run.agent.state_of(self)
+                if data.get("reply_id") != run.id and not (run.ended and "reply_id" in data):
+                    data.update(reply_id=run.id, reply={})
+                # One that has ended left a task behind, and another reply may be counted by now.
+                if data["reply_id"] == run.id:
+                    tallies.append(data["reply"])
+                tallies.append(data.setdefault("conversation", {}))
+            run = run.parent
+        return tallies
 
     def add(self, tallies: list[_Tallies], model: ChatModelBase, usage: ChatUsage) -> None:
         """Add the usage of one call to the tallies of its reply and conversation, and to the total."""

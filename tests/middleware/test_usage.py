@@ -202,3 +202,101 @@ async def test_the_cost_of_calls_is_saved_with_the_conversation() -> None:
 def test_a_cost_that_is_not_a_function_is_refused() -> None:
     with pytest.raises(MiddlewareConfigError, match=r"cost_of=...\) must be a function .* not 'genai-prices': give"):
         UsageMiddleware(cost_of="genai-prices")  # type: ignore[arg-type]
+
+
+# Of agents that other agents ask
+
+
+def child_of(*answers: Any, name: str = "child", middlewares: Any = ()) -> Agent:
+    return Agent(name, model=ScriptedChatModel(list(answers)), middlewares=list(middlewares))
+
+
+def asks(*names: str) -> ChatResponse:
+    return answer(1, 0, content=[call(f"k{index}", name, query="?") for index, name in enumerate(names)])
+
+
+async def test_usage_of_children_counts_in_each_ancestor_and_once_in_all() -> None:
+    usage = UsageMiddleware(PRICES)
+    leaf = child_of(answer(100, 0), answer(100, 0), name="leaf")
+    child = child_of(asks("leaf"), answer(10, 0), asks("leaf"), answer(10, 0))
+    child.toolkit.register_tool_function(leaf.as_tool("Answers."))
+    boss = child_of(asks("child"), answer(1000, 0), asks("child"), answer(1000, 0), name="boss", middlewares=[usage])
+    boss.toolkit.register_tool_function(child.as_tool("Answers."))
+    await boss.reply("go")
+    assert usage.of_reply(boss).tokens.input_tokens == 1 + 1 + 100 + 10 + 1000
+    assert usage.of_reply(boss).calls == usage.total().calls == 5
+    await boss.reply("go on")
+    assert usage.of_reply(boss).calls == 5
+    assert usage.of_conversation(boss).calls == usage.total().calls == 10
+    assert usage.of_conversation(boss).cost == usage.total().cost == pytest.approx(2 * 1112 * 2 / 1e6)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_usage_of_children_side_by_side_is_added_up(stream: bool) -> None:
+    usage = UsageMiddleware()
+    children = [child_of(answer(10 * number, 0), name=f"child{number}") for number in (1, 2, 3)]
+    boss = child_of(asks("child1", "child2", "child3"), answer(1, 0), name="boss", middlewares=[usage])
+    boss.model.stream = stream
+    for child in children:
+        boss.toolkit.register_tool_function(child.as_tool("Answers."))
+    await boss.reply("go")
+    assert usage.of_reply(boss).tokens.input_tokens == usage.total().tokens.input_tokens == 62
+    assert usage.of_reply(boss).calls == 5
+
+
+async def test_without_inheritance_a_child_is_not_counted() -> None:
+    usage = UsageMiddleware()
+    boss = child_of(asks("child"), answer(1, 0), name="boss", middlewares=[usage])
+    boss.toolkit.register_tool_function(child_of(answer(10, 0)).as_tool("Answers.", inherit=False))
+    await boss.reply("go")
+    assert usage.of_reply(boss).calls == usage.total().calls == 2
+
+
+async def test_a_childs_own_count_is_its_own() -> None:
+    of_boss, of_child = UsageMiddleware(), UsageMiddleware()
+    child = child_of(answer(10, 0), middlewares=[of_child])
+    boss = child_of(asks("child"), answer(1, 0), name="boss", middlewares=[of_boss])
+    boss.toolkit.register_tool_function(child.as_tool("Answers."))
+    await boss.reply("go")
+    assert of_boss.of_reply(boss).calls == 3
+    assert of_child.total().calls == 1
+
+
+async def test_an_agent_asked_by_a_function_counts_as_well() -> None:
+    usage = UsageMiddleware()
+    expert = child_of(answer(10, 0), middlewares=[usage], name="expert")
+
+    async def ask() -> str:
+        """Ask the expert."""
+        return (await expert.reply("?")).get_text_content() or ""
+
+    boss = agent_of([answer(1, 0, content=[call("1", "ask")]), answer(1, 0)], ask, middlewares=[usage])
+    await boss.reply("go")
+    assert usage.of_reply(boss).calls == 3
+    assert usage.of_reply(expert).calls == usage.of_conversation(expert).calls == 1
+
+
+async def test_what_a_tool_leaves_behind_counts_in_the_conversation_alone() -> None:
+    usage = UsageMiddleware()
+    expert = child_of(answer(10, 0), middlewares=[usage], name="expert")
+    may_ask = anyio.Event()
+
+    async with anyio.create_task_group() as group:
+
+        async def ask_later() -> None:
+            await may_ask.wait()
+            await expert.reply("?")
+
+        async def begin() -> str:
+            """Begin something."""
+            group.start_soon(ask_later)
+            return "begun"
+
+        script = [answer(1, 0, content=[call("1", "begin")]), answer(1, 0), answer(1, 0)]
+        boss = agent_of(script, begin, middlewares=[usage])
+        await boss.reply("go")
+        await boss.reply("go on")
+        assert usage.of_reply(boss).calls == 1
+        may_ask.set()
+    assert usage.of_reply(boss).calls == 1
+    assert usage.of_conversation(boss).calls == usage.total().calls == 4

@@ -160,8 +160,9 @@ def _root_of(context: ToolContext) -> tuple[ReActConfig, ReplyContext] | None:
 def describe_isolation(lineage: Lineage, folder: str | None) -> dict[str, str]:
     """Return what `explain` says of a sub-agent: for each resource whose it is."""
     supervisor = f"{lineage.ancestors[-1].name!r}" if lineage.ancestors else "its supervisor"
-    names = ", ".join(type(middleware).__name__ for middleware in lineage.inherited)
-    layers = f"its own, and {names} of {supervisor}" if names else "its own"
+    inherited = zip(lineage.inherited, lineage.origins, strict=True)
+    names = ", ".join(f"{type(middleware).__name__} of {origin!r}" for middleware, origin in inherited)
+    layers = f"its own, and {names}" if names else "its own"
     if lineage.ancestors and not names:
         layers += f": nothing that those of {supervisor} limit, count, record or refuse holds here"
     return {

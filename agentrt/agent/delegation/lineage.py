@@ -25,6 +25,12 @@ class Lineage(NamedTuple):
 
     ancestors: tuple[Any, ...] = ()
     inherited: tuple[MiddlewareBase, ...] = ()
+    origins: tuple[str, ...] = ()
+    """The name of the agent that each of them was given to."""
+
+    def names_by_id(self) -> dict[int, str]:
+        """Return the names of the agents that the inherited layers come from, by the `id()` of the layer."""
+        return dict(zip(map(id, self.inherited), self.origins, strict=True))
 
     def is_inherited(self, middleware: object) -> bool:
         """Say whether the middleware comes from an ancestor."""
@@ -38,7 +44,9 @@ class Lineage(NamedTuple):
         # One that both were given is the agent's own: it brings its tools.
         known, of_parent = set(map(id, own)), set(map(id, parent.middlewares))
         inherited = [one for one in middlewares if id(one) in of_parent and id(one) not in known]
-        return cls((*parent.lineage.ancestors, parent), tuple(inherited))
+        above = parent.lineage.names_by_id()
+        origins = tuple(above.get(id(one), parent.name) for one in inherited)
+        return cls((*parent.lineage.ancestors, parent), tuple(inherited), origins)
 
 
 NO_PARENT = Lineage()

@@ -453,10 +453,12 @@ class _TracedChat:
         self._time_to_first: float | None = None
         self._answer = StreamedAnswer(with_content=instruments.captures_content)
         self.response: ChatResponse | None = None
+        self._is_internal = agent.run.is_internal
         if reply is not None:
-            reply.end_chat()
-            reply.chat = self
             reply.chats += 1
+            if not self._is_internal:  # which no event tells of, and beside which the round's own call may run
+                reply.end_chat()
+                reply.chat = self
         description = instruments.isolated(attributes.of_chat, agent, self._model)
         self.span = instruments.span(conventions.CHAT, description)
         messages, choice = values["messages"], values["tool_choice"]
@@ -509,9 +511,9 @@ class _TracedChat:
             }
             clean_labels = self._instruments.isolated.clean_attributes(labels)
             self._instruments.metrics.record_chat(perf_counter() - self._started_at, usage, clean_labels)
-        if self._reply is None:
+        if self._reply is None or self._is_internal:
             self.end()
-        elif usage is not None:
+        if self._reply is not None and usage is not None:
             self._reply.usage = usage if self._reply.usage is None else self._reply.usage + usage
 
     def end(self) -> None:
