@@ -38,7 +38,6 @@ CheckedClasses = tuple[tuple[str, set[type]], ...]
 
 _ChainsT = TypeVar("_ChainsT", bound=Chains)
 _new_object = object.__new__
-_NO_ORIGINS: Mapping[int, str] = {}
 _MAX_CHECKED_CLASSES = 64  # a program may make any number of classes
 
 
@@ -53,7 +52,7 @@ def compile_chains(
     cores: Mapping[str, Function],
     middlewares: Sequence[Middleware],
     kind: type[_ChainsT],
-    origins: Mapping[int, str] = ...,
+    origins: Mapping[int, str] | None = ...,
 ) -> _ChainsT: ...
 def compile_chains(
     base: type,
@@ -61,7 +60,7 @@ def compile_chains(
     cores: Mapping[str, Function],
     middlewares: Sequence[Middleware],
     kind: type[Chains] = Chains,
-    origins: Mapping[int, str] = _NO_ORIGINS,
+    origins: Mapping[int, str] | None = None,
 ) -> Chains:
     """Check the middlewares and compile one entry per hook that has a core.
 
@@ -71,7 +70,7 @@ def compile_chains(
     """
     middlewares = tuple(middlewares)
     overridden = check_middlewares(middlewares, base, table)
-    keys = _assign_keys(middlewares, origins)
+    keys = _assign_keys(middlewares, origins or {})
     layers_of: dict[str, list[Layer]] = {spec.name: [] for spec in table}
     for middleware, specs in zip(middlewares, overridden, strict=True):
         key = keys[id(middleware)]

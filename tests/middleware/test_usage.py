@@ -215,7 +215,7 @@ def asks(*names: str) -> ChatResponse:
     return answer(1, 0, content=[call(f"k{index}", name, query="?") for index, name in enumerate(names)])
 
 
-async def test_usage_of_children_counts_in_each_ancestor_and_once_in_all() -> None:
+async def test_usage_of_children_counts_in_each_ancestor_once_in_all() -> None:
     usage = UsageMiddleware(PRICES)
     leaf = child_of(answer(100, 0), answer(100, 0), name="leaf")
     child = child_of(asks("leaf"), answer(10, 0), asks("leaf"), answer(10, 0))
@@ -276,7 +276,7 @@ async def test_an_agent_asked_by_a_function_counts_as_well() -> None:
     assert usage.of_reply(expert).calls == usage.of_conversation(expert).calls == 1
 
 
-async def test_what_a_tool_leaves_behind_counts_in_the_conversation_alone() -> None:
+async def test_what_a_tool_leaves_behind_is_not_of_the_reply() -> None:
     usage = UsageMiddleware()
     expert = child_of(answer(10, 0), middlewares=[usage], name="expert")
     may_ask = anyio.Event()

@@ -169,7 +169,7 @@ def test_a_child_alone_has_no_parent():
     assert tool.agent.lineage.ancestors == ()
 
 
-async def test_data_of_inherited_layers_leaves_the_keys_of_the_childs_own():
+async def test_inherited_layers_leave_the_keys_of_the_childs_own():
     of_boss, of_child = UsageMiddleware(), UsageMiddleware()
     child = agent("child", middlewares=[of_child])
     boss = agent("boss", child.as_tool("Answers."), middlewares=[of_boss])
