@@ -100,7 +100,7 @@ async def concurrent_tools(layer: Counting) -> None:
     await two_rounds(layer, *(call(str(n), "add", a=n, b=n) for n in range(3))).reply("go")
 
 
-async def sub_agent(layer: Counting) -> None:
+async def agent_in_a_function(layer: Counting) -> None:
     inner = two_rounds(layer)
 
     async def delegate(task: str) -> str:
@@ -109,6 +109,24 @@ async def sub_agent(layer: Counting) -> None:
 
     outer = ScriptedChatModel([[call("1", "delegate", task="add")], "done"])
     await Agent("outer", "", outer, Toolkit(tools=[delegate])).reply("go")
+
+
+def supervisor_of(inner: Agent) -> Agent:
+    model = ScriptedChatModel([[call("1", inner.name, query="add")], "done"])
+    return Agent("boss", "", model, Toolkit(tools=[inner.as_tool("Adds.")]))
+
+
+async def sub_agent(layer: Counting) -> None:
+    await supervisor_of(two_rounds(layer)).reply("go")
+
+
+async def sub_agent_resumed(layer: Counting) -> None:
+    boss = supervisor_of(two_rounds(layer, tools=(FunctionTool(add, ask=True),)))
+    await boss.reply("go")
+    question = boss.waiting()
+    assert question is not None
+    results = [ConfirmResult(True, block) for block in question.tool_calls]
+    await boss.reply(UserConfirmResultEvent(question.reply_id, results))
 
 
 def parked(agent: Agent) -> tuple[str, ToolCallBlock]:
@@ -230,7 +248,9 @@ PATHS: dict[Callable[[Counting], Awaitable[None]], dict[str, int]] = {
     other_state: ONE_TOOL,
     sequential_tools: TWO_ROUNDS | {"on_check_permission": 2, "on_acting": 2, "on_print": 6},
     concurrent_tools: TWO_ROUNDS | {"on_check_permission": 3, "on_acting": 3, "on_print": 8},
-    sub_agent: ONE_TOOL,
+    agent_in_a_function: ONE_TOOL,
+    sub_agent: ONE_TOOL | {"on_print": 0},  # nothing that it says is printed
+    sub_agent_resumed: ONE_TOOL | {"on_reply": 2, "on_check_permission": 2, "on_print": 0},
     resume_after_confirmation: ONE_TOOL | {"on_reply": 2, "on_check_permission": 2, "on_print": 5},
     resume_after_external_execution: ONE_TOOL | {"on_reply": 2, "on_acting": 0, "on_print": 5},
     handoff: HANDOFF,
