@@ -551,11 +551,12 @@ class Agent(ReActAgentBase):
         """Return this agent as a tool of another one: each call of it is a conversation of its own.
 
         The tool takes a `query`, or what `input` describes, a type or a JSON schema; `prompt` makes the message of it.
-        The result is the answer as text, or as JSON where `output` gives it a form. `context` is a function that
-        returns what the agent learns of its supervisor's conversation, beside its task. With `stream` its events are
-        seen among the supervisor's. `timeout` is for one entry of a call, in seconds. `max_concurrency` calls run at a
-        time. `inherit` says which of the supervisor's middlewares that reach into sub-agents hold for this one. Its
-        files are those in "subagents/<name>" of the supervisor's, or those of `workspace`.
+        The result is the answer as text, or as JSON where `output` gives it a form. With `context="summary"` the agent
+        also learns the newest events of its supervisor's conversation, or else what a function given there returns.
+        With `stream` its events are seen among the supervisor's. `timeout` is for one entry of a call, in seconds.
+        `max_concurrency` calls run at a time. `inherit` says which of the supervisor's middlewares that reach into
+        sub-agents hold for this one. Its files are those in "subagents/<name>" of the supervisor's, or those of
+        `workspace`.
 
         What it asks the user is asked in the supervisor's reply, and answered there. The conversation is saved inside
         the supervisor's, and continues there after a process was killed.

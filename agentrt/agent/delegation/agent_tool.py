@@ -9,6 +9,7 @@ import anyio
 from anyio.lowlevel import RunVar
 from pydantic_core import ValidationError, to_json
 
+from agentrt.agent.delegation.briefing import summarize_for
 from agentrt.agent.delegation.delegation import Delegate, Delegation
 from agentrt.agent.delegation.inherit import bind_child, circle_error, find_ancestor
 from agentrt.agent.delegation.isolation import count_delegation, describe_isolation, problem_of_limits
@@ -29,8 +30,9 @@ __all__ = ["AgentTool", "bind_tools"]
 
 PromptFunction = Callable[[Any], str | Msg | list[Msg]]
 """Makes the message for a sub-agent of the arguments of the call."""
-SharedContext = Literal["task"] | Callable[[ToolContext, JSONObject], str | Msg | list[Msg] | None]
-"""What a sub-agent learns of its supervisor's conversation: the task alone, or what a function returns."""
+SharedContext = Literal["task", "summary"] | Callable[[ToolContext, JSONObject], str | Msg | list[Msg] | None]
+"""What a sub-agent learns of its supervisor's conversation: the task alone, also the newest events, or what a function
+returns."""
 
 _QUERY: JSONSchema = {
     "type": "object",
@@ -99,7 +101,7 @@ class AgentTool(ToolBase):
         self._prompt = _checked_function(agent.name, "prompt", prompt)
         self.output = output
         _form_of(agent.name, "output", output)
-        self.context = None if context == "task" else _checked_function(agent.name, "context", context)
+        self.context = _context_function(agent.name, context)
         self.inherit = _checked_inherit(agent.name, inherit)
         self.stream = stream
         self.seconds = timeout
@@ -273,9 +275,15 @@ def _form_of(agent_name: str, parameter: str, source: Any) -> AnswerForm | None:
     raise ToolConfigError(f"the agent {agent_name!r:.100} cannot be a tool: {problem}")
 
 
+def _context_function(agent_name: str, context: Any) -> Any:
+    if context == "task":
+        return None
+    return summarize_for if context == "summary" else _checked_function(agent_name, "context", context)
+
+
 def _checked_function(agent_name: str, parameter: str, function: Any) -> Any:
     if function is not None and not callable(function):
-        choices = ' "task" or a function' if parameter == "context" else " a function"
+        choices = ' "task", "summary" or a function' if parameter == "context" else " a function"
         raise ToolConfigError(
             f"Agent.as_tool({parameter}=...) of {agent_name!r:.100} must be{choices}, not {repr_of(function)}"
         )

@@ -244,6 +244,23 @@ async def test_a_context_function_tells_of_the_conversation() -> None:
     assert [message.get_text_content() for message in child.model.calls[0].messages[1:]] == ["Before: 1", "a"]
 
 
+async def test_a_summary_tells_of_the_newest_events() -> None:
+    child = agent_of("child", ["Yes."])
+    tool = child.as_tool("Answers.", context="summary")
+    boss = agent_of("boss", ["Hello.", [call("1", "child", query="task a")], "Done."], tool)
+    await boss.reply("good morning")
+    await boss.reply("please delegate")
+    told, task = child.model.calls[0].messages[1:]
+    assert (told.role, task.get_text_content()) == ("user", "task a")
+    context = told.metadata["delegation_context"]
+    assert context["task_summary"] == "task a"
+    assert [words in " ".join(context["recent_events"]) for words in ("good morning", "Hello.", "please delegate")] == [
+        True,
+        True,
+        True,
+    ]
+
+
 CANARY = "canary 4711"
 
 

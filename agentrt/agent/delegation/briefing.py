@@ -1,0 +1,36 @@
+"""What a sub-agent learns of its supervisor's conversation beside its task."""
+
+from typing import Any
+
+from pydantic_core import to_json
+
+from agentrt.agent.subagent.context import CONTEXT_KEY, compress_conversation, describe_context
+from agentrt.agent.subagent.spec import ContextBundle
+from agentrt.block import JSONObject, ToolResultState
+from agentrt.message import Msg
+from agentrt.tool import ToolContext
+
+__all__ = ["summarize_for"]
+
+
+def summarize_for(context: ToolContext, arguments: JSONObject) -> Msg | None:
+    """Return a message with the task and the newest events of the supervisor's conversation.
+
+    Its metadata have a `DelegationContext`.
+    """
+    supervisor: Any = context.agent
+    if supervisor is None:  # the tool was called outside of any agent
+        return None
+    state = supervisor.state
+    reply = state.reply_context
+    results = [] if reply is None else reply.message.get_content_blocks("tool_result")
+    finished = [result for result in results if result.state is not ToolResultState.RUNNING]
+    files = context.workspace
+    bundle = ContextBundle(
+        state.context,
+        [Msg(supervisor.name, [result], "assistant") for result in finished[-4:]],
+        workspace=None if files is None else files.namespace(f"subagents/{context.tool_call.name}"),
+    )
+    task = arguments["query"] if arguments.keys() == {"query"} else to_json(arguments).decode()
+    summary = compress_conversation(bundle, str(task))
+    return Msg(supervisor.name, describe_context(dict(summary)), "user", metadata={CONTEXT_KEY: dict(summary)})
