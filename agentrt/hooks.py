@@ -472,7 +472,7 @@ class MiddlewareBase:
         """Wrap deciding on one tool call; decisions are replaced, never changed.
 
         What the rules and the tool say holds where it is stricter, except for an ASK that is not `bypass_immune`: a
-        layer may answer that.
+        layer may answer that. A layer's own ASK stands in every mode, in BYPASS as well; DONT_ASK makes it a DENY.
         """
         return next_handler(**input_kwargs)
 

@@ -38,11 +38,16 @@ from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
 from agentrt_middleware.genai_prices import genai_prices
 from agentrt_middleware.logging import LoggingMiddleware
+from agentrt_middleware.models.refusal import RefusalMiddleware
+from agentrt_middleware.models.router import ModelRouterMiddleware
 from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
 from agentrt_middleware.rate_limit.redis import RedisStore
 from agentrt_middleware.retry import RetryMiddleware
 from agentrt_middleware.timeout import TimeoutMiddleware
 from agentrt_middleware.timing import Timing, TimingMiddleware
+from agentrt_middleware.tool_calls.human_approval import HumanApprovalMiddleware
+from agentrt_middleware.tool_calls.tool_emulator import ToolEmulatorMiddleware
+from agentrt_middleware.tool_calls.tool_error import ToolErrorMiddleware
 from agentrt_middleware.tool_retry import ToolRetryMiddleware
 from agentrt_middleware.tracing.middleware import TracingMiddleware
 from agentrt_middleware.tracing.otlp import SpanDelivery, setup_tracing
@@ -61,12 +66,14 @@ __all__ = [
     "CompressContextValues",
     "DynamicContextMiddleware",
     "HookMiddleware",
+    "HumanApprovalMiddleware",
     "LoggingMiddleware",
     "MemoryCacheStore",
     "MiddlewareBase",
     "ModelCallOverrides",
     "ModelCallValues",
     "ModelFallbackMiddleware",
+    "ModelRouterMiddleware",
     "NextActing",
     "NextCheckPermission",
     "NextCompressContext",
@@ -84,6 +91,7 @@ __all__ = [
     "ReasoningValues",
     "RedisCacheStore",
     "RedisStore",
+    "RefusalMiddleware",
     "ReplyInput",
     "ReplyOverrides",
     "ReplyValues",
@@ -93,6 +101,8 @@ __all__ = [
     "TimeoutMiddleware",
     "Timing",
     "TimingMiddleware",
+    "ToolEmulatorMiddleware",
+    "ToolErrorMiddleware",
     "ToolRetryMiddleware",
     "TracingMiddleware",
     "UsageMiddleware",

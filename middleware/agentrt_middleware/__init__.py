@@ -8,11 +8,16 @@ from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
 from agentrt_middleware.genai_prices import genai_prices
 from agentrt_middleware.logging import LoggingMiddleware
+from agentrt_middleware.models.refusal import RefusalMiddleware
+from agentrt_middleware.models.router import ModelRouterMiddleware
 from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
 from agentrt_middleware.rate_limit.redis import RedisStore
 from agentrt_middleware.retry import RetryMiddleware
 from agentrt_middleware.timeout import TimeoutMiddleware
 from agentrt_middleware.timing import Timing, TimingMiddleware
+from agentrt_middleware.tool_calls.human_approval import HumanApprovalMiddleware
+from agentrt_middleware.tool_calls.tool_emulator import ToolEmulatorMiddleware
+from agentrt_middleware.tool_calls.tool_error import ToolErrorMiddleware
 from agentrt_middleware.tool_retry import ToolRetryMiddleware
 from agentrt_middleware.tracing.middleware import TracingMiddleware
 from agentrt_middleware.tracing.otlp import SpanDelivery, setup_tracing
@@ -24,18 +29,23 @@ __all__ = [
     "CircuitBreakerMiddleware",
     "DynamicContextMiddleware",
     "HookMiddleware",
+    "HumanApprovalMiddleware",
     "LoggingMiddleware",
     "MemoryCacheStore",
     "ModelFallbackMiddleware",
+    "ModelRouterMiddleware",
     "RateLimitMiddleware",
     "RedisCacheStore",
     "RedisStore",
+    "RefusalMiddleware",
     "RetryMiddleware",
     "SQLiteCacheStore",
     "SpanDelivery",
     "TimeoutMiddleware",
     "Timing",
     "TimingMiddleware",
+    "ToolEmulatorMiddleware",
+    "ToolErrorMiddleware",
     "ToolRetryMiddleware",
     "TracingMiddleware",
     "UsageMiddleware",

@@ -4,10 +4,19 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from math import isfinite
 from random import Random
+from typing import Any
 
 from agentrt.errors import CircuitOpen, MiddlewareConfigError, RateLimitTimeout
 
-__all__ = ["Backoff", "ErrorChoice", "check_choice", "check_number", "choose_errors", "retry_after_of"]
+__all__ = [
+    "Backoff",
+    "ErrorChoice",
+    "check_choice",
+    "check_number",
+    "check_patterns",
+    "choose_errors",
+    "retry_after_of",
+]
 
 ErrorChoice = type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool]
 
@@ -38,6 +47,18 @@ def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
     nearest = get_close_matches(value.lower(), choices, 1) if isinstance(value, str) else []
     hint = f': did you mean "{nearest[0]}"?' if nearest else ""
     raise MiddlewareConfigError(f"{option} must be {words}, not {value!r:.200}{hint}")
+
+
+def check_patterns(option: str, value: object) -> tuple[str, ...]:
+    """Return names of tools, or patterns of them, as a tuple; raises `MiddlewareConfigError` for anything else."""
+    # The letters of a plain `str` would pass for names, and one name needs no list.
+    patterns: Any = [value] if isinstance(value, str) else value
+    is_list = isinstance(patterns, (list, tuple, set, frozenset))
+    if not is_list or not all(isinstance(pattern, str) and pattern for pattern in patterns):
+        raise MiddlewareConfigError(
+            f"{option} must be a list of names of tools, or of patterns such as 'get_*', not {value!r:.200}"
+        )
+    return tuple(patterns)
 
 
 def choose_errors(option: str, chosen: ErrorChoice, *, our_refusals: bool) -> Callable[[Exception], bool]:

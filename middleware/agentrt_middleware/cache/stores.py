@@ -100,6 +100,7 @@ class SQLiteCacheStore:
     async def put(self, key: str, value: str, ttl: float) -> None:
         def write(database: sqlite3.Connection) -> None:
             now = time()
+            # In one step, so that a process that is killed here leaves no half of it.
             with database:
                 database.execute("REPLACE INTO cache VALUES (?, ?, ?)", (key, value, now + ttl))
                 database.execute("DELETE FROM cache WHERE expires_at < ?", (now,))

@@ -1,0 +1,3 @@
+"""Layers that keep requests short; the public names are in `agentrt.middleware`."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Layers that choose the model of a call; the public names are in `agentrt.middleware`."""
+
+__all__: list[str] = []

@@ -1,0 +1,100 @@
+"""Refusal: asks another model when one declines to answer."""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, ClassVar
+
+from agentrt.agent import AgentBase
+from agentrt.errors import MiddlewareConfigError, Refused
+from agentrt.event import ModelCallRetryEvent
+from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.keywords import suggest_keywords
+from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model
+from agentrt_middleware.attempts import is_readable, make_attempts
+
+__all__ = ["RefusalMiddleware"]
+
+# Our own adapters raise `Refused`; those of others may pass on what a provider calls it.
+_REFUSALS = ("content_filter", "refusal")
+
+
+@suggest_keywords(fallback="models", model="models")
+class RefusalMiddleware(MiddlewareBase):
+    """Asks `models`, one after the other, when the model or its filter declines to answer.
+
+    A refusal is the error `Refused`, or an answer whose `finished_reason` is "content_filter" or "refusal". What a
+    refused answer has said is withdrawn, and a `ModelCallRetryEvent` announces the next model. If all decline, the last
+    refusal stands. Other failures are left to `ModelFallbackMiddleware`. The caller owns the models.
+    """
+
+    emits = True
+    wraps: ClassVar = (
+        "RetryMiddleware",
+        "CircuitBreakerMiddleware",
+        "UsageMiddleware",
+        "RateLimitMiddleware",
+        "TimeoutMiddleware",
+    )
+    wrapped_by: ClassVar = ("TracingMiddleware", "CacheMiddleware")
+
+    def __init__(self, models: ChatModelBase | str | Sequence[ChatModelBase | str]) -> None:
+        choices: Any = [models] if isinstance(models, (ChatModelBase, str)) else models
+        is_list = isinstance(choices, (list, tuple)) and len(choices) > 0
+        if not is_list or not all(isinstance(model, (ChatModelBase, str)) for model in choices):
+            raise MiddlewareConfigError(
+                f"RefusalMiddleware(models=...) must be chat models, or names such as 'openai:gpt-5-mini', not "
+                f"{models!r:.200}"
+            )
+        self.models: tuple[ChatModelBase, ...] = tuple(map(chat_model, choices))
+
+    async def on_model_call(
+        self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
+    ) -> ModelResult:
+        return await make_attempts(_RefusableCall(self.models, agent, input_kwargs, next_handler))
+
+
+class _RefusableCall:
+    """The attempts at one call, each with another model."""
+
+    def __init__(
+        self, models: Sequence[ChatModelBase], agent: AgentBase, values: ModelCallValues, next_handler: NextModelCall
+    ) -> None:
+        self._agent = agent
+        self._next_handler = next_handler
+        own = values["current_model"]
+        self._models = [own, *(model for model in models if model is not own)]
+        self._attempt = 0
+
+    # An error in mid-stream is what `make_attempts` withdraws an answer for, so a refusal is made into one.
+    async def start(self) -> ModelResult:
+        result = await self._next_handler(current_model=self._models[self._attempt])
+        if self._attempt + 1 == len(self._models):
+            return result  # nobody else is left to ask, so its refusal is the answer
+        if isinstance(result, ChatResponse):
+            self._raise_refusal(result)
+            return result
+        return self._pieces(result)
+
+    async def _pieces(self, stream: AsyncGenerator[ChatResponse, None]) -> AsyncGenerator[ChatResponse, None]:
+        try:
+            async for piece in stream:
+                self._raise_refusal(piece)
+                yield piece
+        finally:
+            await stream.aclose()
+
+    def _raise_refusal(self, response: ChatResponse) -> None:
+        if is_readable(response) and response.finished_reason in _REFUSALS:
+            raise Refused(
+                f"model {self._models[self._attempt].model!r} declined to answer ({response.finished_reason})"
+            )
+
+    def wait_after(self, error: Exception) -> float | None:
+        if not isinstance(error, Refused) or self._attempt + 1 == len(self._models):
+            return None
+        self._attempt += 1
+        reason = f"Refused, asking {self._models[self._attempt].model!r}"
+        self._agent.run.emit(ModelCallRetryEvent(reason, self._attempt))
+        return 0.0
+
+    def accept(self, response: ChatResponse) -> ChatResponse:
+        return response

@@ -1,0 +1,3 @@
+"""Layers around calls of tools; the public names are in `agentrt.middleware`."""
+
+__all__: list[str] = []

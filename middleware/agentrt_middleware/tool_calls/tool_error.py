@@ -1,0 +1,67 @@
+"""Tool errors: what the model reads when a tool fails, in words of one's own."""
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from agentrt.agent import AgentBase
+from agentrt.errors import MiddlewareConfigError
+from agentrt.hooks import ActingValues, MiddlewareBase, NextActing
+from agentrt.keywords import suggest_keywords
+from agentrt.message import TextBlock, ToolCallBlock, ToolResultState
+from agentrt.permission.glob import matches
+from agentrt.types import ToolChunk, ToolResponse
+from agentrt_middleware.reply_info import call_of
+from agentrt_middleware.validation import check_patterns
+
+__all__ = ["ErrorText", "ToolErrorMiddleware"]
+
+ErrorText = str | Callable[[ToolCallBlock, str], str]
+
+_logger = logging.getLogger("agentrt")
+_FAILED_STATES = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
+
+
+@suggest_keywords(tools="on", message="text")
+class ToolErrorMiddleware(MiddlewareBase):
+    """Puts `text` in the place of what the runtime says when a tool that `on` names fails, or exceeds its time.
+
+    `on` are names and patterns of tools. `text` is a str, or a function of the call and of the runtime's own text; if
+    that function fails, the runtime's text stays. The result keeps its state. Calls that were denied or interrupted are
+    left as they are.
+    """
+
+    wraps: ClassVar = ("ToolRetryMiddleware",)
+    wrapped_by: ClassVar = ("TracingMiddleware",)
+
+    def __init__(self, on: str | Sequence[str], text: ErrorText) -> None:
+        self.on = check_patterns("ToolErrorMiddleware(on=...)", on)
+        if not (isinstance(text, str) and text) and not callable(text):
+            raise MiddlewareConfigError(
+                f"ToolErrorMiddleware(text=...) must be a str for the model, or a function of a call and some text, "
+                f"not {text!r:.200}"
+            )
+        self.text = text
+
+    async def on_acting(
+        self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        call = call_of(input_kwargs)
+        is_covered = any(matches(pattern, call.name) for pattern in self.on)
+        # What the tool has streamed was shown already; the result, which is what the model reads, is replaced.
+        async for item in next_handler(**input_kwargs):
+            if is_covered and isinstance(item, ToolResponse) and item.state in _FAILED_STATES:
+                yield replace(item, content=[TextBlock(self._text_for(call, item.text))])
+            else:
+                yield item
+
+    def _text_for(self, call: ToolCallBlock, text: str) -> str:
+        if isinstance(self.text, str):
+            return self.text
+        try:
+            own_text: object = self.text(call, text)
+        except Exception as error:  # noqa: BLE001  # a function of the user's own; the call has failed already
+            _logger.warning("the function of ToolErrorMiddleware(text=...) failed: %s", type(error).__name__)
+            return text
+        return own_text if isinstance(own_text, str) else text
