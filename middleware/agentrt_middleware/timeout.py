@@ -102,8 +102,9 @@ class _LimitedWaits:
     async def wait(self, work: Awaitable[_T]) -> _T:
         """Return the result of `work`, or raise `Timeout` if it takes longer than is left."""
         started = anyio.current_time()
-        # Not `fail_after`, whose `TimeoutError` would look like one that the work itself has raised.
-        with anyio.move_on_after(min(self._step, self._total)):
+        # Not `fail_after`, whose `TimeoutError` would look like one that the work itself has raised; and not
+        # `move_on_after`, which would ask for the time again.
+        with anyio.CancelScope(deadline=started + min(self._step, self._total)):
             result = await work
             spent = anyio.current_time() - started
             self._step -= spent
