@@ -44,6 +44,9 @@ from agentrt.types import ChatUsage
 
 __all__ = ["EventRenderer"]
 
+_CallEvent = (
+    ToolCallDeltaEvent | ToolCallEndEvent | ToolResultTextDeltaEvent | ToolResultDataDeltaEvent | ToolResultEndEvent
+)
 _MAX_OUTPUT_LINES = 20  # of one tool's output
 _MAX_OUTPUT_LINE_LENGTH = 500
 
@@ -64,7 +67,7 @@ class EventRenderer:
 
     Text is shown as it comes, and so are the lines of a tool's output, each with the tool's name, since several may
     run at once. The replies of sub-agents are indented under the calls that asked for them. `has_shown_text` says
-    whether there was any text of the reply itself.
+    whether there was any text of the reply itself, or a question in its place.
     """
 
     def __init__(self, view: View, subagents: dict[str, "EventRenderer"] | None = None) -> None:
@@ -155,10 +158,10 @@ class EventRenderer:
         self._view.wait(f"{event.tool_call_name} ...")
 
     def _show_call_input(self, event: ToolCallDeltaEvent) -> None:
-        self._find_call(event.tool_call_id).input.append(event.delta)
+        self._find_call(event).input.append(event.delta)
 
     def _show_call_end(self, event: ToolCallEndEvent) -> None:
-        call = self._find_call(event.tool_call_id)
+        call = self._find_call(event)
         self._view.line("call", f"{call.name}({one_line(''.join(call.input))})")
 
     def _show_result_start(self, event: ToolResultStartEvent) -> None:
@@ -166,21 +169,21 @@ class EventRenderer:
         self._view.wait(f"running {event.tool_call_name}")
 
     def _show_result_text(self, event: ToolResultTextDeltaEvent) -> None:
-        call = self._find_call(event.tool_call_id)
+        call = self._find_call(event)
         if call.block_id != event.block_id:  # a new block begins a new line
             self._end_line(call)
             call.block_id = event.block_id
         self._add_output(call, event.delta)
 
     def _show_result_data(self, event: ToolResultDataDeltaEvent) -> None:
-        call = self._find_call(event.tool_call_id)
+        call = self._find_call(event)
         if call.block_id != event.block_id:
             call.block_id = event.block_id
             self._end_line(call)
             self._show_line(call, f"{event.media_type} {event.url or event.name or ''}".rstrip())
 
     def _show_result_end(self, event: ToolResultEndEvent) -> None:
-        call = self._find_call(event.tool_call_id)
+        call = self._find_call(event)
         self._end_line(call)
         if event.output is not None:
             self._replace_output(call, event.output)
@@ -207,9 +210,11 @@ class EventRenderer:
 
     def _show_confirmation(self, event: RequireUserConfirmEvent) -> None:
         calls = [" > ".join([*event.inside.get(call.id, ()), describe_call(call)]) for call in event.tool_calls]
+        self.has_shown_text = True  # the message of a reply that waits says the same
         self._view.line("waiting", f"for a decision on {', '.join(calls)}")
 
     def _show_external_calls(self, event: RequireExternalExecutionEvent) -> None:
+        self.has_shown_text = True
         self._view.line("waiting", f"for the result of {', '.join(map(describe_call, event.tool_calls))}")
 
     def _show_custom_event(self, event: CustomEvent) -> None:
@@ -231,8 +236,9 @@ class EventRenderer:
         self._pieces.append(delta)
         self._view.stream(kind, delta)
 
-    def _find_call(self, call_id: str) -> _ShownCall:
-        return self._calls.setdefault(call_id, _ShownCall("?"))  # a layer may have dropped the event of its start
+    def _find_call(self, event: _CallEvent) -> _ShownCall:
+        # It begins here where a process before this one, or a layer, has kept the event of its start.
+        return self._calls.setdefault(event.tool_call_id, _ShownCall(event.tool_call_name or "?"))
 
     def _add_output(self, call: _ShownCall, text: str) -> None:
         # Whole lines only, since the lines of several tools may alternate.

@@ -11,6 +11,7 @@ import anyio
 
 from agentrt.console.render.event_renderer import EventRenderer
 from agentrt.console.render.plain import PlainView
+from agentrt.conversation.reply_stream import ReplyStream
 from agentrt.errors import UsageError
 from agentrt.event import (
     AgentEvent,
@@ -51,7 +52,7 @@ async def show(stream: _ReplyItems, *, color: bool = True, markdown: bool = True
                 # Shown here, since the view is closed when the cancellation has left.
                 view.line("stopped", "")
                 raise
-            message = final.message()
+            message = stream.message if isinstance(stream, ReplyStream) else final.message()
             if not renderer.has_shown_text:  # a layer may answer without a single event
                 view.stream("text", message.get_text_content() or "")
             if message.usage is not None and message.usage != ChatUsage():  # where no usage is known, show no zeros

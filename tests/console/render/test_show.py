@@ -11,10 +11,18 @@ from agentrt import Agent, MiddlewareBase, Msg, Toolkit
 from agentrt.console import show
 from agentrt.console.render.plain import PlainView
 from agentrt.errors import Transient, UsageError
-from agentrt.event import CustomEvent, ModelCallRetryEvent, RequireUserConfirmEvent, TextBlockEndEvent
+from agentrt.event import (
+    ConfirmResult,
+    CustomEvent,
+    ModelCallRetryEvent,
+    RequireUserConfirmEvent,
+    TextBlockEndEvent,
+    UserConfirmResultEvent,
+)
 from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.output.printer import Printer
+from agentrt.tool import FunctionTool
 from agentrt.types import ToolChunk, ToolResponse
 
 
@@ -192,6 +200,11 @@ async def test_an_answer_without_events_is_shown_too(capsys):
     assert capsys.readouterr().out == "from the cache\n"
 
 
+async def events_alone(stream):
+    async for event in stream:
+        yield event
+
+
 @pytest.mark.parametrize(
     "responses",
     [
@@ -202,10 +215,22 @@ async def test_an_answer_without_events_is_shown_too(capsys):
 )
 async def test_show_returns_the_final_message_even_if_not_streamed(responses):
     given = await show(agent_of(*responses, tools=[add]).reply_stream("go", yield_final_msg=True))
-    built = await show(agent_of(*responses, tools=[add]).reply_stream("go"))
+    built = await show(events_alone(agent_of(*responses, tools=[add]).reply_stream("go")))
     assert built.get_text_content() == given.get_text_content() is not None
     assert [block.type for block in built.content] == [block.type for block in given.content]
     assert (built.usage, built.finished_reason, built.role) == (given.usage, "completed", "assistant")
+
+
+async def test_a_reply_that_continues_after_an_answer_is_shown(capsys):
+    agent = agent_of([call("add", '{"a": 1, "b": 1}')], "It is 2", tools=[FunctionTool(add, ask=True)])
+    waiting = await show(agent.reply_stream("go"))
+    question = agent.waiting()
+    assert waiting.get_text_content() == f"Waiting for an answer about 'add' ({question.tool_calls[0].id})."
+    assert capsys.readouterr().out == '[call] add({"a": 1, "b": 1})\n[waiting] for a decision on add {"a": 1, "b": 1}\n'
+    answer = UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, question.tool_calls[0])])
+    message = await show(agent.reply_stream(answer))
+    assert message.get_text_content() == "It is 2"
+    assert capsys.readouterr().out.splitlines()[:2] == ["[result] add: 2", "It is 2"]
 
 
 async def test_a_failure_is_raised_and_the_stream_closed():
