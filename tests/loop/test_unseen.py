@@ -31,7 +31,7 @@ from agentrt.message import (
 )
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.state import InMemoryStateStore
-from agentrt.tool import FunctionTool, ToolContext
+from agentrt.tool import FunctionTool, OpenQuestion, ToolContext
 from agentrt.types import PermissionContext, PermissionRule, ToolChunk, ToolResponse
 
 pytestmark = pytest.mark.time_limit(600)  # hundreds of replies: a busy machine takes a minute
@@ -132,6 +132,14 @@ async def stream(n: int) -> AsyncGenerator[str, None]:
     yield "b"
 
 
+async def release(n: int, context: ToolContext) -> ToolResponse | str:
+    """Ask something in the middle of its work, unless `n` is not 1; keep something in any case."""
+    context.kept["entries"] = context.kept.get("entries", 0) + 1
+    if n == 1 and "sure" not in context.answers:
+        return ToolResponse(waits=[OpenQuestion(ToolCallBlock("sure", "release", "{}"))])
+    return f"entered {context.kept['entries']} times"
+
+
 class Passing(MiddlewareBase):
     """Passes tool calls on, and changes what comes back."""
 
@@ -167,8 +175,8 @@ class Emitting(MiddlewareBase):
 
 TEXTS = st.sampled_from(["", "Hello", "Hello \U0001f600", "a\ud800b", "x" * 5_000])
 TOOLS = [add, fail, hint, ask, tell, draw, stream]
-NAMES = st.sampled_from([*(tool.__name__ for tool in TOOLS), "stop", "none", ""])
-INPUTS = st.sampled_from(['{"n": 1}', "{}", "", '{"n": "\u00e9"}'])
+NAMES = st.sampled_from([*(tool.__name__ for tool in TOOLS), "stop", "release", "none", ""])
+INPUTS = st.sampled_from(['{"n": 1}', '{"n": 2}', "{}", "", '{"n": "\u00e9"}'])
 BLOCKS = st.one_of(
     st.builds(TextBlock, TEXTS, id=st.just("t")),
     st.builds(ThinkingBlock, TEXTS, id=st.just("h")),
@@ -239,7 +247,11 @@ async def converse(setting: Setting, is_seen: bool) -> list[Any]:
         "tester",
         "You are tested.",
         model,
-        tools=[*(FunctionTool(function) for function in TOOLS), FunctionTool(stop, is_concurrency_safe=False)],
+        tools=[
+            *(FunctionTool(function) for function in TOOLS),
+            FunctionTool(stop, is_concurrency_safe=False),
+            FunctionTool(release, is_resumable=True),
+        ],
         middlewares=[*([Emitting()] if setting.emits else []), *([Passing(setting.change)] if setting.change else [])],
         state=AgentState(session_id="s", permission_context=PermissionContext(rules=rules)),
         state_store=store,
