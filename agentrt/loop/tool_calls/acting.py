@@ -372,9 +372,12 @@ async def _run_call(
 
 
 async def _next_output(stream: _CallOutput | OwnedStream) -> ToolChunk | ToolResponse:
-    """Return the next piece of output, or the result; that of a chain when its stream has been read to the end."""
-    if not isinstance(stream, OwnedStream):
-        return await anext(stream)
+    """Return the next piece of output, or, once the stream has been read to its end, the result."""
+    if not isinstance(stream, OwnedStream):  # of the tool itself, or of a method that overrides the runtime's
+        item = await anext(stream)
+        if isinstance(item, ToolResponse):
+            await anext(stream, None)
+        return item
     try:
         return await stream.next_or_last()  # type: ignore[return-value]  # the chain has checked it
     except MissingTerminalError as error:
