@@ -107,10 +107,21 @@ class Delegation:
             with anyio.move_on_after(self.tool.seconds):
                 return await self._enter(task, arguments)
         except Exception as error:  # the boundary where a sub-agent's failure becomes a result
-            if error is self._store.failure:  # the supervisor's own state cannot be saved
+            # The supervisor's own state cannot be saved, or a limit of its own reply, or of one above it, is used up.
+            if error is self._store.failure or self._is_of_ancestor(error):
                 raise
             return failure_result(self.name, "error", type(error).__name__, self.attribution)
         return failure_result(self.name, "timeout", "TimeoutError", self.attribution)
+
+    def _is_of_ancestor(self, error: Exception) -> bool:
+        """Say whether the error names, in its `reply_id`, the supervisor's reply or one that that is inside of."""
+        reply_id = getattr(error, "reply_id", None)
+        run: Any = self._context.run
+        while reply_id is not None and run is not None:
+            if run.id == reply_id:
+                return True
+            run = getattr(run, "parent", None)
+        return False
 
     async def _enter(self, task: Any, arguments: JSONObject) -> ToolResponse:
         resumed = self.was_entered
