@@ -74,6 +74,7 @@ class Handoffs:
             member.state_store = store
             self._agents[name] = member
         self._claim: Claim | None = None
+        self._interrupts = 0  # since the last part began
         self.state = state
         check_active(state, self._start, self._agents)
 
@@ -107,6 +108,9 @@ class Handoffs:
             answer: Msg = await self.active.reply(inputs, structured_schema, reply_id=part_id, deps=deps)
             if not self._was_transferred(answer):
                 return answer
+            if self._interrupts:
+                return await self.active.handle_interrupt()
+            self._pass_on()
             inputs, given_id = None, self._data().get("reply_id")
 
     __call__ = reply
@@ -148,12 +152,16 @@ class Handoffs:
                     if is_first:  # by which the reader of the text knows what is text of this answer
                         claim.reply_id, is_first = event.reply_id, False
                     yield event
+            claim.final = stream.message
             if not self._was_transferred(stream.message):
                 break
+            if self._interrupts:
+                claim.final = await self.active.handle_interrupt()
+                break
+            self._pass_on()
             inputs, given_id = None, self._data().get("reply_id")
-        claim.final = stream.message
         if yield_final_msg:
-            yield stream.message
+            yield claim.final
 
     def run_sync(self, inputs: AgentInput = None, structured_schema: Any = None, *, deps: Any = None) -> Msg:
         """Answer with the final message, from a program that has no event loop."""
@@ -175,13 +183,15 @@ class Handoffs:
 
     def interrupt(self, reason: str | Msg | None = None) -> InterruptResult:
         """End the reply of this conversation tidily, whichever agent has it, from any task or thread."""
+        # Between two of the agents there is no reply to end, and the next one must not begin.
+        self._interrupts += 1
         return self.active.interrupt(reason)
 
     def with_state(self, state: AgentState) -> Self:
         """Return another conversation with the same agents."""
         other = copy.copy(self)
         agents = {name: agent.with_state(state) for name, agent in self._agents.items()}
-        vars(other).update(state=state, _agents=agents, _claim=None)
+        vars(other).update(state=state, _agents=agents, _claim=None, _interrupts=0)
         check_active(state, self._start, agents)
         return other
 
@@ -205,29 +215,37 @@ class Handoffs:
 
     def _open_turn(self, inputs: AgentInput, reply_id: str | None) -> AgentInput:
         """Note that a new answer begins, unless the input continues one; returns what the first speaker gets."""
-        data, is_answer = self._data(), isinstance(inputs, ANSWERS)
-        # Where a reply is in progress or waits, this continues it or is refused: either way nothing begins here.
-        if is_answer or self.state.reply_context is not None or lock_of(self.state).run is not None:
+        data, unfinished = self._data(), self.state.reply_context
+        if lock_of(self.state).run is not None or isinstance(inputs, ANSWERS):
+            return inputs  # it is refused, or continues what waits: either way nothing begins here
+        is_same = reply_id is not None and reply_id == data.get("reply_id")
+        if unfinished is not None and (unfinished.parked or inputs is None or is_same):
             return inputs
-        if reply_id is not None and data.get("reply_id") == reply_id:
+        if is_same:
             # The input is in the conversation already if a further agent has begun, or was to begin.
-            return None if data.get("count") else inputs
-        if inputs is not None or data.get("next") is None:
+            inputs = None if data.get("count") else inputs
+        elif inputs is not None or data.get("next") is None:
             data.update(count=0, reply_id=reply_id)
+        # Also where a process died after one of the agents had ended, and before the next one began.
+        self._pass_on()
         return inputs
 
+    def _pass_on(self) -> None:
+        """Give the conversation to the agent that it was transferred to, if it was."""
+        data = self._data()
+        data["active"] = data.pop("next", None) or self.active.name
+        data["part"] = data.get("count", 0)
+
     def _begin_part(self, reply_id: str | None) -> str | None:
-        """Note that the agent which has the conversation begins; returns the id of its reply."""
-        data, claim = self._data(), self._claim
-        # Here and not when the last one ended, so that a process which died in between continues the same way.
-        if lock_of(self.state).run is None and self.state.reply_context is None:
-            data["active"] = data.pop("next", None) or self.active.name
+        """Have the active agent wait for what a dropped stream has open; returns the id of its reply."""
+        part, claim = self._data().get("part"), self._claim
+        self._interrupts = 0
         is_dropped = claim is not None and claim.dropped
-        # What a dropped stream has open is being closed, and then the conversation is free.
+        # Such a stream is being closed, and then the conversation is free.
         self.active.when_busy = "wait" if is_dropped else "raise"
         if is_dropped:
             self._claim = None
-        return reply_id if reply_id is None or not data.get("count") else f"{reply_id}:{data['count']}"
+        return f"{reply_id}:{part}" if reply_id is not None and part else reply_id
 
     def _was_transferred(self, answer: Msg) -> bool:
         """Say whether the reply that ended with this message has passed the conversation to another agent."""

@@ -11,7 +11,7 @@ from typing import Literal
 import anyio
 
 from agentrt.errors import SessionIOError, Transient
-from agentrt.event import AgentEvent
+from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
 from agentrt.model.scripted import ScriptedChatModel
@@ -182,15 +182,19 @@ class FaultRun:
                 break  # the check afterwards continues the conversation
 
     async def _read_reply(self, inputs: str | ReplyInput) -> None:
-        self._last_reply_id = ""
+        self._last_reply_id, last_has_ended = "", False
         schema = self._plan.structured_schema if isinstance(inputs, (str, Msg)) else None
         stream = self.agent.reply_stream(inputs, schema)
         try:
             async for event in stream:
                 assert not isinstance(event, Msg)  # which comes only where it is asked for
                 self._events.append(event)
-                # The first event is of this reply; those of others, such as a sub-agent's, may come after it.
-                self._last_reply_id = self._last_reply_id or event.reply_id
+                # The first event is of this reply; those of others, such as a sub-agent's, may come after it. Where
+                # several agents share a conversation, a further reply begins after its end.
+                if not self._last_reply_id or (last_has_ended and isinstance(event, ReplyStartEvent)):
+                    self._last_reply_id, last_has_ended = event.reply_id, False
+                is_end = isinstance(event, ReplyEndEvent) and event.reply_id == self._last_reply_id
+                last_has_ended = last_has_ended or is_end
                 await anyio.lowlevel.checkpoint()
                 self._reach("item", f"after {event.type}")
                 if self._departure:
