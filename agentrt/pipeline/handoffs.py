@@ -183,7 +183,7 @@ class Handoffs:
 
     def interrupt(self, reason: str | Msg | None = None) -> InterruptResult:
         """End the reply of this conversation tidily, whichever agent has it, from any task or thread."""
-        # Between two of the agents there is no reply to end, and the next one must not begin.
+        # Between two of the agents nothing is left to end, and the next one must not begin.
         self._interrupts += 1
         return self.active.interrupt(reason)
 

@@ -102,6 +102,15 @@ async def test_tools_that_delegate_must_be_named_themselves() -> None:
     assert await tools_of("inner", host=host) == ["inner"]
 
 
+async def test_agent_as_a_tool_must_be_named_itself_too() -> None:
+    host = host_toolkit()
+    other = Agent("other", model=ScriptedChatModel([])).as_tool("Does the rest.")
+    host.create_tool_group("team", "The others.", active=True)
+    host.register_tool_function(other, group_name="team")
+    assert await tools_of("team", host=host) == []
+    assert await tools_of("other", host=host) == ["other"]
+
+
 async def test_unknown_name_is_told_with_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match=r"'search_wed'.*did you mean 'search_web'\?"):
         await tools_of("search_wed", host=host_toolkit())

@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from agentrt import Msg, Toolkit, UserMsg
+from agentrt import Agent, Msg, Toolkit, UserMsg
 from agentrt.agent import ContextBundle, DelegationContext, PermissionBundle, ReActAgent, SubAgentBase
 from agentrt.model import ScriptedChatModel
 from agentrt.session import JSONSession
-from tests.agent.subagents import Echo, register, results_of, run_tool, spec_of, supervisor
+from tests.agent.subagents import Echo, register, results_of, run_tool, search_web, spec_of, supervisor
+from tests.loop.helpers import call
 
 
 class Compressing(Echo):
@@ -77,6 +78,19 @@ async def test_context_is_a_summary_and_not_the_conversation() -> None:
     assert "message1 " not in text
     assert "message49 " in text
     assert "the question" in text
+
+
+async def test_events_are_those_before_the_delegation() -> None:
+    class Telling(Echo):
+        async def reply(self, msg: Msg) -> Msg:
+            return Msg(self.name, str(msg.metadata["delegation_context"]["recent_events"]), "assistant")
+
+    toolkit = Toolkit([search_web])
+    name = await register(toolkit, Telling)
+    model = ScriptedChatModel([[call("1", "search_web", query="tea")], [call("2", name, query="x")], "done"])
+    boss = Agent("boss", model=model, toolkit=toolkit)
+    await boss.reply("go")
+    assert results_of(boss)[-1].text == "['user: go', 'boss: search_web: found tea']"
 
 
 def test_compressed_context_has_five_fields_within_limits() -> None:

@@ -513,3 +513,19 @@ NAMESAKE = FunctionTool(refund, name="transfer_to_b")
 def test_wrong_team_is_refused_with_its_remedy(make: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make()
+
+
+async def test_question_of_a_sub_agent_of_a_speaker_waits_too() -> None:
+    asks = FunctionTool(refund, ask=True)
+    clerk = agent("clerk", [call("1", "refund", order="7")], "It is done.", tools=[asks])
+    two = agent("two", [call("c", "clerk", query="refund 7")], "All done.", tools=[clerk.as_tool("Refunds.")])
+    team = Handoffs([agent("one", [transfer("two")]), two])
+    await team.reply("go")
+    question = team.waiting()
+    assert question is not None
+    assert [one.id for one in question.tool_calls] == ["c/1"]
+    state = AgentState.model_validate_json(team.state.model_dump_json())
+    yes = UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, one) for one in question.tool_calls])
+    answer = await team.with_state(state).reply(yes)
+    assert answer.get_text_content() == "All done."
+    assert speakers(state) == ["user", "one", "two"]

@@ -64,6 +64,7 @@ class AgentTool(ToolBase):
     """
 
     is_resumable = True
+    delegates = True  # by which a sub-agent's allowlist knows that it must be named itself
     leads_back = False
     """Whether its agent is one that this tool works for already."""
 

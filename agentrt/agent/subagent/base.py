@@ -21,7 +21,7 @@ from agentrt.agent.subagent.failure import (
 from agentrt.agent.subagent.resources import PrefixedSession
 from agentrt.agent.subagent.spec import ContextBundle, DelegationContext, PermissionBundle
 from agentrt.agent.subagent.toolkit import hydrate_toolkit, limits_of
-from agentrt.block import DataBlock, JSONObject, TextBlock, ToolCallBlock, new_id
+from agentrt.block import DataBlock, JSONObject, TextBlock, ToolCallBlock, ToolResultState, new_id
 from agentrt.errors import ConfigError
 from agentrt.hooks import MiddlewareBase
 from agentrt.memory import InMemoryMemory
@@ -186,7 +186,9 @@ class SubAgentBase(AgentBase):
         if not conversation and memory is not None:
             conversation = await memory.get_memory()
         results = [] if reply is None else reply.message.get_content_blocks("tool_result")
-        return ContextBundle(conversation, [Msg(host.name, [result], "assistant") for result in results[-4:]])
+        # Not those of the calls that are running, this delegation among them.
+        recent = [result for result in results if result.state is not ToolResultState.RUNNING][-4:]
+        return ContextBundle(conversation, [Msg(host.name, [result], "assistant") for result in recent])
 
     def load_delegation_context(self, metadata: JSONObject) -> None:
         """Begin the memory with the `delegation_context` in a message's metadata, in place of an earlier one.
