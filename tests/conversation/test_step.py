@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrt.conversation.step import Act, Finish, Reason, Step, hint, next_step
+from agentrt.conversation.step import Act, Finish, Reason, Step, Wait, hint, next_step
 from agentrt.message import (
     AssistantMsg,
     Base64Source,
@@ -20,8 +20,8 @@ from agentrt.message import (
     ToolResultBlock,
     URLSource,
 )
-from agentrt.state import ReplyContext, StructuredTask
-from agentrt.types import ToolChoice
+from agentrt.state import CallDecision, ReplyContext, StructuredTask, Waits
+from agentrt.types import PermissionBehavior, ToolChoice
 
 TEXT = TextBlock("so")
 DATA = DataBlock(URLSource("https://example.org/a.png", "image/png"))
@@ -31,6 +31,8 @@ RESULT = ToolResultBlock("1", "f", "done")
 DONE = ToolCallBlock("1", "f", state=ToolCallState.FINISHED)
 OPEN = ToolCallBlock("2", "f")
 ALSO_OPEN = ToolCallBlock("3", "g", state=ToolCallState.ALLOWED)
+
+BEGUN = ToolCallBlock("4", "h", state=ToolCallState.RUNNING)
 
 ASK = Reason()
 LAST_CALL = Reason(ToolChoice("none"))
@@ -52,6 +54,13 @@ def reply_of(
 def formed(reply: ReplyContext, attempts: int = 0, *, is_answered: bool = False) -> ReplyContext:
     """Return the reply with a form for its answer, which so many answers have not fitted."""
     reply.structured = StructuredTask({}, {} if is_answered else None, attempts=attempts, max_attempts=2)
+    return reply
+
+
+def decided(reply: ReplyContext, waits: dict[str, Waits | None]) -> ReplyContext:
+    """Return the reply with a decision on each of these calls, and whose answer it waits for."""
+    allow = PermissionBehavior.ALLOW
+    reply.decisions = {call_id: CallDecision(allow, waits_for=waits_for) for call_id, waits_for in waits.items()}
     return reply
 
 
@@ -89,6 +98,12 @@ TABLE: list[tuple[str, ReplyContext, Step]] = [
     ("a text where a form is due, no rounds left", formed(reply_of(TEXT, done=3), 1), LAST_CALL_FOR_FORM),
     ("the same, after the last attempt", formed(reply_of(TEXT, done=3), 2), NO_FIT),
     ("the same, after all requests", formed(reply_of(TEXT, done=8), 1), EXCEEDED),
+    ("a call that has begun and waits", decided(reply_of(BEGUN), {"4": "inner"}), Wait([BEGUN])),
+    ("the same, beside one that is not decided on", decided(reply_of(BEGUN, OPEN), {"4": "inner"}), Wait([BEGUN])),
+    ("the same, beside one that is", decided(reply_of(BEGUN, OPEN), {"4": "inner", "2": None}), Act([OPEN])),
+    ("a call that has begun and is answered", decided(reply_of(BEGUN), {"4": None}), Act([BEGUN])),
+    ("the same, beside one that waits", decided(reply_of(BEGUN, OPEN), {"4": None, "2": "user"}), Act([BEGUN])),
+    ("the same, beside a finished call", decided(reply_of(DONE, RESULT, BEGUN), {"4": None}), Act([BEGUN])),
 ]
 
 

@@ -20,7 +20,7 @@ from agentrt.testing import (
     approve,
     check_every_suspension,
 )
-from agentrt.tool import FunctionTool, ToolBase, ToolContext
+from agentrt.tool import FunctionTool, OpenQuestion, ToolBase, ToolContext, ToolResponse
 from tests.loop.helpers import call
 
 
@@ -142,6 +142,27 @@ def external(log: ToolLog) -> Agent:
     return conversation([calls, "Done."], Outside(), log.watch(add))
 
 
+class AsksTwice(ToolBase):
+    """Asks, keeps what it was told, and asks once more."""
+
+    name = "asks_twice"
+    is_resumable = True
+
+    async def call(self, context: ToolContext) -> Any:
+        for question in ("first", "second"):
+            await anyio.lowlevel.checkpoint()
+            if question not in context.answers:
+                return ToolResponse(waits=[OpenQuestion(ToolCallBlock(question, "go", "{}"))])
+            context.kept[question] = True
+            await context.save()
+        return "both"
+
+
+def asking_inside(log: ToolLog) -> Agent:
+    calls = [call("1", "asks_twice"), call("2", "add", a=1, b=2), call("3", "asks_twice")]
+    return conversation([calls, "Done."], AsksTwice(), log.watch(add))
+
+
 def structured(log: ToolLog) -> Agent:
     form = ToolCallBlock("2", "GenerateStructuredOutput", '{"name": "Beijing", "people": 22000000}')
     return conversation([[call("1", "add", a=1, b=2)], "Not so.", [form]], log.watch(add))
@@ -187,6 +208,7 @@ KINDS = {
     "confirmed": Kind(asking, 50),
     "denied": Kind(asking, 45, {"answer": deny_the_first}),
     "executed outside": Kind(external, 40),
+    "asked in the middle of a call": Kind(asking_inside, 60),
     "structured output": Kind(structured, 40, {"structured_schema": City}),
     "compression": Kind(compressing, 35, {"inputs": ["go", "what did you say?"]}),
     "five layers that clean up": Kind(layered, 110),
