@@ -429,7 +429,8 @@ class MiddlewareBase:
     def list_tools(self) -> Sequence[Any]:
         """Return the tools that this middleware brings to the agent; asked once, when the agent is built.
 
-        They do not enter the user's `Toolkit`; tools that are registered there later reach the agent as well.
+        A `ToolGroup` among them can be switched on and off, like those of a toolkit. They do not enter the user's
+        `Toolkit`; tools that are registered there later reach the agent as well.
         """
         return ()
 

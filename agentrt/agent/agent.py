@@ -62,7 +62,7 @@ from agentrt.model import ChatModelBase, chat_model
 from agentrt.output.reply_printing import print_reply
 from agentrt.state import AgentState, StateStore
 from agentrt.text import repr_of
-from agentrt.tool import Toolkit
+from agentrt.tool import ToolGroup, Toolkit
 from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ContextConfig, ReActConfig
 from agentrt.workspace import FileSystemBase
@@ -644,8 +644,7 @@ class Agent(ReActAgentBase):
     def _names_of_tools(self) -> dict[int, list[str]]:
         contributed = zip(self._compiled.middlewares, self._compiled.tools, strict=True)
         return {
-            id(middleware): [str(getattr(tool, "name", None) or getattr(tool, "__name__", tool)) for tool in tools]
-            for middleware, tools in contributed
+            id(middleware): [name for tool in tools for name in _names_of(tool)] for middleware, tools in contributed
         }
 
     def _describe_children(self) -> Sequence[ChildDescription]:
@@ -670,7 +669,13 @@ def _state_from_json(value: object) -> AgentState:
     return AgentState.model_validate_json(json.dumps(value))
 
 
-def _flat(contributed: Sequence[Sequence[ToolLike]]) -> list[ToolLike]:
+def _names_of(tool: Any) -> list[str]:
+    if isinstance(tool, ToolGroup):
+        return [f"{name} (group {tool.name!r})" for grouped in tool.tools for name in _names_of(grouped)]
+    return [str(getattr(tool, "name", None) or getattr(tool, "__name__", tool))]
+
+
+def _flat(contributed: Sequence[Sequence[ToolLike | ToolGroup]]) -> list[ToolLike | ToolGroup]:
     return [tool for tools in contributed for tool in tools]
 
 

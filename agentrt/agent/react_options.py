@@ -14,7 +14,7 @@ _REPLACEMENTS = {
     "knowledge": "write a middleware with on_reply or on_system_prompt, or a tool that searches",
     "long_term_memory": "write a middleware with on_reply or on_system_prompt, or tools",
     "long_term_memory_mode": "write a middleware with on_reply or on_system_prompt, or tools",
-    "parallel_tool_calls": "async tools run side by side, and FunctionTool(f, is_concurrency_safe=...) decides on one",
+    "parallel_tool_calls": "write react_config=ReActConfig(parallel_tool_calls=False)",
     "plan_notebook": "give the agent tools that keep a plan",
     "print_hint_msg": "hints are events, which agent.reply_stream() shows",
     "system_prompt": "it goes by the name sys_prompt here",

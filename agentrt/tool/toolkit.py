@@ -1,7 +1,7 @@
 """Toolkits: the tools that an agent has."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import count
 from operator import is_
@@ -173,15 +173,20 @@ class Toolkit(StateModule):
         self._set_active(name for name, active in groups.items() if active)
         return ToolResponse([TextBlock(describe_active_groups([self._groups[name] for name in self._active]))])
 
-    def with_tools(self, tools: Sequence[ToolLike], *, override: bool = False) -> "Toolkit":
+    def with_tools(self, tools: Sequence[ToolLike | ToolGroup], *, override: bool = False) -> "Toolkit":
         """Return a toolkit with the tools of this one, now and later, and further ones; this one if there are none.
 
-        The further tools do not enter this toolkit, but whatever is registered or set in the new one later enters this
-        one. With `override`, further tools hide tools of the same name.
+        Groups of tools may be among them. The further tools do not enter this toolkit, but whatever is registered or
+        set in the new one later enters this one. With `override`, further tools hide tools of the same name.
         """
-        return _ExtendedToolkit(self, tools, override) if tools else self
+        if not tools:
+            return self
+        further = [tool for tool in tools if not isinstance(tool, ToolGroup)]
+        if len(further) == len(tools):
+            return _ExtendedToolkit(self, further, override)
+        return _GroupedToolkit(self, tools, override)
 
-    def without_tools(self, tools: Sequence[ToolLike]) -> "Toolkit":
+    def without_tools(self, tools: Sequence[ToolLike | ToolGroup]) -> "Toolkit":
         """Return the toolkit that `with_tools` extended by just these tools; this one, if it was not made so."""
         return self
 
@@ -199,6 +204,11 @@ class Toolkit(StateModule):
         """The names of the tools in each group, active or not, `basic` not counted."""
         entries = self._entries.items()
         return {group: [name for name, entry in entries if entry.group == group] for group in self._groups}
+
+    @property
+    def tool_groups(self) -> dict[str, ToolGroup]:
+        """The groups themselves, active or not, `basic` not counted."""
+        return dict(self._groups)
 
     def state_dict(self) -> JSONObject:
         """Return the state: which groups are active in the toolkit's own setting."""
@@ -403,6 +413,10 @@ class _ToolkitView(Toolkit):
     def groups(self) -> dict[str, list[str]]:
         return self._base.groups
 
+    @property
+    def tool_groups(self) -> dict[str, ToolGroup]:
+        return self._base.tool_groups
+
     def state_dict(self) -> JSONObject:
         return self._base.state_dict()
 
@@ -416,11 +430,11 @@ class _ToolkitView(Toolkit):
         if combined is None or combined[0] is not schemas:  # which is another list once anything has changed
             if len(self._combined) >= _MAX_CACHED:
                 self._combined.clear()
-            combined = self._combined[key] = schemas, self._combine(schemas)
+            combined = self._combined[key] = schemas, self._combine(schemas, key)
         return combined[1]
 
-    def _combine(self, schemas: list[JSONSchema]) -> list[JSONSchema]:
-        """Return what this toolkit offers where the one that it is over offers these schemas."""
+    def _combine(self, schemas: list[JSONSchema], key: tuple[str, ...]) -> list[JSONSchema]:
+        """Return what this toolkit offers with these groups, where the one that it is over offers these schemas."""
         raise NotImplementedError
 
 
@@ -429,7 +443,7 @@ class _ExtendedToolkit(_ToolkitView):
 
     def __init__(self, base: Toolkit, tools: Sequence[ToolLike], override: bool) -> None:
         super().__init__(base, tools)
-        self._further = tuple(tools)
+        self._further: tuple[ToolLike | ToolGroup, ...] = tuple(tools)
         self._override = override
         self.get_json_schemas()  # which raises for a name that both have
 
@@ -442,7 +456,7 @@ class _ExtendedToolkit(_ToolkitView):
     def _has_bound_tools(self) -> None:
         self._binds = True
 
-    def without_tools(self, tools: Sequence[ToolLike]) -> Toolkit:
+    def without_tools(self, tools: Sequence[ToolLike | ToolGroup]) -> Toolkit:
         # By identity, since two tools may be equal, and functions of one name are not the same tool.
         is_made_so = len(tools) == len(self._further) and all(map(is_, tools, self._further))
         return self._base if is_made_so else self
@@ -455,13 +469,14 @@ class _ExtendedToolkit(_ToolkitView):
         entry = self._entries.get(name)
         return self._base.group_of(name) if entry is None else entry.group
 
-    def _combine(self, schemas: list[JSONSchema]) -> list[JSONSchema]:
+    def _combine(self, schemas: list[JSONSchema], key: tuple[str, ...]) -> list[JSONSchema]:
         for name, entry in self._entries.items():
             namesake = None if self._override else self._base.get(name)
-            if namesake is not None:
+            # The tool that switches groups is there for those of both.
+            if namesake is not None and not (isinstance(entry.tool, MetaTool) and isinstance(namesake, MetaTool)):
                 raise _namesake_error(name, namesake, entry.tool)
         others = [schema for schema in schemas if schema["function"]["name"] not in self._entries]
-        return [*others, *Toolkit.get_json_schemas(self, ())]
+        return [*others, *Toolkit.get_json_schemas(self, key)]
 
     def prepare(
         self, tool_call: ToolCallBlock, active_groups: Iterable[str] | None = None
@@ -470,6 +485,98 @@ class _ExtendedToolkit(_ToolkitView):
         if name not in self._entries and self._base.get(name) is not None:
             return self._base.prepare(tool_call, active_groups)
         return super().prepare(tool_call, active_groups)
+
+
+class _GroupedToolkit(_ExtendedToolkit):
+    """A toolkit with further groups of tools of its own; one setting says which of all groups are active."""
+
+    def __init__(self, base: Toolkit, tools: Sequence[ToolLike | ToolGroup], override: bool) -> None:
+        super().__init__(base, [tool for tool in tools if not isinstance(tool, ToolGroup)], override)
+        self._further = tuple(tools)
+        for group in tools:
+            if isinstance(group, ToolGroup):
+                self._add_group(group)
+        self._combined.clear()
+        self.get_json_schemas(self.groups)  # which raises for a name that both have
+
+    def _add_group(self, group: ToolGroup) -> None:
+        if group.name in self._base.groups:
+            raise ToolConfigError(f"the toolkit already has a group {group.name!r}: choose another name")
+        super()._add_group(replace(group, active=False))
+        if group.active:  # beside those that are active in the other toolkit
+            self._active.append(group.name)
+
+    def register_tool_function(self, function: ToolLike, *, group_name: str = BASIC_GROUP, **options: Any) -> None:
+        if group_name in self._groups:
+            Toolkit.register_tool_function(self, function, group_name=group_name, **options)
+        else:
+            super().register_tool_function(function, group_name=group_name, **options)
+
+    def update_tool_groups(self, names: Iterable[str], active: bool) -> None:
+        names = [names] if isinstance(names, str) else list(names)
+        self._check_groups(names)
+        self._set_active({*self.active_groups, *names} if active else {*self.active_groups} - {*names})
+
+    def reset_equipped_tools(self, **groups: bool) -> ToolResponse:
+        self._check_groups(groups)
+        self._set_active(name for name, active in groups.items() if active)
+        chosen = [self.tool_groups[name] for name in self.active_groups]
+        return ToolResponse([TextBlock(describe_active_groups(chosen))])
+
+    @property
+    def active_groups(self) -> list[str]:
+        return [*self._base.active_groups, *self._active]
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        entries = self._entries.items()
+        own = {group: [name for name, entry in entries if entry.group == group] for group in self._groups}
+        return self._base.groups | own
+
+    @property
+    def tool_groups(self) -> dict[str, ToolGroup]:
+        return self._base.tool_groups | self._groups
+
+    def state_dict(self) -> JSONObject:
+        return {**self._base.state_dict(), _ACTIVE_GROUPS: self.active_groups}
+
+    def load_state_dict(self, state_dict: JSONObject, strict: bool = True) -> None:
+        active = _read_active_groups(state_dict, strict, self.state_dict())
+        if active is None:
+            self._base.load_state_dict(state_dict, strict)
+            return
+        if strict:
+            self._check_groups(active)
+        of_base = [name for name in active if name not in self._groups]
+        self._base.load_state_dict({**state_dict, _ACTIVE_GROUPS: of_base}, strict)
+        self._active = [name for name in self._groups if name in active]
+
+    def prepare(
+        self, tool_call: ToolCallBlock, active_groups: Iterable[str] | None = None
+    ) -> PreparedCall | ToolResponse:
+        return super().prepare(tool_call, self.active_groups if active_groups is None else active_groups)
+
+    def _combine(self, schemas: list[JSONSchema], key: tuple[str, ...]) -> list[JSONSchema]:
+        self._renew_meta_tool()  # the other toolkit may have got groups, and its own tool for them is hidden
+        return super()._combine(schemas, key)
+
+    def _renew_meta_tool(self) -> None:
+        if self._groups:
+            self._entries[META_TOOL] = _ToolEntry.of(MetaTool(self.tool_groups, self._set_active), BASIC_GROUP)
+            self._schemas.clear()
+
+    def _set_active(self, names: Iterable[str]) -> None:
+        active = set(names)
+        self._active = [name for name in self._groups if name in active]
+        of_base = {name: name in active for name in self._base.groups}
+        if of_base:
+            self._base.reset_equipped_tools(**of_base)
+
+    def _check_groups(self, names: Iterable[str]) -> None:
+        unknown = [name for name in names if name not in self.tool_groups and name != BASIC_GROUP]
+        if unknown:
+            known = ", ".join(map(repr, (BASIC_GROUP, *self.tool_groups)))
+            raise ToolConfigError(f"the toolkit has no group {unknown[0]!r}: the groups are {known}")
 
 
 class _BoundToolkit(_ToolkitView):
@@ -486,7 +593,7 @@ class _BoundToolkit(_ToolkitView):
     def group_of(self, name: str) -> str | None:
         return self._base.group_of(name)
 
-    def _combine(self, schemas: list[JSONSchema]) -> list[JSONSchema]:
+    def _combine(self, schemas: list[JSONSchema], key: tuple[str, ...]) -> list[JSONSchema]:
         return [self._schema_for(schema) for schema in schemas]
 
     def _schema_for(self, schema: JSONSchema) -> JSONSchema:

@@ -51,7 +51,7 @@ from agentrt.message import (
     new_tool_result,
 )
 from agentrt.state import ReplyContext
-from agentrt.tool import ToolContext, Toolkit
+from agentrt.tool import ToolContext
 from agentrt.tool.call import PreparedCall, is_real_cancellation, respond, run_call
 from agentrt.tool.to_response import failure
 from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, ToolChunk, ToolOutput, ToolResponse
@@ -149,7 +149,7 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
     """
     run = agent.live_conversation.run
     calls, beyond_limit = _part_at_limit(agent, context, step.calls)
-    for batch in [calls] if len(calls) == 1 else _batches(run.toolkit, calls):
+    for batch in [calls] if len(calls) == 1 else _batches(agent, calls):
         prepared = prepare_without_asking(agent, run, context, batch)
         if prepared is None:
             prepared = []
@@ -311,12 +311,13 @@ def _part_at_limit(
     return [call for call in calls if call.id not in beyond], [call for call in calls if call.id in beyond]
 
 
-def _batches(toolkit: Toolkit, calls: list[ToolCallBlock]) -> Iterator[list[ToolCallBlock]]:
+def _batches(agent: ReplyingAgent, calls: list[ToolCallBlock]) -> Iterator[list[ToolCallBlock]]:
     """Yield runs of calls that may run side by side, and the other calls one by one."""
+    toolkit, is_parallel = agent.live_conversation.run.toolkit, agent.react_config.parallel_tool_calls
 
     def is_safe(call: ToolCallBlock) -> bool:
         tool = toolkit.get(call.name)
-        return tool is None or tool.is_concurrency_safe
+        return is_parallel and (tool is None or tool.is_concurrency_safe)
 
     for safe, group in groupby(calls, is_safe):
         if safe:
