@@ -644,7 +644,7 @@ class Agent(ReActAgentBase):
     def _names_of_tools(self) -> dict[int, list[str]]:
         contributed = zip(self._compiled.middlewares, self._compiled.tools, strict=True)
         return {
-            id(middleware): [name for tool in tools for name in _names_of(tool)] for middleware, tools in contributed
+            id(middleware): [name for tool in tools for name in _tool_names(tool)] for middleware, tools in contributed
         }
 
     def _describe_children(self) -> Sequence[ChildDescription]:
@@ -669,9 +669,9 @@ def _state_from_json(value: object) -> AgentState:
     return AgentState.model_validate_json(json.dumps(value))
 
 
-def _names_of(tool: Any) -> list[str]:
+def _tool_names(tool: Any) -> list[str]:
     if isinstance(tool, ToolGroup):
-        return [f"{name} (group {tool.name!r})" for grouped in tool.tools for name in _names_of(grouped)]
+        return [f"{name} (group {tool.name!r})" for grouped in tool.tools for name in _tool_names(grouped)]
     return [str(getattr(tool, "name", None) or getattr(tool, "__name__", tool))]
 
 
