@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 OLDEST_PYTHON = (3, 11)
-EXTRAS = ("openai", "anthropic", "console", "otel", "redis", "prices")  # that the tests need
+EXTRAS = ("openai", "anthropic", "console", "otel", "redis", "prices", "redaction")  # that the tests need
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"

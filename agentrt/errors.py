@@ -26,6 +26,7 @@
     │   ├── ContextOverflow            the request is too long for the model
     │   ├── Refused                    the model or its filter declined to answer
     │   └── Malformed                  an answer that cannot be used
+    ├── RedactionBlocked             some text holds what is not to pass, or could not be searched
     ├── SubAgentUnavailable          a sub-agent that cannot be made, or is not healthy
     ├── ToolError                    a tool failed, or was asked for something it cannot do
     ├── InputEnded                   the user was asked, but the input has ended
@@ -63,6 +64,7 @@ __all__ = [
     "NoReplyError",
     "RateLimitTimeout",
     "RateLimited",
+    "RedactionBlocked",
     "Refused",
     "Rejected",
     "ResumeError",
@@ -207,6 +209,14 @@ class Refused(ModelError):
 
 class Malformed(ModelError):
     """The provider's answer cannot be used."""
+
+
+class RedactionBlocked(AgentRTError):
+    """Some text holds what is not to pass, or could not be searched for that; `detector` names what found it."""
+
+    def __init__(self, message: str, *, detector: str = "") -> None:
+        super().__init__(message)
+        self.detector = detector
 
 
 class SubAgentUnavailable(AgentRTError):

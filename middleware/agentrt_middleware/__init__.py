@@ -12,6 +12,20 @@ from agentrt_middleware.models.refusal import RefusalMiddleware
 from agentrt_middleware.models.router import ModelRouterMiddleware
 from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
 from agentrt_middleware.rate_limit.redis import RedisStore
+from agentrt_middleware.redaction import (
+    API_KEY,
+    CARD,
+    EMAIL,
+    IBAN,
+    IP,
+    PHONE,
+    PRIVATE_KEY,
+    Between,
+    Detector,
+    Literals,
+    Pattern,
+    RedactionMiddleware,
+)
 from agentrt_middleware.retry import RetryMiddleware
 from agentrt_middleware.timeout import TimeoutMiddleware
 from agentrt_middleware.timing import Timing, TimingMiddleware
@@ -24,17 +38,29 @@ from agentrt_middleware.tracing.otlp import SpanDelivery, setup_tracing
 from agentrt_middleware.usage import UsageMiddleware, UsageReport
 
 __all__ = [
+    "API_KEY",
+    "CARD",
+    "EMAIL",
+    "IBAN",
+    "IP",
+    "PHONE",
+    "PRIVATE_KEY",
+    "Between",
     "CacheMiddleware",
     "CacheStore",
     "CircuitBreakerMiddleware",
+    "Detector",
     "DynamicContextMiddleware",
     "HookMiddleware",
     "HumanApprovalMiddleware",
+    "Literals",
     "LoggingMiddleware",
     "MemoryCacheStore",
     "ModelFallbackMiddleware",
     "ModelRouterMiddleware",
+    "Pattern",
     "RateLimitMiddleware",
+    "RedactionMiddleware",
     "RedisCacheStore",
     "RedisStore",
     "RefusalMiddleware",

@@ -23,7 +23,11 @@ from agentrt.middleware import (
     ModelFallbackMiddleware,
     ModelRouterMiddleware,
     RateLimitMiddleware,
+<<<<<<< HEAD
     RefusalMiddleware,
+=======
+    RedactionMiddleware,
+>>>>>>> 4eb3b4b (middlewares: redact private data, in streams too)
     RetryMiddleware,
     TimeoutMiddleware,
     TimingMiddleware,
@@ -63,6 +67,7 @@ SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
     LoggingMiddleware: lambda: LoggingMiddleware(logging.getLogger("agentrt.tests"), content=True),
     ModelFallbackMiddleware: fallback,
     RateLimitMiddleware: rate_limit,
+    RedactionMiddleware: RedactionMiddleware,
     RetryMiddleware: lambda: RetryMiddleware(initial_delay=0),
     TimeoutMiddleware: lambda: TimeoutMiddleware(first_chunk=30, between_chunks=30, total=60),
     TimingMiddleware: TimingMiddleware,

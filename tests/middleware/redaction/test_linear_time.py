@@ -1,0 +1,82 @@
+"""Hostile text takes time in proportion to its length."""
+
+import statistics
+from collections.abc import Callable
+from itertools import pairwise
+from time import process_time
+
+import pytest
+
+from agentrt.middleware import API_KEY, CARD, EMAIL, IBAN, IP, PHONE, PRIVATE_KEY, Between, Detector, Pattern
+from agentrt_middleware.redaction.content import change_json
+from agentrt_middleware.redaction.text_redactor import Engine
+from tests.middleware.redaction.helpers import redact_pieces, redact_whole
+
+SHIPPED = [EMAIL, CARD, IBAN, IP, PHONE, API_KEY, PRIVATE_KEY]
+GREEDY: list[Detector] = [Pattern("wide", "a{1,500}b"), Pattern("nested", "(?:a{1,16}){1,31}c")]
+OVERLAPPING: list[Detector] = [
+    Pattern("one", "ab{0,4}a"),
+    Pattern("two", "bab{0,4}a"),
+    Between("all", "<<", ">>"),
+    Pattern("run", "#", tail="#a"),
+]
+HOSTILE: list[tuple[list[Detector], str]] = [
+    (SHIPPED, "a"),
+    (SHIPPED, "a@"),
+    (SHIPPED, "a.b@"),
+    (SHIPPED, "4111111111111112"),
+    (SHIPPED, "4111 1111 1111 1111"),
+    (SHIPPED, "DE89"),
+    (SHIPPED, "2001:"),
+    (SHIPPED, "+1 "),
+    (SHIPPED, "sk-"),
+    (SHIPPED, "eyJ"),
+    (SHIPPED, "bob@example.com "),
+    (SHIPPED, "-----BEGIN "),
+    (SHIPPED, "-----BEGIN PRIVATE KEY-----bob@example.com"),
+    (GREEDY, "a"),
+    (OVERLAPPING, "ab"),
+    (OVERLAPPING, "<<ab"),
+    (OVERLAPPING, "#a"),
+]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return how long the work takes, at its quickest of two."""
+    times = []
+    for _ in range(2):
+        begun = process_time()
+        work()
+        times.append(process_time() - begun)
+    return min(times)
+
+
+def growth(work: Callable[[str], object], fragment: str) -> float:
+    """Return by how much the work grows per doubling of the text, at the median of two."""
+    texts = [(fragment * size)[:size] for size in (10_000, 20_000, 40_000)]
+    took = [seconds(lambda text=text: work(text)) for text in texts]
+    # What takes less than ten milliseconds is measured too coarsely.
+    return statistics.median(later / max(earlier, 0.01) for earlier, later in pairwise(took))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("detectors", "fragment"), HOSTILE)
+def test_twice_the_text_takes_at_most_2_5_times_as_long(detectors: list[Detector], fragment: str) -> None:
+    engine = Engine(detectors)
+    assert growth(lambda text: redact_whole(engine, text), fragment) <= 2.5
+    assert (
+        growth(lambda text: redact_pieces(engine, [text[n : n + 4] for n in range(0, len(text), 4)]), fragment) <= 2.5
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fragment", ['"', '\\"', '"\\', '["a@', "[", '{"a":'])
+def test_hostile_json_takes_linear_time(fragment: str) -> None:
+    engine = Engine(SHIPPED)
+    assert growth(lambda text: change_json(text, lambda part: redact_whole(engine, part)), fragment) <= 2.5
+
+
+@pytest.mark.parametrize(("detectors", "fragment"), HOSTILE)
+def test_no_more_is_held_back_than_a_match_may_have(detectors: list[Detector], fragment: str) -> None:
+    text = (fragment * 1_000)[:2_000]
+    assert redact_pieces(Engine(detectors), list(text)) == redact_whole(Engine(detectors), text)
