@@ -23,11 +23,8 @@ from agentrt.middleware import (
     ModelFallbackMiddleware,
     ModelRouterMiddleware,
     RateLimitMiddleware,
-<<<<<<< HEAD
     RefusalMiddleware,
-=======
     RedactionMiddleware,
->>>>>>> 4eb3b4b (middlewares: redact private data, in streams too)
     RetryMiddleware,
     TimeoutMiddleware,
     TimingMiddleware,

@@ -18,6 +18,7 @@ from agentrt.middleware import (
     MiddlewareBase,
     ModelFallbackMiddleware,
     RateLimitMiddleware,
+    RedactionMiddleware,
     RetryMiddleware,
     TimeoutMiddleware,
     Timing,
@@ -38,6 +39,7 @@ def layers_of(second: ChatModelBase, timings: list[Timing] | None = None) -> lis
         TracingMiddleware(),
         LoggingMiddleware(),
         DynamicContextMiddleware("It rains."),
+        RedactionMiddleware(),
         CacheMiddleware(scope="conversation"),
         ModelFallbackMiddleware(second, sticky=True),
         RetryMiddleware(1, random=Least()),
@@ -123,7 +125,7 @@ async def test_concurrent_conversations_over_one_list_do_not_mix() -> None:
 
     first = ScriptedChatModel([answer] * 40)
     layers = layers_of(second)
-    layers[6] = CircuitBreakerMiddleware(99)
+    layers[7] = CircuitBreakerMiddleware(99)
     agent = Agent("tester", model=first, middlewares=layers)
     conversations = [agent.with_state(AgentState()) for _ in range(9)]
     async with anyio.create_task_group() as group:
@@ -156,7 +158,7 @@ async def test_a_fault_anywhere_leaves_a_valid_conversation() -> None:
         script = [["half ", Transient("cut")], [ToolCallBlock("1", "look", '{"city": "Beijing"}')], "Sunny.", "Sunny."]
         layers = layers_of(ScriptedChatModel([]))
         # The harness continues with a model of its own, which a sticky conversation would never ask.
-        layers[4] = ModelFallbackMiddleware(ScriptedChatModel(["spare"] * 9, model="second"))
+        layers[5] = ModelFallbackMiddleware(ScriptedChatModel(["spare"] * 9, model="second"))
         return Agent(
             "tester",
             model=ScriptedChatModel(script),
@@ -168,7 +170,7 @@ async def test_a_fault_anywhere_leaves_a_valid_conversation() -> None:
     await check_every_suspension(make_agent, ["What is the weather in Beijing?"], at_least=10)
 
 
-@pytest.mark.parametrize("swapped", list(permutations([0, 3, 4, 5, 6, 9, 10], 2)))
+@pytest.mark.parametrize("swapped", list(permutations([0, 4, 5, 6, 7, 10, 11], 2)))
 def test_the_layers_around_a_model_call_have_one_valid_order(swapped: tuple[int, int]) -> None:
     layers = layers_of(ScriptedChatModel([]))
     one, other = swapped

@@ -12,13 +12,13 @@ from agentrt_middleware.redaction.events import GrowingText
 from agentrt_middleware.redaction.text_redactor import Engine, Replace, TextRedactor
 from agentrt_middleware.redaction.tokens import TokenTable
 
-__all__ = ["ConversationText", "Redactor"]
+__all__ = ["ConversationText", "SharedRedactor"]
 
 _MAX_REMEMBERED = 20_000  # characters of one
 _REMEMBERED_TEXTS = 2_048
 
 
-class Redactor:
+class SharedRedactor:
     """The detectors of a middleware and what it does with their finds; the same for all conversations.
 
     A request holds the whole conversation, so the texts that hold nothing are remembered.
@@ -41,7 +41,9 @@ class Redactor:
 class ConversationText:
     """Changes texts that belong to one conversation; `place` names the place in errors."""
 
-    def __init__(self, redactor: Redactor, place: str, table: TokenTable | None, *, restores: bool = False) -> None:
+    def __init__(
+        self, redactor: SharedRedactor, place: str, table: TokenTable | None, *, restores: bool = False
+    ) -> None:
         self._redactor = redactor
         self._table = table
         self._restores = restores and table is not None

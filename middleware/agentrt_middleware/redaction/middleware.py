@@ -39,7 +39,7 @@ from agentrt_middleware.redaction.content import (
     change_schema,
     change_value,
 )
-from agentrt_middleware.redaction.conversation_text import ConversationText, Redactor
+from agentrt_middleware.redaction.conversation_text import ConversationText, SharedRedactor
 from agentrt_middleware.redaction.detectors import Detector
 from agentrt_middleware.redaction.events import EventRedactor, result_key
 from agentrt_middleware.redaction.shipped import API_KEY, CARD, EMAIL, IBAN, PRIVATE_KEY
@@ -63,6 +63,7 @@ class RedactionMiddleware(MiddlewareBase):
     What is streamed leaves as soon as nothing in it can grow into a find, and is the same as the redacted whole.
     """
 
+    inherited = True
     wrapped_by: ClassVar = ("TracingMiddleware", "LoggingMiddleware", "DynamicContextMiddleware")
     wraps: ClassVar = (
         "CacheMiddleware",  # what is kept is redacted
@@ -98,7 +99,7 @@ class RedactionMiddleware(MiddlewareBase):
         self.input, self.output, self.tools = input, output, tools
         self.restore = actions.check_restore(restore)
         self._uses_tokens = actions.uses_tokens
-        self._redactor = Redactor(chosen, actions)
+        self._redactor = SharedRedactor(chosen, actions)
 
     def text(self, text: str) -> str:
         """Return the text redacted, for `redact` of `TracingMiddleware` and `LoggingMiddleware`.

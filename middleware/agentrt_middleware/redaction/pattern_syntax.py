@@ -216,7 +216,7 @@ class _Reachability:
         """Return the kinds of the characters that the class has."""
         op, value = node
         if op is sre.LITERAL:
-            return {_kind_of(chr(value))}
+            return {_kind_of_character(chr(value))}
         # Each stretch of characters that a class cuts out of all characters begins, or ends, at one of these.
         ends: list[int] = [value] if op is sre.NOT_LITERAL else []
         for member, end in value if op is sre.IN else []:
@@ -224,7 +224,9 @@ class _Reachability:
         codes = {*range(129), 0x10FFFF, *(code + step for code in ends for step in (-1, 0, 1))}
         samples = [chr(code) for code in sorted(codes) if 0 <= code <= 0x10FFFF]
         pattern = compile_for_re2(_Writer().whole([node], flags))
-        return {_kind_of(sample) for sample in samples if pattern.search(sample.encode(errors="surrogatepass"))}
+        return {
+            _kind_of_character(sample) for sample in samples if pattern.search(sample.encode(errors="surrogatepass"))
+        }
 
 
 def _repetition(at_least: int, at_most: int) -> str:
@@ -240,7 +242,7 @@ def _grouped(pattern: str) -> str:
     return f"(?:{pattern})" if pattern else ""
 
 
-def _kind_of(character: str) -> _CharacterKind:
+def _kind_of_character(character: str) -> _CharacterKind:
     if character == "\n":
         return _NEWLINE
     return _WORD if character.isascii() and (character.isalnum() or character == "_") else _OTHER

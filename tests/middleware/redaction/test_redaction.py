@@ -401,7 +401,7 @@ async def test_tools_and_readers_get_the_values_and_the_model_tokens() -> None:
     assert len(agent.state_of(redaction)["values"]["EMAIL"]) == 1
 
 
-async def test_without_restore_values_stand_in_the_layers_own_data_alone() -> None:
+async def test_without_restore_values_stand_in_the_layers_data_alone() -> None:
     redaction = tokens()
     agent = agent_of([letters(f"Is it {EMAIL_TEXT} or {CARD_TEXT}?")], redaction=redaction)
     items = await items_of(agent, f"I am {EMAIL_TEXT}")
