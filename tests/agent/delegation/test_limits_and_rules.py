@@ -1,0 +1,134 @@
+"""Rules that come with answers, limits of the supervisor, and readers that are slow."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrt import Agent
+from agentrt.agent import ReActConfig
+from agentrt.errors import ResumeError
+from agentrt.message import TextBlock
+from agentrt.model import ChatModelBase, ChatResponse
+from agentrt.permission import PermissionRule
+from tests.agent.delegation.helpers import Counting, agent_of, answer, boss_of, call, elsewhere, results_of
+from tests.agent.delegation.test_every_suspension import agent_with
+
+pytestmark = pytest.mark.anyio
+
+
+def publishing_twice(counting: Counting) -> Any:
+    rounds = [[call(f"k{number}", "publish", what="a")] for number in (1, 2)]
+    return agent_of("writer", [*rounds, "Twice."], counting.tool(ask=True))
+
+
+@pytest.mark.parametrize("other_process", [False, True])
+async def test_a_rule_of_an_answer_holds_for_that_delegation_alone(other_process: bool) -> None:
+    counting = Counting()
+    writer = publishing_twice(counting)
+    boss = boss_of(writer)
+    boss.state.permission_context.allow_new_rules = True
+    await boss.reply("go")
+    rule = PermissionRule("publish", behavior="allow")
+    if other_process:
+        boss = boss.with_state(elsewhere(boss))
+    # The tool itself asks each time; only a rule answers that.
+    await boss.reply(answer(boss, rules=[rule]))
+    assert boss.waiting() is None
+    assert counting.runs == ["a", "a"]
+    assert boss.state.permission_context.rules == writer.state.permission_context.rules == []
+
+
+async def test_a_rule_is_refused_where_the_root_takes_none() -> None:
+    boss = boss_of(publishing_twice(Counting()))
+    await boss.reply("go")
+    before = boss.state.model_dump_json()
+    with pytest.raises(ResumeError, match="rule"):
+        await boss.reply(answer(boss, rules=[PermissionRule("publish", behavior="allow")]))
+    assert boss.state.model_dump_json() == before
+
+
+async def test_without_a_rule_the_second_call_asks_again() -> None:
+    counting = Counting()
+    boss = boss_of(publishing_twice(counting))
+    await boss.reply("go")
+    await boss.reply(answer(boss))
+    assert [block.id for block in boss.waiting().tool_calls] == ["1/k2"]
+    assert counting.runs == ["a"]
+    await boss.reply(answer(boss))
+    assert counting.runs == ["a", "a"]
+    assert boss.state.reply_context is None
+
+
+async def test_the_supervisors_time_ends_its_children() -> None:
+    stopped = anyio.Event()
+
+    async def wait() -> str:
+        """Wait for ever."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+        return ""
+
+    child = agent_of("child", [[call("k1", "wait")], "Waited."], wait)
+    boss = boss_of(child, react_config=ReActConfig(max_seconds=0.1))
+    await boss.reply("go")
+    assert stopped.is_set()
+    assert boss.state.last_reply.finished_reason == "exceed_max_seconds"
+    assert results_of(boss)["1"].state == "interrupted"
+
+
+class Endless(ChatModelBase):
+    """Streams many pieces, and counts those that were taken."""
+
+    def __init__(self, pieces: int) -> None:
+        super().__init__(model="endless", stream=True)
+        self.pieces = pieces
+        self.given = 0
+
+    async def _call(self, messages: Any, tools: Any, tool_choice: Any) -> AsyncGenerator[ChatResponse, None]:
+        return self._stream()
+
+    async def _stream(self) -> AsyncGenerator[ChatResponse, None]:
+        for number in range(self.pieces):
+            self.given += 1
+            yield ChatResponse([TextBlock(f"{number} ", "t")], is_last=False)
+
+
+async def test_a_child_is_never_far_ahead_of_a_slow_reader() -> None:
+    child = agent_of("child", [])
+    model = child.model = Endless(10_000)
+    boss = boss_of(child)
+    texts: list[str] = []
+    ahead = 0
+    async with boss.reply_stream("go") as events:
+        async for event in events:
+            if event.type == "TEXT_BLOCK_DELTA" and event.reply_id != boss.reply_id:
+                texts.append(event.delta)
+                ahead = max(ahead, model.given - len(texts))
+                if len(texts) % 500 == 0:
+                    for _ in range(20):
+                        await anyio.lowlevel.checkpoint()
+    assert "".join(texts) == "".join(f"{number} " for number in range(10_000))
+    assert ahead <= 80
+
+
+async def test_the_number_of_delegations_is_counted_over_processes() -> None:
+    counting = Counting()
+    rounds: list[Any] = [[call(str(number), "writer", query="go")] for number in range(3)]
+
+    def make_boss() -> Agent:
+        publishes = [call("k1", "publish", what="a")]
+        writer = agent_with("writer", [publishes, "Out."], counting.tool(ask=True))
+        limits = ReActConfig(max_delegations=2)
+        return agent_with("boss", [*rounds, "Done."], writer.as_tool("Writes."), react_config=limits)
+
+    boss = make_boss()
+    await boss.reply("go")
+    while boss.waiting() is not None:
+        question = answer(boss)
+        boss = make_boss().with_state(elsewhere(boss))
+        await boss.reply(question)
+    assert [result.state for result in results_of(boss).values()] == ["success", "success", "denied"]
