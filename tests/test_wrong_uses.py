@@ -252,7 +252,7 @@ async def test_a_wrong_keyword_is_answered(cause: Callable[[], Any], words: str)
     ("messages", lambda: agent().messages, "'messages' | agent.state.context"),
     ("tools", lambda: agent().tools, "'tools' | agent.toolkit"),
     ("tool decorator", lambda: agent().tool(add), "'tool' | register_tool_function(f)"),
-    ("as_tool", lambda: agent().as_tool("x", "y"), "'as_tool' | write a function that asks it | tools=[f]"),
+    ("handoffs", lambda: agent().handoffs, "'handoffs' | write Handoffs([agent, other]), of agentrt.pipeline"),
     ("clone", lambda: agent().clone(name="b"), "'clone' | agent.with_state(AgentState())"),
     ("batch", lambda: agent().batch(["x"]), "'batch' | agent.with_state(AgentState()) | asyncio.gather"),
     ("custom invoke", lambda: UserAgent("u").invoke("x"), "'UserAgent' | 'invoke' | agent.reply(message)"),

@@ -141,7 +141,7 @@ AGENT_ATTRIBUTES = _by_word(
         ("add_middleware", "write agent.with_middlewares([*agent.middlewares, ...]), which returns another agent"),
         ("tools", "write agent.toolkit"),
         ("clone copy_with override", "write agent.with_state(AgentState()) or agent.with_middlewares([...])"),
-        ("as_tool", "write a function that asks it, and give this to the other agent: tools=[f]"),
+        ("handoff handoffs transfer_to", "write Handoffs([agent, other]), of agentrt.pipeline"),
         ("abatch batch", "write agent.with_state(AgentState()) for each message, and run them with asyncio.gather"),
         (
             "add_tool register_tool tool tool_plain",

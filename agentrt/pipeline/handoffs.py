@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
 import anyio
 
@@ -25,6 +25,7 @@ from agentrt.types import JSONObject
 
 __all__ = ["Handoffs"]
 
+_SchemaType = TypeVar("_SchemaType")
 _MAX_DESCRIPTION = 200  # characters
 
 
@@ -91,6 +92,26 @@ class Handoffs:
     def active(self) -> Agent:
         """The agent that has the conversation."""
         return self._agents[self._data().get("active", self._start)]
+
+    @overload
+    async def reply(
+        self,
+        inputs: AgentInput,
+        structured_schema: type[_SchemaType],
+        *,
+        reply_id: str | None = None,
+        deps: Any = None,
+    ) -> Msg[_SchemaType]: ...
+
+    @overload
+    async def reply(
+        self,
+        inputs: AgentInput = None,
+        structured_schema: object = None,
+        *,
+        reply_id: str | None = None,
+        deps: Any = None,
+    ) -> Msg: ...
 
     async def reply(
         self,

@@ -31,9 +31,9 @@ class LocalWorkspace(FileSystemBase):
 
     Links are not followed, also those that another program makes meanwhile, except on Windows, where links are only
     looked for beforehand. Links in the path of the `root` itself are yours, and followed once, here. A hard link is a
-    file like any other. A write is on the disk when it returns; a crash leaves the old file or the new one. One that is
-    cancelled changes nothing afterwards. A disk that gives no answer for 30 seconds raises `WorkspaceError`, and so
-    does a folder of more than 10,000 names.
+    file like any other. A crash leaves the old file or the new one; a write that is cancelled changes nothing
+    afterwards. A disk that gives no answer for 30 seconds raises `WorkspaceError`, and so does a folder of more than
+    10,000 names.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, max_file_size: int = MAX_FILE_SIZE) -> None:

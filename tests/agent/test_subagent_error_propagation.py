@@ -1,6 +1,7 @@
 """A sub-agent that fails is a result for its supervisor, which says the type and none of the words."""
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,6 +14,7 @@ from agentrt.message import TextBlock
 from agentrt.model import ScriptedChatModel
 from tests.agent.subagents import Echo, register, results_of, run_tool, search_web, supervisor
 from tests.loop.helpers import call
+from tests.middleware.tracing.test_tracing import Spans
 
 CANARY = "canary" + "-7f3a"
 
@@ -144,12 +146,12 @@ async def test_missing_tool_is_no_stack_in_the_result() -> None:
     assert results_of(boss)[0].text == "The tool 'nope' does not exist. The tools are: none."
 
 
-class Span:
+class FakeSpan:
     def __init__(self, spans: list[tuple[str, dict[str, Any]]], name: str, attributes: dict[str, Any]) -> None:
         self.attributes = dict(attributes)
         spans.append((name, self.attributes))
 
-    def __enter__(self) -> "Span":
+    def __enter__(self) -> "FakeSpan":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -164,8 +166,8 @@ async def test_span_of_a_delegation_says_how_it_ended(kind: str) -> None:
     spans: list[tuple[str, dict[str, Any]]] = []
 
     class Tracer:
-        def start_as_current_span(self, name: str, attributes: dict[str, Any], **_: object) -> Span:
-            return Span(spans, name, attributes)
+        def start_as_current_span(self, name: str, attributes: dict[str, Any], **_: object) -> FakeSpan:
+            return FakeSpan(spans, name, attributes)
 
     cls = Failing if kind == "error" else Echo
     await cls(name="ann", permissions=PermissionBundle(trace_provider=Tracer())).delegate(kind)
@@ -173,6 +175,22 @@ async def test_span_of_a_delegation_says_how_it_ended(kind: str) -> None:
     assert name == "invoke_agent ann"
     assert attributes["ended"]
     assert attributes.get("error.type") == ("ValueError" if kind == "error" else None)
+
+
+async def test_span_of_a_delegation_is_under_that_of_its_call() -> None:
+    spans = Spans()
+
+    class Traced(Echo):
+        @classmethod
+        def permissions_of(cls, host: Any) -> PermissionBundle:
+            tracer = spans.provider.get_tracer("test")
+            return replace(super().permissions_of(host), trace_provider=tracer)
+
+    boss = await supervisor(Traced, "x", middlewares=[spans.middleware()])
+    await boss.reply("go")
+    [[_, [_, [call_name, children], _]]] = spans.tree()
+    assert (call_name, children) == ("execute_tool agent_echo", ["invoke_agent echo"])
+    spans.check_all_ended()
 
 
 async def test_logger_of_the_bundle_is_used(caplog: pytest.LogCaptureFixture) -> None:

@@ -154,6 +154,7 @@ async def test_loading_the_context_again_changes_nothing() -> None:
     agent.load_delegation_context({"delegation_context": other})
     [frame] = await agent.memory.get_memory()
     assert "another" in (frame.get_text_content() or "")
+    agent.load_delegation_context(other)
     agent.load_delegation_context({})
     assert await agent.memory.size() == 1
 

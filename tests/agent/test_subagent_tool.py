@@ -9,13 +9,20 @@ import anyio
 import pytest
 
 from agentrt import Agent, AgentBase, Msg, Toolkit, UserMsg
-from agentrt.agent import PermissionBundle, SubAgentBase, SubAgentSpec, SubAgentUnavailable, make_subagent_tool
+from agentrt.agent import (
+    ContextBundle,
+    PermissionBundle,
+    SubAgentBase,
+    SubAgentSpec,
+    SubAgentUnavailable,
+    make_subagent_tool,
+)
 from agentrt.errors import AgentRTError, ConfigError
 from agentrt.message import TextBlock, ThinkingBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import MsgHub
 from agentrt.tool import ToolContext
-from tests.agent.subagents import Echo, register, results_of, run_tool, spec_of, supervisor
+from tests.agent.subagents import Echo, register, results_of, run_tool, search_web, spec_of, supervisor
 from tests.loop.helpers import call
 
 
@@ -239,6 +246,60 @@ async def test_export_agent_refuses_what_is_not_a_bundle() -> None:
         }
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             await Echo.export_agent(**{**options, **wrong})
+
+
+@pytest.mark.parametrize("kind", ["anything", "a list", "two"])
+async def test_reply_may_have_other_parameters(kind: str) -> None:
+    class Anything(SubAgentBase):
+        async def reply(self, *args: Any, **kwargs: Any) -> Msg:
+            return Msg(self.name, args[0].get_text_content(), "assistant")
+
+    class AList(SubAgentBase):
+        async def reply(self, x: Msg | list[Msg] | None = None) -> Msg:  # type: ignore[override]
+            assert isinstance(x, Msg)
+            return Msg(self.name, x.get_text_content() or "", "assistant")
+
+    class Two(SubAgentBase):
+        async def reply(self, msg: Msg, style: str = "plain") -> Msg:  # type: ignore[override]
+            return Msg(self.name, f"{msg.get_text_content()}", "assistant", metadata={"style": style})
+
+    toolkit = Toolkit()
+    name = await register(toolkit, {"anything": Anything, "a list": AList, "two": Two}[kind])
+    assert (await run_tool(toolkit, name, query="x")).text == "x"
+
+
+async def test_one_may_say_nothing() -> None:
+    class Silent(SubAgentBase):
+        async def reply(self, msg: Msg) -> Any:
+            return None
+
+    toolkit = Toolkit()
+    name = await register(toolkit, Silent)
+    result = await run_tool(toolkit, name, query="x")
+    assert (result.text, result.state) == ("", "success")
+
+
+async def test_seed_form_of_the_lifecycle_works_by_hand() -> None:
+    """Compress on the supervisor's side, export, delegate: the result is one, and the memory had the context."""
+    bundle = ContextBundle(conversation=[UserMsg("user", "the question")])
+    context = Echo._pre_context_compress(bundle, "the task")
+    agent = await Echo.export_agent(
+        permissions=PermissionBundle(supervisor_name="boss"),
+        parent_context=bundle,
+        task="the task",
+        delegation_context=context,
+        run_healthcheck=True,
+        tools_allowlist=["search_web"],
+        model_override=None,
+        host_toolkit=Toolkit([search_web]),
+        ephemeral_memory=False,
+    )
+    assert agent.toolkit.names() == ["search_web"]
+    assert await agent.memory.size() == 1
+    result = await agent.delegate("the task", context)
+    assert (result.text, result.is_last) == ("did the task", True)
+    assert result.metadata == {"subagent": "Echo", "supervisor": "boss"}
+    assert await agent.memory.size() == 1
 
 
 async def test_sub_agent_also_works_by_itself() -> None:

@@ -195,7 +195,8 @@ class SubAgentBase(AgentBase):
 
         Made to be overridden; loading the same once more must change nothing.
         """
-        context = metadata.get(CONTEXT_KEY)
+        # The context itself is what a caller by hand may give.
+        context = metadata if "task_summary" in metadata else metadata.get(CONTEXT_KEY)
         if context is None:
             return
         if not isinstance(context, dict):
