@@ -46,13 +46,25 @@ class BlockEvents:
     comes to more than `limit`, text is cut, and a note stands in the place of any other block.
     """
 
-    # Defaults of the class, since most answers are one block, of which nothing was streamed.
-    written = 0
-    _open_kind: type | None = None
-    _block_id = ""
-    _signature: str | None = None
-    _pieces_of_data: DataPieces | None = None
-    _keep_text: Callable[[str], None] | None = None
+    __slots__ = (
+        "_block_id",
+        "_block_ids",
+        "_call_ids",
+        "_call_names",
+        "_data_ids",
+        "_keep_text",
+        "_media_types",
+        "_new_id",
+        "_open_kind",
+        "_pieces_of_data",
+        "_reply_id",
+        "_signature",
+        "_streamed_kinds",
+        "_streamed_texts",
+        "_taken_call_ids",
+        "limit",
+        "written",
+    )
 
     def __init__(
         self, reply_id: str, new_id: Callable[[], str], taken_call_ids: dict[str, None], limit: int = sys.maxsize
@@ -61,21 +73,22 @@ class BlockEvents:
         self._new_id = new_id
         self._taken_call_ids = taken_call_ids
         self.limit = limit
+        self.written = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._open_kind: type | None = None
+        self._block_id = ""
+        self._signature: str | None = None
         self._block_ids: list[str] = []
         self._call_ids: dict[str, str] = {}  # by the id that the provider gave
         self._call_names: dict[str, str] = {}
         self._data_ids: dict[str, str] = {}
+        self._pieces_of_data: DataPieces | None = None
         # What was streamed, by the kind of block or the id of the call, to know what a whole answer adds to it.
         self._streamed_kinds: dict[type, None] = {}
         self._streamed_texts: dict[type | str, list[str]] = {}
-
-    def _reset(self) -> None:
-        """Forget the blocks so far."""
-        self._block_ids = []
-        for known in (self._call_ids, self._call_names, self._data_ids, self._streamed_kinds, self._streamed_texts):
-            known.clear()
-        self._block_id, self._open_kind, self._signature = "", None, None
-        self._pieces_of_data = self._keep_text = None
+        self._keep_text: Callable[[str], None] | None = None
 
     @property
     def block_ids(self) -> list[str]:

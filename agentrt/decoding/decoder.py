@@ -37,13 +37,7 @@ class Decoder(BlockEvents):
     enters the layers.
     """
 
-    # Defaults of the class, as in its base.
-    message_blocks: list[ContentBlock] | None = None
-    _last: ChatResponse | None = None
-    _latest: ChatResponse | None = None
-    _has_ended = False
-    _usage: ChatUsage | None = None
-    _finished_reason: str | None = None
+    __slots__ = ("_finished_reason", "_has_ended", "_hook", "_last", "_latest", "_model", "_usage", "message_blocks")
 
     def __init__(
         self,
@@ -57,6 +51,12 @@ class Decoder(BlockEvents):
     ) -> None:
         self._model = model
         self._hook = hook
+        self._last: ChatResponse | None = None
+        self._has_ended = False
+        self.message_blocks: list[ContentBlock] | None = None
+        self._latest: ChatResponse | None = None
+        self._usage: ChatUsage | None = None
+        self._finished_reason: str | None = None
         super().__init__(reply_id, new_id, taken_call_ids, limit)
 
     def discard(self) -> list[str]:
