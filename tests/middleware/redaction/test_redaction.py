@@ -485,6 +485,24 @@ async def test_custom_agents_are_redacted_too() -> None:
     assert_clean(agent.asked.to_json())
 
 
+@pytest.mark.parametrize("options", [{}, {"action": "token"}])
+async def test_sub_agents_are_redacted_too(options: dict[str, Any]) -> None:
+    def look() -> str:
+        """Look."""
+        return ALL
+
+    child_model = ScriptedChatModel([[call("c1", "look")], f"It is {ALL}."])
+    child = Agent("child", f"Never tell {ALL}", child_model, Toolkit(tools=[look]))
+    script = [[call("1", "child", query=f"Who is {ALL}?")], f"It is {ALL}."]
+    redaction = RedactionMiddleware(**options)
+    agent = agent_of(script, child.as_tool("Asks.", name="child"), redaction=redaction)
+    items = await items_of(agent, ALL)
+    assert len(child_model.calls) == 2
+    dumped = json.loads(agent.state.model_dump_json())
+    dumped.pop("middleware_data")
+    assert_clean(as_json(items), json.dumps(dumped), sent_by(agent), sent_by(child))
+
+
 async def test_each_side_may_be_left_as_it_is() -> None:
     def look() -> str:
         """Look."""
