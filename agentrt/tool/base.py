@@ -226,7 +226,10 @@ def check_tool(tool: ToolBase) -> None:
 
 
 def tool_location(tool: ToolBase) -> str:
-    """Return "file:line" of the function that does the tool's work."""
+    """Return "file:line" of the function that does the tool's work, or which agent does it."""
     cls = type(tool)
+    agent_name = getattr(getattr(tool, "agent", None), "name", None)
+    if isinstance(agent_name, str):  # the code is the same for all agents
+        return f"the agent {agent_name!r:.100}"
     function = getattr(tool, "function", cls.call)
     return f"{cls.__module__}.{cls.__qualname__}" if function is ToolBase.call else source_location(function)

@@ -618,8 +618,8 @@ class _BoundToolkit(_ToolkitView):
 def _namesake_error(name: str, first: ToolBase, second: ToolBase) -> ToolConfigError:
     return ToolConfigError(
         f"two tools are called {name!r}: {tool_location(first)} and {tool_location(second)}; "
-        f"rename one with FunctionTool(function, name=...), or register it with func_name=..., or with "
-        f'namesake="override", "skip" or "rename"'
+        f"rename one with FunctionTool(function, name=...) or agent.as_tool(..., name=...), or register it with "
+        f'func_name=..., or with namesake="override", "skip" or "rename"'
     )
 
 
@@ -631,6 +631,11 @@ def _as_tool(
     json_schema: JSONSchema | None,
 ) -> ToolBase:
     if not isinstance(function, ToolBase):
+        if callable(getattr(function, "as_tool", None)):
+            raise ToolConfigError(
+                f"{function!r:.200} is an agent: give agent.as_tool('what it does') in its place, which says what its "
+                f"calls take and return"
+            )
         return FunctionTool(function, name=name, description=description, preset_kwargs=preset, json_schema=json_schema)
     if name or description or preset or json_schema:
         raise ToolConfigError(

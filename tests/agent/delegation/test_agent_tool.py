@@ -519,3 +519,17 @@ def test_an_agent_whose_name_is_no_tool_name_needs_another() -> None:
     with pytest.raises(ToolConfigError, match="name="):
         agent_of("Ann Lee", []).as_tool("Answers.")
     assert agent_of("Ann Lee", []).as_tool("Answers.", name="ann").name == "ann"
+
+
+def test_two_agents_of_one_tool_name_are_refused_by_their_names() -> None:
+    finder, searcher = agent_of("finder", []), agent_of("searcher", [])
+    tools = finder.as_tool("Finds."), searcher.as_tool("Searches.", name="finder")
+    with pytest.raises(ToolConfigError) as caught:
+        agent_of("boss", [], *tools)
+    assert "two tools are called 'finder': the agent 'finder' and the agent 'searcher'; rename one" in str(caught.value)
+    assert "agent.as_tool(..., name=...)" in str(caught.value)
+
+
+def test_an_agent_among_the_tools_is_told_to_be_one_by_as_tool() -> None:
+    with pytest.raises(ToolConfigError, match=r"is an agent: give agent\.as_tool\('what it does'\) in its place"):
+        agent_of("boss", [], agent_of("finder", []))
