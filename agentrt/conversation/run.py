@@ -97,6 +97,11 @@ class Run:
         return call is not None and call.reply is self._reply
 
     @property
+    def is_seen(self) -> bool:
+        """Whether the events of this reply have a reader: where they have none, a tool need not make any."""
+        return not self._reply.is_unseen
+
+    @property
     def ended(self) -> bool:
         """Whether nothing can be emitted any more."""
         return self._reply.ended

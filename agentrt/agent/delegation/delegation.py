@@ -211,7 +211,8 @@ class Delegation:
     async def _drain(self, child: Any, inputs: Any, reply_id: str | None = None) -> Msg | None:
         """Take the sub-agent's reply to its end, or to its next question; returns its message."""
         options = {"structured_schema": self.tool.output, "reply_id": reply_id, "deps": self._context.deps}
-        if not self.tool.stream:
+        # Where nobody reads, the sub-agent makes no events either, which is half the price of a short reply.
+        if not self.tool.stream or not getattr(self._context.run, "is_seen", True):
             return await child.reply(inputs, **options)  # type: ignore[no-any-return]  # of a subclass of Agent
         final: Msg | None = None
         async with child.reply_stream(inputs, yield_final_msg=True, **options) as items:
