@@ -12,7 +12,7 @@ from pydantic_core import ValidationError, to_json
 from agentrt.agent.delegation.briefing import summarize_for
 from agentrt.agent.delegation.delegation import Delegate, Delegation
 from agentrt.agent.delegation.inherit import bind_child, circle_error, find_ancestor
-from agentrt.agent.delegation.isolation import count_delegation, describe_isolation, problem_of_limits
+from agentrt.agent.delegation.isolation import count_delegation, describe_isolation
 from agentrt.agent.delegation.outcome import denial_result
 from agentrt.block import JSONObject
 from agentrt.decoding.answer_form import AnswerForm
@@ -172,10 +172,9 @@ class AgentTool(ToolBase):
         """Ask the agent; enters its conversation again where this call was entered before."""
         delegation = Delegation(self, context)
         if not delegation.was_entered:
-            why = problem_of_limits(context)
+            why = count_delegation(context)
             if why is not None:
                 return denial_result(self.name, why, delegation.attribution)
-            count_delegation(context)
         try:
             task = self._task_of(arguments)
         except ValidationError as error:

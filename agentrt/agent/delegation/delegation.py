@@ -87,7 +87,7 @@ class Delegation:
     @property
     def was_entered(self) -> bool:
         """Whether this call was entered before."""
-        return bool(self._context.kept)
+        return bool(self._store.kept)
 
     def interrupt(self, reason: str | None = None) -> None:
         """End this call alone: its sub-agent stops, and the result says that it was interrupted.

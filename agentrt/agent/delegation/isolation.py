@@ -25,7 +25,6 @@ __all__ = [
     "config_of_delegate",
     "count_delegation",
     "describe_isolation",
-    "problem_of_limits",
     "session_id_of",
 ]
 
@@ -46,18 +45,19 @@ _STATE, _USED = "state", "answers_used"
 class StoreInCall:
     """Keeps the conversation of a sub-agent in what its call keeps, and saves that with the supervisor's state.
 
-    `used` are the ids of the answers that the sub-agent was given, which are kept with what it made of them. `failure`
-    is what the supervisor's own save has raised.
+    `kept` is what the call keeps. `used` are the ids of the answers that the sub-agent was given, which are kept with
+    what it made of them. `failure` is what the supervisor's own save has raised.
     """
 
     def __init__(self, context: ToolContext) -> None:
         self._context = context
-        self.used: set[str] = set(context.kept.get(_USED, ()))
+        self.kept = context.kept
+        self.used: set[str] = set(self.kept.get(_USED, ()))
         self.failure: Exception | None = None
 
     async def load(self, session_id: str) -> AgentState | None:
         """Return the conversation that is kept, `None` if this is the first entry."""
-        kept = self._context.kept.get(_STATE)
+        kept = self.kept.get(_STATE)
         return None if kept is None else AgentState.model_validate_json(json.dumps(kept))
 
     async def save(self, state: AgentState) -> None:
@@ -72,20 +72,20 @@ class StoreInCall:
 
     def keep(self, state: AgentState) -> None:
         """Keep the conversation as it is now."""
-        self._context.kept[_STATE] = json.loads(state.model_dump_json())
-        self._context.kept[_USED] = sorted(self.used)
+        self.kept[_STATE] = json.loads(state.model_dump_json())
+        self.kept[_USED] = sorted(self.used)
 
     def begin(self, state: AgentState, is_saved: bool) -> None:
         """Note that the call has begun; where nothing is saved on the way, it is not known later how far it came."""
         if is_saved:
             self.keep(state)
         else:
-            self._context.kept[_STATE] = None
+            self.kept[_STATE] = None
 
     @property
     def is_lost(self) -> bool:
         """Whether the call was entered before, and nothing of its conversation is there."""
-        return _STATE in self._context.kept and self._context.kept[_STATE] is None
+        return _STATE in self.kept and self.kept[_STATE] is None
 
 
 def session_id_of(context: ToolContext) -> str:
@@ -126,8 +126,8 @@ def config_of_delegate(own: ReActConfig, root: ReActConfig | None) -> ReActConfi
     return replace(own, answer_within=_FOR_EVER, max_depth=own.max_depth if root is None else root.max_depth)
 
 
-def problem_of_limits(context: ToolContext) -> str | None:
-    """Return why no further sub-agent may be asked in this reply, `None` if one may."""
+def count_delegation(context: ToolContext) -> str | None:
+    """Count one more delegation of the root's reply; returns why there may be none, `None` if it was counted."""
     root = _root_of(context)
     if root is None:
         return None
@@ -137,15 +137,9 @@ def problem_of_limits(context: ToolContext) -> str | None:
         return f"it would be the reply {depth + 1} inside of each other, and {config.max_depth} is the limit"
     if reply.delegations >= config.max_delegations:
         return f"one reply may ask sub-agents {config.max_delegations} times, in all of its depth"
-    return None
-
-
-def count_delegation(context: ToolContext) -> None:
-    """Count one more delegation of the root's reply."""
     # In the root's state, so that the count continues in the process that resumes its reply.
-    root = _root_of(context)
-    if root is not None:
-        root[1].delegations += 1
+    reply.delegations += 1
+    return None
 
 
 def _root_of(context: ToolContext) -> tuple[ReActConfig, ReplyContext] | None:
