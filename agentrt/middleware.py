@@ -34,6 +34,10 @@ from agentrt.keywords import suggest_keywords
 from agentrt_middleware.cache.middleware import CacheMiddleware
 from agentrt_middleware.cache.stores import CacheStore, MemoryCacheStore, RedisCacheStore, SQLiteCacheStore
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
+from agentrt_middleware.context.compression import CompressionMiddleware
+from agentrt_middleware.context.keep_last import KeepLastMiddleware
+from agentrt_middleware.context.tool_selector import ToolSelectorMiddleware
+from agentrt_middleware.context.trim_tool_results import TrimToolResultsMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
 from agentrt_middleware.genai_prices import genai_prices
@@ -62,6 +66,7 @@ from agentrt_middleware.timing import Timing, TimingMiddleware
 from agentrt_middleware.tool_calls.human_approval import HumanApprovalMiddleware
 from agentrt_middleware.tool_calls.tool_emulator import ToolEmulatorMiddleware
 from agentrt_middleware.tool_calls.tool_error import ToolErrorMiddleware
+from agentrt_middleware.tool_calls.tool_result_limit import ToolResultLimitMiddleware
 from agentrt_middleware.tool_retry import ToolRetryMiddleware
 from agentrt_middleware.tracing.middleware import TracingMiddleware
 from agentrt_middleware.tracing.otlp import SpanDelivery, setup_tracing
@@ -86,10 +91,12 @@ __all__ = [
     "CircuitBreakerMiddleware",
     "CompressContextOverrides",
     "CompressContextValues",
+    "CompressionMiddleware",
     "Detector",
     "DynamicContextMiddleware",
     "HookMiddleware",
     "HumanApprovalMiddleware",
+    "KeepLastMiddleware",
     "Literals",
     "LoggingMiddleware",
     "MemoryCacheStore",
@@ -129,8 +136,11 @@ __all__ = [
     "TimingMiddleware",
     "ToolEmulatorMiddleware",
     "ToolErrorMiddleware",
+    "ToolResultLimitMiddleware",
     "ToolRetryMiddleware",
+    "ToolSelectorMiddleware",
     "TracingMiddleware",
+    "TrimToolResultsMiddleware",
     "UsageMiddleware",
     "UsageReport",
     "genai_prices",

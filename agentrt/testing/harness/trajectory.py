@@ -132,6 +132,7 @@ def assert_trajectory(
 
 def _fits_somehow(steps: Sequence[_TakenStep], expected: Sequence[ExpectedStep]) -> bool:
     """Say whether each expected step can be given a step of its own, as in a matching of a bipartite graph."""
+    # Not simply the first that fits: it may be the only one for an expectation that comes later.
     owner: dict[int, int] = {}  # of a step that happened, the expected one
 
     def place(number: int, tried: set[int]) -> bool:

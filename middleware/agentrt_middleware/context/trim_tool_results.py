@@ -1,0 +1,80 @@
+"""Trim tool results: a long request goes out without the oldest results of tools."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from agentrt.agent import Agent
+from agentrt.errors import MiddlewareConfigError
+from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.keywords import suggest_keywords
+from agentrt.message import Msg, ToolResultBlock
+from agentrt.model import ModelResult
+from agentrt.model.estimate import characters_of, estimated_usage
+from agentrt_middleware.context.requests import INSIDE_OF_CONTEXT, REMOVED, drop_outputs
+from agentrt_middleware.validation import check_number
+
+__all__ = ["TrimToolResultsMiddleware"]
+
+_TOKEN_LENGTH = 4
+
+
+@suggest_keywords(trigger="above", max_tokens="above", keep="keep_last")
+class TrimToolResultsMiddleware(MiddlewareBase):
+    """Sends a note in the place of the oldest results of tools when a request has more than about `above` tokens.
+
+    The last `keep_last` results stay. As many others are left out as bring the request below `above` by the share
+    `step`, and they stay out, so that between these steps the beginning of requests does not change, by which providers
+    cache. Calls and the conversation itself are left as they are: what is sent is a copy.
+    """
+
+    wraps: ClassVar = INSIDE_OF_CONTEXT
+    wrapped_by: ClassVar = ("TracingMiddleware", "LoggingMiddleware")
+
+    def __init__(self, above: int = 100_000, *, keep_last: int = 3, step: float = 0.25) -> None:
+        check_number("TrimToolResultsMiddleware(above=...)", above, finite=True)
+        check_number("TrimToolResultsMiddleware(keep_last=...)", keep_last, least=0, whole=True)
+        check_number("TrimToolResultsMiddleware(step=...)", step, finite=True)
+        if step > 1:
+            raise MiddlewareConfigError(
+                f"TrimToolResultsMiddleware(step=...) is a share of `above`, so at most 1, not {step!r}: write 0.25"
+            )
+        self.above, self.keep_last, self.step = above, keep_last, step
+
+    async def on_model_call(
+        self, agent: Agent, input_kwargs: ModelCallValues, next_handler: NextModelCall
+    ) -> ModelResult:
+        messages = input_kwargs["messages"]
+        if agent.run.is_internal:
+            return await next_handler(**input_kwargs)
+        results = list(_results_in(messages))
+        data = agent.state_of(self)
+        # One name is kept, and not all: when that result is summarised away, nothing before it is left either.
+        removed = next((n + 1 for n, block in enumerate(results) if block.id == data.get("last_removed")), 0)
+        removed = self._advance(messages, results, removed)
+        if not removed:
+            return await next_handler(**input_kwargs)
+        data["last_removed"] = results[removed - 1].id
+        dropped = {id(block) for block in results[:removed]}  # by identity, as two calls may have one id
+        return await next_handler(messages=[drop_outputs(message, lambda b: id(b) in dropped) for message in messages])
+
+    def _advance(self, messages: list[Msg], results: list[ToolResultBlock], removed: int) -> int:
+        """Return how many of the results are to be left out, from the oldest on."""
+        tokens = estimated_usage(messages, ()).input_tokens
+        # As it will be sent, with what is left out already.
+        tokens -= sum(map(_saved_tokens, results[:removed]))
+        if tokens <= self.above:
+            return removed
+        while removed < len(results) - self.keep_last and tokens > self.above * (1 - self.step):
+            tokens -= _saved_tokens(results[removed])
+            removed += 1
+        return removed
+
+
+def _saved_tokens(result: ToolResultBlock) -> int:
+    return max(0, characters_of(result) - len(REMOVED)) // _TOKEN_LENGTH
+
+
+def _results_in(messages: list[Msg]) -> Iterator[ToolResultBlock]:
+    for message in messages:
+        if not isinstance(message.content, str):
+            yield from (block for block in message.content if isinstance(block, ToolResultBlock))

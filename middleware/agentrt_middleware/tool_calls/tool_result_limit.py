@@ -1,0 +1,134 @@
+"""Tool result limit: a long result is put aside, and the model reads the rest of it with a tool."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any, ClassVar
+
+from agentrt.agent import AgentBase
+from agentrt.errors import MiddlewareConfigError, ToolError
+from agentrt.hooks import ActingValues, MiddlewareBase, NextActing
+from agentrt.keywords import suggest_keywords
+from agentrt.message import DataBlock, TextBlock
+from agentrt.tool import FunctionTool, ToolBase, ToolContext
+from agentrt.types import ToolChunk, ToolResponse
+from agentrt.workspace import FileSystemBase
+from agentrt_middleware.reply_info import call_of
+from agentrt_middleware.validation import check_number
+
+__all__ = ["ToolResultLimitMiddleware"]
+
+_TOOL = "read_result"
+_MAX_PUT_ASIDE = 5_000_000  # characters in the state of one conversation; the oldest results make room
+
+
+@suggest_keywords(limit="max_chars", max_characters="max_chars", max_length="max_chars")
+class ToolResultLimitMiddleware(MiddlewareBase):
+    """Gives the model the first `head` and the last `tail` characters of a result with more than `max_chars`.
+
+    The whole text is put aside, and the tool `read_result(ref, offset, limit)`, which this brings to the agent, reads
+    any part of it: the parts joined are the result. It is kept in the state of the conversation, up to 5,000,000
+    characters with the oldest making room, or in files of `workspace`. Only the own conversation can read it. What a
+    tool streams is shown as it comes, and data in a result stays.
+    """
+
+    wraps: ClassVar = ("ToolRetryMiddleware", "CacheMiddleware", "RedactionMiddleware")
+    wrapped_by: ClassVar = ("TracingMiddleware",)
+
+    def __init__(
+        self,
+        max_chars: int = 20_000,
+        *,
+        head: int = 4_000,
+        tail: int = 1_000,
+        workspace: FileSystemBase | None = None,
+    ) -> None:
+        check_number("ToolResultLimitMiddleware(max_chars=...)", max_chars, whole=True)
+        check_number("ToolResultLimitMiddleware(head=...)", head, least=0, whole=True)
+        check_number("ToolResultLimitMiddleware(tail=...)", tail, least=0, whole=True)
+        if head + tail > max_chars:
+            raise MiddlewareConfigError(
+                f"ToolResultLimitMiddleware(head={head}, tail={tail}) shows more than max_chars={max_chars}: give a "
+                f"smaller head or tail"
+            )
+        files: object = workspace
+        if files is not None and not isinstance(files, FileSystemBase):
+            raise MiddlewareConfigError(
+                f"ToolResultLimitMiddleware(workspace=...) must be a LocalWorkspace or another FileSystemBase, not "
+                f"{files!r:.200}"
+            )
+        self.max_chars, self.head, self.tail, self.workspace = max_chars, head, tail, workspace
+        self._tool = FunctionTool(self._read_result, name=_TOOL, is_read_only=True, max_output=max_chars + 1_000)
+
+    def list_tools(self) -> Sequence[ToolBase]:
+        return [self._tool]
+
+    async def on_acting(
+        self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        is_reading = call_of(input_kwargs).name == _TOOL  # which keeps to the limit by itself
+        async for item in next_handler(**input_kwargs):
+            if isinstance(item, ToolResponse) and not is_reading and len(item.text) > self.max_chars:
+                item = await self._shorten(agent, item)
+            yield item
+
+    async def _shorten(self, agent: AgentBase, response: ToolResponse) -> ToolResponse:
+        text = response.text
+        data = agent.state_of(self)
+        number = data["count"] = data.get("count", 0) + 1
+        ref = f"result-{number}"
+        if self.workspace is None:
+            self._keep(data.setdefault("results", {}), ref, text)
+        else:
+            await self.workspace.write_text(_path(agent, ref), text)
+        left_out = len(text) - self.head - self.tail
+        note = (
+            f"\n[... {left_out:,} of {len(text):,} characters are left out here. Read them with "
+            f'{_TOOL}(ref="{ref}", offset={self.head}, limit={self.max_chars}) ...]\n'
+        )
+        excerpt = text[: self.head] + note + (text[-self.tail :] if self.tail else "")
+        # A model that reads images gets them in any case: they have a limit of their own.
+        files = [block for block in response.content if isinstance(block, DataBlock)]
+        return replace(response, content=[TextBlock(excerpt), *files])
+
+    def _keep(self, results: dict[str, Any], ref: str, text: str) -> None:
+        results[ref] = text
+        total = sum(map(len, results.values()))
+        for oldest in list(results)[:-1]:
+            if total <= _MAX_PUT_ASIDE:
+                return
+            total -= len(results.pop(oldest))
+
+    async def _read_result(self, ref: str, context: ToolContext, offset: int = 0, limit: int | None = None) -> str:
+        """Read a part of a result that was too long to be shown.
+
+        Args:
+            ref: The name that the shortened result gives, such as "result-1".
+            offset: How many characters to skip.
+            limit: How many characters to read.
+        """
+        agent = context.agent
+        if not isinstance(agent, AgentBase):
+            raise ToolError(f"{_TOOL} reads results of a conversation, and here is none")
+        data = agent.state_of(self)
+        # Asked of the state first, so that no name of another file gets as far as the workspace.
+        numbers = range(1, data.get("count", 0) + 1)
+        text = None
+        if ref in {f"result-{number}" for number in numbers}:
+            kept: dict[str, str] = data.get("results", {})
+            text = kept.get(ref) if self.workspace is None else await self.workspace.read_text(_path(agent, ref))
+        if text is None:
+            raise ToolError(f"the result {ref!r:.100} is not kept: call the tool that gave it again")
+        if offset < 0 or (limit is not None and limit < 1):
+            raise ToolError(f"offset must be at least 0 and limit at least 1, not {offset} and {limit}")
+        # No more than a result may show, whatever is asked for, else this tool would undo the limit.
+        part = text[offset : offset + min(limit or self.max_chars, self.max_chars)]
+        if not part:
+            raise ToolError(f"the result {ref!r} has {len(text):,} characters, so there is nothing at {offset:,}")
+        return part
+
+
+def _path(agent: AgentBase, ref: str) -> str:
+    # Hashed, since a session may have any name, and the name of a file may not.
+    session = sha256(agent.state.session_id.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    return f"tool-results/{session}/{ref}.txt"
