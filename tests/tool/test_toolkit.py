@@ -122,7 +122,7 @@ def test_two_tools_of_one_name_are_refused_with_both_places() -> None:
     kit = Toolkit([FunctionTool(read, name="search")])
     assert error_of(kit.register_tool_function, search) == (
         f"two tools are called 'search': {place(read)} and {place(search)}; rename one with "
-        "FunctionTool(function, name=...), or register it with func_name=..., or with "
+        "FunctionTool(function, name=...) or agent.as_tool(..., name=...), or register it with func_name=..., or with "
         'namesake="override", "skip" or "rename"'
     )
 
