@@ -709,3 +709,70 @@ async def test_the_authors_conversation_is_disturbed_as_well():
         OneAtATime, faults=["cancel"], inputs=["Tell me."], model=lambda: ScriptedChatModel(repeat("It is so."))
     )
     assert not report.problems
+
+
+class CountsAllEvents(MiddlewareBase):
+    """Counts the events of whatever reply they are."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            data = agent.state_of(self)
+            data["events"] = data.get("events", 0) + 1
+            yield item
+
+
+class CountsItsOwnEvents(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            is_own = getattr(item, "reply_id", None) == agent.run.id
+            if is_own and item.type != "REPLY_END":  # with which the state was saved
+                data = agent.state_of(self)
+                data["events"] = data.get("events", 0) + 1
+            yield item
+
+
+class CountsOnItself(CountsItsOwnEvents):
+    def __init__(self):
+        self.tokens = {"input": 0}
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            self.tokens["input"] += getattr(item, "input_tokens", None) or 0
+            yield item
+
+
+class SwallowsForeignEvents(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            if getattr(item, "reply_id", agent.run.id) == agent.run.id:
+                yield item
+
+
+class ChangesForeignEvents(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            if getattr(item, "type", None) == "TEXT_BLOCK_DELTA" and item.reply_id != agent.run.id:
+                item = replace(item, delta=item.delta.upper())
+            yield item
+
+
+@pytest.mark.parametrize(
+    ("middleware", "words"),
+    [
+        (CountsAllEvents, r"its data \['CountsAllEvents'\]\['events'\] of the conversation is \d+ where events of"),
+        (CountsOnItself, r"its data \['tokens'\]\['input'\] of self is \d+ where events of another reply"),
+        (SwallowsForeignEvents, "of the 16 events of another reply, 0 leave it"),
+        (
+            ChangesForeignEvents,
+            "of the 16 events of another reply, 16 leave it, or leave it in another order or changed",
+        ),
+    ],
+)
+async def test_what_is_done_to_events_of_another_reply_is_reported(middleware, words):
+    with pytest.raises(MiddlewareProblems, match=words) as caught:
+        await check_middleware(middleware, faults=[])
+    assert list(caught.value.report.problems) == ["events of another reply pass through"]
+
+
+async def test_counting_the_events_of_its_own_reply_is_not_reported():
+    assert not (await check_middleware(CountsItsOwnEvents, faults=[])).problems

@@ -66,9 +66,9 @@ async def check_middleware(
     It is tried with answers that stream and that do not, with tools side by side, with calls that wait for the user and
     for a result from outside, with structured output and with compression; it is left early and cancelled; its model,
     its tools, its store and the layers inside of it fail; items are held back; a layer beside it answers by itself, or
-    rewrites the answer; two instances serve one agent, and one instance two conversations and two agents at once; its
-    conversation is saved and continues with another instance; it observes and prints, is cancelled meanwhile, and the
-    store and the queue fail.
+    rewrites the answer; events of another reply pass through, as those of a sub-agent do; two instances serve one
+    agent, and one instance two conversations and two agents at once; its conversation is saved and continues with
+    another instance; it observes and prints, is cancelled meanwhile, and the store and the queue fail.
 
     It may do what a middleware may do: wait, ask the model again or not at all, answer by itself, change what is asked
     or answered, change or drop what is observed or printed, deal with an error. What must hold: what it is given is not

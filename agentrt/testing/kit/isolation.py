@@ -1,17 +1,22 @@
 """What must hold when tools run side by side, instances share an agent, and agents share an instance."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import anyio
 import anyio.lowlevel
 
 from agentrt.errors import ToolConfigError
+from agentrt.event import AgentEvent
+from agentrt.hooks import MiddlewareBase
 from agentrt.message import TextBlock
 from agentrt.state import AgentState
-from agentrt.testing.kit.kit_agents import PLAIN_QUESTION, TWO_TOOLS_QUESTION
+from agentrt.testing.harness.full_text import full_text
+from agentrt.testing.kit.kit_agents import PLAIN_QUESTION, TOOL_QUESTION, TWO_TOOLS_QUESTION
+from agentrt.testing.kit.probe_layers import ForeignEventsLayer
 from agentrt.testing.kit.session import KitConversation, KitRun, TimedOut, add_lints, differs_from_both
 
-__all__ = ["put_two_in_one_agent", "run_tools_side_by_side", "share_one_instance"]
+__all__ = ["pass_foreign_events", "put_two_in_one_agent", "run_tools_side_by_side", "share_one_instance"]
 
 _TOOL_NAMES = ("add", "count")
 _STEPS_TO_MEET = 30  # of the event loop
@@ -116,3 +121,60 @@ async def _ask_together(conversations: Sequence[KitConversation], questions: Seq
         for index in range(len(conversations)):
             group.start_soon(ask, index)
     return texts
+
+
+async def pass_foreign_events(run: KitRun) -> None:
+    """Have events of another reply pass through, as those of a sub-agent do; they are not the middleware's affair."""
+    for stream in (True, False):
+        alone, again = [await _leave_traces(run, [], stream) for _ in range(2)]
+        foreign = ForeignEventsLayer()
+        traces = await _leave_traces(run, [foreign], stream, foreign)
+        if not foreign.sent:
+            return  # the middleware answers by itself
+        for name, trace in traces.items():
+            if differs_from_both(trace, alone.get(name), again.get(name)):
+                run.report(
+                    f"{name} is {trace} where events of another reply pass through, and {alone.get(name)} otherwise: "
+                    f"count, log and end nothing for an event whose reply_id is not agent.run.id"
+                )
+        if run.problems:
+            return
+
+
+async def _leave_traces(
+    run: KitRun, inside: Sequence[MiddlewareBase], stream: bool, foreign: ForeignEventsLayer | None = None
+) -> dict[str, str]:
+    """Return what a conversation leaves: the answer, the middleware's data and the types of the reply's events."""
+    middleware = run.factory()
+    conversation = run.start(add_lints([middleware], inside=inside), stream=stream)
+    answer = await conversation.ask_without_errors(TOOL_QUESTION)
+    events = conversation.events
+    if foreign is not None:
+        left = [event for event in events if event.reply_id == foreign.reply_id]
+        if list(map(_describe, left)) != list(map(_describe, foreign.sent)):
+            run.report(
+                f"of the {len(foreign.sent)} events of another reply, {len(left)} leave it, or leave it in another "
+                f"order or changed: pass on every event as it is, whose reply_id is not agent.run.id"
+            )
+    reply_id = conversation.agent.reply_id or ""
+    own = [event.type for event in events if foreign is None or event.reply_id != foreign.reply_id]
+    traces = {"the answer": repr(answer), "the order of the reply's events": repr(own)}
+    kept = {"self": getattr(middleware, "__dict__", {}), "the conversation": conversation.agent.state.middleware_data}
+    for where, data in kept.items():
+        traces |= {f"its data {path} of {where}": text.replace(reply_id, "") for path, text in _leaves(data, "")}
+    return traces
+
+
+def _describe(event: AgentEvent) -> str:
+    event = copy(event)
+    event.seq = 0  # which is another one in each stream
+    return full_text(event)
+
+
+def _leaves(value: object, path: str) -> list[tuple[str, str]]:
+    """Return the places of the plain values in the data, and these as text."""
+    if isinstance(value, dict):
+        return [leaf for name, part in value.items() for leaf in _leaves(part, f"{path}[{name!r}]")]
+    if isinstance(value, (list, tuple)):
+        return [leaf for index, part in enumerate(value) for leaf in _leaves(part, f"{path}[{index}]")]
+    return [(path, repr(value))] if isinstance(value, (bool, int, float, str, type(None))) else []

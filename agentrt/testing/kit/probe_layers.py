@@ -8,7 +8,23 @@ import anyio
 import anyio.lowlevel
 
 from agentrt.agent import Agent
-from agentrt.event import AgentEvent
+from agentrt.event import (
+    AgentEvent,
+    CustomEvent,
+    ModelCallEndEvent,
+    ModelCallRetryEvent,
+    ModelCallStartEvent,
+    ReplyEndEvent,
+    ReplyStartEvent,
+    TextBlockDeltaEvent,
+    TextBlockEndEvent,
+    TextBlockStartEvent,
+    ToolCallEndEvent,
+    ToolCallStartEvent,
+    ToolResultEndEvent,
+    ToolResultStartEvent,
+    ToolResultTextDeltaEvent,
+)
 from agentrt.hooks import (
     ActingValues,
     CheckPermissionValues,
@@ -26,11 +42,19 @@ from agentrt.hooks import (
     ReasoningValues,
     ReplyValues,
 )
-from agentrt.message import AssistantMsg, Msg
+from agentrt.message import AssistantMsg, Msg, ToolResultState
 from agentrt.model import ModelResult
 from agentrt.types import ChatResponse, PermissionDecision, ToolChunk, ToolResponse
 
-__all__ = ["AnswerLayer", "DelayLayer", "FaultLayer", "ObserveAndPrintProbe", "OutcomeProbe", "RewriteLayer"]
+__all__ = [
+    "AnswerLayer",
+    "DelayLayer",
+    "FaultLayer",
+    "ForeignEventsLayer",
+    "ObserveAndPrintProbe",
+    "OutcomeProbe",
+    "RewriteLayer",
+]
 
 _ProbedT = TypeVar("_ProbedT")
 
@@ -199,3 +223,49 @@ class RewriteLayer(MiddlewareBase):
         async for item in next_handler():
             is_answer = isinstance(item, Msg) and agent.state.reply_context is None
             yield AssistantMsg("layer", "A layer has rewritten this.") if is_answer else item
+
+
+class ForeignEventsLayer(MiddlewareBase):
+    """Puts events of another reply where those of a sub-agent come: while a tool runs.
+
+    `sent` are those that have been sent so far.
+    """
+
+    reply_id = "another-reply"
+
+    def __init__(self) -> None:
+        self.sent: list[AgentEvent] = []
+
+    async def on_reply(
+        self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        async for item in next_handler():
+            yield item
+            if isinstance(item, ToolResultStartEvent):
+                for event in self._events():
+                    self.sent.append(event)
+                    yield event
+
+    def _events(self) -> list[AgentEvent]:
+        reply_id, call_id = self.reply_id, "add"  # an id that the reply's own call may have
+        events: list[AgentEvent] = [
+            ReplyStartEvent(reply_id, "another-session", "another"),
+            ModelCallStartEvent(reply_id, "another-model"),
+            TextBlockStartEvent(reply_id, "another-block"),
+            TextBlockDeltaEvent(reply_id, "another-block", "Another answer."),
+            ModelCallRetryEvent("another failure", block_ids=["another-block"], reply_id=reply_id),
+            TextBlockStartEvent(reply_id, "third-block"),
+            TextBlockDeltaEvent(reply_id, "third-block", "A third answer."),
+            TextBlockEndEvent(reply_id, "third-block"),
+            ToolCallStartEvent(reply_id, call_id, "another_tool"),
+            ToolCallEndEvent(reply_id, call_id, tool_call_name="another_tool"),
+            ModelCallEndEvent(reply_id, 1_000_003, 1_000_003),
+            ToolResultStartEvent(reply_id, call_id, "another_tool"),
+            ToolResultTextDeltaEvent(reply_id, call_id, "another result"),
+            ToolResultEndEvent(reply_id, call_id, ToolResultState.ERROR),
+            CustomEvent("another_event", reply_id=reply_id),
+            ReplyEndEvent(reply_id, "another-session"),
+        ]
+        for seq, event in enumerate(events, 1):
+            event.seq = seq  # they have left a stream of their own
+        return events

@@ -21,7 +21,12 @@ from agentrt.testing.kit.disturbances import (
     leave_at_each_item,
 )
 from agentrt.testing.kit.growth import reply_many_times
-from agentrt.testing.kit.isolation import put_two_in_one_agent, run_tools_side_by_side, share_one_instance
+from agentrt.testing.kit.isolation import (
+    pass_foreign_events,
+    put_two_in_one_agent,
+    run_tools_side_by_side,
+    share_one_instance,
+)
 from agentrt.testing.kit.kit_agents import FORM, PLAIN_QUESTION, TWO_TOOLS_QUESTION, WAITING_QUESTION, AgentOptions
 from agentrt.testing.kit.observe_and_print import observe_messages, print_messages
 from agentrt.testing.kit.own_conversation import hold_own_conversation, inputs_of_author
@@ -39,6 +44,7 @@ _SCENARIOS: dict[str, Callable[[KitRun], Awaitable[None]]] = {
     "something fails: the model's stream breaks off, and the question is a plain one": break_off_streams,
     "items come later": answer_with_delays,
     "beside a layer": answer_beside_layers,
+    "events of another reply pass through": pass_foreign_events,
     "tools side by side": run_tools_side_by_side,
     "two instances in one agent": put_two_in_one_agent,
     "one instance in": share_one_instance,
