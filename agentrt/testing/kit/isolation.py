@@ -151,7 +151,7 @@ async def _leave_traces(
     events = conversation.events
     if foreign is not None:
         left = [event for event in events if event.reply_id == foreign.reply_id]
-        if list(map(_describe, left)) != list(map(_describe, foreign.sent)):
+        if list(map(_without_number, left)) != list(map(_without_number, foreign.sent)):
             run.report(
                 f"of the {len(foreign.sent)} events of another reply, {len(left)} leave it, or leave it in another "
                 f"order or changed: pass on every event as it is, whose reply_id is not agent.run.id"
@@ -165,7 +165,7 @@ async def _leave_traces(
     return traces
 
 
-def _describe(event: AgentEvent) -> str:
+def _without_number(event: AgentEvent) -> str:
     event = copy(event)
     event.seq = 0  # which is another one in each stream
     return full_text(event)
