@@ -203,7 +203,8 @@ class Delegation:
             return self._wait(state)
         reason = "completed" if state.last_reply is None else state.last_reply.finished_reason
         if reason == "error" and state.last_reply is not None:  # it was over before this entry
-            return failure_result(self.name, "error", state.last_reply.error or "error", self.attribution)
+            type_name = (state.last_reply.error or "error").partition(":")[0]  # its words may follow
+            return failure_result(self.name, "error", type_name, self.attribution)
         if reason != "completed" or final is None:
             return unfinished_result(self.name, reason, final, self.attribution)
         return answer_of(final, self.tool.output is not None, self.attribution)

@@ -533,3 +533,25 @@ def test_two_agents_of_one_tool_name_are_refused_by_their_names() -> None:
 def test_an_agent_among_the_tools_is_told_to_be_one_by_as_tool() -> None:
     with pytest.raises(ToolConfigError, match=r"is an agent: give agent\.as_tool\('what it does'\) in its place"):
         agent_of("boss", [], agent_of("finder", []))
+
+
+async def test_a_child_that_failed_before_a_kill_is_not_asked_again() -> None:
+    from agentrt import AgentState
+    from agentrt.state import InMemoryStateStore
+
+    saved: list[str] = []
+
+    class Recording(InMemoryStateStore):
+        async def save(self, state: AgentState) -> None:
+            await super().save(state)
+            saved.append(state.model_dump_json())
+
+    child = agent_of("child", [RuntimeError(CANARY)] * 9)
+    await boss_of(child, state_store=Recording()).reply("go")
+    left = [text for text in saved if '"last_reply":{' in text.replace(" ", "") and '"kept":{"1"' in text]
+    assert left
+    other = agent_of("boss", ["Done."], child.as_tool("Fails."), state=AgentState.model_validate_json(left[0]))
+    asked = len(child.model.calls)
+    await other.reply(None)
+    assert len(child.model.calls) == asked
+    assert results_of(other)["1"].text == "[subagent_error] child: RuntimeError"
