@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from inspect import iscoroutinefunction
 from typing import TypeVar
 
 from agentrt.errors import MiddlewareConfigError
@@ -52,15 +52,16 @@ class Detector:
             )
         self.name = name.upper()
         self.action = action
+        self._parts: Sequence[Part] = ()
 
     def __repr__(self) -> str:
         # Without the patterns: those of literals are the secrets themselves.
         return f"{type(self).__name__}({self.name!r})"
 
-    @cached_property
+    @property
     def parts(self) -> Sequence[Part]:
         """The forms of what it finds."""
-        raise NotImplementedError
+        return self._parts
 
     def with_action(self: _DetectorType, action: str) -> _DetectorType:
         """Return the same detector with an action of its own: `EMAIL.with_action("token")`."""
@@ -96,11 +97,13 @@ class Pattern(Detector):
         title = f"Pattern({self.name!r})"
         if validate is not None and not callable(validate):
             raise MiddlewareConfigError(f"{title}: validate must be a function of a str, not {validate!r:.200}")
+        if iscoroutinefunction(validate):
+            raise MiddlewareConfigError(f"{title}: validate must be a plain function: write `def` without `async`")
         head = _parse_checked(f"{title}: the pattern", pattern)
         stop = None
         if tail is not None:
             given_tail: object = tail
-            if not isinstance(given_tail, str) or not given_tail or given_tail.startswith("^"):
+            if not isinstance(given_tail, str) or not re.fullmatch(r"(?!\^)(?:[^\\\]]|\\.)+", given_tail):
                 raise MiddlewareConfigError(
                     f'{title}: tail must be characters as between the brackets of a pattern, such as "A-Za-z0-9_-", '
                     f"not {tail!r:.200}"
@@ -108,10 +111,6 @@ class Pattern(Detector):
             _parse_checked(f"{title}: tail", f"[{tail}]")
             stop = _parse_checked(f"{title}: what ends the tail", f"[^{tail}]")
         self._parts = [Part(head, stop, stop is not None, validate, _VALIDATOR_SECONDS)]
-
-    @cached_property
-    def parts(self) -> Sequence[Part]:
-        return self._parts
 
 
 @suggest_keywords(values="texts", words="texts")
@@ -142,10 +141,6 @@ class Literals(Detector):
             Part(_parse_checked(f"{title}: what the texts make", f"(?i:{pattern})" if ignore_case else pattern))
         ]
 
-    @cached_property
-    def parts(self) -> Sequence[Part]:
-        return self._parts
-
 
 @suggest_keywords(start="begin", stop="end")
 class Between(Detector):
@@ -158,10 +153,6 @@ class Between(Detector):
         super().__init__(name, action)
         title = f"Between({self.name!r})"
         self._parts = [Part(_parse_checked(f"{title}: begin", begin), _parse_checked(f"{title}: end", end))]
-
-    @cached_property
-    def parts(self) -> Sequence[Part]:
-        return self._parts
 
 
 def _parse_checked(what: str, pattern: object) -> ParsedPattern:

@@ -143,7 +143,10 @@ class _Writer:
             _, added, removed, inner = value
             return _grouped(self.beginning(inner, (flags | added) & ~removed))
         if op is sre.BRANCH:
-            return _grouped("|".join(filter(None, (self.beginning(branch, flags) for branch in value[1]))))
+            beginnings = filter(None, (self.beginning(branch, flags) for branch in value[1]))
+            # The end is in each of them, though it follows all of them as well: where thousands of places continue at
+            # one, RE2 compiles in quadratic time.
+            return _grouped("|".join(rf"(?:{beginning})\z" for beginning in beginnings))
         if op in _REPEATS:
             _, at_most, inner = value
             # Some whole rounds, and the beginning of one more.

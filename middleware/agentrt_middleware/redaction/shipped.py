@@ -5,7 +5,6 @@ it either. So what redaction leaves holds nothing that it would find.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 
 from agentrt_middleware.redaction.detectors import Detector, MatchValidator, Part
 from agentrt_middleware.redaction.pattern_syntax import parse_pattern
@@ -23,13 +22,15 @@ class _Shipped(Detector):
     def __repr__(self) -> str:
         return self.name
 
-    @cached_property
+    @property
     def parts(self) -> Sequence[Part]:
-        parts = []
-        for pattern, tail, validate in self._forms:
-            stop = parse_pattern(f"[^{tail}]") if tail else None
-            parts.append(Part(parse_pattern(pattern), stop, bool(tail), validate))
-        return parts
+        if not self._parts:
+            parts = []
+            for pattern, tail, validate in self._forms:
+                stop = parse_pattern(f"[^{tail}]") if tail else None
+                parts.append(Part(parse_pattern(pattern), stop, bool(tail), validate))
+            self._parts = parts
+        return self._parts
 
 
 class _ShippedBetween(Detector):
@@ -40,9 +41,10 @@ class _ShippedBetween(Detector):
     def __repr__(self) -> str:
         return self.name
 
-    @cached_property
+    @property
     def parts(self) -> Sequence[Part]:
-        return [Part(parse_pattern(self._begin), parse_pattern(self._end))]
+        self._parts = self._parts or [Part(parse_pattern(self._begin), parse_pattern(self._end))]
+        return self._parts
 
 
 # By the digits that a number begins with; of several, the longest prefix counts.

@@ -101,6 +101,10 @@ def test_overlapping_finds_become_one_with_the_strictest_action() -> None:
     assert RedactionMiddleware(detectors).text("abcde abc") == "[OTHER] ****"
 
 
+async def later(text: str) -> int:
+    return 1
+
+
 def raise_secret(text: str) -> int:
     raise ValueError(f"cannot check {text}")
 
@@ -157,6 +161,9 @@ def test_a_validator_that_hangs_blocks_after_a_second() -> None:
         (lambda: Pattern("x", "a", tail=""), "tail must be characters"),
         (lambda: Pattern("x", "a", tail="^a"), "tail must be characters"),
         (lambda: Pattern("x", "a", tail=r"\s\S"), "what ends the tail matches nothing at all"),
+        (lambda: Pattern("x", "a", tail="a]|[b"), "tail must be characters"),
+        (lambda: Pattern("x", "a)|(b"), "not taken by RE2"),
+        (lambda: Pattern("x", "a", validate=later), "must be a plain function"),
         (lambda: Pattern("x", "a", validate=5), "validate must be a function"),
         (lambda: Literals("x", []), "matches nothing at all"),
         (lambda: Literals("x", "secret"), r"write Literals\(name, \[text\]\)"),
