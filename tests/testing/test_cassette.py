@@ -11,7 +11,7 @@ from agentrt import Agent
 from agentrt.errors import ConfigError, RateLimited, Transient, UsageError
 from agentrt.event import TextBlockDeltaEvent
 from agentrt.message import TextBlock, UserMsg
-from agentrt.middleware import RetryMiddleware
+from agentrt.middleware import EMAIL, RetryMiddleware
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.testing import CassetteError, CassetteMiss, cassette
 from tests.loop.helpers import add, agent_of, call, items_of
@@ -159,6 +159,17 @@ async def test_what_is_redacted_is_in_no_file_and_no_comparison(path: Path) -> N
     assert "Ann" not in path.read_text()
 
 
+async def test_detectors_redact_a_cassette(path: Path) -> None:
+    pytest.importorskip("re2")
+    question = "I am ann@example.org."
+    for mode in ("once", "none"):
+        with cassette(path, mode=mode, redact=[EMAIL]):  # type: ignore[arg-type]
+            message = await talker(["Hello bob@example.org."]).reply(question)
+        question = "I am eve@example.com."
+    assert message.get_text_content() == "Hello [EMAIL]."
+    assert "@" not in path.read_text()
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -197,8 +208,8 @@ def test_one_cassette_at_a_time_is_open(path: Path) -> None:
     ("options", "message"),
     [
         ({"mode": "all"}, "must be one of 'once', 'none', 'new', 'rewrite', not 'all'"),
-        ({"redact": [7]}, "takes texts, patterns and functions of text, not a int"),
-        ({"redact": [""]}, "takes texts, patterns and functions of text, not a str"),
+        ({"redact": [7]}, "takes texts, patterns, detectors and functions of text, not a int"),
+        ({"redact": [""]}, "takes texts, patterns, detectors and functions of text, not a str"),
     ],
 )
 def test_wrong_options_are_refused(path: Path, options: Any, message: str) -> None:

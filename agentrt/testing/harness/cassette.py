@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pydantic
 
@@ -23,7 +23,19 @@ from agentrt.types import JSONObject, JSONSchema, ToolChoice
 __all__ = ["Cassette", "CassetteError", "CassetteMiss", "cassette"]
 
 CassetteMode = Literal["once", "none", "new", "rewrite"]
-Redactor = str | re.Pattern[str] | Callable[[str], str]
+
+
+class DetectorLike(Protocol):
+    """What is known here of a `Detector` of the redaction, whose module is loaded only for those who give one."""
+
+    name: str
+
+    @property
+    def parts(self) -> Sequence[object]:
+        """The forms of what it finds."""
+
+
+Redactor = str | re.Pattern[str] | Callable[[str], str] | DetectorLike
 
 _CASSETTE_MODES = ("once", "none", "new", "rewrite")
 _CASSETTE_FORMAT = 1
@@ -214,8 +226,8 @@ def cassette(
     where the same is asked again, and come in the pieces in which they came. An unknown request raises `CassetteMiss`,
     and answers that nothing asked for raise `CassetteError` at the end. Nothing is written if the block raises.
 
-    `redact` are strings, patterns and functions of text: what they cover is in no file, and counts in no comparison.
-    All models of the process are covered, so one cassette at a time can be open.
+    `redact` are strings, patterns, functions of text and detectors of `RedactionMiddleware`: what they cover is in no
+    file, and counts in no comparison. All models of the process are covered, so one cassette at a time can be open.
     """
     if mode not in _CASSETTE_MODES:
         raise ConfigError(
@@ -252,10 +264,15 @@ def _redactor(value: object) -> Callable[[str], str]:
         return lambda text: value.sub(_REDACTED, text)
     if callable(value):
         return value
+    # Here, since the middlewares load what a test without detectors does not need.
+    from agentrt.middleware import Detector, RedactionMiddleware
+
+    if isinstance(value, Detector):
+        return RedactionMiddleware([value], action="redact").text
     # Not shown, since it may be the secret itself.
     raise ConfigError(
-        f"cassette(redact=...) takes texts, patterns and functions of text, not a {type(value).__name__}: "
-        f"write redact=[api_key], redact=[re.compile('sk-.*')] or redact=[function]"
+        f"cassette(redact=...) takes texts, patterns, detectors and functions of text, not a {type(value).__name__}: "
+        f"write redact=[api_key], redact=[re.compile('sk-.*')], redact=[API_KEY] or redact=[function]"
     )
 
 
