@@ -7,6 +7,9 @@ from typing import Any
 
 import anyio
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
 
 from agentrt import Agent, AgentBase, AgentState, Msg, Toolkit, UserMsg
@@ -539,6 +542,22 @@ async def test_logs_are_clean_with_its_text(caplog: pytest.LogCaptureFixture) ->
     await agent.reply(ALL)
     assert "[EMAIL]" in caplog.text
     assert_clean(caplog.text)
+
+
+async def test_spans_are_clean_with_its_text() -> None:
+    def look(question: str) -> str:
+        """Look."""
+        return ALL
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    redaction = RedactionMiddleware()
+    tracing = TracingMiddleware(tracer_provider=provider, capture_content=True, redact=redaction.text)
+    agent = agent_of([[call("1", "look", question=ALL)], ALL], look, redaction=redaction, outside=[tracing])
+    await agent.reply(ALL)
+    spans = "".join(span.to_json() for span in exporter.get_finished_spans())
+    assert "[PRIVATE_KEY]" in spans
+    assert_clean(spans)
 
 
 @pytest.mark.parametrize("other", [RetryMiddleware, TracingMiddleware, LoggingMiddleware])
