@@ -50,6 +50,7 @@ __all__ = [
     "ModelCallRetryEvent",
     "ModelCallStartEvent",
     "ProviderBlockEvent",
+    "ReplyClosedEvent",
     "ReplyEndEvent",
     "ReplyResumedEvent",
     "ReplyStartEvent",
@@ -510,6 +511,19 @@ class CustomEvent(AgentEvent):
     value: Any = None
     reply_id: str = field(default="", kw_only=True)
     type: Literal["CUSTOM"] = "CUSTOM"
+
+
+@dataclass(slots=True)
+class ReplyClosedEvent:
+    """The last that an observer sees of a reply: everything is closed and saved. It is in no stream.
+
+    `reason` is that of its `REPLY_END`, and for a reply without one "parked", "closed" (its reader left), "cancelled"
+    or "error". `agent.run` is gone by then.
+    """
+
+    reply_id: str
+    reason: FinishedReason | Literal["parked", "closed", "cancelled"]
+    type: Literal["REPLY_CLOSED"] = "REPLY_CLOSED"
 
 
 AnyEvent = Annotated[

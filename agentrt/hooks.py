@@ -8,10 +8,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from agentrt.chain import Chains, HookSpec
-from agentrt.event import AgentEvent, AnyEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.event import (
+    AgentEvent,
+    AnyEvent,
+    ExternalExecutionResultEvent,
+    ReplyClosedEvent,
+    UserConfirmResultEvent,
+    UserInterruptEvent,
+)
 from agentrt.formatter.message_dict import message_from_dict
 from agentrt.message import DataBlock, MessageDict, Msg, ToolCallBlock
 from agentrt.model.base import ChatModelBase, ModelResult
+from agentrt.model.wire import WireRecord
 from agentrt.representation import repr_by_settings
 from agentrt.tool.base import ToolBase
 from agentrt.tool.offer import OfferedTools, as_offered_tools
@@ -358,8 +366,25 @@ HOOKS: tuple[HookSpec, ...] = (
         "showing one message, or as much of it as there is",
         types={"msg": (Msg,), "last": (bool,), "speech": (DataBlock, list, _NONE)},
     ),
+    HookSpec(
+        "on_event",
+        "observer",
+        ("agent", "event"),
+        (AgentEvent, ReplyClosedEvent),
+        None,
+        "every event of a reply as it leaves, numbered, and the end of the reply",
+    ),
+    HookSpec(
+        "on_wire",
+        "observer",
+        ("agent", "record"),
+        (WireRecord,),
+        None,
+        "every request that is sent to a model, and the end of each",
+        inside_of="on_model_call",
+    ),
 )
-"""The hook table, in the order of a reply."""
+"""The hook table: the chains in the order of a reply, then the observers."""
 
 
 class AgentChains(Chains):
@@ -378,13 +403,15 @@ class AgentChains(Chains):
     on_compress_context: Callable[..., Awaitable[None]]
     on_observe: Callable[..., Awaitable[None]]
     on_print: Callable[..., Awaitable[None]]
+    on_event: Callable[..., AsyncGenerator[AgentEvent | Msg, None]]
+    on_wire: Callable[..., Awaitable[ModelResult]]
 
 
 class MiddlewareBase:
     """Base of all middlewares: override the hooks you need, leave the others alone.
 
-    Custom agents, which write their own `reply`, have three of them: `on_reply`, whose values are then the parameters
-    of that `reply`, `on_observe` and `on_print`.
+    Custom agents, which write their own `reply`, have four of them: `on_reply`, whose values are then the parameters
+    of that `reply`, `on_observe`, `on_print` and `on_event`.
 
     An onion hook receives the agent (which is the conversation), the values on their way in, and `next_handler`, which
     runs the next layer with those values and whatever it is given to override them. Code before `next_handler` runs in
@@ -492,3 +519,19 @@ class MiddlewareBase:
     async def on_system_prompt(self, agent: Any, current_prompt: str) -> str:
         """Change the system prompt, each time it is assembled; runs left to right."""
         return current_prompt
+
+    # The observers, which no layer can keep anything from.
+
+    def on_event(self, agent: Any, event: Any) -> None:
+        """Look at each event as it leaves the reply, numbered, and last at a `ReplyClosedEvent`.
+
+        It sees what the reader sees, whether or not there is one, in the reply's own task: it must not block or wait.
+        What it returns is ignored, what it raises is logged by its type, and it changes nothing that it is given.
+        """
+
+    def on_wire(self, agent: Any, record: WireRecord) -> None:
+        """Look at each request as it is sent to a model, and at the end of that call, which comes exactly once.
+
+        There is one for each attempt of a retry, each fallback, each `ask_model` and each summary, and none for an
+        answer that a layer gives itself. For the rest it is as `on_event`.
+        """

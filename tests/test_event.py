@@ -105,7 +105,7 @@ def test_every_event_is_documented_and_public(cls):
 
 
 def test_the_rest_of_the_module_is_public_too():
-    rest = {"AgentEvent", "AnyEvent", "ConfirmResult"}
+    rest = {"AgentEvent", "AnyEvent", "ConfirmResult", "ReplyClosedEvent"}
     assert set(events.__all__) == rest | {cls.__name__ for cls in CLASSES}
 
 

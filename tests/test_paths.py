@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Toolkit, UserMsg
-from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
+from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, ReplyClosedEvent, UserConfirmResultEvent
 from agentrt.hooks import HOOKS
 from agentrt.message import ToolCallBlock, ToolResultBlock
 from agentrt.model import ScriptedChatModel
@@ -63,6 +63,12 @@ class Counting(MiddlewareBase):
     async def on_print(self, agent, input_kwargs, next_handler):
         self.fired["on_print"] += 1
         await next_handler()
+
+    def on_event(self, agent, event):
+        self.fired["on_event"] += isinstance(event, ReplyClosedEvent)  # once for each way through a reply
+
+    def on_wire(self, agent, record):
+        self.fired["on_wire"] += record.kind == "end"
 
 
 def two_rounds(layer: Counting, *calls: object, tools: tuple = (add,), kind: type[Agent] = Agent) -> Agent:
@@ -241,7 +247,7 @@ HANDOFF = dict.fromkeys(TWO_ROUNDS, 3) | {"on_reply": 2, "on_compress_context": 
 HANDOFF |= {"on_check_permission": 2, "on_acting": 2, "on_print": 7}
 CUSTOM_AGENT = {spec.name: 0 for spec in HOOKS} | {"on_reply": 1}  # it has no model and no tools of the runtime's
 
-PATHS: dict[Callable[[Counting], Awaitable[None]], dict[str, int]] = {
+ROWS: dict[Callable[[Counting], Awaitable[None]], dict[str, int]] = {
     reply: ONE_TOOL,
     call_agent: ONE_TOOL,
     stream: ONE_TOOL,
@@ -263,6 +269,10 @@ PATHS: dict[Callable[[Counting], Awaitable[None]], dict[str, int]] = {
     custom_agent_observing: CUSTOM_AGENT | {"on_reply": 0, "on_observe": 1},
     custom_agent_printing: CUSTOM_AGENT | {"on_reply": 0, "on_print": 1},
 }
+# No layer and no path keeps anything from the observers.
+PATHS = {
+    path: row | {"on_event": row["on_reply"], "on_wire": row.get("on_model_call", 0)} for path, row in ROWS.items()
+}
 
 
 def cells():
@@ -281,11 +291,11 @@ async def test_the_hook_fires_on_the_path(path, hook, wanted):
 def test_run_sync_takes_the_same_path():
     layer = Counting()
     two_rounds(layer).run_sync("go")
-    assert layer.fired == {hook: times for hook, times in ONE_TOOL.items() if times}
+    assert layer.fired == {hook: times for hook, times in PATHS[reply].items() if times}
 
 
 def test_no_hook_is_missing_from_the_table():
-    assert {spec.name for spec in HOOKS} == set(ONE_TOOL)
+    assert {spec.name for spec in HOOKS} == set(PATHS[reply])
 
 
 async def test_a_call_that_is_never_entered_fires_no_acting_hook():

@@ -1,7 +1,7 @@
 """The agent: a model, tools and compiled chains, holding one conversation."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable, iscoroutine
@@ -26,6 +26,7 @@ from agentrt.agent.validation import (
     check_state,
     make_toolkit,
 )
+from agentrt.chain import ObservableCore
 from agentrt.chain.explain import ChildDescription
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
@@ -51,6 +52,7 @@ from agentrt.hooks import AgentChains, MiddlewareBase, ReplyInput
 from agentrt.keywords import hide_unknown, suggest_arguments, suggest_attributes, suggest_keywords, wrong_call
 from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import finish_reply, run_reply
+from agentrt.loop.observers import observe_events, observe_wire
 from agentrt.loop.outcome import abandon_unfinished_reply
 from agentrt.loop.reasoning import call_model, reason, system_prompt
 from agentrt.loop.repeat import check_reply_id, check_sequence_number
@@ -111,7 +113,7 @@ class Agent(ReActAgentBase):
     or not, and `super().reply()` runs the loop.
     """
 
-    _cores: ClassVar[dict[str, Callable[..., Any]]] = {
+    _cores: ClassVar[dict[str, Any]] = {
         **ReActAgentBase._cores,
         "on_reply": reply,
         "on_reasoning": reason,
@@ -121,6 +123,8 @@ class Agent(ReActAgentBase):
         "on_acting": act,
         "on_compress_context": compress,
         "on_observe": _keep_observed,
+        "on_event": ObservableCore(run_reply, observe_events),
+        "on_wire": ObservableCore(call_model, observe_wire),
     }
     _shows_by_itself = False
     runs_reply_loop = True
@@ -306,7 +310,7 @@ class Agent(ReActAgentBase):
         if unknown:
             raise wrong_call(Agent.reply_stream, unknown, REPLY_KEYWORDS)
         claim, taken, form = self._take_request(inputs, structured_schema, reply_id, after)
-        items = run_reply(self, claim, taken, form, yield_final_msg, deps)
+        items = self.chains.on_event(self, claim, taken, form, yield_final_msg, deps)
         if self._prints_replies():  # a generator more for each event, so it is there only where it has something to do
             items = print_reply(self, items)
         return ReplyStream(items, claim)

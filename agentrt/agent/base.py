@@ -1,6 +1,6 @@
 """AgentBase: what every agent is, whether its replies come from the runtime's loop or from code of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
@@ -21,7 +21,13 @@ from agentrt.agent.hook_registry import (
     registered_hooks,
 )
 from agentrt.agent.initialization import refuse_before_init
-from agentrt.agent.overrides.custom_reply import CustomRun, OverriddenReply, current_reply
+from agentrt.agent.overrides.custom_reply import (
+    CustomRun,
+    OverriddenReply,
+    current_reply,
+    custom_events,
+    observe_custom_events,
+)
 from agentrt.agent.overrides.overridden_method import (
     ChainedMethods,
     OverriddenCall,
@@ -32,7 +38,7 @@ from agentrt.agent.overrides.overridden_method import (
 from agentrt.agent.peer_words import BASE_ATTRIBUTES
 from agentrt.agent.validation import check_agent_name, check_is_list, check_use
 from agentrt.block import new_name
-from agentrt.chain import compile_chains, explain
+from agentrt.chain import ObservableCore, compile_chains, explain
 from agentrt.chain.explain import ChildDescription, ExplainFormat
 from agentrt.concurrency.event_loop import call_soon_function
 from agentrt.concurrency.interrupt import InterruptResult
@@ -140,10 +146,11 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         else:
             await self.current_chains().on_print(self, msg=msg, last=last, speech=speech)
 
-    _cores: ClassVar[dict[str, Callable[..., Any]]] = {
+    _cores: ClassVar[dict[str, Any]] = {
         "on_reply": reply,
         "on_observe": _refuse_to_observe,
         "on_print": AudienceMethods._show,
+        "on_event": ObservableCore(custom_events, observe_custom_events),
     }
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Msg:

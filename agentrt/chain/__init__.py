@@ -5,11 +5,13 @@
 A *layer* is one middleware's hook. The first middleware listed is outermost. A hook that no middleware overrides has no
 chain: its entry *is* the core function. Whatever a layer opens is remembered by the one owner of the entry into the
 chain and closed there, innermost first, in the task that closes, before control returns.
+
+An *observer* sees what happens, and is in no chain: it stands where no layer can keep anything from it.
 """
 
 from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.compile import compile_chains
 from agentrt.chain.explain import explain
-from agentrt.chain.spec import HookSpec, Shape
+from agentrt.chain.spec import HookSpec, Notify, ObservableCore, Shape
 
-__all__ = ["Chains", "HookSpec", "Layer", "Shape", "compile_chains", "explain"]
+__all__ = ["Chains", "HookSpec", "Layer", "Notify", "ObservableCore", "Shape", "compile_chains", "explain"]

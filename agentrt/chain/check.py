@@ -20,6 +20,7 @@ __all__ = [
 ]
 
 MAX_LAYERS = 64
+_NOT_PLAIN = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 # What other frameworks call ours.
 _PEERS_HOOKS = {
@@ -41,11 +42,13 @@ _EXPECTED_SHAPE = {
     "stream": "an async generator (`async def` with `yield`)",
     "call": "a coroutine function (`async def` without `yield`)",
     "transformer": "a coroutine function (`async def` without `yield`)",
+    "observer": "a plain function (`def` without `yield`)",
 }
 _REMEDY = {
     "stream": "pass the items on with `async for item in next_handler(**input_kwargs): yield item`",
     "call": "return the result with `return await next_handler(**input_kwargs)`",
     "transformer": "return the new value with `return current_prompt`",
+    "observer": "write `def`; what takes time or waits belongs in a queue that a task of yours reads",
 }
 
 
@@ -66,8 +69,7 @@ def location_of(function: Function) -> str:
 
 def overridden_hooks(middleware: object, base: type, table: Sequence[HookSpec]) -> list[HookSpec]:
     """Return the hooks of which the middleware's class has its own version."""
-    cls = type(middleware)  # `overrides`, without a call for each hook of each middleware of each agent
-    return [spec for spec in table if getattr(cls, spec.name) is not getattr(base, spec.name)]
+    return [spec for spec in table if overrides(middleware, base, spec.name)]
 
 
 def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequence[HookSpec]) -> list[list[HookSpec]]:
@@ -78,6 +80,7 @@ def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequ
     overridden: list[list[HookSpec]] = []
     hooks = tuple(spec.name for spec in table)
     depths = dict.fromkeys(hooks, 0)
+    originals = [(spec, getattr(base, spec.name)) for spec in table]
     for middleware in middlewares:
         _check_instance(middleware, base)
         _check_names(type(middleware), base, hooks)
@@ -87,7 +90,8 @@ def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequ
                     f"{type(middleware).__name__}.{name} is assigned on the instance, where the compiler does not "
                     f"look: define it as a method of the class"
                 )
-        overridden.append(overridden_hooks(middleware, base, table))
+        cls = type(middleware)  # `overridden_hooks`, with less to look up for each middleware of each agent
+        overridden.append([spec for spec, original in originals if getattr(cls, spec.name) is not original])
         for spec in overridden[-1]:
             _check_hook(middleware, spec)
             depths[spec.name] += 1
@@ -161,8 +165,13 @@ def _check_function(function: Function, name: str, shape: Shape, parameters: tup
 def _wrong_shape(function: Function, shape: Shape) -> str | None:
     """Return in words what the function is instead of the expected shape, `None` when it is as expected."""
     plain = inspect.unwrap(function)
-    is_expected = inspect.isasyncgenfunction if shape == "stream" else inspect.iscoroutinefunction
-    if is_expected(plain):
+    if shape == "observer":
+        is_expected = inspect.isfunction(plain) and not plain.__code__.co_flags & _NOT_PLAIN
+    elif shape == "stream":
+        is_expected = inspect.isasyncgenfunction(plain)
+    else:
+        is_expected = inspect.iscoroutinefunction(plain)
+    if is_expected:
         return None
     if inspect.isasyncgenfunction(plain):
         return "an async generator"

@@ -5,17 +5,18 @@ fixed when the agent is built; what belongs to one entry into the chain (the age
 passed from step to step.
 """
 
+import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import NoReturn, TypeGuard, TypeVar, overload
+from typing import NoReturn, TypeGuard, TypeVar, cast, overload
 
 from agentrt.chain.attribution import name_the_layer, origins_of
 from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.check import check_middlewares
 from agentrt.chain.owned_stream import OwnedStream, StreamContract, StreamStep
 from agentrt.chain.owner import Owner
-from agentrt.chain.spec import Function, HookSpec, Middleware, Values
+from agentrt.chain.spec import Core, Function, HookSpec, Middleware, Notify, ObservableCore, Values
 from agentrt.chain.violations import (
     ended_chain,
     positional_value,
@@ -37,19 +38,20 @@ CheckedClasses = tuple[tuple[str, set[type]], ...]
 """For each key the classes of values that have passed the check: a further value of one needs only a look."""
 
 _ChainsT = TypeVar("_ChainsT", bound=Chains)
+_logger = logging.getLogger("agentrt")
 _new_object = object.__new__
 _MAX_CHECKED_CLASSES = 64  # a program may make any number of classes
 
 
 @overload
 def compile_chains(
-    base: type, table: Sequence[HookSpec], cores: Mapping[str, Function], middlewares: Sequence[Middleware]
+    base: type, table: Sequence[HookSpec], cores: Mapping[str, Core], middlewares: Sequence[Middleware]
 ) -> Chains: ...
 @overload
 def compile_chains(
     base: type,
     table: Sequence[HookSpec],
-    cores: Mapping[str, Function],
+    cores: Mapping[str, Core],
     middlewares: Sequence[Middleware],
     kind: type[_ChainsT],
     origins: Mapping[int, str] | None = ...,
@@ -57,7 +59,7 @@ def compile_chains(
 def compile_chains(
     base: type,
     table: Sequence[HookSpec],
-    cores: Mapping[str, Function],
+    cores: Mapping[str, Core],
     middlewares: Sequence[Middleware],
     kind: type[Chains] = Chains,
     origins: Mapping[int, str] | None = None,
@@ -77,14 +79,18 @@ def compile_chains(
         for spec in specs:
             layers_of[spec.name].append(Layer(middleware, getattr(middleware, spec.name), key))
     layers = {name: tuple(listed) for name, listed in layers_of.items()}
-    # A hook that nobody overrides has no chain: its entry is the core itself, and costs nothing.
-    entries = {
-        spec.name: _BUILDERS[spec.shape](spec, cores[spec.name], layers[spec.name])
-        if layers[spec.name]
-        else cores[spec.name]
-        for spec in table
-        if spec.name in cores
-    }
+    entries: dict[str, Function] = {}
+    observed: dict[str, Function] = {}
+    # First, since what is observed is the core of a chain.
+    for spec in table:
+        if spec.shape == "observer" and spec.name in cores:
+            entries[spec.name] = _fold_observer(spec, cast(ObservableCore, cores[spec.name]), layers[spec.name])
+            observed[spec.inside_of] = entries[spec.name]
+    for spec in table:
+        if spec.shape != "observer" and spec.name in cores:
+            core = observed[spec.name] if spec.name in observed else cast(Function, cores[spec.name])
+            # A hook that nobody overrides has no chain: its entry is the core itself, and costs nothing.
+            entries[spec.name] = _BUILDERS[spec.shape](spec, core, layers[spec.name]) if layers[spec.name] else core
     return kind(tuple(table), entries, layers, middlewares, keys)
 
 
@@ -106,6 +112,41 @@ def _assign_keys(middlewares: Sequence[Middleware], origins: Mapping[int, str]) 
             keys[id(middleware)] = key
             taken.add(key)
     return keys
+
+
+# Observers
+
+
+def _fold_observer(spec: HookSpec, core: ObservableCore, observers: tuple[Layer, ...]) -> Function:
+    """Return the core with the observers around it; without any, the core as it is."""
+    return core.observed(_notify_all(spec, observers)) if observers else core.plain
+
+
+def _notify_all(spec: HookSpec, observers: tuple[Layer, ...]) -> Notify:
+    """Return what tells all observers in their order, whatever each of them does with it.
+
+    An error is logged once for each observer and type, since one may fail at every event. Its text may quote what does
+    not belong in a log.
+    """
+    logged: set[tuple[str, type]] = set()
+
+    def notify(agent: object, item: object) -> None:
+        for observer in observers:
+            try:
+                observer.hook(agent, item)
+            except Exception as error:  # noqa: BLE001  # the reply does not fail for those who look on
+                kind = (observer.key, type(error))
+                if kind not in logged:
+                    logged.add(kind)
+                    _logger.error(
+                        "%s failed in %s (%s), and the reply continues: %s",
+                        observer.name,
+                        spec.name,
+                        observer.where,
+                        type(error).__name__,
+                    )
+
+    return notify
 
 
 # Stream hooks

@@ -11,7 +11,7 @@ from typing import Literal, NotRequired, Protocol, TypedDict
 
 from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.check import location_of, must_wrap
-from agentrt.chain.spec import Function, Middleware, Shape
+from agentrt.chain.spec import Core, Function, Middleware, ObservableCore, Shape
 
 __all__ = ["ChildDescription", "ExplainFormat", "explain"]
 
@@ -49,9 +49,16 @@ class _HookDescription(TypedDict):
     core: str
 
 
+class _ObserverDescription(TypedDict):
+    hook: str
+    sees: str
+    observers: list[_LayerDescription]
+
+
 class _Description(TypedDict):
     agent: str
     hooks: list[_HookDescription]
+    observers: list[_ObserverDescription]
     unused: dict[str, list[_LayerDescription]]
     middlewares: list[_MiddlewareDescription]
     children: NotRequired[list["ChildDescription"]]
@@ -68,13 +75,13 @@ class ChildDescription(TypedDict):
 def explain(
     chains: Chains,
     name: str,
-    cores: Mapping[str, Function],
+    cores: Mapping[str, Core],
     tools: Mapping[int, Sequence[str]],
     format: ExplainFormat = "text",
     origins: Mapping[int, str] | None = None,
     children: Sequence[ChildDescription] = (),
 ) -> str:
-    """Return the layers of every hook from the outermost to the core, and the tools that middlewares bring.
+    """Return the layers of every hook from the outermost to the core, the observers, and the tools of middlewares.
 
     `tools` maps the `id` of a middleware to the names of its tools, and `origins` to the name of the agent that it
     comes from, where that is another one. Raises `ValueError` for an unknown format.
@@ -129,8 +136,9 @@ class _Diagram(_Lines):
 
 
 def _describe_chains(
-    chains: Chains, name: str, cores: Mapping[str, Function], tools: Mapping[int, Sequence[str]]
+    chains: Chains, name: str, cores: Mapping[str, Core], tools: Mapping[int, Sequence[str]]
 ) -> _Description:
+    functions = {hook: core for hook, core in cores.items() if not isinstance(core, ObservableCore)}
     layers = {hook: [_describe_layer(layer, chain) for layer in chain] for hook, chain in chains.layers.items()}
     return {
         "agent": name,
@@ -141,10 +149,15 @@ def _describe_chains(
                 "wraps": spec.wraps,
                 "never": spec.never,
                 "layers": layers[spec.name],
-                "core": _place_of(cores[spec.name]),
+                "core": _place_of(functions[spec.name]),
             }
             for spec in chains.table
-            if spec.name in cores
+            if spec.name in functions
+        ],
+        "observers": [
+            {"hook": spec.name, "sees": spec.wraps, "observers": layers[spec.name]}
+            for spec in chains.table
+            if spec.shape == "observer" and spec.name in cores and layers[spec.name]
         ],
         "unused": {
             spec.name: layers[spec.name] for spec in chains.table if spec.name not in cores and layers[spec.name]
@@ -162,6 +175,7 @@ def _note_origins(description: _Description, chains: Chains, origins: Mapping[in
             described["from"] = origins[id(middleware)]
     # Layers of hooks that the agent does not have are described apart.
     described_layers = {hook["hook"]: hook["layers"] for hook in description["hooks"]} | description["unused"]
+    described_layers |= {hook["hook"]: hook["observers"] for hook in description["observers"]}
     for hook, layers in chains.layers.items():
         for layer, described_layer in zip(layers, described_layers.get(hook, ()), strict=False):
             if id(layer.middleware) in origins:
@@ -241,6 +255,9 @@ def _write_text(description: _Description) -> str:
         lines.append(f"  core  {hook['core']}")
     if direct:
         lines.append(f"\nNo layer, the core is called directly: {', '.join(direct)}")
+    for observed in description["observers"]:
+        lines.append(f"\n{observed['hook']} (observers, whom no layer can keep anything from): {observed['sees']}")
+        lines += [f"  -  {_title(observer)}  {observer['where']}" for observer in observed["observers"]]
     for name, layers in description["unused"].items():
         lines.append(f"\nNever here, for this agent has no such step: {name} ({', '.join(map(_title, layers))})")
     for middleware in description["middlewares"]:
@@ -278,6 +295,14 @@ def _mermaid_lines(description: _Description, prefix: str) -> list[str]:
         lines.append(f'  subgraph {name}["{hook["hook"]}"]')
         lines += [f'    {node}["{label}"]' for node, label in nodes]
         lines += [f"    {outer[0]} --> {inner[0]}" for outer, inner in pairwise(nodes)]
+        lines.append("  end")
+    for observed in description["observers"]:
+        name = f"{prefix}{observed['hook']}"
+        lines.append(f'  subgraph {name}["{observed["hook"]}: observers"]')
+        for number, observer in enumerate(observed["observers"], 1):
+            lines.append(
+                f'    {name}_{number}["{_escape_label(_title(observer))}<br/>{_escape_label(observer["where"])}"]'
+            )
         lines.append("  end")
     for number, middleware in enumerate(description["middlewares"], 1):
         if middleware["tools"]:

@@ -4,16 +4,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-__all__ = ["Function", "HookSpec", "Middleware", "Shape", "Values"]
+__all__ = ["Core", "Function", "HookSpec", "Middleware", "Notify", "ObservableCore", "Shape", "Values"]
 
-Shape = Literal["stream", "call", "transformer"]
-"""How a hook is written: as an async generator, a coroutine, or a coroutine that changes a value."""
+Shape = Literal["stream", "call", "transformer", "observer"]
+"""How a hook is written: async generator, coroutine, coroutine that changes a value, plain function that looks on."""
 
 Function = Callable[..., Any]
 """A core, a hook or the entry into a chain: the line of the hook table says what it takes and what it gives."""
 
 Values = dict[str, object]
 """What flows inwards through a chain: `input_kwargs`."""
+
+Notify = Callable[[Any, Any], None]
+"""Tells every observer of a hook of one thing that happened: `notify(agent, item)`. It never raises an `Exception`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservableCore:
+    """What an observer hook is folded around: `plain` where nobody looks on, and else what `observed` makes."""
+
+    plain: Function
+    observed: Callable[[Notify], Function]
+
+
+Core = Function | ObservableCore
+"""What a hook stands around."""
 
 
 class Middleware(Protocol):
@@ -42,6 +57,8 @@ class HookSpec:
     `types` says for each key what a layer may pass on; a key that is not in it may have any value. A converter turns
     what is accepted in place of a value into that value. It is called with what the layer passed on and with what the
     chain was entered with; it returns what it does not know as it is, or raises `ValueError`.
+
+    An observer hook is in no chain; with `inside_of` it is folded around the core of the hook of that name.
     """
 
     name: str
@@ -53,8 +70,9 @@ class HookSpec:
     never: str = ""
     types: Mapping[str, tuple[type, ...]] = field(default_factory=dict, hash=False)
     converters: Mapping[str, Callable[[object, object], object]] = field(default_factory=dict, hash=False)
+    inside_of: str = ""
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """The parameters of the hook's method, without `self`."""
-        return self.keys if self.shape == "transformer" else ("agent", "input_kwargs", "next_handler")
+        return self.keys if self.shape in ("transformer", "observer") else ("agent", "input_kwargs", "next_handler")

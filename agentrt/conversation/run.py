@@ -13,7 +13,7 @@ from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN, ContextUsag
 from agentrt.conversation.emission import warn_of_late_event
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.answer_form import AnswerForm
-from agentrt.decoding.internal_call import ask_internally, check_question, current_call, is_internal
+from agentrt.decoding.internal_call import ask_internally, check_question, current_call, current_purpose, is_internal
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
 from agentrt.message import Msg
@@ -100,6 +100,11 @@ class Run:
     def is_seen(self) -> bool:
         """Whether the events of this reply have a reader: where they have none, a tool need not make any."""
         return not self._reply.is_unseen
+
+    @property
+    def purpose(self) -> str | None:
+        """What the current task asks the model for by `ask_model`, in the words given there; `None` in a round."""
+        return current_purpose(self._reply)
 
     @property
     def ended(self) -> bool:

@@ -22,7 +22,15 @@ from agentrt.tool.arguments import ArgumentsError, Parse, parser_by_schema
 from agentrt.tool.offer import OfferedTools
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, JSONSchema, ReActConfig, ToolChoice
 
-__all__ = ["ask_internally", "check_model_answer", "check_question", "current_call", "is_internal"]
+__all__ = [
+    "ask_internally",
+    "check_model_answer",
+    "check_question",
+    "current_call",
+    "current_purpose",
+    "is_internal",
+    "wrong_model",
+]
 
 _MAX_NESTED_CALLS = 3
 _AnswerT = TypeVar("_AnswerT", bound=ModelResult)
@@ -33,6 +41,7 @@ class _InternalCall(NamedTuple):
 
     reply: object
     depth: int
+    purpose: str
 
 
 current_call: ContextVar[_InternalCall | None] = ContextVar("agentrt_internal_call", default=None)
@@ -61,6 +70,12 @@ def is_internal(reply: object) -> bool:
     return call is not None and call.reply is reply
 
 
+def current_purpose(reply: object) -> str | None:
+    """Return what the internal call of that reply is for which the current task works for, `None` in none."""
+    call = current_call.get()
+    return None if call is None or call.reply is not reply else call.purpose
+
+
 def check_question(messages: object, purpose: object, model: object) -> None:
     """Raise `UsageError` for what the model cannot be asked."""
     if not isinstance(messages, (list, tuple)) or not messages or not all(isinstance(one, Msg) for one in messages):
@@ -76,6 +91,14 @@ def check_question(messages: object, purpose: object, model: object) -> None:
         raise UsageError(
             f"ask_model(model=...) must be a chat model, not {repr_of(model)}: make it once, with chat_model(...)"
         )
+
+
+def wrong_model(model: object, answer: object) -> ChainContractError:
+    """Return the error for a model that is called and gives nothing to wait for."""
+    return ChainContractError(
+        f"{type(model).__name__}._call must be a coroutine function (`async def` without `yield`) that "
+        f"returns a ChatResponse or an async generator of them, but calling it gave {answer!r:.100}"
+    )
 
 
 def check_model_answer(model: ChatModelBase, answer: _AnswerT) -> _AnswerT:
@@ -98,7 +121,7 @@ async def ask_internally(
             f"ask_model(purpose={purpose!r:.100}) was called inside {_MAX_NESTED_CALLS} other calls of it: does a "
             f"layer of on_model_call ask the model each time? Let it pass calls on where agent.run.is_internal is true"
         )
-    token = current_call.set(_InternalCall(reply, depth))
+    token = current_call.set(_InternalCall(reply, depth, purpose))
     try:
         asking = _Asking(reply, model)
         if form is None:

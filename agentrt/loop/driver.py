@@ -25,7 +25,7 @@ from agentrt.loop.structured_output import check_form, toolkit_for_reply, with_i
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext
 
-__all__ = ["finish_reply", "run_reply"]
+__all__ = ["begin_run", "finish_reply", "run_reply"]
 
 
 async def run_reply(  # noqa: C901  # the way of every event, where a call more would cost each of them
@@ -41,7 +41,7 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
 
     A reply that waits resumes with the right answer; anything else is refused before any layer sees it.
     """
-    inputs, run = begun or await _begin_run(agent, claim, inputs, form)
+    inputs, run = begun or await begin_run(agent, claim, inputs, form)
     if isinstance(run, Msg):  # nothing is left to do
         claim.final = with_instance(run, form, agent.state.context)
         if yield_final_msg:
@@ -93,9 +93,10 @@ async def finish_reply(
     agent: ReplyingAgent, claim: Claim, inputs: ReplyInput, form: AnswerForm | None, deps: Any = None
 ) -> Msg:
     """Run one reply through on_reply, as `run_reply` does, and return its final message: nobody reads its events."""
-    inputs, run = begun = await _begin_run(agent, claim, inputs, form)
-    if isinstance(run, Msg) or agent.chains.on_reply is not reply:
-        async with aclosing(run_reply(agent, claim, inputs, form, True, deps, begun)) as items:
+    inputs, run = begun = await begin_run(agent, claim, inputs, form)
+    chains = agent.chains
+    if isinstance(run, Msg) or chains.on_reply is not reply or chains.on_event is not run_reply:
+        async with aclosing(chains.on_event(agent, claim, inputs, form, True, deps, begun)) as items:
             async for item in items:  # noqa: B007  # the last one is returned
                 pass
         return item  # type: ignore[return-value]  # it is the message
@@ -118,7 +119,7 @@ async def finish_reply(
         await delivery.leave()
 
 
-async def _begin_run(
+async def begin_run(
     agent: ReplyingAgent, claim: Claim, inputs: ReplyInput, form: AnswerForm | None
 ) -> tuple[ReplyInput, ReplyRun | Msg]:
     """Take the conversation; returns the input and the run, or the message where nothing is left to do."""

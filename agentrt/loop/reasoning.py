@@ -11,7 +11,7 @@ from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import hint as hint_for_model
 from agentrt.decoding.decoder import Decoder
-from agentrt.decoding.internal_call import check_model_answer, is_internal
+from agentrt.decoding.internal_call import check_model_answer, is_internal, wrong_model
 from agentrt.decoding.recorder import Recorder
 from agentrt.errors import ChainContractError
 from agentrt.event import (
@@ -75,10 +75,7 @@ async def call_model(
     try:
         answer = current_model(messages, tools, tool_choice)
         if not hasattr(answer, "__await__"):
-            raise ChainContractError(
-                f"{type(current_model).__name__}._call must be a coroutine function (`async def` without `yield`) that "
-                f"returns a ChatResponse or an async generator of them, but calling it gave {answer!r:.100}"
-            )
+            raise wrong_model(current_model, answer)
         return await answer
     except (AttributeError, TypeError) as error:
         # Not looked at before: a conversation is long, and its messages were checked when they joined it.

@@ -10,6 +10,7 @@ from agentrt.model.remote.settings import ConnectionOptions, Timeouts
 from agentrt.model.request_key import request_key
 from agentrt.model.rules import DEFAULT_RULES, Rule, RulesChatModel
 from agentrt.model.scripted import ScriptedCall, ScriptedChatModel, ScriptedResponse
+from agentrt.model.wire import WireRecord
 from agentrt.types import ChatResponse, ChatUsage
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "ScriptedChatModel",
     "ScriptedResponse",
     "Timeouts",
+    "WireRecord",
     "chat_model",
     "default_model",
     "request_key",

@@ -24,7 +24,8 @@ this page are in [agentrt.middleware](modules/middleware.md).
 
 {table(("hook", "shape", "wraps"), *rows)}
 A *stream* is an async generator. A *call* is a coroutine; that of `on_model_call` may return an async generator. A
-*transformer* is a coroutine that takes a value and returns it.
+*transformer* is a coroutine that takes a value and returns it. An *observer* is a plain function that
+[sees](../how-to/audit.md) what happens.
 
 {sections}"""
     return {"hooks.md": text}
@@ -32,7 +33,7 @@ A *stream* is an async generator. A *call* is a coroutine; that of `on_model_cal
 
 def _section(spec: HookSpec) -> str:
     parts = [f"## {spec.name}", whole_docstring(getattr(MiddlewareBase, spec.name)), block("py", _signature(spec))]
-    if spec.shape != "transformer":
+    if spec.shape not in ("transformer", "observer"):
         parts.append(_values(spec))
     if spec.never:
         parts.append(f"It never sees {spec.never}.\n")
@@ -52,6 +53,8 @@ def _signature(spec: HookSpec) -> str:
         returns = returns.removeprefix("Awaitable[").removesuffix("]")
     if spec.shape == "transformer":
         return f"async def {spec.name}(self, agent: Agent, current_prompt: str) -> {returns}"
+    if spec.shape == "observer":
+        return ast.unparse(definition).partition(":\n")[0]
     prefix = _prefix(spec)
     return f"""async def {spec.name}(
     self, agent: Agent, input_kwargs: {prefix}Values, next_handler: Next{prefix}

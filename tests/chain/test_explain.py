@@ -48,6 +48,7 @@ def place_of(function: Any) -> str:
     return f"{file.as_posix()}:{function.__code__.co_firstlineno}"
 
 
+CHAINED = [spec for spec in HOOKS if spec.shape != "observer"]
 GUARDS, TOOLS, PROMPT = (Guard("1"), Guard("2")), Tools(), Prompt()
 CHAINS = compile_with(*GUARDS, TOOLS, PROMPT)
 
@@ -71,7 +72,7 @@ def test_text_names_layers_from_the_outermost_to_the_core() -> None:
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_text_says_what_each_hook_wraps_and_never_sees(format: Any) -> None:
     text = explain_as(format)
-    assert all(spec.wraps in text and spec.never in text for spec in HOOKS)
+    assert all(spec.wraps in text and spec.never in text for spec in CHAINED)
 
 
 def test_text_names_the_tools_that_each_middleware_brings() -> None:
@@ -87,7 +88,7 @@ def test_text_names_the_hooks_without_a_layer() -> None:
 
 def test_hooks_are_listed_in_the_order_of_a_reply() -> None:
     text = explain_as("text")
-    assert [line.split()[0] for line in text.splitlines() if line.startswith("on_")] == [spec.name for spec in HOOKS]
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("on_")] == [spec.name for spec in CHAINED]
 
 
 def test_text_is_the_default_format() -> None:
@@ -97,7 +98,7 @@ def test_text_is_the_default_format() -> None:
 def test_json_says_the_same_to_a_program() -> None:
     description = json.loads(explain_as("json"))
     assert description["agent"] == "assistant"
-    assert [hook["hook"] for hook in description["hooks"]] == [spec.name for spec in HOOKS]
+    assert [hook["hook"] for hook in description["hooks"]] == [spec.name for spec in CHAINED]
     [acting] = [hook for hook in description["hooks"] if hook["hook"] == "on_acting"]
     assert acting["shape"] == "stream"
     assert acting["core"] == place_of(CORES["on_acting"])
@@ -142,7 +143,7 @@ def test_mermaid_draws_every_chain_to_its_core() -> None:
         "    on_acting_3 --> on_acting_core",
         "  end",
     ]
-    assert sum(line.startswith("  subgraph") for line in lines) == len(HOOKS)
+    assert sum(line.startswith("  subgraph") for line in lines) == len(CHAINED)
 
 
 def test_mermaid_labels_layers_with_location_and_tools() -> None:

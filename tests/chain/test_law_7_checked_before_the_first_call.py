@@ -70,7 +70,7 @@ def test_misspelt_hook_is_refused_with_the_nearest_name() -> None:
     assert refusal(Misspelt()) == (
         "Misspelt.on_resoning is not a hook: did you mean on_reasoning? "
         "The hooks are on_reply, on_reasoning, on_system_prompt, on_model_call, on_check_permission, on_acting, "
-        "on_compress_context, on_observe, on_print."
+        "on_compress_context, on_observe, on_print, on_event, on_wire."
     )
 
 

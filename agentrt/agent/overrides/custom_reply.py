@@ -7,17 +7,19 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from anyio import get_cancelled_exc_class
 
 from agentrt.agent.overrides.overridden_method import ChainedAgent, HookMethod, OverriddenMethod, last_item
-from agentrt.chain import HookSpec
+from agentrt.chain import HookSpec, Notify
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.concurrency.reaper import Reaper
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.run import Run
 from agentrt.conversation.turns import Claim
 from agentrt.errors import ChainContractError, UsageError
-from agentrt.event import AgentEvent, ReplyEndEvent, ReplyStartEvent
+from agentrt.event import AgentEvent, ReplyClosedEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.hooks import AgentChains
 from agentrt.message import Msg
 from agentrt.tool import Toolkit
@@ -75,6 +77,42 @@ def current_reply(agent: object) -> _CustomReply | None:
     return None if reply is None or reply.is_over else reply
 
 
+def custom_events(agent: ChainedAgent, reply: _CustomReply, values: dict[str, object]) -> Any:
+    """The core of on_event: the stream that leaves on_reply."""
+    return reply.chains.on_reply(agent, **values)
+
+
+def observe_custom_events(notify: Notify) -> Any:
+    """Return `custom_events` with observers around it.
+
+    They see what leaves on_reply: no start is supplied where a layer answers by itself, and no end for an error.
+    """
+
+    async def run_observed(
+        agent: ChainedAgent, reply: _CustomReply, values: dict[str, object]
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        items = custom_events(agent, reply, values)
+        closed = ReplyClosedEvent(reply.id, "completed")
+        try:
+            async for item in items:
+                if not isinstance(item, Msg):
+                    notify(agent, reply.progress.assign_seq(item))
+                yield item
+        except GeneratorExit:
+            closed.reason = "closed"
+            raise
+        except BaseException as error:
+            closed.reason = "cancelled" if isinstance(error, get_cancelled_exc_class()) else "error"
+            raise
+        finally:
+            try:
+                await items.aclose()
+            finally:
+                notify(agent, closed)
+
+    return run_observed
+
+
 class OverriddenReply(OverriddenMethod):
     """The `reply` of a class that derives from `AgentBase`.
 
@@ -105,14 +143,16 @@ class OverriddenReply(OverriddenMethod):
         # Not through the chain: hooks get copies of all that flows there, and a database cannot be copied.
         run.deps = values.pop("deps", None)
         run.chains = agent.current_chains()
-        if not run.chains.layers["on_reply"]:
+        if not run.chains.layers["on_reply"] and run.chains.on_event is custom_events:
             run.mailbox = _NO_MAILBOX
         agent.live_conversation.last_reply_id = run.id
         # Without those that are over: tasks that replies leave behind, and that reply in turn, would pass on ever more.
         others = {agent_id: other for agent_id, other in _replies.get({}).items() if not other.is_over}
         token = _replies.set({**others, id(agent): run})
         try:
-            answer = await last_item(run.chains.on_reply(agent, **values))
+            on_reply, on_event = run.chains.on_reply, run.chains.on_event
+            is_observed = on_event is not custom_events
+            answer = await last_item(on_event(agent, run, values) if is_observed else on_reply(agent, **values))
         finally:
             run.ended = run.is_over = True
             with suppress(ValueError):  # an event loop that ends in the middle may finish this in another context

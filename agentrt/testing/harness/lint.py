@@ -1,5 +1,6 @@
 """A layer that watches the layer inside of it, and names it when it breaks the contract of a hook."""
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -19,6 +20,8 @@ from agentrt.testing.harness.full_text import full_text
 __all__ = ["Lint", "lint", "lint_class_for"]
 
 _ResultT = TypeVar("_ResultT")
+
+_logger = logging.getLogger("agentrt")
 
 _END = object()
 _IGNORED_VARIABLES = {"decimal_context"}  # comes into being where a program first calculates
@@ -89,13 +92,15 @@ class Lint(MiddlewareBase):
 
     It finds: an item of a wrong type, a missing last item, anything after the last item, a model's stream without any
     response, or without the one with `is_last` that came from further in, a change of the lists and messages that the
-    layer was given (what is printed keeps growing, but not while a layer has it), a `yield` or `return` inside an open
-    cancel scope or task group, and a `ContextVar` left changed while its reader runs. `problems` has the same in words,
+    layer was given, or of what an observer sees (what is printed keeps growing, but not while a layer has it), a
+    `yield` or `return` inside an open cancel scope or task group, and a `ContextVar` left changed while its reader
+    runs. `problems` has the same in words,
     also where the error went no further. What the runtime itself blames on a layer is not said again.
     """
 
     def __init__(self, watched: MiddlewareBase | str) -> None:
         self.problems: list[str] = []
+        self.shown: dict[int, str] = {}
         self.watched = watched
         if isinstance(watched, MiddlewareBase):
             self.position = watched.position  # it may stand wherever the layer may
@@ -113,6 +118,24 @@ class Lint(MiddlewareBase):
     on_observe = _call_hook("on_observe")
     # The runtime itself names a layer of on_system_prompt that breaks its contract.
 
+    def look(self, agent: LintedAgent, item: object) -> None:
+        """Note what the observer inside of this one is about to see, and name the one outside if it changed it."""
+        lints = [middleware for middleware in agent.chains.middlewares if isinstance(middleware, Lint)]
+        place = lints.index(self)
+        now = full_text(item)
+        before = lints[place - 1].shown.pop(id(item), now) if place else now
+        if before != now:
+            outer = lints[place - 1]
+            watched = outer.watched if isinstance(outer.watched, str) else type(outer.watched).__name__
+            problem = (
+                f"{watched} changed the {type(item).__name__} that it was told of, which belongs to the reply: an "
+                f"observer looks and changes nothing, so change a copy"
+            )
+            outer.problems.append(problem)
+            _logger.error("%s", problem)
+        if place + 1 < len(lints):  # else nobody looks whether it has changed
+            self.shown[id(item)] = now
+
     def inner_lint(self, agent: LintedAgent) -> "Lint | None":
         """Return the next `Lint` further in."""
         lints = [middleware for middleware in agent.chains.middlewares if isinstance(middleware, Lint)]
@@ -120,17 +143,22 @@ class Lint(MiddlewareBase):
         return lints[place + 1] if place + 1 < len(lints) else None
 
 
-class _LintThatSeesPrinting(Lint):
-    on_print = _call_hook("on_print")
+_ONLY_WHERE_SEEN = {"on_print": _call_hook("on_print"), "on_event": Lint.look, "on_wire": Lint.look}
+"""Hooks that make an agent do more, so that a `Lint` has them only where one of the layers does."""
 
 
 def lint_class_for(middlewares: Sequence[MiddlewareBase]) -> type[Lint]:
     """Return the class of the lints around these layers.
 
-    An agent prints only when something is there to see it, so a `Lint` sees it only where one of the layers does.
+    An agent prints, and carries its events, only when something is there to see it, so a `Lint` sees them only where
+    one of the layers does.
     """
-    sees_printing = any(overrides(middleware, MiddlewareBase, "on_print") for middleware in middlewares)
-    return _LintThatSeesPrinting if sees_printing else Lint
+    seen = {
+        hook: function
+        for hook, function in _ONLY_WHERE_SEEN.items()
+        if any(overrides(middleware, MiddlewareBase, hook) for middleware in middlewares)
+    }
+    return type("Lint", (Lint,), seen) if seen else Lint
 
 
 class _CallWatch:
