@@ -255,6 +255,7 @@ def _write_text(description: _Description) -> str:
         lines.append(f"  core  {hook['core']}")
     if direct:
         lines.append(f"\nNo layer, the core is called directly: {', '.join(direct)}")
+    # Without numbers, which would say that one stands inside of another.
     for observed in description["observers"]:
         lines.append(f"\n{observed['hook']} (observers, whom no layer can keep anything from): {observed['sees']}")
         lines += [f"  -  {_title(observer)}  {observer['where']}" for observer in observed["observers"]]

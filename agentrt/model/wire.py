@@ -45,6 +45,7 @@ def joined_response(pieces: Sequence[ChatResponse], *, is_whole: bool) -> ChatRe
     if not pieces:
         return None
     last = pieces[-1]
+    # It holds the whole already, and knows the usage, which no piece does.
     if last.is_last is True:
         return last
     content: list[ContentBlock] = []
@@ -60,6 +61,7 @@ def _join_block(content: list[ContentBlock], block: ContentBlock) -> None:
     """Add a piece of a block to the content, or to the block that it continues."""
     before: Any = content[-1] if content else None
     if isinstance(block, ToolCallBlock):
+        # Not only the last block: pieces of several calls may come in turns.
         place = next(
             (i for i, one in enumerate(content) if isinstance(one, ToolCallBlock) and one.id == block.id), None
         )

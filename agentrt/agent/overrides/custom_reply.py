@@ -95,6 +95,7 @@ def observe_custom_events(notify: Notify) -> Any:
         closed = ReplyClosedEvent(reply.id, "completed")
         try:
             async for item in items:
+                # Numbered here, as no driver does it for these replies.
                 if not isinstance(item, Msg):
                     notify(agent, reply.progress.assign_seq(item))
                 yield item

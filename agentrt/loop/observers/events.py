@@ -63,6 +63,7 @@ def observe_events(notify: Notify) -> Any:
 
 def _reason_without_end(run: ReplyRun, left_by: BaseException | None) -> Any:
     """Return why a reply is over that has sent no end."""
+    # The question stands, also where its reader left before the end of the stream.
     if left_by is None or run.progress.is_parked:
         return "parked"
     if isinstance(left_by, GeneratorExit):

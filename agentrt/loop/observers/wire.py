@@ -46,6 +46,7 @@ class _ObservedModel:
     ) -> ModelResult:
         run, model = self._agent.live_conversation.run, self._model
         purpose = current_purpose(run)
+        # An id of the reply, so that none is used twice when another process resumes it.
         request = WireRecord("request", run.new_id(), purpose, model, messages, tools, tool_choice)
         self._notify(self._agent, request)
         call = _ObservedCall(self._agent, self._notify, request)
@@ -57,6 +58,7 @@ class _ObservedModel:
         except BaseException as error:
             call.end(error)
             raise
+        # Whatever can be read: a class of the user's may return an object.
         if hasattr(result, "__anext__"):
             return _ObservedStream(result, call)  # type: ignore[return-value]  # it is read and closed like one
         call.pieces.append(result)
@@ -71,6 +73,7 @@ class _ObservedCall:
         self._agent = agent
         self._notify = notify
         self._request = request
+        # Not the time of day, which may be set back meanwhile.
         self._begun = perf_counter()
         self._has_ended = False
         self.pieces: list[Any] = []

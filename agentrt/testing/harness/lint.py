@@ -122,6 +122,7 @@ class Lint(MiddlewareBase):
         """Note what the observer inside of this one is about to see, and name the one outside if it changed it."""
         lints = [middleware for middleware in agent.chains.middlewares if isinstance(middleware, Lint)]
         place = lints.index(self)
+        # Each takes out what the one before has noted: the id of an object that is gone may be used again.
         now = full_text(item)
         before = lints[place - 1].shown.pop(id(item), now) if place else now
         if before != now:
