@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from agentrt.errors import SessionConflict, SessionIOError, StateError
 from agentrt.state import AgentState
-from agentrt.state.file import lock_until
+from agentrt.state.file_lock import lock_until
 from agentrt.state.state import state_to_json
 from agentrt.state.store import next_revision
 

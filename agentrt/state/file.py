@@ -21,13 +21,13 @@ from anyio import to_thread
 from agentrt.errors import ConfigError, SessionIOError
 from agentrt.keywords import suggest_keywords
 from agentrt.representation import never_raises
+from agentrt.state.file_lock import lock_until
 
 __all__ = [
     "NOFOLLOW",
     "AtomicFile",
     "FileKeeper",
     "hash_name",
-    "lock_until",
     "read_file",
     "resolve_folder",
     "write_all",
@@ -260,21 +260,3 @@ def _hold_lock(path: Path, deadline: float) -> Iterator[None]:
             yield
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def lock_until(descriptor: int, deadline: float) -> Iterator[None]:
-    """Keep other processes from locking the same file; blocks its thread, and raises `TimeoutError` at the deadline."""
-    # The lock is the kernel's: it goes with its process, so a dead one leaves none behind.
-    from filelock import lock_descriptor, unlock_descriptor  # here, since only programs that save need it
-
-    pause = 0.0005
-    while not lock_descriptor(descriptor, blocking=False):
-        if time.monotonic() >= deadline:
-            raise TimeoutError(errno.ETIMEDOUT, "another process has held its lock for too long")
-        time.sleep(pause)  # in a worker thread: the event loop runs meanwhile
-        pause = min(2 * pause, 0.01)
-    try:
-        yield
-    finally:
-        unlock_descriptor(descriptor)  # and not by closing alone, since a forked process may hold a copy

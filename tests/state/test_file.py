@@ -429,11 +429,6 @@ async def test_a_file_system_without_locks_refuses_the_save(tmp_path, monkeypatc
     assert path_of(tmp_path).read_bytes() == before
 
 
-def test_a_program_that_saves_nothing_loads_no_locks():
-    program = "import sys, agentrt, agentrt.state; sys.exit('filelock' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
 async def test_hanging_disk_ends_the_wait_and_is_not_used_twice(tmp_path, monkeypatch):
     state = await saved(tmp_path)
     monkeypatch.setattr(file, "_MAX_WAIT", 0.05)
