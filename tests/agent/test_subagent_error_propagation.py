@@ -50,6 +50,7 @@ FAILURES = {
     "error": ("error", "ValueError", "ValueError"),
     "chained": ("error", "RuntimeError", "RuntimeError"),
     "late": ("timeout", "timeout", "TimeoutError"),
+    "exit": ("error", "SystemExit", "SystemExit"),
     "nothing": ("error", "ChainContractError", "ChainContractError"),
     "iterations": ("max_iters", "max_iters", "UnfinishedReply"),
 }

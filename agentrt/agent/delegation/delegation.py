@@ -106,14 +106,14 @@ class Delegation:
             # Here and not as the tool's own timeout, so that the result says whose time was up.
             with anyio.move_on_after(self.tool.seconds):
                 return await self._enter(task, arguments)
-        except Exception as error:  # the boundary where a sub-agent's failure becomes a result
+        except (Exception, SystemExit) as error:  # the boundary where a sub-agent's failure becomes a result
             # The supervisor's own state cannot be saved, or a limit of its own reply, or of one above it, is used up.
             if error is self._store.failure or self._is_of_ancestor(error):
                 raise
             return failure_result(self.name, "error", type(error).__name__, self.attribution)
         return failure_result(self.name, "timeout", "TimeoutError", self.attribution)
 
-    def _is_of_ancestor(self, error: Exception) -> bool:
+    def _is_of_ancestor(self, error: BaseException) -> bool:
         """Say whether the error names, in its `reply_id`, the supervisor's reply or one that that is inside of."""
         reply_id = getattr(error, "reply_id", None)
         run: Any = self._context.run

@@ -244,8 +244,8 @@ class SubAgentBase(AgentBase):
             try:
                 with anyio.move_on_after(limit):
                     return await self._answer(self._take_task(task_summary, delegation_context, metadata), kwargs)
-                error: Exception = TimeoutError()
-            except Exception as failure:  # noqa: BLE001  # the boundary where a sub-agent's failure becomes a result
+                error: Exception | SystemExit = TimeoutError()
+            except (Exception, SystemExit) as failure:  # noqa: BLE001  # the boundary where a failure becomes a result
                 error = failure
             finally:
                 await self._clean_up()
@@ -271,10 +271,15 @@ class SubAgentBase(AgentBase):
     async def _clean_up(self) -> None:
         if not self.ephemeral_memory:
             return
+        self.delegation_context = None
         # Shielded, since a cancelled delegation must not leave its task behind in a memory that is used again.
         with anyio.move_on_after(_CLEANUP_SECONDS, shield=True):
-            await self.memory.clear()
-        self.delegation_context = None
+            try:
+                return await self.memory.clear()
+            except Exception as error:  # noqa: BLE001  # it must not take the place of an answer, or of a cancellation
+                name, type_name = self.name, type(error).__name__
+                self.permissions.logger.warning("the memory of sub-agent %r was not cleared: %s", name, type_name)
+        self.memory = InMemoryMemory()  # what could not be cleared is not used again
 
     @contextmanager
     def _span(self) -> Iterator[Any]:

@@ -41,7 +41,7 @@ def attribution(name: str, permissions: PermissionBundle) -> JSONObject:
     return {"subagent": name, "supervisor": permissions.supervisor_name}
 
 
-def failed_delegation(name: str, permissions: PermissionBundle, error: Exception) -> ToolResponse:
+def failed_delegation(name: str, permissions: PermissionBundle, error: Exception | SystemExit) -> ToolResponse:
     """Return the result of a delegation that failed, and log one warning."""
     kind, type_name = _kind_of(error), type(error).__name__
     permissions.logger.warning(
@@ -58,7 +58,7 @@ def denied_delegation(name: str, permissions: PermissionBundle, limit: int) -> T
     return ToolResponse([TextBlock(text)], ToolResultState.DENIED, metadata)
 
 
-def _kind_of(error: Exception) -> str:
+def _kind_of(error: BaseException) -> str:
     # Of whatever limit it was: the supervisor may ask again, or ask for less.
     if isinstance(error, TimeoutError):
         return "timeout"
@@ -69,7 +69,7 @@ def _kind_of(error: Exception) -> str:
     return "error"
 
 
-def _location_of(error: Exception) -> str:
+def _location_of(error: BaseException) -> str:
     # Not the lines themselves, which a traceback has: they may hold what must not be logged.
     frames = traceback.extract_tb(error.__traceback__)
     return f", raised at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""

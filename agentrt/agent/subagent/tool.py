@@ -158,7 +158,7 @@ class _Delegation:
             agent = await self.export(permissions, annotated, query, delegation_context)
             deps = {} if tool_context is None or tool_context.deps is None else {"deps": tool_context.deps}
             return await agent.delegate(query, delegation_context, metadata=context, **deps)
-        except Exception as error:  # noqa: BLE001  # the boundary where a sub-agent's failure becomes a result
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a failure becomes a result
             return failed_delegation(name, permissions, error)
         finally:
             _depth.reset(token)

@@ -5,7 +5,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from agentrt import Msg, UserMsg
+from agentrt import MiddlewareBase, Msg, UserMsg
 from agentrt.errors import ToolConfigError
 from tests.agent.delegation.helpers import (
     Counting,
@@ -280,6 +280,21 @@ async def test_a_failing_child_is_an_error_result_without_its_words(stream: bool
     told = [item.to_json() for item in items]
     assert all(CANARY not in text for text in [*told, boss.state.model_dump_json(), caplog.text])
     assert [item.state for item in items[:-1] if item.type == "SUBAGENT_END"] == ["error"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_child_that_exits_is_an_error_result(stream: bool, caplog: Any) -> None:
+    class Exits(MiddlewareBase):
+        async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            raise SystemExit(CANARY)
+
+    child = agent_of("child", ["x"], middlewares=[Exits()])
+    boss = agent_of("boss", [[call("1", "child", query="a")], "Done."], child.as_tool("Exits.", stream=stream))
+    await boss.reply("go")
+    result = results_of(boss)["1"]
+    assert (result.state, result.text) == ("error", "[subagent_error] child: SystemExit")
+    assert result.metadata["error"] == "SystemExit"
+    assert CANARY not in boss.state.model_dump_json() + caplog.text
 
 
 async def test_a_child_whose_time_is_up_is_a_timeout_result() -> None:
