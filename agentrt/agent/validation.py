@@ -138,12 +138,7 @@ def check_options(
     """Raise `ConfigError` for an option of an `Agent` that is neither `None` nor what it must be."""
     if state is not None:
         check_state(state)
-    _refuse_class("state_store", state_store)
-    if state_store is not None and not (hasattr(state_store, "save") and hasattr(state_store, "load")):
-        raise ConfigError(
-            f"Agent(state_store=...) must have `save` and `load`, which {repr_of(state_store)} lacks: write "
-            f"FileStateStore(folder), InMemoryStateStore() or a class of your own"
-        )
+    check_state_store("Agent", state_store)
     if react_config is not None and not isinstance(react_config, ReActConfig):
         raise ConfigError(
             f"Agent(react_config=...) must be a ReActConfig, not {repr_of(react_config)}: "
@@ -157,6 +152,16 @@ def check_options(
     if workspace is not None and not isinstance(workspace, FileSystemBase):
         raise ConfigError(
             f"Agent(workspace=...) must be a FileSystemBase, not {repr_of(workspace)}: write LocalWorkspace(folder)"
+        )
+
+
+def check_state_store(owner: str, store: object) -> None:
+    """Raise `ConfigError` for what is neither `None` nor keeps the states of conversations."""
+    _refuse_class("state_store", store, owner)
+    if store is not None and not (hasattr(store, "save") and hasattr(store, "load")):
+        raise ConfigError(
+            f"{owner}(state_store=...) must have `save` and `load`, which {repr_of(store)} lacks: write "
+            f"FileStateStore(folder), InMemoryStateStore() or a class of your own"
         )
 
 

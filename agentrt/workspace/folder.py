@@ -31,6 +31,7 @@ _OPEN_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW
 _OPEN_FILE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | NOFOLLOW
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW
 _TEMPORARY_NAME = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_PART_SIZE = 1_000_000  # bytes
 _REPARSE_POINT = 0x400  # a link or junction of Windows
 
 
@@ -40,6 +41,8 @@ def open_folder(root: Path, parts: tuple[str, ...], *, create: bool = False) -> 
 
     Raises `OSError`, with ELOOP where one of the names is a link.
     """
+    with suppress(FileNotFoundError):  # the root may have been replaced by a link since its own path was resolved
+        _mode_of(os.lstat(root))
     # Not by the constructor of a workspace, since importing and building write nothing.
     if create:
         root.mkdir(parents=True, exist_ok=True)
@@ -84,27 +87,37 @@ class Folder:
 
     def mode_of(self, name: str) -> int:
         """Return the type and mode of what is there."""
-        found = os.stat(self._locate(name), dir_fd=self.descriptor, follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode) or getattr(found, "st_file_attributes", 0) & _REPARSE_POINT:
-            raise OSError(errno.ELOOP, "a link")
-        return found.st_mode
+        return _mode_of(os.stat(self._locate(name), dir_fd=self.descriptor, follow_symlinks=False))
 
     def read(self, name: str, limit: int) -> bytes:
         """Return what is in a file: of a file that is larger, a byte more than `limit`."""
         _check_is_file(self.mode_of(name))
         with open(os.open(self._locate(name), _OPEN_FILE, dir_fd=self.descriptor), "rb") as file:
             _check_is_file(os.fstat(file.fileno()).st_mode)  # it may have been replaced since
-            return file.read(limit + 1)
+            # In parts, since a read makes room for all that it may return before it knows how much there is.
+            data = bytearray()
+            while part := file.read(min(limit + 1 - len(data), _PART_SIZE)):
+                data += part
+            return bytes(data)
 
     def write(self, name: str, data: bytes, is_abandoned: Callable[[], bool]) -> None:
-        """Put a file in the place of the one there is, at once and as a whole; not if it `is_abandoned` by then."""
+        """Put a file in the place of the one there is, at once and as a whole; not if it `is_abandoned` by then.
+
+        The permissions stay those of the file that there was.
+        """
+        permissions = None
         with suppress(FileNotFoundError):
-            _check_is_file(self.mode_of(name))
+            mode = self.mode_of(name)
+            _check_is_file(mode)
+            permissions = mode & 0o777
         # In the same folder, so that it can be moved into place; by chance, so that two writers do not meet.
         temporary = f".{token_hex(8)}.tmp"
-        descriptor = os.open(self._locate(temporary), _NEW_FILE, 0o666, dir_fd=self.descriptor)
+        created_with = 0o666 if permissions is None else permissions
+        descriptor = os.open(self._locate(temporary), _NEW_FILE, created_with, dir_fd=self.descriptor)
         try:
             try:
+                if permissions is not None and os.chmod in os.supports_fd:
+                    os.chmod(descriptor, permissions)  # the umask may have taken some away
                 write_all(descriptor, data)
                 os.fsync(descriptor)  # before the file gets its name: a crash must not leave the name of an empty file
             finally:
@@ -136,6 +149,12 @@ class Folder:
 
     def _locate(self, name: str) -> str | Path:
         return self.path / name if self.descriptor is None else name
+
+
+def _mode_of(found: os.stat_result) -> int:
+    if stat.S_ISLNK(found.st_mode) or getattr(found, "st_file_attributes", 0) & _REPARSE_POINT:
+        raise OSError(errno.ELOOP, "a link")
+    return found.st_mode
 
 
 def _check_is_file(mode: int) -> None:

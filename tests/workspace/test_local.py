@@ -59,6 +59,23 @@ async def test_write_replaces_the_file_as_a_whole(files: LocalWorkspace) -> None
     assert [path.name for path in own_folder(files).iterdir()] == ["a"]
 
 
+@posix
+@pytest.mark.parametrize("mode", [0o600, 0o755, 0o444, 0o666])
+async def test_a_file_keeps_its_permissions(mode: int, files: LocalWorkspace) -> None:
+    await files.write_text("a", "old")
+    (own_folder(files) / "a").chmod(mode)
+    await files.write_text("a", "new")
+    assert (own_folder(files) / "a").stat().st_mode & 0o777 == mode
+    assert await files.read_text("a") == "new"
+
+
+@pytest.mark.parametrize("limit", [10**12, 2**63 - 1, 2**70])
+async def test_any_limit_of_size_can_be_read_with(limit: int, tmp_path: Path) -> None:
+    files = LocalWorkspace(tmp_path, max_file_size=limit)
+    await files.write_text("a", "x" * 2_500_000)
+    assert await files.read_text("a") == "x" * 2_500_000
+
+
 async def test_namespaces_see_their_own_files_only(tmp_path: Path) -> None:
     root = LocalWorkspace(tmp_path)
     ann, bob = root.namespace("subagents/ann"), root.namespace("subagents/bob")
@@ -307,6 +324,23 @@ def test_root_that_cannot_be_a_folder_is_refused(root: object) -> None:
 def test_size_that_is_not_a_number_of_bytes_is_refused(limit: object, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="max_file_size"):
         LocalWorkspace(tmp_path, max_file_size=limit)  # type: ignore[arg-type]
+
+
+@posix
+@pytest.mark.parametrize("is_dangling", [False, True])
+@pytest.mark.parametrize("use", [*USES, "list own", "write own"])
+async def test_a_link_in_the_place_of_the_root_is_not_followed(use: str, is_dangling: bool, tmp_path: Path) -> None:
+    outside, files = tmp_path / "outside", LocalWorkspace(tmp_path / "root")
+    (tmp_path / "root").symlink_to(outside)
+    if not is_dangling:
+        outside.mkdir()
+        (outside / "a").write_text("old")
+    before = everything_in(tmp_path)
+    if use.endswith(" own"):
+        files, use = files.namespace("ann"), "list" if use == "list own" else "write_text"
+    with pytest.raises(AccessDenied, match="link"):
+        await USES[use](files, "a")
+    assert everything_in(tmp_path) == before
 
 
 @posix

@@ -275,7 +275,8 @@ class SubAgentBase(AgentBase):
         # Shielded, since a cancelled delegation must not leave its task behind in a memory that is used again.
         with anyio.move_on_after(_CLEANUP_SECONDS, shield=True):
             try:
-                return await self.memory.clear()
+                await self.memory.clear()
+                return
             except Exception as error:  # noqa: BLE001  # it must not take the place of an answer, or of a cancellation
                 name, type_name = self.name, type(error).__name__
                 self.permissions.logger.warning("the memory of sub-agent %r was not cleared: %s", name, type_name)
