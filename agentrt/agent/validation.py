@@ -23,6 +23,7 @@ __all__ = [
     "check_options",
     "check_parts",
     "check_state",
+    "check_state_store",
     "check_use",
     "make_toolkit",
 ]
@@ -91,10 +92,10 @@ def check_parts(name: object, system_prompt: object, model: object, when_busy: o
         raise ConfigError(f"Agent(when_busy=...) must be 'raise' or 'wait', not {when_busy!r}")
 
 
-def _refuse_class(parameter: str, value: object) -> None:
+def _refuse_class(parameter: str, value: object, owner: str = "Agent") -> None:
     if isinstance(value, type):
         name = value.__name__
-        raise ConfigError(f"Agent({parameter}=...) holds the class {name}, not an instance of it: write {name}(...)")
+        raise ConfigError(f"{owner}({parameter}=...) holds the class {name}, not an instance of it: write {name}(...)")
 
 
 def make_toolkit(toolkit: Toolkit | Iterable[ToolLike] | None, tools: Iterable[ToolLike] | None) -> Toolkit:

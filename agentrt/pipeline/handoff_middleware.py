@@ -25,13 +25,20 @@ _PREFIX = "transfer_to_"
 
 
 def check_active(state: AgentState, start: str, names: Collection[str]) -> None:
-    """Raise `ConfigError` for a state in which none of these agents has the conversation."""
-    name = state.middleware_data.get(HANDOFF_KEY, {}).get("active", start)
-    if name not in names:
+    """Raise `ConfigError` for a state in which none of these agents has the conversation, or is to have it next."""
+    data: object = state.middleware_data.get(HANDOFF_KEY, {})
+    if not isinstance(data, dict) or not all(type(data.get(key, 0)) is int for key in ("count", "part")):
         raise ConfigError(
-            f"the state says that {name!r:.100} has the conversation, which is not one of {', '.join(names)}: add that "
-            f"agent, or begin with another state"
+            f"the state keeps {repr_of(data)} as {HANDOFF_KEY!r}, which no Handoffs has made: begin with another state"
         )
+    has_it = data.get("active", start)
+    gets_it = data.get("next") or has_it  # nobody else, if it is not being transferred
+    for name, what in ((has_it, "has the conversation"), (gets_it, "gets the conversation next")):
+        if not isinstance(name, str) or name not in names:
+            raise ConfigError(
+                f"the state says that {name!r:.100} {what}, which is not one of {', '.join(names)}: add that "
+                f"agent, or begin with another state"
+            )
 
 
 class HandoffMiddleware(MiddlewareBase):

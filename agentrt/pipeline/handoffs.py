@@ -7,6 +7,7 @@ from typing import Any, Self, TypeVar, overload
 import anyio
 
 from agentrt.agent import Agent, AgentInput, ReplyStream
+from agentrt.agent.validation import check_state_store
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.concurrency.reaper import Reaper
@@ -64,6 +65,7 @@ class Handoffs:
         self._start = check_start(start, members)
         if state is None:
             state = AgentState(permission_context=common_permissions(members.values()))
+        check_state_store(type(self).__name__, state_store)
         store = common_store(members.values()) if state_store is None else state_store
         self._agents = {}
         # The beginning of each prompt is what the others learn of an agent: most prompts begin with who it is.

@@ -506,6 +506,8 @@ NAMESAKE = FunctionTool(refund, name="transfer_to_b")
         (lambda: Handoffs([agent("a")], max_handoffs=True), "max_handoffs.*not True"),
         (lambda: Handoffs([agent("a")], state={}), "AgentState"),
         (lambda: Handoffs([agent("a")], state=STATE_OF_OTHERS), "'z'.*one of a"),
+        (lambda: Handoffs([agent("a")], state_store=5), "Handoffs.state_store=.*which 5 lacks"),
+        (lambda: Handoffs([agent("a")], state_store=InMemoryStateStore), "Handoffs.state_store=.*InMemoryStateStore"),
         (lambda: Handoffs([agent("a", tools=[NAMESAKE]), agent("b")]), "transfer_to_b"),
         (lambda: HandoffMiddleware(["a"]), "dict of names"),
     ],
@@ -513,6 +515,29 @@ NAMESAKE = FunctionTool(refund, name="transfer_to_b")
 def test_wrong_team_is_refused_with_its_remedy(make: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"active": "a", "next": "z"}, "'z' gets the conversation next.*one of a, b"),
+        ({"active": "a", "next": 1}, "1 gets the conversation next"),
+        ({"active": "a", "next": ["b"]}, "gets the conversation next"),
+        ({"active": ["a"]}, "has the conversation"),
+        ({"active": None}, "None has the conversation"),
+        ({"active": "a", "count": "1"}, "another state"),
+        ({"active": "a", "part": None}, "another state"),
+        ([], "another state"),
+        (None, "another state"),
+        ("a", "another state"),
+    ],
+)
+def test_state_that_fits_no_team_is_refused(data: Any, words: str) -> None:
+    state = AgentState(middleware_data={"handoffs": data})
+    with pytest.raises(ConfigError, match=words):
+        Handoffs([agent("a"), agent("b")], state=state)
+    with pytest.raises(ConfigError, match=words):
+        Handoffs([agent("a"), agent("b")]).with_state(state)
 
 
 async def test_question_of_a_sub_agent_of_a_speaker_waits_too() -> None:
