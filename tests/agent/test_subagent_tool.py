@@ -205,6 +205,12 @@ async def test_class_that_cannot_be_made_makes_no_tool() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+class ExportsNothing(Echo):
+    @classmethod
+    async def export_agent(cls, **options: Any) -> Any:
+        return None
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -221,6 +227,9 @@ async def test_class_that_cannot_be_made_makes_no_tool() -> None:
         ({"spec": spec_of(tools_allowlist="search")}, "list of names.*'search'"),
         ({"spec": spec_of(model_override="gpt")}, "model_override.*'gpt'"),
         ({"spec": spec_of(healthcheck=True)}, "healthcheck.*True"),
+        ({"spec": spec_of(tags="web")}, "tags.*'web'"),
+        ({"spec": spec_of(tags=[1])}, "tags.*1"),
+        ({"cls": ExportsNothing}, "ExportsNothing.export_agent.. must return.*not None"),
     ],
 )
 async def test_wrong_registration_is_told_with_its_remedy(arguments: dict[str, Any], words: str) -> None:
@@ -234,6 +243,37 @@ async def test_registration_without_await_says_so() -> None:
         _function, _keywords = make_subagent_tool(Echo, spec_of(), tool_name="a")  # type: ignore[misc]
     with pytest.raises(ConfigError, match="await make_subagent_tool"):
         Toolkit().register_tool_function(make_subagent_tool(Echo, spec_of(), tool_name="a"))  # type: ignore[arg-type]
+
+
+WRONG_LIMITS: list[Any] = [
+    *({"disabled_tools": value} for value in ("publish", {"publish": True}, 5, ["publish", 5])),
+    *({"read_only": value} for value in ("false", 1, [])),
+    *({"timeout": value} for value in ("60", 0, -1, True, float("nan"), float("inf"))),
+    *({"max_depth": value} for value in ("8", -1, 1.5, True)),
+    [],
+    "timeout",
+]
+
+
+@pytest.mark.parametrize("limits", WRONG_LIMITS, ids=repr)
+async def test_limits_that_would_limit_nothing_are_refused(limits: Any) -> None:
+    with pytest.raises(ConfigError, match="safety_limits"):
+        PermissionBundle(safety_limits=limits)
+
+    class Supervisor(AgentBase):
+        safety_limits = limits
+
+    with pytest.raises(ConfigError, match="safety_limits"):
+        await make_subagent_tool(Echo, spec_of(), tool_name="agent_echo", host=Supervisor())
+
+
+@pytest.mark.parametrize("name", ["disabled_tools", "read_only", "timeout", "max_depth"])
+async def test_a_limit_may_be_none(name: str) -> None:
+    class Supervisor(AgentBase):
+        safety_limits: ClassVar[dict[str, Any]] = {name: None}
+
+    function, _ = await make_subagent_tool(Echo, spec_of(), tool_name="agent_echo", host=Supervisor())
+    assert (await function("x")).state == "success"
 
 
 async def test_export_agent_refuses_what_is_not_a_bundle() -> None:

@@ -18,6 +18,7 @@ from agentrt.agent.subagent.failure import (
     require_health,
     unavailable_if_failing,
 )
+from agentrt.agent.subagent.limits import check_limits
 from agentrt.agent.subagent.resources import PrefixedSession
 from agentrt.agent.subagent.spec import ContextBundle, DelegationContext, PermissionBundle
 from agentrt.agent.subagent.toolkit import hydrate_toolkit, limits_of
@@ -167,7 +168,9 @@ class SubAgentBase(AgentBase):
         A tool that a deny or ask rule of the supervisor's conversation is about is among the "disabled_tools", since a
         skeleton cannot ask; the mode EXPLORE sets "read_only".
         """
-        limits: JSONObject = dict(getattr(host, "safety_limits", None) or {})
+        own = getattr(host, "safety_limits", None)
+        check_limits({} if own is None else own)  # here, where what is read of it is not checked yet
+        limits: JSONObject = dict(own or {})
         limits |= limits_of(host.state.permission_context, limits.get("disabled_tools") or ())
         return PermissionBundle(
             filesystem=host.workspace,

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
+from agentrt.agent.subagent.limits import check_limits
 from agentrt.block import JSONObject
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
@@ -51,6 +52,9 @@ class PermissionBundle:
     long_term_memory: Any = None
     safety_limits: JSONObject = field(default_factory=dict)
     supervisor_name: str = ""
+
+    def __post_init__(self) -> None:
+        check_limits(self.safety_limits)
 
 
 @suggest_keywords()

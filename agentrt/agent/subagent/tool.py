@@ -11,7 +11,7 @@ from agentrt.agent.subagent.failure import denied_delegation, failed_delegation,
 from agentrt.agent.subagent.spec import ContextBundle, DelegationContext, PermissionBundle, SubAgentSpec
 from agentrt.agent.subagent.toolkit import check_allowlist, toolkit_of
 from agentrt.block import JSONObject
-from agentrt.errors import AgentRTError, ToolConfigError
+from agentrt.errors import AgentRTError, ConfigError, ToolConfigError
 from agentrt.model import ChatModelBase
 from agentrt.text import repr_of
 from agentrt.tool import ToolContext, Toolkit
@@ -106,6 +106,7 @@ def _check_parts(cls: object, spec: object, tool_name: object, host: object) -> 
     for field, value, is_right in (
         ("model_override", spec.model_override, isinstance(spec.model_override, ChatModelBase)),
         ("healthcheck", spec.healthcheck, callable(spec.healthcheck)),
+        ("tags", spec.tags, isinstance(spec.tags, (list, tuple)) and all(isinstance(tag, str) for tag in spec.tags)),
     ):
         if value is not None and not is_right:
             raise ToolConfigError(f"SubAgentSpec({field}=...) of {spec.name!r} cannot be {repr_of(value)}")
@@ -148,7 +149,8 @@ class _Delegation:
         token = _depth.set(_depth.get() + 1)
         try:
             permissions = self.permissions(supervisor)
-            limit = permissions.safety_limits.get("max_depth", _MAX_NESTED)
+            limit = permissions.safety_limits.get("max_depth")
+            limit = _MAX_NESTED if limit is None else limit
             if _depth.get() > limit:
                 # A result and not an error: the agent that delegated can still answer by itself.
                 return denied_delegation(name, permissions, limit)
@@ -192,5 +194,11 @@ class _Delegation:
             model_override=self._spec.model_override,
             host_toolkit=toolkit_of(self._host),
         )
+        exported: object = agent
+        if not isinstance(exported, SubAgentBase):
+            raise ConfigError(
+                f"{self._cls.__name__}.export_agent() must return a new instance of it, not {repr_of(exported)}: "
+                f"end it with `return agent`"
+            )
         agent.name = self._spec.name  # the class does not know it
         return agent
