@@ -5,19 +5,12 @@ from collections.abc import Iterable
 
 from agentrt.agent import Agent
 from agentrt.errors import ConfigError
-from agentrt.permission import PermissionBehavior, PermissionContext, PermissionMode
+from agentrt.permission import PermissionBehavior, PermissionContext
+from agentrt.permission.modes import strictest_mode
 from agentrt.state import StateStore
 from agentrt.text import repr_of
 
 __all__ = ["check_start", "common_permissions", "common_store", "members_by_name"]
-
-_STRICT_TO_LAX = (
-    PermissionMode.EXPLORE,
-    PermissionMode.DONT_ASK,
-    PermissionMode.DEFAULT,
-    PermissionMode.ACCEPT_EDITS,
-    PermissionMode.BYPASS,
-)
 
 
 def members_by_name(agents: object) -> dict[str, Agent]:
@@ -71,5 +64,4 @@ def common_permissions(agents: Iterable[Agent]) -> PermissionContext:
         return copy.deepcopy(first)
     # An allow rule is meant for the agent that has it, and another one may have a tool of the same name.
     rules = [rule for context in contexts for rule in context.rules if rule.behavior is not PermissionBehavior.ALLOW]
-    mode = min((context.mode for context in contexts), key=_STRICT_TO_LAX.index)
-    return PermissionContext(mode, rules)
+    return PermissionContext(strictest_mode(context.mode for context in contexts), rules)

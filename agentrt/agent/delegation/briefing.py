@@ -4,9 +4,9 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from agentrt.agent.subagent.context import CONTEXT_KEY, compress_conversation, describe_context
+from agentrt.agent.subagent.context import CONTEXT_KEY, compress_conversation, describe_context, recent_results
 from agentrt.agent.subagent.spec import ContextBundle
-from agentrt.block import JSONObject, ToolResultState
+from agentrt.block import JSONObject
 from agentrt.message import Msg
 from agentrt.tool import ToolContext
 
@@ -22,13 +22,10 @@ def summarize_for(context: ToolContext, arguments: JSONObject) -> Msg | None:
     if supervisor is None:  # the tool was called outside of any agent
         return None
     state = supervisor.state
-    reply = state.reply_context
-    results = [] if reply is None else reply.message.get_content_blocks("tool_result")
-    finished = [result for result in results if result.state is not ToolResultState.RUNNING]
     files = context.workspace
     bundle = ContextBundle(
         state.context,
-        [Msg(supervisor.name, [result], "assistant") for result in finished[-4:]],
+        recent_results(supervisor.name, state.reply_context),
         workspace=None if files is None else files.namespace(f"subagents/{context.tool_call.name}"),
     )
     task = arguments["query"] if arguments.keys() == {"query"} else to_json(arguments).decode()

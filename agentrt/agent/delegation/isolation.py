@@ -15,9 +15,10 @@ from functools import lru_cache
 from typing import Any
 
 from agentrt.agent.delegation.lineage import Lineage
+from agentrt.permission.modes import strictest_mode
 from agentrt.state import AgentState, ReplyContext
 from agentrt.tool import ToolContext
-from agentrt.types import PermissionBehavior, PermissionContext, PermissionMode, PermissionRule, ReActConfig
+from agentrt.types import PermissionBehavior, PermissionContext, PermissionRule, ReActConfig
 
 __all__ = [
     "StoreInCall",
@@ -28,14 +29,7 @@ __all__ = [
     "session_id_of",
 ]
 
-# From strict to lax.
-_MODES = (
-    PermissionMode.EXPLORE,
-    PermissionMode.DONT_ASK,
-    PermissionMode.DEFAULT,
-    PermissionMode.ACCEPT_EDITS,
-    PermissionMode.BYPASS,
-)
+# An allow rule is meant for a tool of the supervisor's, and the sub-agent may have another one of that name.
 _INHERITED_BEHAVIORS = (PermissionBehavior.DENY, PermissionBehavior.ASK)
 _BY_USER = "user"  # the source of a rule that came with an answer
 _FOR_EVER = 1e15  # seconds
@@ -107,7 +101,7 @@ def combined_permissions(
     mode, allow_new_rules = template.mode, template.allow_new_rules
     if supervisor is not None:
         rules += [_rule_of(supervisor_name, rule) for rule in supervisor.rules if rule.behavior in _INHERITED_BEHAVIORS]
-        mode = min(mode, supervisor.mode, key=_MODES.index)
+        mode = strictest_mode((mode, supervisor.mode))
         allow_new_rules = supervisor.allow_new_rules  # whose reply it is that the user answers
     return PermissionContext(mode, list(dict.fromkeys(rules)), allow_new_rules=allow_new_rules)
 

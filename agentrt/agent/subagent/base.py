@@ -10,7 +10,13 @@ from typing import Any, ClassVar, Self, cast
 import anyio
 
 from agentrt.agent.base import AgentBase
-from agentrt.agent.subagent.context import CONTEXT_KEY, complete_context, compress_conversation, describe_context
+from agentrt.agent.subagent.context import (
+    CONTEXT_KEY,
+    complete_context,
+    compress_conversation,
+    describe_context,
+    recent_results,
+)
 from agentrt.agent.subagent.failure import (
     UnfinishedReply,
     attribution,
@@ -22,7 +28,7 @@ from agentrt.agent.subagent.limits import check_limits
 from agentrt.agent.subagent.resources import PrefixedSession
 from agentrt.agent.subagent.spec import ContextBundle, DelegationContext, PermissionBundle
 from agentrt.agent.subagent.toolkit import hydrate_toolkit, limits_of
-from agentrt.block import DataBlock, JSONObject, TextBlock, ToolCallBlock, ToolResultState, new_id
+from agentrt.block import DataBlock, JSONObject, TextBlock, ToolCallBlock, new_id
 from agentrt.errors import ConfigError
 from agentrt.hooks import MiddlewareBase
 from agentrt.memory import InMemoryMemory
@@ -183,15 +189,11 @@ class SubAgentBase(AgentBase):
     @classmethod
     async def context_of(cls, host: AgentBase) -> ContextBundle:
         """Return the supervisor's conversation as it is now; made to be overridden."""
-        reply = host.state.reply_context
         memory = getattr(host, "memory", None)
         conversation = list(host.state.context)
         if not conversation and memory is not None:
             conversation = await memory.get_memory()
-        results = [] if reply is None else reply.message.get_content_blocks("tool_result")
-        # Not those of the calls that are running, this delegation among them.
-        recent = [result for result in results if result.state is not ToolResultState.RUNNING][-4:]
-        return ContextBundle(conversation, [Msg(host.name, [result], "assistant") for result in recent])
+        return ContextBundle(conversation, recent_results(host.name, host.state.reply_context))
 
     def load_delegation_context(self, metadata: JSONObject) -> None:
         """Begin the memory with the `delegation_context` in a message's metadata, in place of an earlier one.

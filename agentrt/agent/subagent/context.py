@@ -5,12 +5,13 @@ from itertools import chain, islice
 from typing import Any
 
 from agentrt.agent.subagent.spec import ContextBundle, DelegationContext
-from agentrt.block import JSONObject
+from agentrt.block import JSONObject, ToolResultState
 from agentrt.errors import ConfigError
 from agentrt.message import Msg
+from agentrt.state import ReplyContext
 from agentrt.text import one_line, repr_of
 
-__all__ = ["CONTEXT_KEY", "complete_context", "compress_conversation", "describe_context"]
+__all__ = ["CONTEXT_KEY", "complete_context", "compress_conversation", "describe_context", "recent_results"]
 
 CONTEXT_KEY = "delegation_context"
 """Where a message's metadata have it, and the mark of the message that a sub-agent's memory begins with."""
@@ -19,6 +20,14 @@ _MAX_TASK = 2_000  # characters
 _MAX_EVENT = 200
 _MAX_EVENTS = 4
 _MAX_REFERENCES = 20
+
+
+def recent_results(name: str, reply: ReplyContext | None) -> list[Msg]:
+    """Return the newest results of a supervisor's reply in progress, as messages of its own."""
+    results = [] if reply is None else reply.message.get_content_blocks("tool_result")
+    # Not those of the calls that are running, this delegation among them.
+    finished = [result for result in results if result.state is not ToolResultState.RUNNING]
+    return [Msg(name, [result], "assistant") for result in finished[-_MAX_EVENTS:]]
 
 
 def compress_conversation(parent_context: ContextBundle, task: str) -> DelegationContext:

@@ -1,0 +1,20 @@
+"""Which of several permission modes holds, where agents with modes of their own work together."""
+
+from collections.abc import Iterable
+
+from agentrt.types import PermissionMode
+
+__all__ = ["strictest_mode"]
+
+_STRICT_TO_LAX = (
+    PermissionMode.EXPLORE,
+    PermissionMode.DONT_ASK,
+    PermissionMode.DEFAULT,
+    PermissionMode.ACCEPT_EDITS,
+    PermissionMode.BYPASS,
+)
+
+
+def strictest_mode(modes: Iterable[PermissionMode]) -> PermissionMode:
+    """Return the mode that permits the least."""
+    return min(modes, key=_STRICT_TO_LAX.index)
