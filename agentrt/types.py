@@ -63,6 +63,8 @@ FinishedReason = Literal[
     "exceed_max_seconds",
     "exceed_max_output",
     "exceed_max_form_attempts",
+    "exceed_budget",
+    "guardrail",
     "error",
 ]
 """Why a reply ended."""

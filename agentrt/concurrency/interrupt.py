@@ -70,6 +70,11 @@ class Interruption:
         self.current_task: Callable[[], asyncio.Task[object] | None] = partial(asyncio.current_task, loop)
         self._thread = get_ident()
 
+    @property
+    def is_in_step(self) -> bool:
+        """Whether a step is at work, and no reader or layer outside of it has control."""
+        return self.task is not None
+
     def request(self, reason: FinishedReason, message: str | None = None) -> None:
         """Ask the reply to stop, from any thread or signal handler; only the first request counts."""
         if self.reason is not None:

@@ -39,6 +39,10 @@ class _TrioInterruption(Interruption):
         self._work_scope: Any = None
         self._single_scope: Any = None
 
+    @property
+    def is_in_step(self) -> bool:
+        return self._scope is not None
+
     def request(self, reason: FinishedReason, message: str | None = None) -> None:
         if self.reason is None:
             self.message = message

@@ -16,6 +16,8 @@ _LAST_WORDS: dict[FinishedReason, str] = {
     "exceed_max_seconds": "I used up the time that I have for one reply and could not finish.",
     "exceed_max_output": "I wrote more than I may in one reply and was stopped.",
     "exceed_max_form_attempts": "I could not give an answer in the form that was asked for.",
+    "exceed_budget": "I used up the budget that I have and could not finish.",
+    "guardrail": "I was stopped by a rule about what I may say or do.",
 }
 
 
@@ -29,11 +31,16 @@ def end_error(context: ReplyContext, reason: FinishedReason) -> str | None:
     return f"none of {task.attempts} answers fits the structured_schema; the last one: {task.misfit}"
 
 
-def final_message(context: ReplyContext, reason: FinishedReason) -> Msg:
-    """Return the message that answers the input; the blocks are copies of those of the reply's own message."""
+def final_message(context: ReplyContext, reason: FinishedReason, stopped_with: str | None = None) -> Msg:
+    """Return the message that answers the input; the blocks are copies of those of the reply's own message.
+
+    `stopped_with` is what the layer that has stopped the reply wants it to say.
+    """
     message = context.message
     answer = [copy_block(block) for block in context.blocks[context.round_start :]]
-    if reason in _LAST_WORDS:
+    if stopped_with is not None and reason != "completed":
+        answer = [TextBlock(stopped_with)]
+    elif reason in _LAST_WORDS:
         has_calls = any(isinstance(block, ToolCallBlock) for block in answer)
         if has_calls or not any(isinstance(block, (TextBlock, DataBlock)) for block in answer):
             answer = [TextBlock(_LAST_WORDS[reason])]  # what was said before a call is not an answer

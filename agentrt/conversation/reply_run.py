@@ -63,7 +63,9 @@ class ReplyRun:
         progress.ids += 1
         return f"{self.id}-{progress.ids}"
 
-    def stop(self, reason: FinishedReason) -> NoReturn:
-        """End the reply for that reason, from inside of its core."""
-        self.interruption.reason = self.interruption.reason or reason
+    def stop(self, reason: FinishedReason, message: str | None = None) -> NoReturn:
+        """End the reply for that reason, and with that message, from inside of its core; the first reason counts."""
+        if self.interruption.reason is None:
+            self.interruption.message = message
+            self.interruption.reason = reason
         raise Interrupted

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from inspect import currentframe
 from threading import get_ident
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, get_args, overload
 
 import anyio
 import anyio.from_thread
@@ -16,13 +16,17 @@ from agentrt.decoding.answer_form import AnswerForm
 from agentrt.decoding.internal_call import ask_internally, check_question, current_call, current_purpose, is_internal
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
+from agentrt.hooks import NextModelCall
 from agentrt.message import Msg
 from agentrt.model import ChatModelBase
 from agentrt.representation import never_raises
 from agentrt.tool import Toolkit
-from agentrt.types import JSONSchema
+from agentrt.types import FinishedReason, JSONSchema
 
 __all__ = ["Run"]
+
+# The others say how a reply ends by itself, or fails.
+_REASONS_TO_STOP = tuple(reason for reason in get_args(FinishedReason) if reason not in ("completed", "error"))
 
 _AskedType = TypeVar("_AskedType")
 
@@ -204,16 +208,29 @@ class Run:
         purpose: str,
         schema: type[_AskedType],
         model: ChatModelBase | None = None,
+        through: NextModelCall | None = None,
     ) -> Msg[_AskedType]: ...
 
     # `object` is for JSON schemas and for types that are not classes to a checker, such as `A | B`.
     @overload
     async def ask_model(
-        self, messages: Sequence[Msg], *, purpose: str, schema: object = None, model: ChatModelBase | None = None
+        self,
+        messages: Sequence[Msg],
+        *,
+        purpose: str,
+        schema: object = None,
+        model: ChatModelBase | None = None,
+        through: NextModelCall | None = None,
     ) -> Msg: ...
 
     async def ask_model(
-        self, messages: Sequence[Msg], *, purpose: str, schema: object = None, model: ChatModelBase | None = None
+        self,
+        messages: Sequence[Msg],
+        *,
+        purpose: str,
+        schema: object = None,
+        model: ChatModelBase | None = None,
+        through: NextModelCall | None = None,
     ) -> Msg:
         """Ask the agent's model, or another one, something beside the conversation; returns its answer.
 
@@ -221,14 +238,36 @@ class Run:
         count it. No event tells of it. `purpose` says in a word what it is for. With a `schema`, as a reply takes it,
         the answer's `structured_output` is an instance of it; an answer that does not fit is asked for again, up to
         `ReActConfig.max_form_attempts` times, and then this raises `Malformed`. An answer longer than
-        `ReActConfig.max_output` is cut, and its `finished_reason` says so. Raises what the model or a layer raises, and
+        `ReActConfig.max_output` is cut, and its `finished_reason` says so. A layer of `on_model_call` gives its own
+        `next_handler` as `through`, before it calls that for the round: only the layers inside of it see the call, and
+        the model is the one that reached it. Raises what the model or a layer raises, and
         `UsageError` for what cannot be asked, and inside three other such calls.
         """
-        check_question(messages, purpose, model)
+        check_question(messages, purpose, model, through)
         if self.ended:
             raise UsageError(f"ask_model() came after the end of the reply {self.id!r}: ask before REPLY_END passes")
         form = None if schema is None else AnswerForm(schema)
-        return await ask_internally(self._reply, messages, purpose, form, model)
+        return await ask_internally(self._reply, messages, purpose, form, model, through)
+
+    def stop(self, reason: FinishedReason, message: str | None = None) -> NoReturn:
+        """End the reply here, for that reason: its open calls get results, and its last message says `message`.
+
+        For layers of `on_reasoning`, `on_model_call` and `on_acting`, and for tools. What it raises is not an
+        `Exception`, so no retry takes it: let it leave. An `interrupt()` that came before counts. Raises `UsageError`
+        for a reason that only the runtime knows, and outside of a step of the reply, as in `on_reply`: there, yield a
+        message of your own.
+        """
+        if reason not in _REASONS_TO_STOP:
+            known = ", ".join(map(repr, _REASONS_TO_STOP))
+            raise UsageError(f"stop() takes one of the reasons {known}, not {reason!r:.100}")
+        if message is not None and not isinstance(message, str):
+            raise UsageError(f"stop(message=...) must be a str, which the reply then says, not {message!r:.200}")
+        if self.ended or self._reply.progress.is_new or not self._reply.interruption.is_in_step:
+            raise UsageError(
+                f"stop({reason!r}) was called outside of a step of the reply {self.id!r}: call it in on_reasoning, "
+                f"on_model_call, on_acting or a tool; a layer of on_reply yields a message of its own"
+            )
+        self._reply.stop(reason, None if message is None else whole_characters(message))
 
     def continue_with(self, hint: str) -> None:
         """Ask for another round, with `hint` for the model, where the reply would otherwise be complete.

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from pydantic_core import ValidationError
@@ -12,7 +13,7 @@ from agentrt.decoding.answer_form import AnswerForm, describe_misfit
 from agentrt.decoding.decoder import Decoder
 from agentrt.errors import ChainContractError, Malformed, UsageError
 from agentrt.event import AgentEvent
-from agentrt.hooks import AgentChains
+from agentrt.hooks import AgentChains, NextModelCall
 from agentrt.message import APPLY, AssistantMsg, HintBlock, Msg, TextBlock, ToolCallBlock, ToolResultBlock, UserMsg
 from agentrt.message import ToolResultState as State
 from agentrt.model import ChatModelBase, ModelResult
@@ -76,7 +77,7 @@ def current_purpose(reply: object) -> str | None:
     return None if call is None or call.reply is not reply else call.purpose
 
 
-def check_question(messages: object, purpose: object, model: object) -> None:
+def check_question(messages: object, purpose: object, model: object, through: object) -> None:
     """Raise `UsageError` for what the model cannot be asked."""
     if not isinstance(messages, (list, tuple)) or not messages or not all(isinstance(one, Msg) for one in messages):
         raise UsageError(
@@ -90,6 +91,11 @@ def check_question(messages: object, purpose: object, model: object) -> None:
     if model is not None and not isinstance(model, ChatModelBase):
         raise UsageError(
             f"ask_model(model=...) must be a chat model, not {repr_of(model)}: make it once, with chat_model(...)"
+        )
+    if through is not None and not callable(through):
+        raise UsageError(
+            f"ask_model(through=...) must be the next_handler of on_model_call, not {repr_of(through)}: write "
+            f"through=next_handler"
         )
 
 
@@ -111,7 +117,12 @@ def check_model_answer(model: ChatModelBase, answer: _AnswerT) -> _AnswerT:
 
 
 async def ask_internally(
-    reply: _AskingReply, messages: Sequence[Msg], purpose: str, form: AnswerForm | None, model: ChatModelBase | None
+    reply: _AskingReply,
+    messages: Sequence[Msg],
+    purpose: str,
+    form: AnswerForm | None,
+    model: ChatModelBase | None,
+    through: NextModelCall | None = None,
 ) -> Msg:
     """Ask the model of the reply's agent, or another one; returns its answer, with the instance that fits the form."""
     outer = current_call.get()
@@ -123,7 +134,7 @@ async def ask_internally(
         )
     token = current_call.set(_InternalCall(reply, depth, purpose))
     try:
-        asking = _Asking(reply, model)
+        asking = _Asking(reply, model, through)
         if form is None:
             return await asking.ask(messages)
         return await asking.ask_for(form, messages, purpose)
@@ -134,10 +145,13 @@ async def ask_internally(
 class _Asking:
     """One question to the model, with as many attempts as its form needs."""
 
-    def __init__(self, reply: _AskingReply, model: ChatModelBase | None) -> None:
+    def __init__(self, reply: _AskingReply, model: ChatModelBase | None, through: NextModelCall | None) -> None:
         self._reply = reply
         self._agent: _AskingAgent = reply.agent
         self._model = model or self._agent.model
+        # A layer's own `next_handler` keeps the model that reached it, unless another one is asked.
+        self._enter: Any = through or partial(self._agent.chains.on_model_call, self._agent)
+        self._values = {} if through is not None and model is None else {"current_model": self._model}
 
     async def ask_for(self, form: AnswerForm, messages: Sequence[Msg], purpose: str) -> Msg:
         """Ask until the answer fits the form; raises `Malformed` when the attempts are used up."""
@@ -179,12 +193,8 @@ class _Asking:
     ) -> Msg:
         """Ask once; returns the answer as a message."""
         await checkpoint()  # a model that never waits must not keep the event loop from its other work
-        answer: ModelResult = await self._agent.chains.on_model_call(
-            self._agent,
-            messages=list(messages),
-            tools=OfferedTools(tools),
-            tool_choice=tool_choice,
-            current_model=self._model,
+        answer: ModelResult = await self._enter(
+            messages=list(messages), tools=OfferedTools(tools), tool_choice=tool_choice, **self._values
         )
         check_model_answer(self._model, answer)
         # Decoded like an answer of a round, so that whatever a model may give is checked in the same way.

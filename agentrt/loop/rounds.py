@@ -313,7 +313,10 @@ class Rounds:
 
     async def _end(self) -> Iterable[AgentEvent | Msg]:
         agent, run, context, reason = self._agent, self._run, self._context, self._reason
-        final = final_message(context, reason)  # before the end is recorded, which moves the message into the history
+        stopped_with = run.interruption.message
+        final = final_message(
+            context, reason, stopped_with
+        )  # before the end is recorded, which moves the message into the history
         if run.progress.recorder is not None:
             run.progress.core_answer = core_answer(context, final)
         event = end_event(agent, run, reason)

@@ -151,6 +151,8 @@ _FINISHED_REASONS: dict[FinishedReason, str] = {
         "has no answer that fits its `structured_schema`, `ReActConfig(max_form_attempts=...)`; `error` says what did "
         "not fit"
     ),
+    "exceed_budget": "was stopped by a layer, since a budget is used up",
+    "guardrail": "was stopped by a layer, for what was asked or said",
     "error": "failed: the caller gets the exception, and `error` has the name of its class",
 }
 

@@ -338,3 +338,42 @@ async def test_an_interrupt_ends_a_question():
         group.start_soon(stop)
         message = await agent.reply("go")
     assert message.finished_reason == "interrupted"
+
+
+async def test_a_layer_asks_through_its_own_next_handler():
+    """Only the layers inside of it see the call, with its purpose and the model that reached it."""
+    seen: list[tuple[str, str | None, bool, str]] = []
+    other = ScriptedChatModel(["judged", "done"], model="other")
+
+    class Look(MiddlewareBase):
+        def __init__(self, key: str) -> None:
+            self.key = key
+
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            run, model = agent.run, input_kwargs["current_model"]
+            seen.append((self.key, run.purpose, run.is_internal, model.model))
+            return await next_handler(current_model=other)
+
+    class Judge(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            answer = await agent.run.ask_model([UserMsg("user", "?")], purpose="judge", through=next_handler)
+            assert answer.get_text_content() == "judged"
+            return await next_handler(**input_kwargs)
+
+    agent = agent_of([], middlewares=[Look("outside"), Judge(), Look("inside")])
+    assert (await agent.reply("go")).get_text_content() == "done"
+    assert seen == [
+        ("outside", None, False, "scripted"),
+        ("inside", "judge", True, "other"),
+        ("inside", None, False, "other"),
+    ]
+
+
+async def test_what_a_question_cannot_go_through_is_refused():
+    class Ask(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            await agent.run.ask_model([UserMsg("user", "?")], purpose="judge", through="next_handler")
+            yield
+
+    with pytest.raises(UsageError, match="must be the next_handler of on_model_call, not 'next_handler'"):
+        await agent_of(["done"], middlewares=[Ask()]).reply("go")

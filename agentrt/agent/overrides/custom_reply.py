@@ -58,6 +58,10 @@ class CustomRun(Run):
             "model itself in that reply"
         )
 
+    def stop(self, reason: object, message: object = None) -> NoReturn:
+        """Raise `UsageError`."""
+        raise UsageError("stop() ends a step, which an agent that writes its own reply does not have: return there")
+
     def continue_with(self, hint: str) -> NoReturn:
         """Raise `UsageError`."""
         raise UsageError(
