@@ -172,9 +172,9 @@ class AgentTool(ToolBase):
         """Ask the agent; enters its conversation again where this call was entered before."""
         delegation = Delegation(self, context)
         if not delegation.was_entered:
-            why = count_delegation(context)
-            if why is not None:
-                return denial_result(self.name, why, delegation.attribution)
+            reached = count_delegation(context)
+            if reached is not None:
+                return denial_result(self.name, *reached, delegation.attribution)
         try:
             task = self._task_of(arguments)
         except ValidationError as error:
@@ -230,9 +230,8 @@ class AgentTool(ToolBase):
 async def _take_place(places: anyio.CapacityLimiter, delegation: Delegation) -> None:
     # By the delegation, since a limiter refuses a task that has a place already, and one task may make two calls.
     try:
-        places.acquire_on_behalf_of_nowait(
-            delegation
-        )  # nearly always one is free, and waiting costs a turn of the loop
+        # Nearly always one is free, and waiting costs a turn of the event loop.
+        places.acquire_on_behalf_of_nowait(delegation)
     except anyio.WouldBlock:
         await places.acquire_on_behalf_of(delegation)
 

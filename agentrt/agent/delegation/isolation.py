@@ -120,17 +120,20 @@ def config_of_delegate(own: ReActConfig, root: ReActConfig | None) -> ReActConfi
     return replace(own, answer_within=_FOR_EVER, max_depth=own.max_depth if root is None else root.max_depth)
 
 
-def count_delegation(context: ToolContext) -> str | None:
-    """Count one more delegation of the root's reply; returns why there may be none, `None` if it was counted."""
+def count_delegation(context: ToolContext) -> tuple[str, str] | None:
+    """Count one more delegation of the root's reply; returns the limit that is reached, by its name and in words."""
     root = _root_of(context)
     if root is None:
         return None
     config, reply = root
     depth = context.run.depth + 1  # type: ignore[union-attr]  # there is a root
     if depth >= config.max_depth:
-        return f"it would be the reply {depth + 1} inside of each other, and {config.max_depth} is the limit"
+        return "max_depth", f"{config.max_depth} replies inside of each other are the limit"
     if reply.delegations >= config.max_delegations:
-        return f"one reply may ask sub-agents {config.max_delegations} times, in all of its depth"
+        return (
+            "max_delegations",
+            f"{config.max_delegations} calls of sub-agents are the limit of one reply",
+        )
     # In the root's state, so that the count continues in the process that resumes its reply.
     reply.delegations += 1
     return None

@@ -1,4 +1,4 @@
-"""What the supervisor's model learns of a delegation: the answer, or that there is none and of which kind that is."""
+"""What the supervisor's model learns of a delegation, whatever agent it went to: the answer, or why there is none."""
 
 import logging
 
@@ -17,8 +17,8 @@ def answer_of(final: Msg, has_form: bool, attribution: JSONObject) -> ToolRespon
     """Return the result of a delegation that is done: what the final message says, as JSON where it has a form."""
     if has_form:
         return ToolResponse([TextBlock(to_json(final.structured_output).decode())], metadata=attribution)
-    blocks = final.get_content_blocks()
-    content = [block for block in blocks if isinstance(block, (TextBlock, DataBlock))]
+    # What it thought and called is its own.
+    content = [block for block in final.get_content_blocks() if isinstance(block, (TextBlock, DataBlock))]
     return ToolResponse(content or [TextBlock("")], metadata=attribution)
 
 
@@ -33,15 +33,25 @@ def unfinished_result(name: str, reason: str, final: Msg | None, attribution: JS
     return response
 
 
-def failure_result(name: str, kind: str, type_name: str, attribution: JSONObject) -> ToolResponse:
+def failure_result(
+    name: str,
+    kind: str,
+    type_name: str,
+    attribution: JSONObject,
+    *,
+    logger: logging.Logger = _logger,
+    location: str = "",
+) -> ToolResponse:
     """Return the result of a delegation that failed, and log one warning: its type, and none of its words."""
-    _logger.warning("sub-agent %r of %r failed (%s): %s", name, attribution.get("supervisor"), kind, type_name)
+    supervisor = attribution.get("supervisor")
+    logger.warning("sub-agent %r of %r failed (%s): %s%s", name, supervisor, kind, type_name, location)
     metadata = {"unavailable": True, "error": type_name if kind == "error" else kind, **attribution}
     state = ToolResultState.TIMEOUT if kind == "timeout" else ToolResultState.ERROR
     return ToolResponse([TextBlock(f"[subagent_{kind}] {name}: {type_name}")], state, metadata)
 
 
-def denial_result(name: str, why: str, attribution: JSONObject) -> ToolResponse:
-    """Return the result of a delegation that was not begun, since a limit is reached."""
-    metadata = {"unavailable": True, "error": "denied", **attribution}
-    return ToolResponse([TextBlock(f"{name} was not asked: {why}.")], ToolResultState.DENIED, metadata)
+def denial_result(name: str, limit: str, why: str, attribution: JSONObject) -> ToolResponse:
+    """Return the result of a delegation that is not begun, since a limit of that name is reached."""
+    metadata = {"unavailable": True, "error": limit, **attribution}
+    text = f"[subagent_{limit}] {name}: not run, since {why}."
+    return ToolResponse([TextBlock(text)], ToolResultState.DENIED, metadata)

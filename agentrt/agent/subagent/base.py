@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, cast
 import anyio
 
 from agentrt.agent.base import AgentBase
+from agentrt.agent.delegation.outcome import answer_of
 from agentrt.agent.subagent.context import (
     CONTEXT_KEY,
     complete_context,
@@ -28,7 +29,7 @@ from agentrt.agent.subagent.limits import check_limits
 from agentrt.agent.subagent.resources import PrefixedSession
 from agentrt.agent.subagent.spec import ContextBundle, DelegationContext, PermissionBundle
 from agentrt.agent.subagent.toolkit import hydrate_toolkit, limits_of
-from agentrt.block import DataBlock, JSONObject, TextBlock, ToolCallBlock, new_id
+from agentrt.block import JSONObject, ToolCallBlock, new_id
 from agentrt.errors import ConfigError
 from agentrt.hooks import MiddlewareBase
 from agentrt.memory import InMemoryMemory
@@ -269,9 +270,8 @@ class SubAgentBase(AgentBase):
         reason = None if answer is None else answer.finished_reason
         if reason is not None and reason != "completed":
             raise UnfinishedReply(reason)
-        blocks = [] if answer is None else answer.get_content_blocks()
-        content = [block for block in blocks if isinstance(block, (TextBlock, DataBlock))]
-        return ToolResponse(content, metadata=attribution(self.name, self.permissions))
+        silence = Msg(self.name, [], "assistant")
+        return answer_of(answer or silence, False, attribution(self.name, self.permissions))
 
     async def _clean_up(self) -> None:
         if not self.ephemeral_memory:

@@ -10,8 +10,9 @@ from inspect import isawaitable
 
 import anyio
 
+from agentrt.agent.delegation.outcome import failure_result
 from agentrt.agent.subagent.spec import PermissionBundle
-from agentrt.block import JSONObject, TextBlock, ToolResultState
+from agentrt.block import JSONObject
 from agentrt.errors import ConfigError, SubAgentUnavailable
 from agentrt.text import repr_of
 from agentrt.types import FinishedReason, ToolResponse
@@ -19,7 +20,6 @@ from agentrt.types import FinishedReason, ToolResponse
 __all__ = [
     "UnfinishedReply",
     "attribution",
-    "denied_delegation",
     "failed_delegation",
     "require_health",
     "unavailable_if_failing",
@@ -43,19 +43,14 @@ def attribution(name: str, permissions: PermissionBundle) -> JSONObject:
 
 def failed_delegation(name: str, permissions: PermissionBundle, error: Exception | SystemExit) -> ToolResponse:
     """Return the result of a delegation that failed, and log one warning."""
-    kind, type_name = _kind_of(error), type(error).__name__
-    permissions.logger.warning(
-        "sub-agent %r of %r failed (%s): %s%s", name, permissions.supervisor_name, kind, type_name, _location_of(error)
+    return failure_result(
+        name,
+        _kind_of(error),
+        type(error).__name__,
+        attribution(name, permissions),
+        logger=permissions.logger,
+        location=_location_of(error),
     )
-    metadata = {"unavailable": True, "error": type_name if kind == "error" else kind, **attribution(name, permissions)}
-    return ToolResponse([TextBlock(f"[subagent_{kind}] {name}: {type_name}")], ToolResultState.ERROR, metadata)
-
-
-def denied_delegation(name: str, permissions: PermissionBundle, limit: int) -> ToolResponse:
-    """Return the result of a delegation that is not begun, since too many are inside of each other."""
-    text = f"[subagent_max_depth] {name}: not run, since {limit} delegations inside of each other are the limit."
-    metadata = {"unavailable": True, "error": "max_depth", **attribution(name, permissions)}
-    return ToolResponse([TextBlock(text)], ToolResultState.DENIED, metadata)
 
 
 def _kind_of(error: BaseException) -> str:

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any, NoReturn, TypedDict
 
 from agentrt.agent.base import AgentBase
+from agentrt.agent.delegation.outcome import denial_result
 from agentrt.agent.subagent.base import SubAgentBase
-from agentrt.agent.subagent.failure import denied_delegation, failed_delegation, require_health, unavailable_if_failing
+from agentrt.agent.subagent.failure import attribution, failed_delegation, require_health, unavailable_if_failing
 from agentrt.agent.subagent.spec import ContextBundle, DelegationContext, PermissionBundle, SubAgentSpec
 from agentrt.agent.subagent.toolkit import check_allowlist, toolkit_of
 from agentrt.block import JSONObject
@@ -153,7 +154,8 @@ class _Delegation:
             limit = _MAX_NESTED if limit is None else limit
             if _depth.get() > limit:
                 # A result and not an error: the agent that delegated can still answer by itself.
-                return denied_delegation(name, permissions, limit)
+                why = f"{limit} delegations inside of each other are the limit"
+                return denial_result(name, "max_depth", why, attribution(name, permissions))
             parent_context = await self._context(supervisor, permissions)
             delegation_context = self._cls.compress_for(parent_context, query, permissions.safety_limits)
             annotated = parent_context.with_delegation(delegation_context)
