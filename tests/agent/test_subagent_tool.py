@@ -12,6 +12,7 @@ from agentrt import Agent, AgentBase, Msg, Toolkit, UserMsg
 from agentrt.agent import (
     ContextBundle,
     PermissionBundle,
+    ReActConfig,
     SubAgentBase,
     SubAgentSpec,
     SubAgentUnavailable,
@@ -369,6 +370,25 @@ async def test_delegations_do_not_nest_without_end() -> None:
         results_of(boss)[0].text
         == "[subagent_max_depth] echo: not run, since 8 delegations inside of each other are the limit."
     )
+
+
+async def test_delegations_of_a_reply_are_counted() -> None:
+    """They count as those of agents that are tools do."""
+    boss = await supervisor(Echo, "a", "b", "c", react_config=ReActConfig(max_delegations=2))
+    await boss.reply("go")
+    results = results_of(boss)
+    assert sorted(result.state for result in results) == ["denied", "success", "success"]
+    [denied] = [result for result in results if result.state == "denied"]
+    assert (
+        denied.text
+        == "[subagent_max_delegations] echo: not run, since 2 calls of sub-agents are the limit of one reply."
+    )
+    assert denied.metadata == {
+        "unavailable": True,
+        "error": "max_delegations",
+        "subagent": "echo",
+        "supervisor": "boss",
+    }
 
 
 def test_unavailable_is_in_the_tree() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, TypedDict
 
 from agentrt.agent.base import AgentBase
+from agentrt.agent.delegation.isolation import count_delegation
 from agentrt.agent.delegation.outcome import denial_result
 from agentrt.agent.subagent.base import SubAgentBase
 from agentrt.agent.subagent.failure import attribution, failed_delegation, require_health, unavailable_if_failing
@@ -22,6 +23,7 @@ from agentrt.types import ToolResponse
 __all__ = ["DelegationFunction", "SubAgentKeywords", "SubAgentRegistration", "make_subagent_tool"]
 
 _MAX_NESTED = 8
+# A skeleton need not run the loop, nor be asked in it, so its depth is not always that of a reply.
 _depth: ContextVar[int] = ContextVar("agentrt_delegation_depth", default=0)
 _AWAIT = "write `function, keywords = await make_subagent_tool(...)`"
 
@@ -146,16 +148,13 @@ class _Delegation:
         name, host = self._spec.name, self._host
         supervisor = host if tool_context is None or tool_context.agent is None else tool_context.agent
         permissions = PermissionBundle(supervisor_name=getattr(supervisor, "name", ""))
-        # Counted here, since a skeleton need not run the loop, which counts replies inside of replies.
         token = _depth.set(_depth.get() + 1)
         try:
             permissions = self.permissions(supervisor)
-            limit = permissions.safety_limits.get("max_depth")
-            limit = _MAX_NESTED if limit is None else limit
-            if _depth.get() > limit:
+            reached = self._reached_limit(permissions, tool_context)
+            if reached is not None:
                 # A result and not an error: the agent that delegated can still answer by itself.
-                why = f"{limit} delegations inside of each other are the limit"
-                return denial_result(name, "max_depth", why, attribution(name, permissions))
+                return denial_result(name, *reached, attribution(name, permissions))
             parent_context = await self._context(supervisor, permissions)
             delegation_context = self._cls.compress_for(parent_context, query, permissions.safety_limits)
             annotated = parent_context.with_delegation(delegation_context)
@@ -166,6 +165,14 @@ class _Delegation:
             return failed_delegation(name, permissions, error)
         finally:
             _depth.reset(token)
+
+    def _reached_limit(self, permissions: PermissionBundle, context: ToolContext | None) -> tuple[str, str] | None:
+        """Return which limit bars one more delegation, by its name and in words; counts it otherwise."""
+        limit = permissions.safety_limits.get("max_depth")
+        limit = _MAX_NESTED if limit is None else limit
+        if _depth.get() > limit:
+            return "max_depth", f"{limit} delegations inside of each other are the limit"
+        return None if context is None else count_delegation(context)
 
     def permissions(self, supervisor: object) -> PermissionBundle:
         return self._cls.permissions_of(supervisor) if isinstance(supervisor, AgentBase) else PermissionBundle()
