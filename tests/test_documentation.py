@@ -143,7 +143,9 @@ def test_readme_and_catalogue_list_all_shipped_middlewares():
 @pytest.mark.parametrize("shipped", SHIPPED)
 def test_the_page_of_a_middleware_lists_its_options_and_defaults(shipped):
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
-    [text] = [text for text in texts if text.startswith(f"# {shipped.__name__}\n")]
+    own_page = re.compile(rf"\A# {shipped.__name__}\n.*", re.DOTALL)
+    section = re.compile(rf"^## {shipped.__name__}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+    [text] = [found[0] for text in texts for found in [own_page.search(text) or section.search(text)] if found]
     [table] = re.findall(r"^\| option \|.*\n(?:\|.*\n)+", text, re.MULTILINE)
     parameters = inspect.signature(shipped.__init__).parameters
     listed = set()

@@ -13,7 +13,13 @@ from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN, ContextUsag
 from agentrt.conversation.emission import warn_of_late_event
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.answer_form import AnswerForm
-from agentrt.decoding.internal_call import ask_internally, check_question, current_call, current_purpose, is_internal
+from agentrt.decoding.internal_call import (
+    ask_internally,
+    check_question,
+    current_call,
+    current_purpose,
+    forget_internal_attempt,
+)
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
 from agentrt.hooks import NextModelCall
@@ -164,7 +170,7 @@ class Run:
             return
         if reply.ended:
             raise UsageError(f"{event.type} was emitted after the reply {self.id!r} had ended")
-        if event.__class__ is ModelCallRetryEvent and is_internal(reply):
+        if event.__class__ is ModelCallRetryEvent and forget_internal_attempt(reply):
             return  # nobody has seen anything of that attempt, and what the round has said stays
         event.reply_id = event.reply_id or self.id
         if event.reply_id == self.id and isinstance(event, (ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent)):

@@ -29,6 +29,7 @@ __all__ = [
     "check_question",
     "current_call",
     "current_purpose",
+    "forget_internal_attempt",
     "is_internal",
     "wrong_model",
 ]
@@ -43,6 +44,7 @@ class _InternalCall(NamedTuple):
     reply: object
     depth: int
     purpose: str
+    asking: "_Asking"
 
 
 current_call: ContextVar[_InternalCall | None] = ContextVar("agentrt_internal_call", default=None)
@@ -75,6 +77,15 @@ def current_purpose(reply: object) -> str | None:
     """Return what the internal call of that reply is for which the current task works for, `None` in none."""
     call = current_call.get()
     return None if call is None or call.reply is not reply else call.purpose
+
+
+def forget_internal_attempt(reply: object) -> bool:
+    """Forget what an internal call of that reply has read so far, if the current task works for one; says whether."""
+    call = current_call.get()
+    if call is None or call.reply is not reply:
+        return False
+    call.asking.forget_attempt()
+    return True
 
 
 def check_question(messages: object, purpose: object, model: object, through: object) -> None:
@@ -132,9 +143,9 @@ async def ask_internally(
             f"ask_model(purpose={purpose!r:.100}) was called inside {_MAX_NESTED_CALLS} other calls of it: does a "
             f"layer of on_model_call ask the model each time? Let it pass calls on where agent.run.is_internal is true"
         )
-    token = current_call.set(_InternalCall(reply, depth, purpose))
+    asking = _Asking(reply, model, through)
+    token = current_call.set(_InternalCall(reply, depth, purpose, asking))
     try:
-        asking = _Asking(reply, model, through)
         if form is None:
             return await asking.ask(messages)
         return await asking.ask_for(form, messages, purpose)
@@ -152,6 +163,14 @@ class _Asking:
         # A layer's own `next_handler` keeps the model that reached it, unless another one is asked.
         self._enter: Any = through or partial(self._agent.chains.on_model_call, self._agent)
         self._values = {} if through is not None and model is None else {"current_model": self._model}
+        self._attempt: tuple[Decoder, Msg] | None = None  # what is being read
+
+    def forget_attempt(self) -> None:
+        """Forget what was read of the answer: another attempt follows."""
+        if self._attempt is not None:
+            decoder, message = self._attempt
+            dropped = set(decoder.discard())
+            message.content = [block for block in message.get_content_blocks() if block.id not in dropped]
 
     async def ask_for(self, form: AnswerForm, messages: Sequence[Msg], purpose: str) -> Msg:
         """Ask until the answer fits the form; raises `Malformed` when the attempts are used up."""
@@ -209,7 +228,9 @@ class _Asking:
         if isinstance(answer, ChatResponse):
             _apply_all(message, decoder.decode_answer(answer))
         else:
+            self._attempt = decoder, message
             await _read_answer(answer, decoder, message)
+            self._attempt = None
         if decoder.written > decoder.limit:
             message.finished_reason = "exceed_max_output"
         return message

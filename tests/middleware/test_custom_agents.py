@@ -13,18 +13,30 @@ from agentrt.agent import ReActAgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.message import ToolCallBlock
 from agentrt.middleware import (
+    CacheMiddleware,
     CircuitBreakerMiddleware,
+    CompressionMiddleware,
     DynamicContextMiddleware,
     HookMiddleware,
+    HumanApprovalMiddleware,
+    KeepLastMiddleware,
     LoggingMiddleware,
     MiddlewareBase,
     ModelFallbackMiddleware,
+    ModelRouterMiddleware,
     RateLimitMiddleware,
+    RedactionMiddleware,
+    RefusalMiddleware,
     RetryMiddleware,
     TimeoutMiddleware,
     TimingMiddleware,
+    ToolEmulatorMiddleware,
+    ToolErrorMiddleware,
+    ToolResultLimitMiddleware,
     ToolRetryMiddleware,
+    ToolSelectorMiddleware,
     TracingMiddleware,
+    TrimToolResultsMiddleware,
     UsageMiddleware,
 )
 from agentrt.model import ScriptedChatModel
@@ -37,16 +49,27 @@ class Echo(AgentBase):
         return msg
 
 
-AROUND_REPLIES = {TracingMiddleware, LoggingMiddleware}
+AROUND_REPLIES = {TracingMiddleware, LoggingMiddleware, RedactionMiddleware}
 AROUND_STEPS = [
+    CacheMiddleware(),
     CircuitBreakerMiddleware(),
+    CompressionMiddleware(),
     DynamicContextMiddleware("It is late."),
+    HumanApprovalMiddleware({"pay": True}),
+    KeepLastMiddleware(),
     ModelFallbackMiddleware(ScriptedChatModel(["other"])),
+    ModelRouterMiddleware(lambda agent, messages: None, {"other": ScriptedChatModel(["other"])}),
     RateLimitMiddleware(1.0),
+    RefusalMiddleware(ScriptedChatModel(["other"])),
     RetryMiddleware(),
     TimeoutMiddleware(total=1.0),
     TimingMiddleware(),
+    ToolEmulatorMiddleware(ScriptedChatModel(["other"])),
+    ToolErrorMiddleware("pay", "It failed."),
+    ToolResultLimitMiddleware(),
     ToolRetryMiddleware(),
+    ToolSelectorMiddleware(),
+    TrimToolResultsMiddleware(),
     UsageMiddleware(),
 ]
 
