@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrt.errors import ToolConfigError
 from agentrt.keywords import suggest_keywords
-from agentrt.tool.base import ToolBase
+from agentrt.text import repr_of
+from agentrt.tool.base import ToolBase, check_name
 from agentrt.tool.context import ToolContext
 
-__all__ = ["BASIC_GROUP", "META_TOOL", "MetaTool", "ToolGroup", "describe_active_groups"]
+__all__ = ["BASIC_GROUP", "META_TOOL", "MetaTool", "ToolGroup", "check_group", "describe_active_groups"]
 
 BASIC_GROUP = "basic"
 """The group of the tools that are always offered."""
@@ -30,6 +32,20 @@ class ToolGroup:
     active: bool = False
     tools: Sequence[Any] = field(default_factory=list)
     notes: str | None = None
+
+
+def check_group(group: ToolGroup) -> None:
+    """Raise `ToolConfigError` for a group with a field of a wrong type."""
+    check_name("group", group.name)
+    tools: object = group.tools
+    for parameter, value, is_right, what in (
+        ("description", group.description, isinstance(group.description, str), "a str, which the model reads"),
+        ("active", group.active, isinstance(group.active, bool), "True or False"),
+        ("tools", tools, isinstance(tools, (list, tuple)), "a list of tools"),
+        ("notes", group.notes, group.notes is None or isinstance(group.notes, str), "a str or None"),
+    ):
+        if not is_right:
+            raise ToolConfigError(f"{parameter}=... of the group {group.name!r} must be {what}, not {repr_of(value)}")
 
 
 class MetaTool(ToolBase):

@@ -16,11 +16,11 @@ from agentrt.module import StateModule
 from agentrt.representation import describe_content, never_raises, repr_as_call
 from agentrt.text import repr_of, short_repr, type_with_article
 from agentrt.tool.arguments import ArgumentsError
-from agentrt.tool.base import ToolBase, call_plan_of, check_name, check_tool, tool_location
+from agentrt.tool.base import ToolBase, call_plan_of, check_tool, tool_location
 from agentrt.tool.call import PreparedCall, run_call
 from agentrt.tool.context import ToolContext
 from agentrt.tool.function import FunctionTool
-from agentrt.tool.group import BASIC_GROUP, META_TOOL, MetaTool, ToolGroup, describe_active_groups
+from agentrt.tool.group import BASIC_GROUP, META_TOOL, MetaTool, ToolGroup, check_group, describe_active_groups
 from agentrt.tool.invocation import CallPlan
 from agentrt.tool.json_schema.compiler import describe_parameters
 from agentrt.tool.offer import schema_of
@@ -324,7 +324,7 @@ class Toolkit(StateModule):
         self.binds = True
 
     def _add_group(self, group: ToolGroup) -> None:
-        check_name("group", group.name)
+        check_group(group)
         if group.name == BASIC_GROUP or group.name in self._groups:
             raise ToolConfigError(f"the toolkit already has a group {group.name!r}: choose another name")
         self._groups[group.name] = group
@@ -500,6 +500,7 @@ class _GroupedToolkit(_ExtendedToolkit):
         self.get_json_schemas(self.groups)  # which raises for a name that both have
 
     def _add_group(self, group: ToolGroup) -> None:
+        check_group(group)
         if group.name in self._base.groups:
             raise ToolConfigError(f"the toolkit already has a group {group.name!r}: choose another name")
         super()._add_group(replace(group, active=False))

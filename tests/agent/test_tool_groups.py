@@ -131,6 +131,8 @@ async def test_a_group_that_comes_later_can_be_switched_as_well():
         ([ToolGroup("plan", "Other.", tools=[tool("add")])], "two tools are called 'add'"),
         ([ToolGroup("plan", "Other.", tools=[tool("search")])], "two tools are called 'search'"),
         ([tool("plan_it"), plan()], "two tools are called 'plan_it'"),
+        ([ToolGroup(["plan"], "Other.")], "cannot be the name of a group"),  # type: ignore[arg-type]
+        ([ToolGroup("plan", [tool("x")])], "description=... of the group 'plan' must be a str"),  # type: ignore[arg-type]
     ],
 )
 def test_groups_that_do_not_fit_are_refused(brought: list[Any], says: str):

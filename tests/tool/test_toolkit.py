@@ -338,6 +338,32 @@ def test_group_names_are_checked() -> None:
     assert "cannot be the name of a group" in error_of(kit.create_tool_group, "the web", "")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"description": None},
+        {"description": [get_weather]},
+        {"active": "no"},
+        {"active": 1},
+        {"tools": get_weather},
+        {"tools": "get_weather"},
+        {"tools": None},
+        {"notes": ["read me"]},
+    ],
+    ids=lambda fields: str(next(iter(fields.items())))[:25],
+)
+def test_a_group_with_a_field_of_a_wrong_type_is_refused(fields: dict[str, Any]) -> None:
+    [name] = fields
+    group = ToolGroup(**({"name": "late", "description": "Late tools."} | fields))
+    assert f"{name}=... of the group 'late' must be" in error_of(Toolkit, [], [group])
+    kit = grouped()
+    if name != "tools":
+        options = {"description": "Late tools."} | fields
+        assert f"{name}=... of the group 'late' must be" in error_of(kit.create_tool_group, "late", **options)
+    assert "late" not in kit.groups
+    assert kit.get_json_schemas()
+
+
 def test_tool_named_like_the_meta_tool_is_refused_with_groups() -> None:
     mine = FunctionTool(search, name="reset_equipped_tools")
     assert "two tools are called 'reset_equipped_tools'" in error_of(grouped().register_tool_function, mine)
