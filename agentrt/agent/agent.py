@@ -655,11 +655,13 @@ class Agent(ReActAgentBase):
         bindings = self.live_conversation.bindings
         bindings.bind_all(self, self.toolkit)  # with those that were registered since the last round
         toolkit = bound_toolkit(self)
-        return [
-            {"tool": tool.name, "chains": json.loads(tool.agent.explain("json")), "isolation": tool.isolation}
-            for tool in bindings.bound
-            if isinstance(tool, AgentTool) and not tool.leads_back and toolkit.get(tool.name) is tool
-        ]
+        children: list[ChildDescription] = []
+        for tool in bindings.bound:
+            if isinstance(tool, AgentTool) and not tool.leads_back and toolkit.get(tool.name) is tool:
+                tool.renew()
+                chains = json.loads(tool.agent.explain("json"))
+                children.append({"tool": tool.name, "chains": chains, "isolation": tool.isolation})
+        return children
 
     def __copy__(self) -> Self:
         return self.with_state(self.state)  # it is the same conversation

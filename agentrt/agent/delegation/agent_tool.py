@@ -89,6 +89,7 @@ class AgentTool(ToolBase):
         workspace: FileSystemBase | None = None,
     ) -> None:
         self.agent = self.template = agent
+        self._bound_parts = _replaceable_parts(agent)
         self.name = _checked_name(agent.name, name)
         text: object = description
         if not isinstance(text, str) or not text.strip():
@@ -145,12 +146,24 @@ class AgentTool(ToolBase):
         """
         ancestor = find_ancestor(self.agent, agent)
         if ancestor is None:
-            return self.with_agent(bind_child(self.agent, agent, self.inherit))
+            new = self.with_agent(bind_child(self.agent, agent, self.inherit))
+            vars(new).update(_bound_parts=_replaceable_parts(self.template))
+            return new
         # It would be bound for ever. In an agent that is being built this is refused; tools that close a circle later
         # lead back to where it began, with the layers that hold there, until a limit of delegations ends it.
         new = self.with_agent(ancestor.with_state(self.agent.state))
         new.leads_back = True
         return new
+
+    def renew(self) -> None:
+        """Bind the agent again, if it has got other tools or hooks since it was bound."""
+        parts = _replaceable_parts(self.template)
+        if self.leads_back or all(part is before for part, before in zip(parts, self._bound_parts, strict=True)):
+            return
+        ancestors = self.agent.lineage.ancestors
+        if ancestors:  # for nobody it is the template itself
+            self.agent = bind_child(self.template, ancestors[-1], self.inherit)
+        self._bound_parts = parts
 
     @property
     def isolation(self) -> dict[str, str]:
@@ -170,6 +183,7 @@ class AgentTool(ToolBase):
 
     async def call(self, context: ToolContext, **arguments: Any) -> ToolResponse:
         """Ask the agent; enters its conversation again where this call was entered before."""
+        self.renew()
         delegation = Delegation(self, context)
         if not delegation.was_entered:
             reached = count_delegation(context)
@@ -225,6 +239,11 @@ class AgentTool(ToolBase):
         if limiter is None:
             limiter = limiters[self._tool_state] = anyio.CapacityLimiter(self.max_concurrency)
         return limiter
+
+
+def _replaceable_parts(agent: Any) -> tuple[object, object]:
+    """Return what another agent over its tools and hooks is made of: both can be replaced at any time."""
+    return agent.toolkit, agent.current_chains()
 
 
 async def _take_place(places: anyio.CapacityLimiter, delegation: Delegation) -> None:

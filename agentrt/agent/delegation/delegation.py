@@ -34,7 +34,7 @@ from agentrt.workspace import FileSystemBase
 
 __all__ = ["Delegate", "DelegatingTool", "Delegation"]
 
-_SETTINGS = ("system_prompt", "model", "react_config", "context_config", "when_busy")
+_SETTINGS = ("system_prompt", "model", "react_config", "context_config", "when_busy", "workspace")
 # They are asked again under the supervisor's reply, which is the one that can be answered.
 _ASKED_ABOVE = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
 
@@ -164,7 +164,7 @@ class Delegation:
         template, supervisor = self.tool.agent, self.supervisor
         supervisor_state = getattr(supervisor, "state", None)
         state.permission_context = combined_permissions(
-            template.state.permission_context,
+            self.tool.template.state.permission_context,
             state.permission_context,
             None if supervisor_state is None else supervisor_state.permission_context,
             getattr(supervisor, "name", ""),

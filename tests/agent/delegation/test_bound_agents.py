@@ -1,15 +1,18 @@
 """Tools that are agents: their chains are compiled and shown with those of the agent that has them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentrt import Agent, MiddlewareBase
+from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.errors import ConfigError
 from agentrt.middleware import RateLimitMiddleware, RetryMiddleware, TracingMiddleware, UsageMiddleware
 from agentrt.model import ScriptedChatModel
-from agentrt.tool import Toolkit
+from agentrt.permission import PermissionBehavior, PermissionContext, PermissionRule
+from agentrt.tool import ToolContext, Toolkit
+from agentrt.workspace import LocalWorkspace
 from tests.loop.helpers import call
 
 
@@ -103,6 +106,88 @@ async def test_settings_assigned_to_a_child_later_count():
     await boss.reply("go")
     assert boss.state.context[-1].get_content_blocks("tool_result")[0].text == "of another model"
     assert child.model.calls[0].messages[0].get_text_content() == "Be brief."
+
+
+async def delegate_again(boss: Agent) -> str | None:
+    """Have the boss ask its child once more; returns the text of the result."""
+    boss.model = ScriptedChatModel([[call("1", "child", query="?")], "done"])
+    await boss.reply("go")
+    return boss.state.context[-1].get_content_blocks("tool_result")[0].text
+
+
+@pytest.mark.parametrize("inherits", [True, False])
+async def test_hooks_registered_on_a_child_later_run(inherits: bool):
+    seen: list[str] = []
+    child = agent("child", answers=["one", "two", "three"])
+    boss = agent("boss", child.as_tool("Answers.", inherit=inherits), middlewares=[UsageMiddleware()])
+    assert await delegate_again(boss) == "one"
+    child.register_instance_hook("pre_reply", "note", lambda self, kwargs: seen.append(self.name))
+    assert "pre_reply" in boss.explain() or "HookMiddleware" in boss.explain()
+    assert await delegate_again(boss) == "two"
+    assert seen == ["child"]
+    child.remove_instance_hook("pre_reply", "note")
+    assert "HookMiddleware" not in boss.explain()
+    assert await delegate_again(boss) == "three"
+    assert seen == ["child"]
+
+
+async def test_hooks_registered_on_a_class_later_run_in_children_once():
+    class Child(Agent):
+        pass
+
+    seen: list[str] = []
+    leaf = Child("leaf", model=ScriptedChatModel(["deep"] * 3))
+    child = agent("child", leaf.as_tool("Answers."), answers=[[call("2", "leaf", query="?")], "found"] * 2)
+    boss = agent("boss", child.as_tool("Answers."))
+    await delegate_again(boss)
+    Child.register_class_hook("post_reply", "note", lambda self, kwargs, output: seen.append(self.name))
+    await delegate_again(boss)
+    assert seen == ["leaf"]
+
+
+async def test_a_toolkit_assigned_to_a_child_later_counts():
+    async def look_up(order: str) -> str:
+        """Look an order up."""
+        return f"order {order}"
+
+    usage = UsageMiddleware()
+    leaf = agent("leaf", answers=["deep"])
+    child = agent("child")
+    boss = agent("boss", child.as_tool("Answers."), middlewares=[usage])
+    child.toolkit = Toolkit([look_up, leaf.as_tool("Answers.")])
+    child.model = ScriptedChatModel([[call("2", "look_up", order="7"), call("3", "leaf", query="?")], "found"])
+    assert "The tool 'leaf' is an agent" in boss.explain()
+    assert await delegate_again(boss) == "found"
+    results = child.model.calls[-1].messages[-1].get_content_blocks("tool_result")
+    assert [result.text for result in results] == ["order 7", "deep"]
+    assert usage.total().calls == 5
+
+
+async def test_another_state_and_workspace_of_a_child_count(tmp_path: Path):
+    files: list[Any] = []
+
+    async def note(context: ToolContext) -> str:
+        """Note the files."""
+        files.append(context.workspace)
+        return "noted"
+
+    child = agent("child", note, answers=[[call("2", "note")], "one", [call("2", "note")], "two"])
+    boss = agent("boss", child.as_tool("Answers."))
+    child.workspace = LocalWorkspace(tmp_path)
+    assert await delegate_again(boss) == "one"
+    assert files == [child.workspace]
+    rule = PermissionRule("note", None, PermissionBehavior.DENY)
+    child.state = AgentState(permission_context=PermissionContext(rules=[rule]))
+    assert await delegate_again(boss) == "two"
+    assert len(files) == 1
+
+
+async def test_a_child_that_is_not_changed_is_bound_once(monkeypatch: pytest.MonkeyPatch):
+    child = agent("child", answers=["one", "two"])
+    boss = agent("boss", child.as_tool("Answers."))
+    await delegate_again(boss)
+    monkeypatch.setattr(Agent, "with_middlewares", None)
+    assert await delegate_again(boss) == "two"
 
 
 def tree() -> Agent:
