@@ -11,6 +11,7 @@ from agentrt.agent.delegation.isolation import (
     StoreInCall,
     combined_permissions,
     config_of_delegate,
+    config_of_root,
     session_id_of,
 )
 from agentrt.agent.delegation.outcome import answer_of, failure_result, unfinished_result
@@ -116,11 +117,11 @@ class Delegation:
     def _is_of_ancestor(self, error: BaseException) -> bool:
         """Say whether the error names, in its `reply_id`, the supervisor's reply or one that that is inside of."""
         reply_id = getattr(error, "reply_id", None)
-        run: Any = self._context.run
+        run = self._context.run
         while reply_id is not None and run is not None:
             if run.id == reply_id:
                 return True
-            run = getattr(run, "parent", None)
+            run = run.parent
         return False
 
     async def _enter(self, task: Any, arguments: JSONObject) -> ToolResponse:
@@ -151,7 +152,7 @@ class Delegation:
         messages = self.child.state.context if context is None else [context.message]
         usage = messages[-1].usage if messages else None
         # An abandoned reply takes no more events, and nobody would read this one.
-        if self._context.run is None or not getattr(self._context.run, "ended", False):
+        if self._context.run is None or not self._context.run.ended:
             self._context.emit(SubagentEndEvent("", *identity, state, usage))
 
     def _lost_result(self) -> ToolResponse:
@@ -175,10 +176,7 @@ class Delegation:
         # What it prints would read as the supervisor's own words.
         child.live_conversation.audience = SilentAudience()
         child.state_store = self._store if getattr(supervisor, "state_store", None) is not None else None
-        root: Any = None if self._context.run is None else getattr(self._context.run, "root", None)
-        child.react_config = config_of_delegate(
-            child.react_config, None if root is None else getattr(root.agent, "react_config", None)
-        )
+        child.react_config = config_of_delegate(child.react_config, config_of_root(self._context))
         files = self._context.workspace
         if self.tool.workspace is not None:
             child.workspace = self.tool.workspace
@@ -212,8 +210,9 @@ class Delegation:
     async def _drain(self, child: Any, inputs: Any, reply_id: str | None = None) -> Msg | None:
         """Take the sub-agent's reply to its end, or to its next question; returns its message."""
         options = {"structured_schema": self.tool.output, "reply_id": reply_id, "deps": self._context.deps}
+        run = self._context.run
         # Where nobody reads, the sub-agent makes no events either, which is half the price of a short reply.
-        if not self.tool.stream or not getattr(self._context.run, "is_seen", True):
+        if not self.tool.stream or (run is not None and not run.is_seen):
             return await child.reply(inputs, **options)  # type: ignore[no-any-return]  # of a subclass of Agent
         final: Msg | None = None
         async with child.reply_stream(inputs, yield_final_msg=True, **options) as items:

@@ -12,7 +12,6 @@ An answer that brings rules brings them to the conversation of that one call.
 import json
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 from agentrt.agent.delegation.lineage import Lineage
 from agentrt.permission.modes import strictest_mode
@@ -24,6 +23,7 @@ __all__ = [
     "StoreInCall",
     "combined_permissions",
     "config_of_delegate",
+    "config_of_root",
     "count_delegation",
     "describe_isolation",
     "session_id_of",
@@ -120,32 +120,25 @@ def config_of_delegate(own: ReActConfig, root: ReActConfig | None) -> ReActConfi
     return replace(own, answer_within=_FOR_EVER, max_depth=own.max_depth if root is None else root.max_depth)
 
 
+def config_of_root(context: ToolContext) -> ReActConfig | None:
+    """Return the settings of the agent whose reply is the outermost one, `None` for one that has no loop."""
+    # Only an `Agent` has them, and this file is below its module.
+    return None if context.run is None else getattr(context.run.root.agent, "react_config", None)
+
+
 def count_delegation(context: ToolContext) -> tuple[str, str] | None:
     """Count one more delegation of the root's reply; returns the limit that is reached, by its name and in words."""
-    root = _root_of(context)
-    if root is None:
+    config, run = config_of_root(context), context.run
+    reply: ReplyContext | None = None if run is None else run.root.agent.state.reply_context
+    if config is None or run is None or reply is None:
         return None
-    config, reply = root
-    depth = context.run.depth + 1  # type: ignore[union-attr]  # there is a root
-    if depth >= config.max_depth:
+    if run.depth + 1 >= config.max_depth:
         return "max_depth", f"{config.max_depth} replies inside of each other are the limit"
     if reply.delegations >= config.max_delegations:
-        return (
-            "max_delegations",
-            f"{config.max_delegations} calls of sub-agents are the limit of one reply",
-        )
+        return "max_delegations", f"{config.max_delegations} calls of sub-agents are the limit of one reply"
     # In the root's state, so that the count continues in the process that resumes its reply.
     reply.delegations += 1
     return None
-
-
-def _root_of(context: ToolContext) -> tuple[ReActConfig, ReplyContext] | None:
-    run: Any = context.run
-    agent = None if run is None else getattr(run.root, "agent", None)
-    config = getattr(agent, "react_config", None)
-    reply = None if agent is None else agent.state.reply_context
-    # An agent that writes its own reply has neither.
-    return None if config is None or reply is None else (config, reply)
 
 
 def describe_isolation(lineage: Lineage, folder: str | None) -> dict[str, str]:
