@@ -129,7 +129,7 @@ class Lint(MiddlewareBase):
             outer = lints[place - 1]
             watched = outer.watched if isinstance(outer.watched, str) else type(outer.watched).__name__
             problem = (
-                f"{watched} changed the {type(item).__name__} that it was told of, which belongs to the reply: an "
+                f"{watched} changed the {type(item).__name__} that it was shown, which belongs to the reply: an "
                 f"observer looks and changes nothing, so change a copy"
             )
             outer.problems.append(problem)

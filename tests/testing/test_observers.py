@@ -1,0 +1,64 @@
+"""`check_middleware` and observers: one that looks passes, one that changes what it sees is named."""
+
+import pytest
+
+from agentrt.hooks import MiddlewareBase
+from agentrt.testing import MiddlewareProblems, check_middleware
+
+
+class Looking(MiddlewareBase):
+    """Keeps what it sees."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_event(self, agent, event):
+        self.seen.append(event)
+
+    def on_wire(self, agent, record):
+        self.seen.append(record)
+
+
+class ChangesEvents(MiddlewareBase):
+    def on_event(self, agent, event):
+        if event.type == "TEXT_BLOCK_DELTA":
+            event.delta = event.delta.upper()
+
+
+class ChangesRecords(MiddlewareBase):
+    def on_wire(self, agent, record):
+        if record.response is not None:
+            record.response.content = []
+
+
+class AddsToRequests(MiddlewareBase):
+    def on_wire(self, agent, record):
+        if record.kind == "request":
+            record.messages.append(record.messages[-1])
+
+
+class Failing(MiddlewareBase):
+    def on_event(self, agent, event):
+        raise ValueError("a secret")
+
+
+@pytest.mark.slow
+async def test_an_observer_that_looks_on_passes_with_every_fault():
+    await check_middleware(Looking)
+
+
+async def test_an_observer_that_fails_disturbs_nothing():
+    await check_middleware(Failing, faults=())
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (ChangesEvents, "ChangesEvents changed the TextBlockDeltaEvent that it was shown"),
+        (ChangesRecords, "ChangesRecords changed the WireRecord that it was shown"),
+        (AddsToRequests, "AddsToRequests changed the WireRecord that it was shown"),
+    ],
+)
+async def test_an_observer_that_changes_what_it_sees_is_named(layer, words):
+    with pytest.raises(MiddlewareProblems, match=words):
+        await check_middleware(layer, faults=())
