@@ -44,10 +44,9 @@ def joined_response(pieces: Sequence[ChatResponse], *, is_whole: bool) -> ChatRe
     """Return what the pieces of a stream say together, `None` where there is none."""
     if not pieces:
         return None
-    last = pieces[-1]
     # It holds the whole already, and knows the usage, which no piece does.
-    if last.is_last is True:
-        return last
+    if pieces[-1].is_last is True:
+        return pieces[-1]
     content: list[ContentBlock] = []
     for piece in pieces:
         for block in piece.content:

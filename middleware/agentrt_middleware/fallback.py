@@ -60,7 +60,6 @@ class ModelFallbackMiddleware(MiddlewareBase):
         "CircuitBreakerMiddleware",
         "RateLimitMiddleware",
         "TimeoutMiddleware",
-        "UsageMiddleware",
     )
 
     def __init__(

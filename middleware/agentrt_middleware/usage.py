@@ -5,16 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from threading import Lock
-from typing import Any, ClassVar, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from agentrt.agent import AgentBase, Run
 from agentrt.errors import MiddlewareConfigError
-from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
+from agentrt.hooks import MiddlewareBase
 from agentrt.keywords import suggest_keywords
-from agentrt.message import ContentBlock
-from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult
+from agentrt.model import ChatModelBase, ChatUsage, WireRecord
 from agentrt.model.estimate import estimated_usage
-from agentrt_middleware.attempts import usage_of, watch
+from agentrt_middleware.attempts import usage_of
 from agentrt_middleware.validation import check_number
 
 __all__ = ["CostOfCall", "UsageMiddleware", "UsageReport"]
@@ -61,7 +60,8 @@ class UsageMiddleware(MiddlewareBase):
     of its own, cached input costs as much as other input. `cost_of(model, usage)` returns the cost of one call, where
     `prices` does not list the model; `genai_prices()` makes such a function. A model without a price has the cost
     `None`, and so has every sum that includes it. If the provider does not report the tokens, or an answer is cut
-    short, they are estimated. The runtime's own calls, for summaries, count as well.
+    short, they are estimated. What reaches a model is counted: each attempt and each fallback, wherever this stands in
+    the list, and the runtime's own calls, for summaries; never an answer that a layer gives itself.
 
     What a reply's tools ask other agents for counts in that reply and its conversation too, where those agents have
     this same middleware, as sub-agents do; in the total each call counts once.
@@ -70,8 +70,6 @@ class UsageMiddleware(MiddlewareBase):
     """
 
     inherited = True
-
-    wrapped_by: ClassVar = ("ModelFallbackMiddleware", "RetryMiddleware")  # each attempt uses tokens
 
     def __init__(
         self, prices: Mapping[str, Sequence[float]] | None = None, *, cost_of: CostOfCall | None = None
@@ -102,7 +100,9 @@ class UsageMiddleware(MiddlewareBase):
 
     def of_reply(self, agent: AgentBase) -> UsageReport:
         """Return what the reply in progress has used so far; between replies, what the last one used."""
-        return self._report(agent.state_of(self).get("reply", {}))
+        data = agent.state_of(self)
+        # A reply that no model was asked for has used nothing.
+        return self._report(data["reply"] if data.get("reply_id") == agent.reply_id and "reply" in data else {})
 
     def of_conversation(self, agent: AgentBase) -> UsageReport:
         """Return what all replies of the conversation have used."""
@@ -113,9 +113,18 @@ class UsageMiddleware(MiddlewareBase):
         with self._lock:
             return self._report(dict(self._total))
 
-    async def on_model_call(
-        self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
-    ) -> ModelResult:
+    def on_wire(self, agent: AgentBase, record: WireRecord) -> None:
+        response = record.response
+        if response is None:  # not even an answer that broke off, so it probably charged nothing
+            return
+        usage = usage_of(response)
+        if usage is None:
+            if not (response.is_last or response.content):
+                return
+            usage = estimated_usage((), response.content)
+            usage.input_tokens = agent.run.estimate_tokens(record.messages)
+        if usage.replayed:
+            return  # it was counted when it was paid for
         data, run = agent.state_of(self), agent.run
         reply_id, parent = run.id, run.parent
         # Kept by its id: a reply that was parked and is resumed, maybe in another process, keeps its count.
@@ -124,8 +133,7 @@ class UsageMiddleware(MiddlewareBase):
         tallies = [data["reply"], data.setdefault("conversation", {})]
         if parent is not None:
             tallies += self._tallies_above(parent)
-        call = _CountedCall(self, tallies, agent, input_kwargs)
-        return await watch(next_handler, input_kwargs, call)
+        self._add(tallies, record.model, usage)
 
     def _tallies_above(self, run: Run | None) -> list[_Tallies]:
         """Return the tallies of the replies whose tools asked for another one: what that uses, they use."""
@@ -142,7 +150,7 @@ class UsageMiddleware(MiddlewareBase):
             run = run.parent
         return tallies
 
-    def add(self, tallies: list[_Tallies], model: ChatModelBase, usage: ChatUsage) -> None:
+    def _add(self, tallies: list[_Tallies], model: ChatModelBase, usage: ChatUsage) -> None:
         """Add the usage of one call to the tallies of its reply and conversation, and to the total."""
         cost = None
         if self._cost_of is not None and model.model not in self._prices:
@@ -176,38 +184,6 @@ class UsageMiddleware(MiddlewareBase):
         counts = (tokens.input_tokens - cached, tokens.output_tokens, cached)
         cost = sum(count * rate for count, rate in zip(counts, price, strict=True)) / _TOKENS_PER_PRICE
         return UsageReport(tally["calls"], tokens, cost)
-
-
-class _CountedCall:
-    """One model call, whose usage is added up when it is over."""
-
-    def __init__(
-        self, counter: UsageMiddleware, tallies: list[_Tallies], agent: AgentBase, values: ModelCallValues
-    ) -> None:
-        self._counter = counter
-        self._tallies = tallies
-        self._run = agent.run
-        self._values = values
-        self._usage: ChatUsage | None = None
-        self._content: list[ContentBlock] = []
-
-    def see(self, response: ChatResponse) -> None:
-        self._usage = usage_of(response) or self._usage
-        if response.is_last:
-            self._content = list(response.content)
-        else:
-            self._content += response.content
-
-    def end(self, error: BaseException | None, *, is_whole: bool) -> None:
-        usage = self._usage
-        if usage is None:
-            if not (is_whole or self._content):
-                return  # the model did not answer, so it probably charged nothing
-            usage = estimated_usage((), self._content)
-            usage.input_tokens = self._run.estimate_tokens(self._values["messages"])
-        if usage.replayed:
-            return  # it was counted when it was paid for
-        self._counter.add(self._tallies, self._values["current_model"], usage)
 
 
 def _add_to(tallies: _Tallies, model: str, usage: ChatUsage, cost: float | None) -> None:

@@ -298,5 +298,5 @@ async def test_lint_names_the_observer_that_changes_what_it_sees():
     layers = lint([Audit(), Changing()])
     await agent_of(["done"], middlewares=layers).reply("go")
     problems = [problem for layer in layers for problem in getattr(layer, "problems", ())]
-    assert len(problems) == 2  # the delta and the request
+    assert len(problems) == 3  # the delta, the request and its end
     assert all(problem.startswith("Changing changed the ") for problem in problems)

@@ -143,11 +143,24 @@ def test_invalid_prices_are_refused(price: Any) -> None:
         UsageMiddleware({"m": price})
 
 
-@pytest.mark.parametrize("outer", [ModelFallbackMiddleware(ScriptedChatModel([])), RetryMiddleware()])
-def test_usage_stands_inside_the_layers_that_make_attempts(outer: MiddlewareBase) -> None:
-    layers = [UsageMiddleware(), outer]
-    with pytest.raises(MiddlewareConfigError, match="put"):
-        agent_of([], middlewares=layers)
+@pytest.mark.parametrize("is_outermost", [True, False])
+async def test_each_attempt_counts_wherever_usage_stands(is_outermost: bool) -> None:
+    usage = UsageMiddleware(PRICES)
+    attempts = [ModelFallbackMiddleware([ScriptedChatModel([answer(7, 3)])]), RetryMiddleware(1, random=Least())]
+    layers = [usage, *attempts] if is_outermost else [*attempts, usage]
+    broken = ["one two three", Transient("cut")]
+    await agent_of([broken, broken], middlewares=layers).reply("go")
+    assert usage.total().calls == 3
+
+
+async def test_an_answer_of_a_layer_counts_nothing() -> None:
+    class Answering(MiddlewareBase):
+        async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> ChatResponse:
+            return ChatResponse([TextBlock("Hello.")], usage=ChatUsage(100, 10))
+
+    usage = UsageMiddleware(PRICES)
+    await agent_of([], middlewares=[Answering(), usage]).reply("go")
+    assert usage.total().calls == 0
 
 
 async def test_the_cost_of_a_call_is_asked_where_there_is_no_price() -> None:

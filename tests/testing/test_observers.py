@@ -2,21 +2,24 @@
 
 import pytest
 
+from agentrt.event import AgentEvent
 from agentrt.hooks import MiddlewareBase
 from agentrt.testing import MiddlewareProblems, check_middleware
 
 
 class Looking(MiddlewareBase):
-    """Keeps what it sees."""
+    """Counts what it sees."""
 
     def __init__(self):
-        self.seen = []
+        self.seen = 0
 
     def on_event(self, agent, event):
-        self.seen.append(event)
+        # Those of other replies pass through, and belong to them; `agent.run` is gone when the reply is closed.
+        if isinstance(event, AgentEvent) and event.reply_id == agent.run.id:
+            self.seen += 1
 
     def on_wire(self, agent, record):
-        self.seen.append(record)
+        self.seen += 1
 
 
 class ChangesEvents(MiddlewareBase):

@@ -30,7 +30,6 @@ class RefusalMiddleware(MiddlewareBase):
     wraps: ClassVar = (
         "RetryMiddleware",
         "CircuitBreakerMiddleware",
-        "UsageMiddleware",
         "RateLimitMiddleware",
         "TimeoutMiddleware",
     )

@@ -38,7 +38,6 @@ class ModelRouterMiddleware(MiddlewareBase):
         "RefusalMiddleware",
         "RetryMiddleware",
         "CircuitBreakerMiddleware",
-        "UsageMiddleware",
         "RateLimitMiddleware",
         "TimeoutMiddleware",
     )
