@@ -171,8 +171,8 @@ class ToolContext(Generic[_Deps]):
         if self._memory is None:
             if self.run is not None:
                 raise UsageError(
-                    f"the tool {self.tool_call.name!r} keeps something, but its calls are entered only once: set "
-                    f"is_resumable = True on it"
+                    f"the tool {self.tool_call.name!r} used kept, answers or save() of its ToolContext, which only "
+                    f"resumable calls have: set is_resumable = True on it"
                 )
             self._memory = CallMemory()
         return self._memory
