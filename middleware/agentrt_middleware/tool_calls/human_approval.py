@@ -47,8 +47,10 @@ class HumanApprovalMiddleware(MiddlewareBase):
     arguments, or a chat model. Whatever raises, or takes longer than `timeout` seconds, asks.
 
     What is denied stays denied. No rule, mode or other layer answers the question: only the user does, and where nobody
-    can be asked (DONT_ASK) the call is denied.
+    can be asked (DONT_ASK) the call is denied. In sub-agents the rules hold as well.
     """
+
+    inherited = True
 
     wrapped_by: ClassVar = ("GuardrailMiddleware",)
 

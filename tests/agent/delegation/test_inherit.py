@@ -15,8 +15,10 @@ from agentrt.errors import ConfigError, MiddlewareConfigError
 from agentrt.hooks import HOOKS
 from agentrt.middleware import (
     CircuitBreakerMiddleware,
+    HumanApprovalMiddleware,
     LoggingMiddleware,
     RateLimitMiddleware,
+    RedactionMiddleware,
     RetryMiddleware,
     TimeoutMiddleware,
     TracingMiddleware,
@@ -144,7 +146,7 @@ SHIPPED_POLICIES = [
 
 
 def test_policies_that_ship_are_inherited_and_the_others_are_not():
-    assert all(cls.inherited for cls in SHIPPED_POLICIES)
+    assert all(cls.inherited for cls in (*SHIPPED_POLICIES, RedactionMiddleware, HumanApprovalMiddleware))
     assert not any(cls.inherited for cls in (MiddlewareBase, RetryMiddleware, TimeoutMiddleware))
 
 
@@ -154,13 +156,13 @@ def test_a_rate_limit_of_the_parent_fits_a_retry_of_the_child():
     bound = bind_child(child, boss)
     assert names_of(bound.middlewares) == [
         "TracingMiddleware",
-        "RetryMiddleware",
         "UsageMiddleware",
+        "RetryMiddleware",
         "RateLimitMiddleware",
         "TimeoutMiddleware",
     ]
     assert set(bound.lineage.inherited) == set(boss.middlewares[:3])
-    assert child.middlewares == bound.middlewares[1:2] + bound.middlewares[4:]
+    assert child.middlewares == bound.middlewares[2:3] + bound.middlewares[4:]
 
 
 @pytest.mark.parametrize("policies", [SHIPPED_POLICIES, SHIPPED_POLICIES[::-1], SHIPPED_POLICIES[2:]])

@@ -254,3 +254,49 @@ async def test_a_yes_lets_the_call_run_in_another_process() -> None:
     items = await items_of(other, answer(other, True))
     assert [item.state for item in items if isinstance(item, ToolResultEndEvent)] == ["success"]
     assert log == ["3"]
+
+
+@EACH_MODE
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_rules_hold_in_sub_agents_of_any_depth(mode: PermissionMode, depth: int, confirmed: bool) -> None:
+    log = Log()
+
+    def tree() -> Agent:
+        # One model for each agent of a process; what was answered before is in the state.
+        agent = Agent("level0", model=ScriptedChatModel([[call("0", "delete_file")], "done"]), toolkit=log.tools())
+        for level in range(1, depth + 1):
+            tool = agent.as_tool("Deletes files.")
+            layers = [HumanApprovalMiddleware(["delete_*"])] if level == depth else []
+            model = ScriptedChatModel([[call(str(level), tool.name, query="?")], "done"])
+            agent = Agent(f"level{level}", model=model, tools=[tool], middlewares=layers)
+        agent.state.permission_context = PermissionContext(mode=mode)
+        return agent
+
+    boss = tree()
+    await boss.reply("go")
+    question = boss.waiting()
+    if mode in (PermissionMode.DONT_ASK, PermissionMode.EXPLORE):
+        assert question is None
+        assert log == []
+        return
+    assert question is not None
+    [asked] = question.tool_calls
+    assert asked.name == "delete_file"
+    assert log == []
+    boss.state = AgentState.model_validate_json(boss.state.model_dump_json())
+    await boss.reply(UserConfirmResultEvent(question.reply_id, [ConfirmResult(confirmed, asked)]))
+    assert boss.waiting() is None
+    assert log == (["a"] if confirmed else [])
+
+
+def test_sub_agents_inherit_the_rules_unless_told_otherwise() -> None:
+    def layers_of_child(inherit: bool) -> str:
+        child = Agent("child", model=ScriptedChatModel([]))
+        tools = [child.as_tool("Deletes files.", inherit=inherit)]
+        middlewares = [HumanApprovalMiddleware(["delete_*"])]
+        boss = Agent("boss", model=ScriptedChatModel([]), tools=tools, middlewares=middlewares)
+        return boss.explain().partition("The tool 'child' is an agent")[2]
+
+    assert "HumanApprovalMiddleware, from 'boss'" in layers_of_child(True)
+    assert "HumanApprovalMiddleware" not in layers_of_child(False)
