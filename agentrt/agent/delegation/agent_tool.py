@@ -78,7 +78,7 @@ class AgentTool(ToolBase):
         description: str,
         *,
         name: str | None = None,
-        input: Any = None,  # the word of the interface
+        input: Any = None,  # hides the builtin, since that is what users know it as
         prompt: PromptFunction | None = None,
         output: Any = None,
         context: SharedContext = "task",

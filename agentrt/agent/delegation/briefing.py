@@ -4,8 +4,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from agentrt.agent.subagent.context import CONTEXT_KEY, compress_conversation, describe_context, recent_results
-from agentrt.agent.subagent.spec import ContextBundle
+from agentrt.agent.subagent.context import compress_conversation, describe_context, recent_results
+from agentrt.agent.subagent.spec import CONTEXT_KEY, ContextBundle
 from agentrt.block import JSONObject
 from agentrt.message import Msg
 from agentrt.tool import ToolContext

@@ -175,6 +175,7 @@ class Delegation:
             setattr(child, name, getattr(self.tool.template, name))
         # What it prints would read as the supervisor's own words.
         child.live_conversation.audience = SilentAudience()
+        # Never one of its own: after a crash, two stores would tell of two moments. Only an `Agent` has one.
         child.state_store = self._store if getattr(supervisor, "state_store", None) is not None else None
         child.react_config = config_of_delegate(child.react_config, config_of_root(self._context))
         files = self._context.workspace

@@ -102,7 +102,8 @@ def combined_permissions(
     if supervisor is not None:
         rules += [_rule_of(supervisor_name, rule) for rule in supervisor.rules if rule.behavior in _INHERITED_BEHAVIORS]
         mode = strictest_mode((mode, supervisor.mode))
-        allow_new_rules = supervisor.allow_new_rules  # whose reply it is that the user answers
+        # The user answers the supervisor's reply, and so by its settings.
+        allow_new_rules = supervisor.allow_new_rules
     return PermissionContext(mode, list(dict.fromkeys(rules)), allow_new_rules=allow_new_rules)
 
 

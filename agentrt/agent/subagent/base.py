@@ -12,7 +12,6 @@ import anyio
 from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.outcome import answer_of
 from agentrt.agent.subagent.context import (
-    CONTEXT_KEY,
     complete_context,
     compress_conversation,
     describe_context,
@@ -27,7 +26,7 @@ from agentrt.agent.subagent.failure import (
 )
 from agentrt.agent.subagent.limits import check_limits
 from agentrt.agent.subagent.resources import PrefixedSession
-from agentrt.agent.subagent.spec import ContextBundle, DelegationContext, PermissionBundle
+from agentrt.agent.subagent.spec import CONTEXT_KEY, ContextBundle, DelegationContext, PermissionBundle
 from agentrt.agent.subagent.toolkit import hydrate_toolkit, limits_of
 from agentrt.block import JSONObject, ToolCallBlock, new_id
 from agentrt.errors import ConfigError

@@ -11,10 +11,7 @@ from agentrt.message import Msg
 from agentrt.state import ReplyContext
 from agentrt.text import one_line, repr_of
 
-__all__ = ["CONTEXT_KEY", "complete_context", "compress_conversation", "describe_context", "recent_results"]
-
-CONTEXT_KEY = "delegation_context"
-"""Where a message's metadata have it, and the mark of the message that a sub-agent's memory begins with."""
+__all__ = ["complete_context", "compress_conversation", "describe_context", "recent_results"]
 
 _MAX_TASK = 2_000  # characters
 _MAX_EVENT = 200

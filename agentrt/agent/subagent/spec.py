@@ -13,7 +13,11 @@ from agentrt.model import ChatModelBase
 from agentrt.session import SessionBase
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["ContextBundle", "DelegationContext", "PermissionBundle", "SubAgentSpec"]
+__all__ = ["CONTEXT_KEY", "ContextBundle", "DelegationContext", "PermissionBundle", "SubAgentSpec"]
+
+
+CONTEXT_KEY = "delegation_context"
+"""Where a message's metadata have it, and the mark of the message that a sub-agent's memory begins with."""
 
 
 @suggest_keywords()
@@ -77,7 +81,7 @@ class ContextBundle:
             msg = conversation[index]
             if msg.role == "user":
                 # On a copy, since a delegation changes nothing about its supervisor.
-                conversation[index] = replace(msg, metadata={**msg.metadata, "delegation_context": context})
+                conversation[index] = replace(msg, metadata={**msg.metadata, CONTEXT_KEY: context})
                 break
         return replace(self, conversation=conversation)
 
