@@ -219,6 +219,34 @@ async def test_memory_that_cannot_be_cleared_takes_no_answer_away(
     assert "a secret" not in caplog.text
 
 
+async def test_second_task_at_the_same_time_leaves_the_first_alone() -> None:
+    began, go = anyio.Event(), anyio.Event()
+
+    class Waiting(Echo):
+        async def reply(self, msg: Msg) -> Msg:
+            began.set()
+            await go.wait()
+            return await super().reply(msg)
+
+    agent = Waiting()
+    context = SubAgentBase._pre_context_compress(ContextBundle(), "one")
+    texts: list[str] = []
+
+    async def first() -> None:
+        texts.append((await agent.delegate("one", context)).content[0].text)  # type: ignore[union-attr]
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(first)
+        await began.wait()
+        refused = await agent.delegate("two", SubAgentBase._pre_context_compress(ContextBundle(), "two"))
+        assert (refused.state, refused.metadata["error"]) == ("error", "AgentBusyError")
+        assert agent.delegation_context == context
+        go.set()
+    assert texts == ["did one"]
+    assert agent.sizes == [1]
+    assert (await agent.delegate("three", context)).state == "success"
+
+
 async def test_memory_of_a_custom_supervisor_is_what_is_compressed() -> None:
     class Remembering(Echo):
         async def reply(self, msg: Msg) -> Msg:

@@ -29,7 +29,7 @@ from agentrt.agent.subagent.resources import PrefixedSession
 from agentrt.agent.subagent.spec import CONTEXT_KEY, ContextBundle, DelegationContext, PermissionBundle
 from agentrt.agent.subagent.toolkit import hydrate_toolkit, limits_of
 from agentrt.block import JSONObject, ToolCallBlock, new_id
-from agentrt.errors import ConfigError
+from agentrt.errors import AgentBusyError, ConfigError
 from agentrt.hooks import MiddlewareBase
 from agentrt.memory import InMemoryMemory
 from agentrt.message import Msg, UserMsg
@@ -68,6 +68,8 @@ class SubAgentBase(AgentBase):
     memory: InMemoryMemory
     ephemeral_memory: bool
     delegation_context: DelegationContext | None
+
+    _is_delegating: bool = False
 
     def __init__(
         self,
@@ -242,13 +244,25 @@ class SubAgentBase(AgentBase):
         The message that `reply` gets has the `metadata`, and the `delegation_context` in them.
 
         A failure is an error result that names its type and says none of its words, and one warning in the log; only a
-        cancellation leaves. Afterwards the memory is empty, unless `ephemeral_memory` is off.
+        cancellation leaves. Afterwards the memory is empty, unless `ephemeral_memory` is off. A second task at the same
+        time fails: its memory would be that of the first.
         """
+        if self._is_delegating:
+            return failed_delegation(self.name, self.permissions, AgentBusyError(f"{self.name!r} has a task already"))
+        self._is_delegating = True
+        try:
+            return await self._do_task(task_summary, delegation_context, metadata, kwargs)
+        finally:
+            self._is_delegating = False
+
+    async def _do_task(
+        self, task: str, context: DelegationContext | None, metadata: JSONObject | None, kwargs: dict[str, Any]
+    ) -> ToolResponse:
         limit = self.permissions.safety_limits.get("timeout", _DELEGATION_SECONDS)
         with self._span() as span:
             try:
                 with anyio.move_on_after(limit):
-                    return await self._answer(self._take_task(task_summary, delegation_context, metadata), kwargs)
+                    return await self._answer(self._take_task(task, context, metadata), kwargs)
                 error: Exception | SystemExit = TimeoutError()
             except (Exception, SystemExit) as failure:  # noqa: BLE001  # the boundary where a failure becomes a result
                 error = failure
