@@ -13,7 +13,7 @@ A reply is a sequence of rounds. A round asks the model once, and then runs the 
 
 A call may go ahead when it was decided on, and otherwise when no call waits. One that has begun and waits for answers
 to its own questions (`waits_for="inner"`) waits like any other, and goes ahead when one of them is there. A tool's own
-final answer finishes the reply at once. A reply whose answer must have a form is complete when that is there, and never
+final answer finishes the reply as soon as all calls of its round have results. A reply whose answer must have a form is complete when that is there, and never
 by text; it ends when too many answers did not fit, and it gets a few more requests at the end, which ask for that and
 nothing else.
 """
@@ -50,7 +50,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Decide on these tool calls, and run those that may run."""
+    """Decide on these tool calls, and run those that may run; then tell the answer that a tool ends the reply with."""
 
     calls: list[ToolCallBlock]
 
@@ -74,6 +74,7 @@ Step = Reason | Act | Wait | Finish
 _REASON = Reason()
 _LAST_CALL = Reason(ToolChoice("none"))
 _LAST_CALL_FOR_OUTPUT = Reason(ToolChoice(STRUCTURED_OUTPUT))
+_TELL_ANSWER = Act([])
 _COMPLETED = Finish("completed")
 _EXCEEDED = Finish("exceed_max_iters")
 _NO_FIT = Finish("exceed_max_form_attempts")
@@ -109,10 +110,11 @@ def step_of_calls(reply: ReplyContext, blocks: list[ContentBlock]) -> Act | Wait
     return Act(ready) if ready else Wait(waiting)
 
 
-def step_between_rounds(reply: ReplyContext, blocks: list[ContentBlock]) -> Reason | Finish:
+def step_between_rounds(reply: ReplyContext, blocks: list[ContentBlock]) -> Act | Reason | Finish:
     """Return what comes after a round with these blocks, where its calls, if it has any, all have results."""
     if reply.response is not None:  # a tool of this program has answered in the model's place
-        return _COMPLETED
+        # In the round of its call, that answer is not told yet: another call has waited, and its result came later.
+        return _TELL_ANSWER if any(isinstance(block, ToolCallBlock) for block in blocks) else _COMPLETED
     if reply.structured is not None:
         if reply.structured.output is not None:
             return _COMPLETED

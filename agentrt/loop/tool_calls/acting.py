@@ -20,7 +20,7 @@ from agentrt.chain.owned_stream import OwnedStream
 from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies, run_in_own_context
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.open_calls import begun_calls, forget_inner_calls
+from agentrt.conversation.open_calls import begun_calls, forget_inner_calls, open_calls, waiting_calls
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.step import Act
 from agentrt.decoding.base64_groups import DataPieces
@@ -177,7 +177,7 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
                 async for event in result:
                     yield event
         # One of the batch waits for an answer, and the calls after it may depend on what it does.
-        if len(prepared) < len(batch):
+        if len(prepared) < len(batch) or (context.inner and waiting_calls(context)):
             return
     # Last, so that a reply which waits above has denied none of them yet.
     for call in beyond_limit:
@@ -189,7 +189,7 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> A
         for event in result_events(context, run, call, denied, []):
             yield event
     # After all results: each call has one before the reply ends.
-    if context.response is not None:
+    if context.response is not None and not open_calls(context):
         yield _end_round_with(context, context.response)
 
 
@@ -214,9 +214,11 @@ async def run_call_unseen(
     Most results are one text; the events of any other one go to `take_item`. Returns `False`, with nothing done, where
     `run_calls` has to look. A property test compares the two.
     """
+    if len(calls) != 1:
+        return False
     call, blocks = calls[0], context.blocks
     room = agent.react_config.max_tool_calls - context.tool_calls
-    if len(calls) > 1 or call.state is _ENTERED_BEFORE or len(blocks) - context.round_start > room:
+    if call.state is _ENTERED_BEFORE or len(blocks) - context.round_start > room:
         return False
     prepared = prepare_without_asking(agent, run, context, calls)
     if prepared is None:
@@ -239,7 +241,7 @@ async def run_call_unseen(
         async with aclosing(response):
             async for event in response:
                 await take_item(event)
-    if context.response is not None:
+    if context.response is not None and not open_calls(context):
         await take_item(_end_round_with(context, context.response))
     return True
 
