@@ -10,12 +10,13 @@ A reply is a sequence of rounds. A round asks the model once, and then runs the 
     neither, or only finished calls           ask the model again, while there are rounds left
     the same, with no rounds left             ask once more, for an answer in text without tools
     the same, after that                      finish; the rounds are used up
+    finished calls and a tool's own answer    act on nothing more, which tells that answer, and then finish
 
 A call may go ahead when it was decided on, and otherwise when no call waits. One that has begun and waits for answers
 to its own questions (`waits_for="inner"`) waits like any other, and goes ahead when one of them is there. A tool's own
-final answer finishes the reply as soon as all calls of its round have results. A reply whose answer must have a form is complete when that is there, and never
-by text; it ends when too many answers did not fit, and it gets a few more requests at the end, which ask for that and
-nothing else.
+final answer finishes the reply as soon as all calls of its round have results. A reply whose answer must have a form is
+complete when that is there, and never by text; it ends when too many answers did not fit, and it gets a few more
+requests at the end, which ask for that and nothing else.
 """
 
 from dataclasses import dataclass

@@ -36,6 +36,7 @@ BEGUN = ToolCallBlock("4", "h", state=ToolCallState.RUNNING)
 
 ASK = Reason()
 LAST_CALL = Reason(ToolChoice("none"))
+TELL_ANSWER = Act([])
 COMPLETED = Finish("completed")
 NO_FIT = Finish("exceed_max_form_attempts")
 LAST_CALL_FOR_FORM = Reason(ToolChoice("GenerateStructuredOutput"))
@@ -87,8 +88,9 @@ TABLE: list[tuple[str, ReplyContext, Step]] = [
     ("nothing, no rounds left", reply_of(done=1, most=1), LAST_CALL),
     ("finished calls, after the last request", reply_of(DONE, RESULT, done=4), EXCEEDED),
     ("nothing, after the last request", reply_of(done=4), EXCEEDED),
-    ("a tool's own answer", reply_of(DONE, RESULT, response="the end"), COMPLETED),
-    ("a tool's own answer, in the last request", reply_of(DONE, RESULT, done=4, response="the end"), COMPLETED),
+    ("a tool's own answer that is not told yet", reply_of(DONE, RESULT, response="the end"), TELL_ANSWER),
+    ("the same, in the last request", reply_of(DONE, RESULT, done=4, response="the end"), TELL_ANSWER),
+    ("a tool's own answer", reply_of(DONE, RESULT, TEXT, before=2, response="the end"), COMPLETED),
     ("an empty answer of a tool", reply_of(DONE, RESULT, before=2, response=""), COMPLETED),
     ("a text, where a form is due", formed(reply_of(TEXT), 1), ASK),
     ("a text, after the last attempt", formed(reply_of(TEXT), 2), NO_FIT),
@@ -143,7 +145,7 @@ def by_the_table(reply: ReplyContext) -> Step:
     if unfinished:
         return Act(unfinished)
     if reply.response:
-        return COMPLETED
+        return TELL_ANSWER if made else COMPLETED
     if answered and not made:
         return EXCEEDED if last_request_made else COMPLETED
     if last_request_made:
