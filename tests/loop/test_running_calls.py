@@ -233,6 +233,35 @@ async def test_a_question_that_is_not_repeated_is_closed() -> None:
     assert code_of(caught) == "not_waiting"
 
 
+class AskAnother(ToolBase):
+    """Ask the user about two things, and then a program about one of them."""
+
+    name = "ask"
+    is_resumable = True
+
+    async def call(self, context: ToolContext) -> str | ToolResponse:
+        answers = context.answers
+        if "a" in answers:
+            return f"{_said(answers['a'])} {_said(answers['b'])}"
+        kind: Any = "external" if "b" in answers else "user"
+        names = [name for name in "ab" if name not in answers]
+        return ToolResponse(waits=[OpenQuestion(ToolCallBlock(name, "publish", "{}"), kind) for name in names])
+
+
+async def test_a_question_for_another_kind_of_answer_is_asked_anew() -> None:
+    agent = agent_of([[call("1", "ask")], "Done."], AskAnother())
+    await items_of(agent)
+    late = reply_to(agent, "1/a")
+    assert (await order_of(agent, reply_to(agent, "1/b"))) == "REQUIRE_EXTERNAL_EXECUTION Msg"
+    event = agent.waiting()
+    assert (event.type, [block.id for block in event.tool_calls]) == ("REQUIRE_EXTERNAL_EXECUTION", ["1/a"])
+    with pytest.raises(ResumeError) as caught:
+        await agent.reply(late)
+    assert code_of(caught) == "not_waiting"
+    await agent.reply(ExternalExecutionResultEvent(event.reply_id, [ToolResultBlock("1/a", "publish", "42")]))
+    assert agent.state.context[-1].get_content_blocks("tool_result")[0].text == "42 yes"
+
+
 @pytest.mark.parametrize(
     "waits",
     [

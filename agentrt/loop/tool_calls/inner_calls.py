@@ -77,8 +77,13 @@ def _note_questions(context: ReplyContext, run: ReplyRun, call: ToolCallBlock, q
         path = prefix + question.tool_call.id
         if path in unasked:
             unasked.remove(path)
-            known = context.inner[path].question.tool_call
-            if (known.name, known.input) == (question.tool_call.name, question.tool_call.input):
+            known = context.inner[path].question
+            # One that another is to answer now, such as a program after the user's rule, is another question.
+            if (known.tool_call.name, known.tool_call.input, known.kind) == (
+                question.tool_call.name,
+                question.tool_call.input,
+                question.kind,
+            ):
                 continue
         inner_call = ToolCallBlock(path, question.tool_call.name, question.tool_call.input)
         decision = CallDecision(

@@ -9,9 +9,11 @@ import pytest
 from agentrt import Agent
 from agentrt.agent import ReActConfig
 from agentrt.errors import ResumeError
-from agentrt.message import TextBlock
+from agentrt.event import ExternalExecutionResultEvent
+from agentrt.message import TextBlock, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse
-from agentrt.permission import PermissionRule
+from agentrt.permission import PermissionDecision, PermissionRule
+from agentrt.tool import ToolBase
 from tests.agent.delegation.helpers import Counting, agent_of, answer, boss_of, call, elsewhere, results_of
 from tests.agent.delegation.test_every_suspension import agent_with
 
@@ -47,6 +49,34 @@ async def test_a_rule_is_refused_where_the_root_takes_none() -> None:
     with pytest.raises(ResumeError, match="rule"):
         await boss.reply(answer(boss, rules=[PermissionRule("publish", behavior="allow")]))
     assert boss.state.model_dump_json() == before
+
+
+class Scan(ToolBase):
+    """Scan something outside."""
+
+    name = "scan"
+    is_external_tool = True
+    input_schema = {"type": "object", "properties": {}}
+
+    async def check_permissions(self, tool_input: Any, context: Any) -> PermissionDecision:
+        # It suggests what would answer no other question, so that all of them are asked at once.
+        return PermissionDecision("ask", suggested_rules=[PermissionRule("scan", "none", behavior="allow")])
+
+
+@pytest.mark.parametrize("other_process", [False, True])
+async def test_a_rule_turns_a_question_for_the_user_into_one_for_a_program(other_process: bool) -> None:
+    child = agent_of("child", [[call("k1", "scan"), call("k2", "scan")], "Scanned."], Scan())
+    boss = boss_of(child)
+    boss.state.permission_context.allow_new_rules = True
+    await boss.reply("go")
+    await boss.reply(answer(boss, "1/k1", rules=[PermissionRule("scan", behavior="allow")]))
+    if other_process:
+        boss = boss.with_state(elsewhere(boss))
+    while (event := boss.waiting()) is not None:
+        assert event.type == "REQUIRE_EXTERNAL_EXECUTION"
+        results = [ToolResultBlock(block.id, block.name, "clean") for block in event.tool_calls]
+        await boss.reply(ExternalExecutionResultEvent(event.reply_id, results))
+    assert results_of(boss)["1"].text == "Scanned."
 
 
 async def test_without_a_rule_the_second_call_asks_again() -> None:
