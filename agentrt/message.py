@@ -710,6 +710,9 @@ def _apply_answers(msg: Msg, event: UserConfirmResultEvent) -> None:
         call = find_block(msg, result.tool_call.id, ToolCallBlock)
         if call.state is ToolCallState.ASKING:  # a second answer to the same question changes nothing
             call.state = ToolCallState.ALLOWED if result.confirmed else ToolCallState.PENDING
+            # One that had begun before, and is asked about since a rule came meanwhile, resumes.
+            if any(isinstance(block, ToolResultBlock) and block.id == call.id for block in msg.content):
+                call.state = _CALL_RUNNING
             if result.confirmed:
                 call.input = result.tool_call.input
 

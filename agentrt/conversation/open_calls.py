@@ -61,7 +61,7 @@ def close_open_calls(agent: ReplyingAgent, run: ReplyRun) -> Iterator[AgentEvent
 
     def result_of(call: ToolCallBlock, has_begun: bool) -> _CallResult:
         if _waits(context, call):
-            return _INTERRUPTED if has_begun and _waits_inside(context, call) else _NOT_RUN
+            return _INTERRUPTED if has_begun and _ran_before(context, call) else _NOT_RUN
         if has_begun and _behavior(context, call) is PermissionBehavior.ALLOW:
             tool = (agent.live_conversation.round_toolkit or bound_toolkit(agent)).get(call.name)
             if tool is not None and call_plan_of(tool).in_thread:
@@ -123,7 +123,7 @@ def _result_events(
 
 
 def _result_of_left(context: ReplyContext, call: ToolCallBlock, has_begun: bool) -> _CallResult:
-    if has_begun and _waits_inside(context, call):
+    if has_begun and _ran_before(context, call):
         return _INTERRUPTED
     if context.parked or _waits(context, call):
         return _NOT_RUN
@@ -182,9 +182,10 @@ def forget_inner_calls(context: ReplyContext, call_id: str) -> None:
         context.decisions[path] = decision if decision.waits_for is None else CallDecision(PermissionBehavior.ASK)
 
 
-def _waits_inside(context: ReplyContext, call: ToolCallBlock) -> bool:
+def _ran_before(context: ReplyContext, call: ToolCallBlock) -> bool:
+    """Say whether a call that has begun, and waits, did something before: not one that a program outside is to run."""
     decision = context.decisions.get(call.id)
-    return decision is not None and decision.waits_for == "inner"
+    return decision is not None and decision.waits_for in ("inner", "user")
 
 
 def _waits(context: ReplyContext, call: ToolCallBlock) -> bool:

@@ -1,7 +1,7 @@
 """How a reply asks for the answer that it waits for."""
 
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.open_calls import AskedCall, asked_calls, describe_calls
+from agentrt.conversation.open_calls import AskedCall, asked_calls, begun_calls, describe_calls
 from agentrt.conversation.progress import Question
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.event import (
@@ -59,8 +59,11 @@ def _question_events(context: ReplyContext) -> list[AgentEvent]:
     submitted = [item for item in new if item.decision.waits_for == "external"]
     asking = [item for item in new if item.decision.waits_for == "user"]
     # A call inside of another has no result in this reply's message.
+    begun = begun_calls(context) if submitted else ()
     events: list[AgentEvent] = [
-        ToolResultStartEvent(context.reply_id, call.id, call.name) for call, _, _ in submitted if "/" not in call.id
+        ToolResultStartEvent(context.reply_id, call.id, call.name)
+        for call, _, _ in submitted
+        if "/" not in call.id and call.id not in begun
     ]
     if submitted:
         events.append(_ask_program(context, submitted))

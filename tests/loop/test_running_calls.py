@@ -383,6 +383,47 @@ async def test_a_rule_that_came_meanwhile_holds_for_a_resumed_call() -> None:
     assert result.state == "denied"
 
 
+@pytest.mark.parametrize("is_seen", [True, False])
+@pytest.mark.parametrize("confirmed", [True, False])
+async def test_a_rule_that_asks_came_meanwhile_and_the_call_resumes(confirmed: bool, is_seen: bool) -> None:
+    agent = asking("a", "b")
+    rebuilt = Msg("tester", [], "assistant", id="")
+
+    async def take(inputs: Any) -> None:
+        if not isinstance(inputs, str):
+            rebuilt.append_event(inputs)
+        if not is_seen:
+            await agent.reply(inputs)
+            return
+        for item in (await items_of(agent, inputs))[:-1]:
+            rebuilt.append_event(item)
+
+    await take("go")
+    agent.state.permission_context.rules.append(PermissionRule("ask", behavior="ask"))
+    early = reply_to(agent, "1/b")
+    await take(reply_to(agent, "1/a"))
+    assert [block.id for block in agent.waiting().tool_calls] == ["1"]
+    await take(early)  # of use when the call runs
+    await take(reply_to(agent, confirmed=confirmed))
+    message = agent.state.context[-1]
+    [result] = message.get_content_blocks("tool_result")
+    assert (result.state, result.text) == (
+        ("success", "a=yes b=yes") if confirmed else ("denied", "The user denied this call.")
+    )
+    if is_seen:
+        assert rebuilt.content == message.content
+
+
+async def test_a_call_that_has_begun_is_not_said_to_have_done_nothing() -> None:
+    agent = asking("a")
+    await items_of(agent)
+    agent.state.permission_context.rules.append(PermissionRule("ask", behavior="ask"))
+    await agent.reply(reply_to(agent))
+    agent.interrupt()
+    [result] = agent.state.context[-1].get_content_blocks("tool_result")
+    assert (result.state, "not run" in result.text) == ("interrupted", False)
+
+
 async def test_a_call_whose_tool_is_gone_ends_with_an_error() -> None:
     agent = asking("a")
     await items_of(agent)
