@@ -137,8 +137,7 @@ class Delegation:
             reply_id = new_id() if state.last_reply is None else state.last_reply.reply_id
         identity = (self.call_id, self.name, reply_id, state.session_id, resumed)
         self._context.emit(SubagentStartEvent("", *identity))
-        if not resumed:
-            self._store.begin(state, is_saved=child.state_store is not None)
+        self._store.begin(state, is_saved=child.state_store is not None)
         result_state = ToolResultState.ERROR
         try:
             response = await self._converse(child, reply_id, task, arguments)

@@ -46,11 +46,13 @@ class StoreInCall:
     def __init__(self, context: ToolContext) -> None:
         self._context = context
         self.kept = context.kept
-        self.used: set[str] = set(self.kept.get(_USED, ()))
+        self.used: set[str] = set()
         self.failure: Exception | None = None
 
     async def load(self, session_id: str) -> AgentState | None:
         """Return the conversation that is kept, `None` if this is the first entry."""
+        # Not before, since what is kept may be of another shape, and its error belongs to the call.
+        self.used = set(self.kept.get(_USED, ()))
         kept = self.kept.get(_STATE)
         return None if kept is None else AgentState.model_validate_json(json.dumps(kept))
 
@@ -70,11 +72,11 @@ class StoreInCall:
         self.kept[_USED] = sorted(self.used)
 
     def begin(self, state: AgentState, is_saved: bool) -> None:
-        """Note that the call has begun; where nothing is saved on the way, it is not known later how far it came."""
-        if is_saved:
-            self.keep(state)
-        else:
+        """Note that the call is entered; where nothing is saved on the way, it is not known later how far it came."""
+        if not is_saved:
             self.kept[_STATE] = None
+        elif _STATE not in self.kept:
+            self.keep(state)
 
     @property
     def is_lost(self) -> bool:
