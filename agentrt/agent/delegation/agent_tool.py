@@ -13,7 +13,7 @@ from agentrt.agent.delegation.briefing import summarize_for
 from agentrt.agent.delegation.delegation import Delegate, Delegation
 from agentrt.agent.delegation.inherit import bind_child, circle_error, find_ancestor
 from agentrt.agent.delegation.isolation import count_delegation, describe_isolation
-from agentrt.agent.delegation.outcome import denial_result
+from agentrt.agent.delegation.outcome import denial_result, failure_result
 from agentrt.block import JSONObject
 from agentrt.decoding.answer_form import AnswerForm
 from agentrt.errors import ConfigError, InvalidInputError, ToolConfigError
@@ -193,6 +193,8 @@ class AgentTool(ToolBase):
             task = self._task_of(arguments)
         except ValidationError as error:
             return failure(f"{self.name} was not asked: {error.errors(include_url=False)[0]['msg']}")
+        except Exception as error:  # of a validator of the input's type
+            return failure_result(self.name, "error", type(error).__name__, delegation.attribution)
         entered = _tools_entered.get()
         # With a place of its own, a chain of agents that ask each other could take them all, and wait for itself.
         places = None if id(self._tool_state) in entered else self._places()

@@ -1,0 +1,79 @@
+"""Delegations whose arguments, saved data or surroundings are odd."""
+
+from typing import Any
+
+import pydantic
+import pytest
+
+from tests.agent.delegation.helpers import (
+    Counting,
+    agent_of,
+    answer,
+    asking_child,
+    boss_of,
+    call,
+    elsewhere,
+    results_of,
+)
+from tests.loop.helpers import items_of
+
+pytestmark = pytest.mark.anyio
+CANARY = "canary 4711"
+
+
+@pytest.mark.parametrize("error", [KeyError(CANARY), TypeError(CANARY), RuntimeError(CANARY)], ids=type)
+async def test_an_error_of_a_validator_is_an_error_result(error: Exception, caplog: Any) -> None:
+    class Report(pydantic.BaseModel):
+        title: str
+
+        @pydantic.field_validator("title")
+        @classmethod
+        def refuse(cls, title: str) -> str:
+            raise error
+
+    critic = agent_of("critic", [])
+    tool = critic.as_tool("Judges.", input=Report)
+    boss = agent_of("boss", [[call("1", "critic", title="Moon")], "Done."], tool)
+    items = await items_of(boss)
+    result = results_of(boss)["1"]
+    assert (result.state, result.text) == ("error", f"[subagent_error] critic: {type(error).__name__}")
+    told = [*map(repr, items), boss.state.model_dump_json(), caplog.text]
+    assert not any(CANARY in text for text in told)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [{"answers_used": 5}, {"answers_used": [[]]}, {"state": 5}, {"state": []}, {"state": {"context": 5}}],
+    ids=str,
+)
+async def test_what_another_tool_kept_makes_an_error_result(kept: Any) -> None:
+    boss = boss_of(asking_child(Counting()))
+    await boss.reply("go")
+    question = answer(boss)
+    boss.state.reply_context.kept["1"] = kept
+    await boss.reply(question)
+    assert (results_of(boss)["1"].state, boss.state.last_reply.finished_reason) == ("error", "completed")
+
+
+async def test_a_state_copied_in_the_middle_does_nothing_twice() -> None:
+    """Also in an entry after the first, where nothing is saved on the way."""
+
+    def tree(counting: Counting) -> Any:
+        calls = [[call(f"k{number}", "publish", what=what)] for number, what in enumerate("xy")]
+        return boss_of(agent_of("writer", calls, counting.tool(ask=True)))
+
+    counting = Counting()
+    boss = tree(counting)
+    await boss.reply("go")
+    copies = []
+    async with boss.reply_stream(answer(boss)) as events:
+        async for _ in events:
+            copies.append((elsewhere(boss), list(counting.runs)))
+    assert counting.runs == ["x"]
+    for state, runs in copies:
+        again = Counting()
+        other = tree(again).with_state(state)
+        other.model = agent_of("boss", ["Done."]).model
+        if other.waiting() is None:
+            await other.reply(None)
+        assert runs + again.runs in ([], ["x"])
