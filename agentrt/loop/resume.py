@@ -202,9 +202,9 @@ def _apply_inner_result(context: ReplyContext, execution: ToolResultBlock) -> No
 
 
 def _wake(context: ReplyContext, path: str) -> None:
-    """Have the call that asked go ahead, unless it is itself asked about again."""
-    decision = context.decisions[path.partition("/")[0]]
-    if decision.waits_for == "inner":
+    """Have the call that asked go ahead, unless it is itself asked about again, or about to be."""
+    decision = context.decisions.get(path.partition("/")[0])
+    if decision is not None and decision.waits_for == "inner":
         decision.waits_for = None
 
 

@@ -10,7 +10,7 @@ from agentrt.errors import ResumeError, SessionUnserializable
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultBlock
 from agentrt.model import ScriptedChatModel
-from agentrt.permission import PermissionRule
+from agentrt.permission import PermissionDecision, PermissionRule
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import OpenQuestion, ToolBase, ToolContext, ToolResponse
 from tests.loop.helpers import agent_of, call, items_of, order_of
@@ -412,6 +412,34 @@ async def test_a_rule_that_asks_came_meanwhile_and_the_call_resumes(confirmed: b
     )
     if is_seen:
         assert rebuilt.content == message.content
+
+
+class AskAboutItself(Ask):
+    """Ask the same, and, once it is strict, about each call too."""
+
+    strict = False
+
+    async def check_permissions(self, tool_input: Any, context: Any) -> PermissionDecision:
+        rules = [PermissionRule("ask", behavior="allow")]
+        return PermissionDecision("ask" if self.strict else "allow", suggested_rules=rules)
+
+
+async def test_an_answer_comes_before_its_call_is_asked_about_again() -> None:
+    tool = AskAboutItself()
+    calls = [call(number, "ask", names=["a", "b"]) for number in "12"]
+    agent = agent_of([calls, "Done."], tool)
+    agent.state.permission_context.allow_new_rules = True
+    await items_of(agent)
+    late = reply_to(agent, "1/b", "2/b")
+    tool.strict = True
+    await agent.reply(reply_to(agent, "1/a", "2/a"))
+    # A rule that comes with the answer about the one may settle the other, which is not asked about until then.
+    assert [block.id for block in agent.waiting().tool_calls] == ["1"]
+    await agent.reply(late)
+    await agent.reply(reply_to(agent))
+    await agent.reply(reply_to(agent))
+    results = agent.state.context[-1].get_content_blocks("tool_result")
+    assert [result.text for result in results] == ["a=yes b=yes"] * 2
 
 
 async def test_a_call_that_has_begun_is_not_said_to_have_done_nothing() -> None:
