@@ -1,4 +1,4 @@
-"""Calls beside one that waits: those after it wait as well, and a tool's own answer ends the reply after all of them."""
+"""Calls beside one that waits: later ones wait as well, and a tool's own answer ends the reply after all of them."""
 
 from typing import Any
 
@@ -21,7 +21,9 @@ class Scan(ToolBase):
 
     name = OUTSIDE
     is_external_tool = True
-    input_schema = {"type": "object", "properties": {}}
+
+    def __init__(self) -> None:
+        self.input_schema = {"type": "object", "properties": {}}
 
 
 async def read() -> str:

@@ -193,7 +193,7 @@ class AgentTool(ToolBase):
             task = self._task_of(arguments)
         except ValidationError as error:
             return failure(f"{self.name} was not asked: {error.errors(include_url=False)[0]['msg']}")
-        except Exception as error:  # of a validator of the input's type
+        except Exception as error:  # noqa: BLE001  # of a validator of the input's type
             return failure_result(self.name, "error", type(error).__name__, delegation.attribution)
         entered = _tools_entered.get()
         # With a place of its own, a chain of agents that ask each other could take them all, and wait for itself.

@@ -56,7 +56,9 @@ class Scan(ToolBase):
 
     name = "scan"
     is_external_tool = True
-    input_schema = {"type": "object", "properties": {}}
+
+    def __init__(self) -> None:
+        self.input_schema = {"type": "object", "properties": {}}
 
     async def check_permissions(self, tool_input: Any, context: Any) -> PermissionDecision:
         # It suggests what would answer no other question, so that all of them are asked at once.
@@ -64,7 +66,7 @@ class Scan(ToolBase):
 
 
 @pytest.mark.parametrize("other_process", [False, True])
-async def test_a_rule_turns_a_question_for_the_user_into_one_for_a_program(other_process: bool) -> None:
+async def test_a_rule_may_turn_a_question_into_one_for_a_program(other_process: bool) -> None:
     child = agent_of("child", [[call("k1", "scan"), call("k2", "scan")], "Scanned."], Scan())
     boss = boss_of(child)
     boss.state.permission_context.allow_new_rules = True
