@@ -18,7 +18,12 @@ from agentrt.types import JSONObject
 __all__ = ["HANDOFF_KEY", "HandoffHistory", "HandoffMiddleware", "check_active", "put_into_words"]
 
 HANDOFF_KEY = "handoffs"
-"""Where a state keeps which agent has the conversation."""
+"""Where a state keeps which agent has the conversation.
+
+`active` has it, and `next` gets it when the reply in progress is over. Each agent that speaks in one answer does so in
+a reply of its own: `count` is how many transfers the answer has made, `part` how many of them are done, by which their
+ids differ, and `reply_id` is the id that the caller gave the answer.
+"""
 
 HandoffHistory = Literal["text", "calls"]
 _PREFIX = "transfer_to_"

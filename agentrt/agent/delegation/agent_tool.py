@@ -9,11 +9,11 @@ import anyio
 from anyio.lowlevel import RunVar
 from pydantic_core import ValidationError, to_json
 
-from agentrt.agent.delegation.briefing import summarize_for
 from agentrt.agent.delegation.delegation import Delegate, Delegation
 from agentrt.agent.delegation.inherit import bind_child, circle_error, find_ancestor
 from agentrt.agent.delegation.isolation import count_delegation, describe_isolation
 from agentrt.agent.delegation.outcome import denial_result, failure_result
+from agentrt.agent.delegation.summary import summarize_conversation
 from agentrt.block import JSONObject
 from agentrt.decoding.answer_form import AnswerForm
 from agentrt.errors import ConfigError, InvalidInputError, ToolConfigError
@@ -298,7 +298,7 @@ def _form_of(agent_name: str, parameter: str, source: Any) -> AnswerForm | None:
 def _context_function(agent_name: str, context: Any) -> Any:
     if context == "task":
         return None
-    return summarize_for if context == "summary" else _checked_function(agent_name, "context", context)
+    return summarize_conversation if context == "summary" else _checked_function(agent_name, "context", context)
 
 
 def _checked_function(agent_name: str, parameter: str, function: Any) -> Any:

@@ -1,4 +1,9 @@
-"""One entry of a call into a sub-agent: its conversation begun or resumed, its events relayed, its outcome."""
+"""One entry of a call into a sub-agent: its conversation begun or resumed, its events relayed, its outcome.
+
+What the sub-agent asks leaves as the `waits` of the call's result (`_wait`), and the answers come in as
+`ToolContext.answers` when the call is entered again (`_next_answer`). Between the two nothing is in memory: the
+sub-agent's conversation is in `ToolContext.kept`, and so in the supervisor's state.
+"""
 
 from copy import copy
 from typing import Any, Protocol

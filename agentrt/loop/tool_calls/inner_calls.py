@@ -1,4 +1,9 @@
-"""Calls that have begun and wait for answers: what they ask, and what they find when they are entered again."""
+"""Calls that have begun and wait for answers: what they ask, and what they find when they are entered again.
+
+`note_waiting` takes the questions of a call's result into the reply, each under its path, "{call}/{question}": that of
+a call inside of a call inside of a call is as long as they are deep, and none of them meets another. `resume.py` puts
+each answer beside its question, and `memory_of_call` gives them to the call that is entered again.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence

@@ -10,10 +10,10 @@ from agentrt.block import JSONObject
 from agentrt.message import Msg
 from agentrt.tool import ToolContext
 
-__all__ = ["summarize_for"]
+__all__ = ["summarize_conversation"]
 
 
-def summarize_for(context: ToolContext, arguments: JSONObject) -> Msg | None:
+def summarize_conversation(context: ToolContext, arguments: JSONObject) -> Msg | None:
     """Return a message with the task and the newest events of the supervisor's conversation.
 
     Its metadata have a `DelegationContext`.
