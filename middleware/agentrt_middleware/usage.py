@@ -98,6 +98,12 @@ class UsageMiddleware(MiddlewareBase):
         self._total: _Tallies = {}
         self._lock = Lock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock())  # a copy counts for itself from here on
+
     def of_reply(self, agent: AgentBase) -> UsageReport:
         """Return what the reply in progress has used so far; between replies, what the last one used."""
         data = agent.state_of(self)

@@ -1,5 +1,6 @@
 """Every shipped middleware keeps the contract of the hooks in all situations of the kit."""
 
+import copy
 import logging
 from collections.abc import Callable
 from itertools import repeat
@@ -12,6 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import agentrt.middleware
+from agentrt import Agent
+from agentrt.errors import RateLimited
 from agentrt.middleware import (
     CacheMiddleware,
     CircuitBreakerMiddleware,
@@ -83,6 +86,35 @@ SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
     UsageMiddleware: lambda: UsageMiddleware({"stage": (1, 2)}),
 }
 EACH = pytest.mark.parametrize("make", SHIPPED.values(), ids=[cls.__name__ for cls in SHIPPED])
+
+
+@EACH
+async def test_an_agent_with_each_can_be_copied_after_a_reply_too(make):
+    agent = Agent("a", model=ScriptedChatModel(repeat("Hello.")), middlewares=[make()])
+    for _ in range(2):
+        copied = copy.deepcopy(agent)
+        assert (await copied.reply("Hi.")).get_text_content() == "Hello."
+        assert copied.middlewares[0] is not agent.middlewares[0]
+        await agent.reply("Hi.")
+    assert len(agent.state.context) == 4
+
+
+def test_a_copy_of_usage_counts_for_itself():
+    usage = UsageMiddleware()
+    boss = Agent("boss", model=ScriptedChatModel(repeat("Hello.")), middlewares=[usage])
+    boss.run_sync("Hi.")
+    copied = copy.deepcopy(boss)
+    copied.run_sync("Hi.")
+    assert usage.total().calls == 1
+    assert [layer.total().calls for layer in copied.middlewares] == [2]
+
+
+async def test_copies_of_an_agent_share_its_rate_limit():
+    limit = RateLimitMiddleware(requests_per_minute=1, max_wait=0)
+    agent = Agent("a", model=ScriptedChatModel(repeat("Hello.")), middlewares=[limit])
+    await agent.reply("Hi.")
+    with pytest.raises(RateLimited):
+        await copy.deepcopy(agent).reply("Hi.")
 
 
 @pytest.mark.slow

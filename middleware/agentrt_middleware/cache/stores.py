@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from time import time
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import anyio.to_thread
 
@@ -51,6 +51,12 @@ class MemoryCacheStore:
         self.max_entries = max_entries
         self._entries: OrderedDict[str, str] = OrderedDict()
         self._lock = Lock()  # event loops in other threads may use it as well
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock())
 
     async def get(self, key: str) -> str | None:
         with self._lock:

@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import AsyncIterator, Callable, Hashable
+from copy import copy
+from typing import Self
 
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout
@@ -104,6 +106,9 @@ class RateLimitMiddleware(MiddlewareBase):
         self._lengths: dict[Hashable, AnswerLengths] = {}
         if key is not None:
             self._adopt(key)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return copy(self)  # with the same limiters: more copies of an agent must not get more requests
 
     async def on_model_call(
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall

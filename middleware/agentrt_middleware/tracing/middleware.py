@@ -3,10 +3,11 @@
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import wraps
 from time import perf_counter
-from typing import Any, ClassVar, TypeVar, TypeVarTuple
+from typing import Any, ClassVar, Self, TypeVar, TypeVarTuple
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
@@ -160,6 +161,9 @@ class TracingMiddleware(MiddlewareBase):
         self._meter_provider = meter_provider
         self._provider_in_use: TracerProvider | None = None
         self._instruments: _Instruments | None = None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return copy(self)  # to the same providers, which belong to the program and hold threads and connections
 
     # The conditions of the hooks.
 
