@@ -9,6 +9,7 @@ import anyio
 from anyio.lowlevel import RunVar
 from pydantic_core import ValidationError, to_json
 
+from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.delegation import Delegate, Delegation
 from agentrt.agent.delegation.inherit import bind_child, circle_error, find_ancestor
 from agentrt.agent.delegation.isolation import count_delegation, describe_isolation
@@ -170,7 +171,7 @@ class AgentTool(ToolBase):
         """What the agent shares with its supervisor and what is its own: a rule for each resource."""
         return describe_isolation(self.agent.lineage, f"subagents/{self.name}" if self.workspace is None else None)
 
-    def running(self, agent: object = None) -> list[Delegation]:
+    def running(self, agent: AgentBase | None = None) -> list[Delegation]:
         """Return the delegations in progress: those of this supervisor's conversation, or all.
 
         `interrupt()` of one of them ends that call alone; one that waits for an answer is not in progress.
@@ -178,8 +179,8 @@ class AgentTool(ToolBase):
         delegations = list(self._tool_state.delegations)
         if agent is None:
             return delegations
-        state = getattr(agent, "state", None)
-        return [delegation for delegation in delegations if getattr(delegation.supervisor, "state", None) is state]
+        # By the state, which is the conversation: several agents may share it.
+        return [one for one in delegations if one.supervisor is not None and one.supervisor.state is agent.state]
 
     async def call(self, context: ToolContext, **arguments: Any) -> ToolResponse:
         """Ask the agent; enters its conversation again where this call was entered before."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import anyio
 
 from agentrt.agent.audience import SilentAudience
+from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.inherit import Child
 from agentrt.agent.delegation.isolation import (
     StoreInCall,
@@ -73,12 +74,13 @@ class Delegation:
     def __init__(self, tool: DelegatingTool, context: ToolContext) -> None:
         self.tool = tool
         self.call_id = context.tool_call.id
-        self.supervisor: Any = context.agent
+        # A tool may be called outside of any agent.
+        self.supervisor: AgentBase | None = context.agent if isinstance(context.agent, AgentBase) else None
         self.child: Any = None
         self._context = context
         self._store = StoreInCall(context)
         self._is_interrupted = False
-        supervisor_name = getattr(self.supervisor, "name", None)
+        supervisor_name = None if self.supervisor is None else self.supervisor.name
         self.attribution: JSONObject = {"subagent": tool.agent.name, "supervisor": supervisor_name}
 
     @never_raises
@@ -167,12 +169,11 @@ class Delegation:
     def _isolate(self, state: AgentState) -> Any:
         """Return the agent over the conversation of this call, with what it gets from its supervisor."""
         template, supervisor = self.tool.agent, self.supervisor
-        supervisor_state = getattr(supervisor, "state", None)
         state.permission_context = combined_permissions(
             self.tool.template.state.permission_context,
             state.permission_context,
-            None if supervisor_state is None else supervisor_state.permission_context,
-            getattr(supervisor, "name", ""),
+            None if supervisor is None else supervisor.state.permission_context,
+            "" if supervisor is None else supervisor.name,
         )
         child = template.with_state(state)
         for name in _SETTINGS:  # which may be assigned to the agent that the tool was made of, at any time
