@@ -151,7 +151,7 @@ def describe_isolation(lineage: Lineage, folder: str | None) -> dict[str, str]:
     names = ", ".join(f"{type(middleware).__name__} of {origin!r}" for middleware, origin in inherited)
     layers = f"its own, and {names}" if names else "its own"
     if lineage.ancestors and not names:
-        layers += f": nothing that those of {supervisor} limit, count, record or refuse holds here"
+        layers += f" alone: what those of {supervisor} limit, count, record or refuse does not hold here"
     return {
         "conversation, tools, model, hooks": f"its own, fresh for each call; only the result is seen by {supervisor}",
         "middlewares": layers,

@@ -207,7 +207,7 @@ def test_explain_shows_the_chains_of_children_and_their_origins():
     assert "\n        Agent 'leaf': the chains, outermost first" in text
     assert text.count("1. TracingMiddleware, from 'boss'") > 3
     assert "      middlewares: its own, and TracingMiddleware of 'boss', RateLimitMiddleware of 'boss'" in text
-    assert "      middlewares: its own: nothing that those of 'boss' limit, count, record or refuse holds here" in text
+    assert "middlewares: its own alone: what those of 'boss' limit, count, record or refuse does not hold here" in text
     assert text.count("deadline, interrupt, cancellation: those of") == 3
 
 
