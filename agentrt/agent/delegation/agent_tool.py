@@ -199,8 +199,8 @@ class AgentTool(ToolBase):
         entered = _tools_entered.get()
         # With a place of its own, a chain of agents that ask each other could take them all, and wait for itself.
         places = None if id(self._tool_state) in entered else self._places()
-        if places is not None:
-            await _take_place(places, delegation)
+        if places is not None and not await self._take_place(places, delegation, bool(entered)):
+            places = None
         token = _tools_entered.set((*entered, id(self._tool_state)))
         self._tool_state.delegations[delegation] = None
         try:
@@ -210,6 +210,21 @@ class AgentTool(ToolBase):
             _tools_entered.reset(token)
             if places is not None:
                 places.release_on_behalf_of(delegation)
+
+    async def _take_place(self, places: anyio.CapacityLimiter, delegation: Delegation, is_nested: bool) -> bool:
+        """Take a place, as soon as there is one; returns `False` where that could wait for itself.
+
+        Agents that ask each other in a circle, closed when they were built already, may hold each other's places.
+        """
+        # By the delegation, since a limiter refuses a task that has a place already, and one task may make two calls.
+        try:
+            # Nearly always one is free, and waiting costs a turn of the loop.
+            places.acquire_on_behalf_of_nowait(delegation)
+        except anyio.WouldBlock:
+            if is_nested and _works_for_itself(self.agent, delegation.supervisor):
+                return False
+            await places.acquire_on_behalf_of(delegation)
+        return True
 
     def _task_of(self, arguments: JSONObject) -> Any:
         """Return what the prompt is made of: the text of a query, an instance of the input's type, or JSON."""
@@ -249,13 +264,24 @@ def _replaceable_parts(agent: Any) -> tuple[object, object]:
     return agent.toolkit, agent.current_chains()
 
 
-async def _take_place(places: anyio.CapacityLimiter, delegation: Delegation) -> None:
-    # By the delegation, since a limiter refuses a task that has a place already, and one task may make two calls.
-    try:
-        # Nearly always one is free, and waiting costs a turn of the event loop.
-        places.acquire_on_behalf_of_nowait(delegation)
-    except anyio.WouldBlock:
-        await places.acquire_on_behalf_of(delegation)
+def _works_for_itself(agent: Any, supervisor: Any) -> bool:
+    """Say whether the agent, or one that works for it, can ask the supervisor or an agent above it."""
+    lineage = getattr(supervisor, "lineage", None)
+    above = [] if lineage is None else [*lineage.ancestors, supervisor]
+    line = {(ancestor.id, ancestor.name) for ancestor in above}
+    known: set[tuple[str, str]] = set()
+    left = [agent]
+    while left:
+        current = left.pop()
+        key = current.id, current.name
+        if key in line:
+            return True
+        if key not in known:
+            known.add(key)
+            toolkit = current.toolkit
+            tools = [toolkit.get(name) for name in toolkit.names(toolkit.groups)]
+            left += [tool.agent for tool in tools if isinstance(tool, AgentTool)]
+    return False
 
 
 def bind_tools(agent: Any) -> None:

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import anyio
 import pydantic
 import pytest
 
+from agentrt.model import ScriptedChatModel
 from tests.agent.delegation.helpers import (
     Counting,
     agent_of,
@@ -15,6 +17,7 @@ from tests.agent.delegation.helpers import (
     elsewhere,
     results_of,
 )
+from tests.agent.delegation.test_every_suspension import script
 from tests.loop.helpers import items_of
 
 pytestmark = pytest.mark.anyio
@@ -77,3 +80,24 @@ async def test_a_state_copied_in_the_middle_does_nothing_twice() -> None:
         if other.waiting() is None:
             await other.reply(None)
         assert runs + again.runs in ([], ["x"])
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_agents_in_a_circle_do_not_wait_for_each_other(is_shared: bool) -> None:
+    """With the same tools at both levels, or others of the same agents."""
+
+    def ask_twice(other: str) -> Any:
+        return script([call("1", other, query="go"), call("2", other, query="go")], *["Enough."] * 2)
+
+    first, second = agent_of("first", []), agent_of("second", [])
+    first.model = ScriptedChatModel([ask_twice("second")] * 500)
+    second.model = ScriptedChatModel([ask_twice("first")] * 500)
+    tools = [agent.as_tool("Works.", max_concurrency=1) for agent in (first, second)]
+    others = tools if is_shared else [agent.as_tool("Works.", max_concurrency=1) for agent in (first, second)]
+    calls = [call("1", "first", query="go"), call("2", "second", query="go")]
+    boss = agent_of("boss", [calls, "Done."], *tools)
+    first.toolkit.register_tool_function(others[1])  # closed now: it was not refused when the boss was built
+    second.toolkit.register_tool_function(others[0])
+    with anyio.fail_after(30):
+        await boss.reply("go")
+    assert {result.state for result in results_of(boss).values()} == {"success"}
