@@ -78,12 +78,27 @@ class Handoffs:
             self._agents[name] = member
         self._claim: Claim | None = None
         self._interrupts = 0  # since the last part began
-        self.state = state
+        self._state = state
         check_active(state, self._start, self._agents)
 
     @never_raises
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(self._agents)}; {self.active.name} has the conversation>"
+
+    def __getstate__(self) -> dict[str, object]:
+        # A copy has no reply in progress.
+        return {**vars(self), "_claim": None, "_interrupts": 0}
+
+    @property
+    def state(self) -> AgentState:
+        """The conversation, which all agents share; another one can be assigned between two replies."""
+        return self._state
+
+    @state.setter
+    def state(self, state: AgentState) -> None:
+        agents = {name: agent.with_state(state) for name, agent in self._agents.items()}
+        check_active(state, self._start, agents)
+        self._state, self._agents, self._claim = state, agents, None
 
     @property
     def agents(self) -> dict[str, Agent]:
@@ -213,9 +228,7 @@ class Handoffs:
     def with_state(self, state: AgentState) -> Self:
         """Return another conversation with the same agents."""
         other = copy.copy(self)
-        agents = {name: agent.with_state(state) for name, agent in self._agents.items()}
-        vars(other).update(state=state, _agents=agents, _claim=None, _interrupts=0)
-        check_active(state, self._start, agents)
+        other.state = state
         return other
 
     def explain(self) -> str:

@@ -1,5 +1,6 @@
 """One conversation of several agents: who has it, what each one reads, and how it goes on elsewhere."""
 
+import copy
 import json
 from typing import Any
 
@@ -400,6 +401,38 @@ async def test_other_states_are_other_conversations() -> None:
     assert other.active.name == "triage"
     assert (await other.reply("Hi.")).get_text_content() == "hello again"
     assert speakers(team.state) == ["user", "triage", "refunds"]
+
+
+async def test_state_that_is_assigned_is_that_of_all_agents() -> None:
+    team = Handoffs([agent("one", [transfer("two")], "again"), agent("two", "done")])
+    await team.reply("go")
+    first = team.state
+    team.state = AgentState()
+    assert all(one.state is team.state for one in team.agents.values())
+    assert (await team.reply("anew")).get_text_content() == "again"
+    assert speakers(team.state) == ["user", "one"]
+    assert speakers(first) == ["user", "one", "two"]
+    with pytest.raises(ConfigError, match="'z'"):
+        team.state = AgentState(middleware_data={"handoffs": {"active": "z"}})
+    with pytest.raises(ConfigError, match="AgentState"):
+        team.state = {}  # type: ignore[assignment]
+    assert speakers(team.state) == ["user", "one"]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_copy_of_a_team_is_another_conversation(streams: bool) -> None:
+    team = Handoffs([agent("one", [transfer("two")]), agent("two", "done", "more")])
+    if streams:
+        async with team.reply_stream("go") as events:
+            async for _ in events:
+                pass
+    else:
+        await team.reply("go")
+    copied = copy.deepcopy(team)
+    assert all(one.state is copied.state for one in copied.agents.values())
+    assert (await copied.reply("and?")).get_text_content() == "more"
+    assert speakers(team.state) == ["user", "one", "two"]
+    assert speakers(copied.state) == ["user", "one", "two", "user", "two"]
 
 
 async def test_observed_messages_are_read_by_the_next_speaker() -> None:
