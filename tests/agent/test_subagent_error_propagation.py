@@ -194,6 +194,16 @@ async def test_span_of_a_delegation_is_under_that_of_its_call() -> None:
     spans.check_all_ended()
 
 
+async def test_tracer_of_the_supervisor_is_shared() -> None:
+    spans = Spans()
+    boss = await supervisor(Echo, "x", middlewares=[spans.middleware()])
+    boss.trace_provider = spans.provider.get_tracer("test")  # type: ignore[attr-defined]
+    await boss.reply("go")
+    [[_, [_, [call_name, children], _]]] = spans.tree()
+    assert (call_name, children) == ("execute_tool agent_echo", ["invoke_agent echo"])
+    spans.check_all_ended()
+
+
 async def test_logger_of_the_bundle_is_used(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("a logger of ours")
     await Failing(permissions=PermissionBundle(logger=logger)).delegate("error")

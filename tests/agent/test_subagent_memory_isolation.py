@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
+from opentelemetry.trace import NoOpTracer
 
 from agentrt import Agent, Msg, Toolkit, UserMsg
 from agentrt.agent import ContextBundle, DelegationContext, PermissionBundle, ReActAgent, SubAgentBase
@@ -263,7 +264,8 @@ async def test_memory_of_a_custom_supervisor_is_what_is_compressed() -> None:
 
 
 async def test_resources_are_shared_by_identity_and_limits_are_copied(tmp_path: Any) -> None:
-    session, tracer, memory, limits = JSONSession(tmp_path), object(), object(), {"disabled_tools": ["a"]}
+    session, memory, limits = JSONSession(tmp_path), object(), {"disabled_tools": ["a"]}
+    tracer = NoOpTracer()
     bundle = PermissionBundle(
         trace_provider=tracer, session=session, long_term_memory=memory, safety_limits=limits, supervisor_name="boss"
     )

@@ -268,6 +268,13 @@ async def test_limits_that_would_limit_nothing_are_refused(limits: Any) -> None:
         await make_subagent_tool(Echo, spec_of(), tool_name="agent_echo", host=Supervisor())
 
 
+@pytest.mark.parametrize("field", ["filesystem", "trace_provider"])
+@pytest.mark.parametrize("value", ["x", 5, {}])
+def test_a_bundle_refuses_what_it_could_not_share(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"PermissionBundle\({field}="):
+        PermissionBundle(**{field: value})
+
+
 @pytest.mark.parametrize("name", ["disabled_tools", "read_only", "timeout", "max_depth"])
 async def test_a_limit_may_be_none(name: str) -> None:
     class Supervisor(AgentBase):

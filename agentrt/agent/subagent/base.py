@@ -181,6 +181,7 @@ class SubAgentBase(AgentBase):
         limits: JSONObject = dict(own or {})
         limits |= limits_of(host.state.permission_context, limits.get("disabled_tools") or ())
         return PermissionBundle(
+            trace_provider=getattr(host, "trace_provider", None),
             filesystem=host.workspace,
             session=getattr(host, "session", None),
             long_term_memory=getattr(host, "long_term_memory", None),

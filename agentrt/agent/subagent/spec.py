@@ -7,10 +7,12 @@ from typing import Any, TypedDict
 
 from agentrt.agent.subagent.limits import check_limits
 from agentrt.block import JSONObject
+from agentrt.errors import ConfigError
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model import ChatModelBase
 from agentrt.session import SessionBase
+from agentrt.text import repr_of
 from agentrt.workspace import FileSystemBase
 
 __all__ = ["CONTEXT_KEY", "ContextBundle", "DelegationContext", "PermissionBundle", "SubAgentSpec"]
@@ -59,6 +61,18 @@ class PermissionBundle:
 
     def __post_init__(self) -> None:
         check_limits(self.safety_limits)
+        files: object = self.filesystem
+        if files is not None and not isinstance(files, FileSystemBase):
+            raise ConfigError(
+                f"PermissionBundle(filesystem=...) must be a FileSystemBase, not {repr_of(files)}: write "
+                f"LocalWorkspace(folder)"
+            )
+        tracer = self.trace_provider
+        if tracer is not None and not hasattr(tracer, "start_as_current_span"):
+            raise ConfigError(
+                f"PermissionBundle(trace_provider=...) must be a tracer of OpenTelemetry, not {repr_of(tracer)}: write "
+                f"trace.get_tracer(__name__)"
+            )
 
 
 @suggest_keywords()
