@@ -111,10 +111,10 @@ class AgentTool(ToolBase):
         self.max_concurrency = max_concurrency
         self.workspace = workspace
         self._tool_state = _ToolState()
-        self._check_limits()
+        self._check_options()
         check_tool(self)
 
-    def _check_limits(self) -> None:
+    def _check_options(self) -> None:
         seconds: object = self.seconds
         is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if seconds is not None and not (is_number and 0 < seconds < float("inf")):  # type: ignore[operator]
@@ -127,6 +127,10 @@ class AgentTool(ToolBase):
             raise ToolConfigError(
                 f"Agent.as_tool(max_concurrency=...) of {self.agent.name!r} must be a whole number from 1 up, not "
                 f"{places!r}"
+            )
+        if type(self.stream) is not bool:
+            raise ToolConfigError(
+                f"Agent.as_tool(stream=...) of {self.agent.name!r} must be True or False, not {repr_of(self.stream)}"
             )
         files: object = self.workspace
         if files is not None and not isinstance(files, FileSystemBase):

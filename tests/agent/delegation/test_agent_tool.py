@@ -518,6 +518,8 @@ async def test_deps_reach_the_tools_of_a_child() -> None:
         ({"timeout": 0}, r"as_tool\(timeout=...\)"),
         ({"timeout": float("inf")}, r"as_tool\(timeout=...\)"),
         ({"max_concurrency": 0}, r"as_tool\(max_concurrency=...\)"),
+        ({"stream": "no"}, r"as_tool\(stream=...\) of 'child' must be True or False, not 'no'"),
+        ({"stream": 0}, r"as_tool\(stream=...\)"),
         ({"workspace": "files"}, r"as_tool\(workspace=...\)"),
         ({"name": "no name"}, "name of a tool"),
     ],
