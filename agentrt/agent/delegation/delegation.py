@@ -23,6 +23,7 @@ from agentrt.agent.delegation.isolation import (
 from agentrt.agent.delegation.outcome import answer_of, failure_result, unfinished_result
 from agentrt.block import JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState, new_id
 from agentrt.conversation.open_calls import asked_calls
+from agentrt.errors import ResumeError
 from agentrt.event import (
     ConfirmResult,
     ExternalExecutionResultEvent,
@@ -202,7 +203,14 @@ class Delegation:
         elif not state.reply_context.parked:
             final = await self._drain(child, None)
         while (answer := self._next_answer(state)) is not None:
-            final = await self._drain(child, answer)
+            try:
+                final = await self._drain(child, answer)
+            except ResumeError:
+                if state.reply_context is None or not state.reply_context.parked:
+                    raise
+                # The supervisor does not know the sub-agent's tools, such as how much one may return. Nothing of the
+                # answer was taken, so the same is asked again.
+                break
         if state.reply_context is not None:
             return self._wait(state)
         reason = "completed" if state.last_reply is None else state.last_reply.finished_reason

@@ -6,7 +6,10 @@ import anyio
 import pydantic
 import pytest
 
+from agentrt.event import ExternalExecutionResultEvent
+from agentrt.message import ToolResultBlock
 from agentrt.model import ScriptedChatModel
+from agentrt.tool import ToolBase
 from tests.agent.delegation.helpers import (
     Counting,
     agent_of,
@@ -101,3 +104,30 @@ async def test_agents_in_a_circle_do_not_wait_for_each_other(is_shared: bool) ->
     with anyio.fail_after(30):
         await boss.reply("go")
     assert {result.state for result in results_of(boss).values()} == {"success"}
+
+
+class Scan(ToolBase):
+    """Scan something outside."""
+
+    name = "scan"
+    is_external_tool = True
+    max_output = 100
+
+    def __init__(self) -> None:
+        self.input_schema = {"type": "object", "properties": {}}
+
+
+@pytest.mark.parametrize("other_process", [False, True])
+@pytest.mark.parametrize("is_seen", [True, False])
+async def test_a_result_that_the_child_refuses_is_asked_for_again(is_seen: bool, other_process: bool) -> None:
+    """The supervisor has another idea of how long a result may be, as it has no such tool."""
+    boss = boss_of(agent_of("child", [[call("k1", "scan")], "Scanned."], Scan()))
+    await boss.reply("go")
+    for output in ("x" * 1_000, "x" * 1_000, "clean"):
+        event = boss.waiting()
+        assert [block.id for block in event.tool_calls] == ["1/k1"]
+        result = ExternalExecutionResultEvent(event.reply_id, [ToolResultBlock("1/k1", "scan", output)])
+        if other_process:
+            boss = boss.with_state(elsewhere(boss))
+        await (items_of(boss, result) if is_seen else boss.reply(result))
+    assert (results_of(boss)["1"].state, results_of(boss)["1"].text) == ("success", "Scanned.")
