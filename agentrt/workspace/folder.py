@@ -36,10 +36,12 @@ _REPARSE_POINT = 0x400  # a link or junction of Windows
 
 
 @contextmanager
-def open_folder(root: Path, parts: tuple[str, ...], *, create: bool = False) -> Iterator["Folder"]:
+def open_folder(
+    root: Path, parts: tuple[str, ...], *, create: bool = False, is_abandoned: Callable[[], bool] = lambda: False
+) -> Iterator["Folder"]:
     """Open the folder at the end of these names, and make those that are missing if `create` says so.
 
-    Raises `OSError`, with ELOOP where one of the names is a link.
+    Raises `OSError`, with ELOOP where one of the names is a link, and with ECANCELED once it `is_abandoned`.
     """
     with suppress(FileNotFoundError):  # the root may have been replaced by a link since its own path was resolved
         _mode_of(os.lstat(root))
@@ -49,6 +51,7 @@ def open_folder(root: Path, parts: tuple[str, ...], *, create: bool = False) -> 
     folder = Folder(os.open(root, _OPEN_FOLDER) if _BY_DESCRIPTOR else None, root)
     try:
         for part in parts:
+            _check_is_wanted(is_abandoned)
             folder = folder.enter(part, create)
         yield folder
     finally:
@@ -122,8 +125,7 @@ class Folder:
                 os.fsync(descriptor)  # before the file gets its name: a crash must not leave the name of an empty file
             finally:
                 os.close(descriptor)
-            if is_abandoned():
-                raise OSError(errno.ECANCELED, "its caller has left")
+            _check_is_wanted(is_abandoned)
             # A link that was put here meanwhile is replaced, and not followed.
             places = {"src_dir_fd": self.descriptor, "dst_dir_fd": self.descriptor} if _BY_DESCRIPTOR else {}
             os.replace(self._locate(temporary), self._locate(name), **places)
@@ -155,6 +157,11 @@ def _mode_of(found: os.stat_result) -> int:
     if stat.S_ISLNK(found.st_mode) or getattr(found, "st_file_attributes", 0) & _REPARSE_POINT:
         raise OSError(errno.ELOOP, "a link")
     return found.st_mode
+
+
+def _check_is_wanted(is_abandoned: Callable[[], bool]) -> None:
+    if is_abandoned():
+        raise OSError(errno.ECANCELED, "its caller has left")
 
 
 def _check_is_file(mode: int) -> None:

@@ -62,7 +62,7 @@ class LocalWorkspace(FileSystemBase):
 
     async def _write(self, parts: tuple[str, ...], data: bytes) -> None:
         def work(abandoned: Event) -> None:
-            with open_folder(self.root, parts[:-1], create=True) as folder:
+            with open_folder(self.root, parts[:-1], create=True, is_abandoned=abandoned.is_set) as folder:
                 folder.write(parts[-1], data, abandoned.is_set)
 
         await self._run(parts, "write", work)

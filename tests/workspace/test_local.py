@@ -291,6 +291,34 @@ async def test_cancelled_write_changes_nothing_afterwards(
     assert everything_in(own_folder(files)) == {own_folder(files) / "a": b"old"}
 
 
+async def test_cancelled_write_makes_no_folders_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = LocalWorkspace(tmp_path / "root")
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+    enter, close = folder.Folder.enter, folder.Folder.close
+
+    def wait(self: folder.Folder, name: str, create: bool) -> folder.Folder:
+        inner = enter(self, name, create)
+        if name == "one":
+            begun.set()
+            go.wait(10)
+        return inner
+
+    def closing(self: folder.Folder) -> None:
+        close(self)
+        if go.is_set():
+            ended.set()
+
+    monkeypatch.setattr(folder.Folder, "enter", wait)
+    monkeypatch.setattr(folder.Folder, "close", closing)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(files.write_text, "one/two/a", "new")
+        await anyio.to_thread.run_sync(begun.wait, 10)
+        tasks.cancel_scope.cancel()
+    go.set()
+    assert ended.wait(10)
+    assert list((tmp_path / "root").rglob("*")) == [tmp_path / "root" / "one"]
+
+
 async def test_disk_that_hangs_ends_the_wait(files: LocalWorkspace, monkeypatch: pytest.MonkeyPatch) -> None:
     go, ended = threading.Event(), threading.Event()
     close = folder.Folder.close
