@@ -375,7 +375,8 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
         )
     if execution.state is ToolResultState.RUNNING:
         raise ResumeError(f"the result of {call.name!r} is not final: its state is RUNNING", code="invalid")
-    tool = known_tools(agent).get(call.name)
+    # A call inside of another is of a tool of its own, also where one of this agent has that name.
+    tool = None if "/" in call.id else known_tools(agent).get(call.name)
     output = _blocks_of(execution)
     data = [block for block in output if isinstance(block, DataBlock) and isinstance(block.source, Base64Source)]
     total = sum(len(block.text) if isinstance(block, TextBlock) else data_size(block) for block in output)

@@ -111,9 +111,9 @@ class Scan(ToolBase):
 
     name = "scan"
     is_external_tool = True
-    max_output = 100
 
-    def __init__(self) -> None:
+    def __init__(self, max_output: int = 100) -> None:
+        self.max_output = max_output
         self.input_schema = {"type": "object", "properties": {}}
 
 
@@ -131,3 +131,12 @@ async def test_a_result_that_the_child_refuses_is_asked_for_again(is_seen: bool,
             boss = boss.with_state(elsewhere(boss))
         await (items_of(boss, result) if is_seen else boss.reply(result))
     assert (results_of(boss)["1"].state, results_of(boss)["1"].text) == ("success", "Scanned.")
+
+
+async def test_a_tool_of_that_name_above_limits_no_result_below() -> None:
+    child = agent_of("child", [[call("k1", "scan")], "Scanned."], Scan(1_000))
+    boss = agent_of("boss", [[call("1", "child", query="go")], "Done."], child.as_tool("Scans."), Scan(10))
+    await boss.reply("go")
+    result = ToolResultBlock("1/k1", "scan", "x" * 500)
+    await boss.reply(ExternalExecutionResultEvent(boss.waiting().reply_id, [result]))
+    assert results_of(boss)["1"].text == "Scanned."
