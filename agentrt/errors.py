@@ -26,6 +26,7 @@
     │   ├── ContextOverflow            the request is too long for the model
     │   ├── Refused                    the model or its filter declined to answer
     │   └── Malformed                  an answer that cannot be used
+    ├── GuardrailTripped             a guard has objected to what was asked, said or given
     ├── RedactionBlocked             some text holds what is not to pass, or could not be searched
     ├── SubAgentUnavailable          a sub-agent that cannot be made, or is not healthy
     ├── ToolError                    a tool failed, or was asked for something it cannot do
@@ -52,6 +53,7 @@ __all__ = [
     "CircuitOpen",
     "ConfigError",
     "ContextOverflow",
+    "GuardrailTripped",
     "HookError",
     "HookTargetError",
     "InputEnded",
@@ -209,6 +211,21 @@ class Refused(ModelError):
 
 class Malformed(ModelError):
     """The provider's answer cannot be used."""
+
+
+class GuardrailTripped(AgentRTError):
+    """A guard has objected; `guard` is its name, and `stage` says to what: "input", "output" or "tool_result".
+
+    The message does not hold the text that the guard has seen, nor its reason.
+    """
+
+    def __init__(self, guard: str, stage: str) -> None:
+        super().__init__(f"the guard {guard} objects to the {stage}")
+        self.guard = guard
+        self.stage = stage
+
+    def __reduce__(self) -> tuple[type["GuardrailTripped"], tuple[str, str]]:
+        return type(self), (self.guard, self.stage)
 
 
 class RedactionBlocked(AgentRTError):

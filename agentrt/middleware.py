@@ -41,6 +41,8 @@ from agentrt_middleware.context.trim_tool_results import TrimToolResultsMiddlewa
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
 from agentrt_middleware.genai_prices import genai_prices
+from agentrt_middleware.guardrail.guards import Guard, GuardedCall, Judge, Replace
+from agentrt_middleware.guardrail.middleware import GuardrailMiddleware
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.models.refusal import RefusalMiddleware
 from agentrt_middleware.models.router import ModelRouterMiddleware
@@ -94,8 +96,12 @@ __all__ = [
     "CompressionMiddleware",
     "Detector",
     "DynamicContextMiddleware",
+    "Guard",
+    "GuardedCall",
+    "GuardrailMiddleware",
     "HookMiddleware",
     "HumanApprovalMiddleware",
+    "Judge",
     "KeepLastMiddleware",
     "Literals",
     "LoggingMiddleware",
@@ -125,6 +131,7 @@ __all__ = [
     "RedisCacheStore",
     "RedisStore",
     "RefusalMiddleware",
+    "Replace",
     "ReplyInput",
     "ReplyOverrides",
     "ReplyValues",

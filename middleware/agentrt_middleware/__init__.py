@@ -11,6 +11,8 @@ from agentrt_middleware.context.trim_tool_results import TrimToolResultsMiddlewa
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
 from agentrt_middleware.genai_prices import genai_prices
+from agentrt_middleware.guardrail.guards import Guard, GuardedCall, Judge, Replace
+from agentrt_middleware.guardrail.middleware import GuardrailMiddleware
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.models.refusal import RefusalMiddleware
 from agentrt_middleware.models.router import ModelRouterMiddleware
@@ -57,8 +59,12 @@ __all__ = [
     "CompressionMiddleware",
     "Detector",
     "DynamicContextMiddleware",
+    "Guard",
+    "GuardedCall",
+    "GuardrailMiddleware",
     "HookMiddleware",
     "HumanApprovalMiddleware",
+    "Judge",
     "KeepLastMiddleware",
     "Literals",
     "LoggingMiddleware",
@@ -71,6 +77,7 @@ __all__ = [
     "RedisCacheStore",
     "RedisStore",
     "RefusalMiddleware",
+    "Replace",
     "RetryMiddleware",
     "SQLiteCacheStore",
     "SpanDelivery",

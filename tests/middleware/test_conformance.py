@@ -20,6 +20,7 @@ from agentrt.middleware import (
     CircuitBreakerMiddleware,
     CompressionMiddleware,
     DynamicContextMiddleware,
+    GuardrailMiddleware,
     HookMiddleware,
     HumanApprovalMiddleware,
     KeepLastMiddleware,
@@ -55,6 +56,12 @@ def fallback() -> MiddlewareBase:
     return ModelFallbackMiddleware(ScriptedChatModel(repeat("spare"), model="second"), sticky=True)
 
 
+def guardrail() -> MiddlewareBase:
+    async def passes(value: object, agent: object) -> None: ...
+
+    return GuardrailMiddleware(input=passes, tool_call=passes, tool_result=passes, output=passes)
+
+
 def rate_limit() -> MiddlewareBase:
     return RateLimitMiddleware(requests_per_minute=1e9, tokens_per_minute=1e12, max_concurrency=8)
 
@@ -63,6 +70,7 @@ SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
     CacheMiddleware: lambda: CacheMiddleware(tools={"look": 60}, max_entries=4),
     CircuitBreakerMiddleware: lambda: CircuitBreakerMiddleware(3),
     DynamicContextMiddleware: lambda: DynamicContextMiddleware("It rains."),
+    GuardrailMiddleware: guardrail,
     HookMiddleware: HookMiddleware,
     CompressionMiddleware: lambda: CompressionMiddleware("window"),
     KeepLastMiddleware: lambda: KeepLastMiddleware(2),

@@ -1,6 +1,7 @@
 """The shipped middlewares in agents that write their own reply."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -17,6 +18,7 @@ from agentrt.middleware import (
     CircuitBreakerMiddleware,
     CompressionMiddleware,
     DynamicContextMiddleware,
+    GuardrailMiddleware,
     HookMiddleware,
     HumanApprovalMiddleware,
     KeepLastMiddleware,
@@ -55,6 +57,7 @@ AROUND_STEPS = [
     CircuitBreakerMiddleware(),
     CompressionMiddleware(),
     DynamicContextMiddleware("It is late."),
+    GuardrailMiddleware(output=lambda value, agent: None),
     HumanApprovalMiddleware({"pay": True}),
     KeepLastMiddleware(),
     ModelFallbackMiddleware(ScriptedChatModel(["other"])),
@@ -108,8 +111,17 @@ CALLS = {"block": ToolCallBlock("1", "search", "{}"), "dict": {"name": "search",
 
 
 @pytest.mark.parametrize("tool_call", CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize("layer", [TimingMiddleware, ToolRetryMiddleware, TracingMiddleware, LoggingMiddleware])
-async def test_tool_calls_of_an_agent_without_a_toolkit_run(layer: type[MiddlewareBase], tool_call: object):
+@pytest.mark.parametrize(
+    "layer",
+    [
+        TimingMiddleware,
+        ToolRetryMiddleware,
+        TracingMiddleware,
+        LoggingMiddleware,
+        lambda: GuardrailMiddleware(tool_result=lambda value, agent: None),
+    ],
+)
+async def test_tool_calls_of_an_agent_without_a_toolkit_run(layer: Callable[[], MiddlewareBase], tool_call: object):
     assert (await Own(tool_call, 0, layer())(UserMsg("user", "hi"))).get_text_content().startswith("ran ")
 
 

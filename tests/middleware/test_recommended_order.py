@@ -14,6 +14,7 @@ from agentrt.middleware import (
     CacheMiddleware,
     CircuitBreakerMiddleware,
     DynamicContextMiddleware,
+    GuardrailMiddleware,
     LoggingMiddleware,
     MiddlewareBase,
     ModelFallbackMiddleware,
@@ -34,11 +35,15 @@ from tests.loop.helpers import call, items_of
 from tests.middleware.fake_time import Least, on_both_loops, play, rebuilt, retries, text_of
 
 
+async def passes(value: object, agent: object) -> None: ...
+
+
 def layers_of(second: ChatModelBase, timings: list[Timing] | None = None) -> list[MiddlewareBase]:
     return [
         TracingMiddleware(),
         LoggingMiddleware(),
         DynamicContextMiddleware("It rains."),
+        GuardrailMiddleware(input=passes, output=passes, tool_call=passes, tool_result=passes),
         RedactionMiddleware(),
         CacheMiddleware(scope="conversation"),
         ModelFallbackMiddleware(second, sticky=True),
@@ -125,7 +130,7 @@ async def test_concurrent_conversations_over_one_list_do_not_mix() -> None:
 
     first = ScriptedChatModel([answer] * 40)
     layers = layers_of(second)
-    layers[7] = CircuitBreakerMiddleware(99)
+    layers[8] = CircuitBreakerMiddleware(99)
     agent = Agent("tester", model=first, middlewares=layers)
     conversations = [agent.with_state(AgentState()) for _ in range(9)]
     async with anyio.create_task_group() as group:
@@ -158,7 +163,7 @@ async def test_a_fault_anywhere_leaves_a_valid_conversation() -> None:
         script = [["half ", Transient("cut")], [ToolCallBlock("1", "look", '{"city": "Beijing"}')], "Sunny.", "Sunny."]
         layers = layers_of(ScriptedChatModel([]))
         # The harness continues with a model of its own, which a sticky conversation would never ask.
-        layers[5] = ModelFallbackMiddleware(ScriptedChatModel(["spare"] * 9, model="second"))
+        layers[6] = ModelFallbackMiddleware(ScriptedChatModel(["spare"] * 9, model="second"))
         return Agent(
             "tester",
             model=ScriptedChatModel(script),
@@ -170,7 +175,7 @@ async def test_a_fault_anywhere_leaves_a_valid_conversation() -> None:
     await check_every_suspension(make_agent, ["What is the weather in Beijing?"], at_least=10)
 
 
-@pytest.mark.parametrize("swapped", list(permutations([0, 4, 5, 6, 7, 10, 11], 2)))
+@pytest.mark.parametrize("swapped", list(permutations([0, 3, 5, 6, 7, 8, 11, 12], 2)))
 def test_the_layers_around_a_model_call_have_one_valid_order(swapped: tuple[int, int]) -> None:
     layers = layers_of(ScriptedChatModel([]))
     one, other = swapped

@@ -1,0 +1,3 @@
+"""Guardrails; the public names are in `agentrt.middleware`."""
+
+__all__: list[str] = []

@@ -1,0 +1,324 @@
+"""Guardrails: functions and judges that stop what must not be asked, said, called or read."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import anyio
+
+from agentrt.agent import AgentBase
+from agentrt.errors import GuardrailTripped, MiddlewareConfigError
+from agentrt.event import AgentEvent, CustomEvent, HintBlockEvent
+from agentrt.hooks import (
+    ActingValues,
+    CheckPermissionValues,
+    MiddlewareBase,
+    ModelCallValues,
+    NextActing,
+    NextCheckPermission,
+    NextModelCall,
+    NextReasoning,
+    ReasoningValues,
+)
+from agentrt.keywords import suggest_keywords
+from agentrt.message import Msg, TextBlock, ToolResultState
+from agentrt.model import ChatResponse, ModelResult
+from agentrt.types import (
+    STRUCTURED_OUTPUT,
+    PermissionBehavior,
+    PermissionDecision,
+    ToolChunk,
+    ToolResponse,
+)
+from agentrt_middleware.attempts import close
+from agentrt_middleware.guardrail.guards import Guard, GuardedCall, Guards, Trip, check_guards
+from agentrt_middleware.guardrail.held_round import HeldRound
+from agentrt_middleware.guardrail.user_inputs import UserInputs
+from agentrt_middleware.reply_info import call_of
+from agentrt_middleware.validation import check_choice, check_number
+
+__all__ = ["GuardrailMiddleware"]
+
+_Stage = Guard | Sequence[Guard]
+
+
+@suggest_keywords(guards="output", guardrails="output", input_guardrails="input", output_guardrails="output")
+class GuardrailMiddleware(MiddlewareBase):
+    """Has guards judge what users ask, what models answer, which tools are called and what these give.
+
+    A guard is a function of a value and the agent, plain or a coroutine function, or a `Judge`. It returns `None`, a
+    reason to stop, or `Replace(text)`. The value is a `str`, and a `GuardedCall` for `tool_call`. With `parallel`, the
+    guards of `input` judge while the model is asked already; nothing of its answer leaves before they are done.
+
+    `on_trip` says what a reason leads to: "answer" ends the reply with `message`, "raise" raises `GuardrailTripped`,
+    and "again" asks the model again, which is told the reason, up to `attempts` times. A call that trips is denied
+    in any case. A guard that raises, answers nonsense or takes longer than `timeout` seconds has tripped, unless
+    `on_error` is "open".
+    """
+
+    emits = True
+    inherited = True
+    wrapped_by: ClassVar = ("TracingMiddleware", "LoggingMiddleware", "DynamicContextMiddleware")
+    wraps: ClassVar = (
+        "HumanApprovalMiddleware",
+        "RedactionMiddleware",  # what is sent to judges is redacted
+        "CacheMiddleware",
+        "RefusalMiddleware",
+        "ModelFallbackMiddleware",
+        "RetryMiddleware",
+        "CircuitBreakerMiddleware",
+        "RateLimitMiddleware",
+        "TimeoutMiddleware",
+    )
+
+    def __init__(
+        self,
+        *,
+        input: _Stage = (),
+        tool_call: _Stage = (),
+        tool_result: _Stage = (),
+        output: _Stage = (),
+        parallel: bool = True,
+        on_trip: str = "answer",
+        message: str = "I may not help with that.",
+        attempts: int = 2,
+        timeout: float = 10,
+        on_error: str = "closed",
+    ) -> None:
+        stages = {"input": input, "tool_call": tool_call, "tool_result": tool_result, "output": output}
+        guards = {stage: check_guards(stage, value) for stage, value in stages.items()}
+        if not any(guards.values()):
+            raise MiddlewareConfigError(
+                "GuardrailMiddleware() has no guards, so it would stop nothing: write GuardrailMiddleware(output=[...])"
+            )
+        _check_switch_and_message(parallel, message)
+        check_choice("GuardrailMiddleware(on_trip=...)", on_trip, ("answer", "raise", "again"))
+        check_choice("GuardrailMiddleware(on_error=...)", on_error, ("closed", "open"))
+        check_number("GuardrailMiddleware(attempts=...)", attempts, least=1, whole=True)
+        check_number("GuardrailMiddleware(timeout=...)", timeout, finite=True)
+        self.input, self.tool_call = guards["input"], guards["tool_call"]
+        self.tool_result, self.output = guards["tool_result"], guards["output"]
+        self.parallel, self.on_trip, self.message = parallel, on_trip, message
+        self.attempts, self.timeout, self.on_error = attempts, timeout, on_error
+        self._guards = {
+            stage: Guards(chosen, stage, timeout, fails_open=on_error == "open") for stage, chosen in guards.items()
+        }
+
+    async def on_model_call(
+        self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
+    ) -> ModelResult:
+        if not self.input:
+            return await next_handler(**input_kwargs)
+        inputs = UserInputs(agent.state_of(self))
+        messages = inputs.apply(input_kwargs["messages"])
+        # A judge's own request, or a summary: what these say is no user's.
+        new = [] if agent.run.is_internal else inputs.new_messages(messages)
+        if not new:
+            return await next_handler(messages=messages)
+        check = _InputCheck(self._guards["input"], agent, inputs, new)
+        if not self.parallel:
+            await check.run()
+            result = None
+        else:
+            result = await check.run_beside(next_handler, messages)
+        for guard in check.replaced_by:
+            self._tell(agent, guard, "input", "replace")
+        if check.trip is not None:
+            # The model cannot mend what a user has said, so that "again" ends the reply as well.
+            self._end(agent, check.trip, "input")
+        if result is None:  # not asked yet, or with what has been replaced since
+            return await next_handler(messages=inputs.apply(messages))
+        return result
+
+    async def on_reasoning(
+        self, agent: AgentBase, input_kwargs: ReasoningValues, next_handler: NextReasoning
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        if not self.output:
+            async for item in next_handler(**input_kwargs):
+                yield item
+            return
+        run = agent.run
+        held = HeldRound(run.id)
+        async for item in next_handler(**input_kwargs):
+            if held.take(item):
+                yield item
+        trip, replaced_by = await self._judge_output(agent, held)
+        for guard in replaced_by:
+            yield _event(guard, "output", "replace", run.id)
+        if trip is None:
+            for released in held.release():
+                yield released
+            return
+        scratch = run.scratch(self)
+        scratch["attempts"] = scratch.get("attempts", 0) + 1
+        asks_again = self.on_trip == "again" and scratch["attempts"] <= self.attempts
+        action = "again" if asks_again else self._final_action
+        yield _event(trip.guard, "output", action, run.id)
+        if asks_again:
+            # In the place of an answer, so that the round counts, and the model is asked again while rounds are left.
+            yield HintBlockEvent(run.id, run.new_id(), _reproach(trip), "guardrail")
+        for event in held.end_of_call():
+            yield event
+        if not asks_again:
+            self._stop(agent, trip, "output")
+
+    async def on_check_permission(
+        self, agent: AgentBase, input_kwargs: CheckPermissionValues, next_handler: NextCheckPermission
+    ) -> PermissionDecision:
+        decision = await next_handler(**input_kwargs)
+        if not self.tool_call or decision.behavior is PermissionBehavior.DENY:
+            return decision
+        call = GuardedCall(input_kwargs["tool_call"].name, input_kwargs["tool_input"])
+        trip, _, _ = await self._guards["tool_call"].judge(call, agent)
+        if trip is None:
+            return decision
+        self._tell(agent, trip.guard, "tool_call", "deny")
+        return PermissionDecision(PermissionBehavior.DENY, trip.reason, "GuardrailMiddleware", bypass_immune=True)
+
+    async def on_acting(
+        self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        if not self.tool_result or call_of(input_kwargs).name == STRUCTURED_OUTPUT:
+            async for item in next_handler(**input_kwargs):
+                yield item
+            return
+        response: ToolResponse | None = None
+        # The pieces do not leave: they need not say the same as the result, which is what is judged.
+        async for item in next_handler(**input_kwargs):
+            if isinstance(item, ToolResponse):
+                response = item
+            elif not isinstance(item, ToolChunk):
+                yield item  # of an agent that runs its tools itself
+        if response is None:
+            return
+        if response.waits:
+            yield response
+            return
+        trip, text, replaced_by = await self._guards["tool_result"].judge(_text_of(response), agent)
+        for guard in replaced_by:
+            self._tell(agent, guard, "tool_result", "replace")
+        if trip is not None and self.on_trip != "again":
+            self._end(agent, trip, "tool_result")
+        if trip is not None:
+            self._tell(agent, trip.guard, "tool_result", "again")
+            yield ToolResponse([TextBlock(_reproach(trip))], ToolResultState.ERROR)
+        elif replaced_by:
+            yield replace(response, content=[TextBlock(text)], metadata={})
+        else:
+            yield response
+
+    async def _judge_output(self, agent: AgentBase, held: HeldRound) -> tuple[Trip | None, list[str]]:
+        guards = self._guards["output"]
+        all_replaced: list[str] = []
+        text = held.text()
+        if text:
+            trip, new_text, replaced_by = await guards.judge(text, agent)
+            if trip is not None:
+                return trip, []
+            if replaced_by:
+                held.replace_text(new_text)
+                all_replaced += replaced_by
+        for call_id, output in held.structured_outputs().items():
+            trip, new_output, replaced_by = await guards.judge(output, agent)
+            if trip is not None:
+                return trip, []
+            if replaced_by:
+                held.replace_input(call_id, new_output)
+                all_replaced += replaced_by
+        return None, all_replaced
+
+    @property
+    def _final_action(self) -> str:
+        return "raise" if self.on_trip == "raise" else "answer"
+
+    def _end(self, agent: AgentBase, trip: Trip, stage: str) -> None:
+        self._tell(agent, trip.guard, stage, self._final_action)
+        self._stop(agent, trip, stage)
+
+    def _stop(self, agent: AgentBase, trip: Trip, stage: str) -> None:
+        if self.on_trip == "raise":
+            raise GuardrailTripped(trip.guard, stage)
+        agent.run.stop("guardrail", self.message)
+
+    def _tell(self, agent: AgentBase, guard: str, stage: str, action: str) -> None:
+        agent.run.emit(_event(guard, stage, action, agent.run.id))
+
+
+class _InputCheck:
+    """The judgement on what users have said since the last one."""
+
+    def __init__(self, guards: Guards, agent: AgentBase, inputs: UserInputs, new: list[Msg]) -> None:
+        self._guards = guards
+        self._agent = agent
+        self._inputs = inputs
+        self._new = new
+        self.trip: Trip | None = None
+        self.replaced_by: list[str] = []
+
+    async def run(self) -> None:
+        for message in self._new:
+            text = message.get_text_content() or ""
+            self.trip, new_text, replaced_by = await self._guards.judge(text, self._agent)
+            if self.trip is not None:
+                self._inputs.withhold(message)
+                return
+            if replaced_by:
+                self._inputs.replace(message, new_text)
+                self.replaced_by += replaced_by
+            self._inputs.accept(message)
+
+    async def run_beside(self, next_handler: NextModelCall, messages: list[Msg]) -> ModelResult | None:
+        """Judge while the model is asked; returns its answer, `None` if that does not count."""
+        result: ModelResult | None = None
+        failure: BaseException | None = None
+        cancelled = anyio.get_cancelled_exc_class()
+
+        async def judge() -> None:
+            nonlocal failure
+            try:
+                await self.run()
+            except cancelled:
+                raise
+            except BaseException as error:  # noqa: BLE001  # raised again below: a group would wrap it
+                failure = error
+            if failure is not None or self.trip is not None or self.replaced_by:
+                group.cancel_scope.cancel()  # the request does not count
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(judge)
+            try:
+                result = await next_handler(messages=messages)
+            except cancelled:
+                raise
+            except BaseException as error:  # noqa: BLE001  # likewise
+                failure = failure or error
+                group.cancel_scope.cancel()  # nothing is left to judge for
+        if failure is None and self.trip is None and not self.replaced_by:
+            return result
+        if result is not None and not isinstance(result, ChatResponse):
+            await close(result)
+        if failure is not None and self.trip is None:
+            raise failure
+        return None
+
+
+def _check_switch_and_message(parallel: object, message: object) -> None:
+    if not isinstance(parallel, bool):
+        raise MiddlewareConfigError(f"GuardrailMiddleware(parallel=...) must be True or False, not {parallel!r:.200}")
+    if not isinstance(message, str) or not message:
+        raise MiddlewareConfigError(
+            f"GuardrailMiddleware(message=...) must be a str for the user, not {message!r:.200}"
+        )
+
+
+def _event(guard: str, stage: str, action: str, reply_id: str) -> CustomEvent:
+    return CustomEvent("guardrail", {"guard": guard, "stage": stage, "action": action}, reply_id=reply_id)
+
+
+def _reproach(trip: Trip) -> str:
+    return f"What was here does not count, and nobody has seen it: {trip.reason}"
+
+
+def _text_of(response: ToolResponse) -> str:
+    answer = response.metadata.get("response_msg")
+    return f"{response.text}\n{answer.get_text_content() or ''}" if isinstance(answer, Msg) else response.text
