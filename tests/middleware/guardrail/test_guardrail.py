@@ -446,7 +446,7 @@ async def test_guards_see_what_those_before_them_have_made() -> None:
 
 async def test_a_sub_agent_has_the_guards_of_its_agent() -> None:
     child = Agent("child", model=ScriptedChatModel([f"it is {SECRET}"]))
-    model = ScriptedChatModel([[call("1", "child", message="x")], "done"])
+    model = ScriptedChatModel([[call("1", "child", query="x")], "done"])
     tool = child.as_tool(description="Ask the child.")
     agent = Agent("a", model=model, tools=[tool], middlewares=[GuardrailMiddleware(output=no_secret)])
     items = await items_of(agent)
