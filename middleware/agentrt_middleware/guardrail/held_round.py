@@ -74,7 +74,7 @@ class HeldRound:
         items: list[AgentEvent | Msg] = []
         for item in self._items:
             if isinstance(item, Msg):
-                items.append(_with_text(item, text))
+                items.append(_say_instead(item, text))
             elif not isinstance(item, _TEXT_EVENTS):
                 items.append(item)
             elif isinstance(item, TextBlockStartEvent) and first is None:
@@ -108,7 +108,7 @@ def _id_of(item: AgentEvent | Msg) -> str | None:
     return getattr(item, "block_id", None) or getattr(item, "tool_call_id", None)
 
 
-def _with_text(message: Msg, text: str) -> Msg:
+def _say_instead(message: Msg, text: str) -> Msg:
     if isinstance(message.content, str):
         return replace(message, content=text)
     content: list[ContentBlock] = []

@@ -51,7 +51,7 @@ class GuardrailMiddleware(MiddlewareBase):
     guards of `input` judge while the model is asked already; nothing of its answer leaves before they are done.
 
     `on_trip` says what a reason leads to: "answer" ends the reply with `message`, "raise" raises `GuardrailTripped`,
-    and "again" asks the model again, which is told the reason, up to `attempts` times. A call that trips is denied
+    and "again" has the model see the reason and answer anew, up to `attempts` times. A call that trips is denied
     in any case. A guard that raises, answers nonsense or takes longer than `timeout` seconds has tripped, unless
     `on_error` is "open".
     """
@@ -91,7 +91,17 @@ class GuardrailMiddleware(MiddlewareBase):
             raise MiddlewareConfigError(
                 "GuardrailMiddleware() has no guards, so it would stop nothing: write GuardrailMiddleware(output=[...])"
             )
-        _check_switch_and_message(parallel, message)
+        # As what they may be, whatever the annotations say.
+        switch: object = parallel
+        last_words: object = message
+        if not isinstance(switch, bool):
+            raise MiddlewareConfigError(
+                f"GuardrailMiddleware(parallel=...) must be True or False, not {parallel!r:.200}"
+            )
+        if not isinstance(last_words, str) or not message:
+            raise MiddlewareConfigError(
+                f"GuardrailMiddleware(message=...) must be a str for the user, not {message!r:.200}"
+            )
         check_choice("GuardrailMiddleware(on_trip=...)", on_trip, ("answer", "raise", "again"))
         check_choice("GuardrailMiddleware(on_error=...)", on_error, ("closed", "open"))
         check_number("GuardrailMiddleware(attempts=...)", attempts, least=1, whole=True)
@@ -111,7 +121,7 @@ class GuardrailMiddleware(MiddlewareBase):
             return await next_handler(**input_kwargs)
         inputs = UserInputs(agent.state_of(self))
         messages = inputs.apply(input_kwargs["messages"])
-        # A judge's own request, or a summary: what these say is no user's.
+        # A judge's own request, or a summary: not what a user says.
         new = [] if agent.run.is_internal else inputs.new_messages(messages)
         if not new:
             return await next_handler(messages=messages)
@@ -194,7 +204,11 @@ class GuardrailMiddleware(MiddlewareBase):
         if response.waits:
             yield response
             return
-        trip, text, replaced_by = await self._guards["tool_result"].judge(_text_of(response), agent)
+        text = response.text
+        answer = response.metadata.get("response_msg")
+        if isinstance(answer, Msg):  # the tool answers in the model's place
+            text = f"{text}\n{answer.get_text_content() or ''}"
+        trip, text, replaced_by = await self._guards["tool_result"].judge(text, agent)
         for guard in replaced_by:
             self._tell(agent, guard, "tool_result", "replace")
         if trip is not None and self.on_trip != "again":
@@ -302,23 +316,9 @@ class _InputCheck:
         return None
 
 
-def _check_switch_and_message(parallel: object, message: object) -> None:
-    if not isinstance(parallel, bool):
-        raise MiddlewareConfigError(f"GuardrailMiddleware(parallel=...) must be True or False, not {parallel!r:.200}")
-    if not isinstance(message, str) or not message:
-        raise MiddlewareConfigError(
-            f"GuardrailMiddleware(message=...) must be a str for the user, not {message!r:.200}"
-        )
-
-
 def _event(guard: str, stage: str, action: str, reply_id: str) -> CustomEvent:
     return CustomEvent("guardrail", {"guard": guard, "stage": stage, "action": action}, reply_id=reply_id)
 
 
 def _reproach(trip: Trip) -> str:
     return f"What was here does not count, and nobody has seen it: {trip.reason}"
-
-
-def _text_of(response: ToolResponse) -> str:
-    answer = response.metadata.get("response_msg")
-    return f"{response.text}\n{answer.get_text_content() or ''}" if isinstance(answer, Msg) else response.text

@@ -13,8 +13,8 @@ _WITHHELD = "[withheld by a guardrail]"
 class UserInputs:
     """The messages of users; `data` is what is saved of it with the conversation.
 
-    `passed` is the id of the newest message that was judged, so that each is judged once, and `shown` the text that
-    requests have in the place of a message's own, by its id.
+    `passed` is the id of the newest message that was judged, so that each is judged once, `replacements` the text that
+    requests have in the place of a message's own, by its id, and `withheld` the ids of those that no request has.
     """
 
     def __init__(self, data: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ class UserInputs:
 
     def replace(self, message: Msg, text: str) -> None:
         """Let requests have this text in the place of the message's own."""
-        self._data.setdefault("shown", {})[message.id] = text
+        self._data.setdefault("replacements", {})[message.id] = text
 
     def withhold(self, message: Msg) -> None:
         """Let no request have the message any more."""
@@ -46,19 +46,15 @@ class UserInputs:
 
     def apply(self, messages: list[Msg]) -> list[Msg]:
         """Return the messages as requests may have them."""
-        withheld, shown = self._data.get("withheld", ()), self._data.get("shown", {})
-        if not withheld and not shown:
+        withheld, replacements = self._data.get("withheld", ()), self._data.get("replacements", {})
+        if not withheld and not replacements:
             return messages
-        return [
-            replace(message, content=_WITHHELD)
-            if message.id in withheld
-            else _with_text(message, shown[message.id])
-            if message.id in shown
-            else message
-            for message in messages
-        ]
-
-
-def _with_text(message: Msg, text: str) -> Msg:
-    others = [block for block in message.get_content_blocks() if not isinstance(block, TextBlock)]
-    return replace(message, content=[TextBlock(text), *others])
+        allowed: list[Msg] = []
+        for message in messages:
+            if message.id in withheld:
+                message = replace(message, content=_WITHHELD)
+            elif message.id in replacements:
+                others = [block for block in message.get_content_blocks() if not isinstance(block, TextBlock)]
+                message = replace(message, content=[TextBlock(replacements[message.id]), *others])
+            allowed.append(message)
+        return allowed

@@ -9,7 +9,7 @@ from agentrt_middleware.redaction.actions import Actions
 from agentrt_middleware.redaction.content import change_block
 from agentrt_middleware.redaction.detectors import Detector
 from agentrt_middleware.redaction.events import GrowingText
-from agentrt_middleware.redaction.text_redactor import Engine, Replace, TextRedactor
+from agentrt_middleware.redaction.text_redactor import Engine, ReplaceMatch, TextRedactor
 from agentrt_middleware.redaction.tokens import TokenTable
 
 __all__ = ["ConversationText", "SharedRedactor"]
@@ -32,7 +32,7 @@ class SharedRedactor:
     def _find_nothing(self, text: str) -> bool:
         return not self.engine.may_hold(text)
 
-    def change(self, text: str, replace_find: Replace) -> str:
+    def change(self, text: str, replace_find: ReplaceMatch) -> str:
         """Return the text with its finds replaced."""
         is_clean = self._is_clean(text) if len(text) <= _MAX_REMEMBERED else self._find_nothing(text)
         return text if is_clean else TextRedactor(self.engine, replace_find).end(text)

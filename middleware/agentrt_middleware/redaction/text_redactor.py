@@ -6,10 +6,10 @@ from agentrt_middleware.redaction.detectors import Detector
 from agentrt_middleware.redaction.re2_patterns import compile_for_re2
 from agentrt_middleware.redaction.scanner import CompiledPart, Scanner, Span
 
-__all__ = ["Engine", "Replace", "TextRedactor"]
+__all__ = ["Engine", "ReplaceMatch", "TextRedactor"]
 
 _Find = tuple[int, int, set[int]]  # where it begins and ends, and the detectors that have found it
-Replace = Callable[[str, Collection[int]], str]
+ReplaceMatch = Callable[[str, Collection[int]], str]
 """Returns what is to stand in the place of what was found, by the numbers of the detectors that found it."""
 
 
@@ -47,7 +47,7 @@ class TextRedactor:
         "has_replaced",
     )
 
-    def __init__(self, engine: Engine, replace: Replace) -> None:
+    def __init__(self, engine: Engine, replace: ReplaceMatch) -> None:
         self._engine = engine
         self._any_match = engine.any_match.search
         self._any_beginning = engine.any_beginning.search
