@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import anyio
 
-from agentrt.agent import AgentBase
+from agentrt.agent import Agent, AgentBase
 from agentrt.errors import GuardrailTripped, MiddlewareConfigError
 from agentrt.event import AgentEvent, CustomEvent, HintBlockEvent
 from agentrt.hooks import (
@@ -161,8 +161,8 @@ class GuardrailMiddleware(MiddlewareBase):
             return
         scratch = run.scratch(self)
         scratch["attempts"] = scratch.get("attempts", 0) + 1
-        asks_again = self.on_trip == "again" and scratch["attempts"] <= self.attempts
-        action = "again" if asks_again else self._final_action
+        asks_again = self.on_trip == "again" and scratch["attempts"] <= self.attempts and isinstance(agent, Agent)
+        action = "again" if asks_again else self._final_action(agent)
         yield _event(trip.guard, "output", action, run.id)
         if asks_again:
             # In the place of an answer, so that the round counts, and the model is asked again while rounds are left.
@@ -211,7 +211,7 @@ class GuardrailMiddleware(MiddlewareBase):
         trip, text, replaced_by = await self._guards["tool_result"].judge(text, agent)
         for guard in replaced_by:
             self._tell(agent, guard, "tool_result", "replace")
-        if trip is not None and self.on_trip != "again":
+        if trip is not None and (self.on_trip != "again" or not isinstance(agent, Agent)):
             self._end(agent, trip, "tool_result")
         if trip is not None:
             self._tell(agent, trip.guard, "tool_result", "again")
@@ -241,16 +241,16 @@ class GuardrailMiddleware(MiddlewareBase):
                 all_replaced += replaced_by
         return None, all_replaced
 
-    @property
-    def _final_action(self) -> str:
-        return "raise" if self.on_trip == "raise" else "answer"
+    def _final_action(self, agent: AgentBase) -> str:
+        # An agent that writes its own reply has no steps that could be ended.
+        return "raise" if self.on_trip == "raise" or not isinstance(agent, Agent) else "answer"
 
     def _end(self, agent: AgentBase, trip: Trip, stage: str) -> None:
-        self._tell(agent, trip.guard, stage, self._final_action)
+        self._tell(agent, trip.guard, stage, self._final_action(agent))
         self._stop(agent, trip, stage)
 
     def _stop(self, agent: AgentBase, trip: Trip, stage: str) -> None:
-        if self.on_trip == "raise":
+        if not isinstance(agent, Agent) or self.on_trip == "raise":
             raise GuardrailTripped(trip.guard, stage)
         agent.run.stop("guardrail", self.message)
 

@@ -10,6 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from agentrt import Agent, AgentState, Msg, Toolkit
+from agentrt.agent import ReActAgentBase
 from agentrt.errors import GuardrailTripped, MiddlewareConfigError, Rejected, Transient
 from agentrt.event import AgentEvent, CustomEvent, ToolResultEndEvent
 from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
@@ -452,6 +453,27 @@ async def test_a_sub_agent_has_the_guards_of_its_agent() -> None:
     items = await items_of(agent)
     assert SECRET not in written(agent, items)
     assert [stage for _, stage, _ in told(items)] == ["output"]
+
+
+class OwnReply(ReActAgentBase):
+    """Writes its own reply, which has no rounds of the runtime."""
+
+    async def reply(self, msg: Msg) -> Msg:
+        return await self._reasoning()
+
+    async def _reasoning(self) -> Msg:
+        return Msg("own", f"it is {SECRET}", "assistant")
+
+    async def _acting(self, order: object) -> None: ...
+
+
+@pytest.mark.parametrize("on_trip", ["answer", "raise", "again"])
+async def test_in_agents_with_an_own_reply_a_trip_raises(on_trip: str) -> None:
+    agent = OwnReply(name="own", middlewares=[GuardrailMiddleware(output=no_secret, on_trip=on_trip)])
+    with pytest.raises(GuardrailTripped):
+        await agent(Msg("user", "go", "user"))
+    agent = OwnReply(name="own", middlewares=[GuardrailMiddleware(output=hide_secret, on_trip=on_trip)])
+    assert (await agent(Msg("user", "go", "user"))).content == "it is ***"
 
 
 class Passing:
