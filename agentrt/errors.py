@@ -219,13 +219,10 @@ class GuardrailTripped(AgentRTError):
     The message does not hold the text that the guard has seen, nor its reason.
     """
 
-    def __init__(self, guard: str, stage: str) -> None:
-        super().__init__(f"the guard {guard} objects to the {stage}")
+    def __init__(self, message: str, *, guard: str = "", stage: str = "") -> None:
+        super().__init__(message)
         self.guard = guard
         self.stage = stage
-
-    def __reduce__(self) -> tuple[type["GuardrailTripped"], tuple[str, str]]:
-        return type(self), (self.guard, self.stage)
 
 
 class RedactionBlocked(AgentRTError):

@@ -251,7 +251,7 @@ class GuardrailMiddleware(MiddlewareBase):
 
     def _stop(self, agent: AgentBase, trip: Trip, stage: str) -> None:
         if not isinstance(agent, Agent) or self.on_trip == "raise":
-            raise GuardrailTripped(trip.guard, stage)
+            raise GuardrailTripped(f"the guard {trip.guard} objects to the {stage}", guard=trip.guard, stage=stage)
         agent.run.stop("guardrail", self.message)
 
     def _tell(self, agent: AgentBase, guard: str, stage: str, action: str) -> None:
