@@ -44,7 +44,8 @@ class CannedChatModel(ChatModelBase):
     """Plays prebuilt responses round and round, or streams prebuilt chunks."""
 
     def __init__(self, responses: Sequence[ChatResponse] = (), chunks: Sequence[ChatResponse] = ()) -> None:
-        super().__init__(model="canned", stream=bool(chunks))
+        # As large as those of today: what is held must never be summarised.
+        super().__init__(model="canned", stream=bool(chunks), context_size=200_000)
         self._responses = cycle(responses)
         self._chunks = chunks
 
