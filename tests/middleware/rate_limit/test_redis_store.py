@@ -160,14 +160,15 @@ async def test_a_long_lease_outlives_a_short_one_of_the_same_limit(url: str) -> 
 
 
 async def test_a_call_that_outlives_its_lease_counts_its_tokens_once(url: str) -> None:
-    key, limits, store = next(keys), Limits(tokens_per_minute=600), RedisStore(url, lease_seconds=0.03)
-    assert await store.take(key, limits, 600, "first") is None
+    # So few that none come back while a busy machine takes its time.
+    key, limits, store = next(keys), Limits(tokens_per_minute=6), RedisStore(url, lease_seconds=0.03)
+    assert await store.take(key, limits, 6, "first") is None
     await anyio.sleep(0.04)
     assert await store.take(key, limits, 1, "second") is not None
     for _ in range(2):
-        assert not await store.end(key, limits, "first", -300)
-    assert await store.take(key, limits, 250, "third") is None
-    assert await store.take(key, limits, 250, "fourth") is not None
+        assert not await store.end(key, limits, "first", -3)
+    assert await store.take(key, limits, 2.5, "third") is None
+    assert await store.take(key, limits, 2.5, "fourth") is not None
 
 
 async def test_setting_the_server_clock_back_prolongs_no_lease(url: str, redis: Any) -> None:
@@ -363,7 +364,7 @@ async def test_when_redis_fails_the_policy_applies_and_is_said_once(
     else:
         await ask(agent, found)
         assert found == [("rate_limit_store", {"state": "down", "policy": policy})]
-    assert monotonic() - begin < 2 * distributed._STORE_TIMEOUT + 0.5  # a generous bound for busy machines
+    assert monotonic() - begin < 2 * distributed._STORE_TIMEOUT + 4.5  # a generous bound for busy machines
     if policy == "open":
         await ask(agent, found)
     elif policy == "local":
