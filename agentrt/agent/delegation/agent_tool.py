@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from inspect import iscoroutinefunction
 from typing import Any, Literal, Self
 from weakref import WeakKeyDictionary
 
@@ -337,6 +338,11 @@ def _checked_function(agent_name: str, parameter: str, function: Any) -> Any:
         choices = ' "task", "summary" or a function' if parameter == "context" else " a function"
         raise ToolConfigError(
             f"Agent.as_tool({parameter}=...) of {agent_name!r:.100} must be{choices}, not {repr_of(function)}"
+        )
+    if iscoroutinefunction(function):
+        raise ToolConfigError(
+            f"Agent.as_tool({parameter}=...) of {agent_name!r:.100} is called and not awaited: write `def` in place of "
+            f"`async def` for {repr_of(function)}"
         )
     return function
 

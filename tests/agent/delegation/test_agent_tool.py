@@ -506,6 +506,10 @@ async def test_deps_reach_the_tools_of_a_child() -> None:
     assert seen == ["ann"]
 
 
+async def write_later(*arguments: Any) -> str:
+    return "later"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -514,6 +518,8 @@ async def test_deps_reach_the_tools_of_a_child() -> None:
         ({"output": "str"}, r"as_tool\(output=...\)"),
         ({"prompt": "Judge it."}, r"as_tool\(prompt=...\)"),
         ({"context": "everything"}, r"as_tool\(context=...\)"),
+        ({"prompt": write_later}, r"as_tool\(prompt=...\) of 'child' is called and not awaited: write `def`"),
+        ({"context": write_later}, r"as_tool\(context=...\) of 'child' is called and not awaited"),
         ({"inherit": ["Tracing"]}, r"as_tool\(inherit=...\)"),
         ({"timeout": 0}, r"as_tool\(timeout=...\)"),
         ({"timeout": float("inf")}, r"as_tool\(timeout=...\)"),
