@@ -161,7 +161,9 @@ async def _leave_traces(
     traces = {"the answer": repr(answer), "the order of the reply's events": repr(own)}
     kept = {"self": getattr(middleware, "__dict__", {}), "the conversation": conversation.agent.state.middleware_data}
     for where, data in kept.items():
-        traces |= {f"its data {path} of {where}": text.replace(reply_id, "") for path, text in _leaves(data, "")}
+        # Without the id of the reply, which may be a key as well as a value, and is another one each time.
+        leaves = [(path.replace(reply_id, ""), text.replace(reply_id, "")) for path, text in _leaves(data, "")]
+        traces |= {f"its data {path} of {where}": text for path, text in leaves}
     return traces
 
 
