@@ -125,11 +125,14 @@ class RedactionMiddleware(MiddlewareBase):
         redactor = EventRedactor(
             leaving.change, leaving.begin_shown, redacted_ids, output=self.output, tools=self.tools
         )
+        own_id = agent.run.id
         async for item in next_handler(**values):
             if isinstance(item, Msg):
                 for event in redactor.end():
                     yield event
                 yield self._change_answer(item, leaving, redacted_ids) if self.output else item
+            elif item.reply_id and item.reply_id != own_id:
+                yield item  # of a sub-agent, in which this middleware, inherited, has redacted it
             else:
                 for event in redactor.take(item):
                     yield event
