@@ -233,7 +233,7 @@ class Toolkit(StateModule):
         return entry.tool if entry else None
 
     def group_of(self, name: str) -> str | None:
-        """Return the name of the group that the tool of that name is in, `None` if there is no such tool."""
+        """Return the name of the group of a tool, `None` if the toolkit does not have that tool."""
         entry = self._entries.get(name)
         return entry.group if entry else None
 

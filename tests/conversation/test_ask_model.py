@@ -1,4 +1,4 @@
-"""`agent.run.ask_model`: asking the model something that is no part of the conversation."""
+"""`agent.run.ask_model`: asking the model something beside the conversation."""
 
 import json
 from typing import Any

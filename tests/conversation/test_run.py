@@ -68,14 +68,14 @@ async def test_run_of_a_custom_agent_shows_the_same() -> None:
     assert (place, first.id) == ("on_reply", last.id)
 
 
-def named(name: str, responses: list[Any], *tools: Any, **options: Any) -> Any:
+def agent_named(name: str, responses: list[Any], *tools: Any, **options: Any) -> Any:
     agent = agent_of(responses, *tools, **options)
     agent.name = name
     return agent
 
 
 def child_of(*middlewares: MiddlewareBase, answers: Any = ("found",)) -> Any:
-    return named("child", list(answers), middlewares=list(middlewares))
+    return agent_named("child", list(answers), middlewares=list(middlewares))
 
 
 def names(run: Any) -> list[str]:
@@ -115,7 +115,7 @@ async def test_reply_asked_for_in_a_tool_knows_the_one_around_it(ask: Any, calls
         return await ask(child)
 
     blocks = [call(str(number), "search") for number in range(calls)]
-    boss = named("boss", [blocks, "done"], search, middlewares=[outer])
+    boss = agent_named("boss", [blocks, "done"], search, middlewares=[outer])
     await (boss.reply("go") if not listens else ask_streamed(boss))
     assert len(looking.runs) == 2 * calls
     for run in looking.runs:
@@ -134,7 +134,7 @@ async def test_reply_in_a_tool_that_streams_knows_the_one_around_it() -> None:
         yield "one, "
         yield await ask_awaited(child)
 
-    await named("boss", [[call("1", "search")], "done"], search).reply("go")
+    await agent_named("boss", [[call("1", "search")], "done"], search).reply("go")
     assert names(looking.runs[0]) == ["child", "boss"]
 
 
@@ -146,13 +146,13 @@ async def test_replies_of_depth_three_know_their_root() -> None:
         """Search."""
         return await ask_awaited(leaf)
 
-    writer = named("writer", [[call("1", "search")], "written"], search)
+    writer = agent_named("writer", [[call("1", "search")], "written"], search)
 
     async def write() -> str:
         """Write."""
         return await ask_awaited(writer)
 
-    boss = named("boss", [[call("1", "write")], "done"], write)
+    boss = agent_named("boss", [[call("1", "write")], "done"], write)
     await boss.reply("go")
     run = looking.runs[0]
     assert names(run) == ["child", "writer", "boss"]
@@ -185,7 +185,7 @@ async def test_custom_agent_asked_in_a_tool_knows_the_reply_around_it() -> None:
         """Ask."""
         return (await echo(UserMsg("user", "go"))).get_text_content()
 
-    await named("boss", [[call("1", "ask")], "done"], ask).reply("go")
+    await agent_named("boss", [[call("1", "ask")], "done"], ask).reply("go")
     assert names(runs[0]) == ["echo", "boss"]
     await echo(UserMsg("user", "go"))
     assert runs[1].parent is None

@@ -38,10 +38,10 @@ class Ask(ToolBase):
         ]
         if questions:
             return ToolResponse(waits=questions)
-        return " ".join(f"{name}={_said(context.answers[name])}" for name in names)
+        return " ".join(f"{name}={_text_of_answer(context.answers[name])}" for name in names)
 
 
-def _said(answer: ConfirmResult | ToolResultBlock) -> str:
+def _text_of_answer(answer: ConfirmResult | ToolResultBlock) -> str:
     return answer.text if isinstance(answer, ToolResultBlock) else "yes" if answer.confirmed else "no"
 
 
@@ -242,7 +242,7 @@ class AskAnother(ToolBase):
     async def call(self, context: ToolContext) -> str | ToolResponse:
         answers = context.answers
         if "a" in answers:
-            return f"{_said(answers['a'])} {_said(answers['b'])}"
+            return f"{_text_of_answer(answers['a'])} {_text_of_answer(answers['b'])}"
         kind: Any = "external" if "b" in answers else "user"
         names = [name for name in "ab" if name not in answers]
         return ToolResponse(waits=[OpenQuestion(ToolCallBlock(name, "publish", "{}"), kind) for name in names])

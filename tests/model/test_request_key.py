@@ -54,7 +54,7 @@ def meaning(message: Msg) -> object:
     """What a message says, without its ids and times."""
     blocks = [TextBlock(message.content)] if isinstance(message.content, str) else message.content
 
-    def said(block: Any) -> object:
+    def content_of(block: Any) -> object:
         skipped = ("metadata", "source") if isinstance(block, (ToolResultBlock, HintBlock)) else ("metadata", "state")
         names = [name for name in block.__dataclass_fields__ if name not in skipped and name != "id"]
         values: dict[str, object] = {name: getattr(block, name) for name in names}
@@ -62,10 +62,10 @@ def meaning(message: Msg) -> object:
         if isinstance(output, str):
             output = [TextBlock(output)]
         if isinstance(output, list):
-            values["output"] = [said(part) for part in output]
+            values["output"] = [content_of(part) for part in output]
         return block.type, values
 
-    return message.name, message.role, [said(block) for block in blocks]
+    return message.name, message.role, [content_of(block) for block in blocks]
 
 
 def call_numbers(request: list[Msg]) -> list[int]:

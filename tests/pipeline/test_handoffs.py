@@ -1,4 +1,4 @@
-"""One conversation of several agents: who has it, what each one reads, and how it goes on elsewhere."""
+"""One conversation of several agents: who has it, what each one reads, and how another process continues it."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Files in a folder of this machine: whole, within limits, and inside of the namespace whoever makes links."""
+"""Files in a folder of this machine: whole, within limits, and inside the namespace, whatever links are made."""
 
 import copy
 import os

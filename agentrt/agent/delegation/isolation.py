@@ -160,7 +160,7 @@ def describe_isolation(lineage: Lineage, folder: str | None) -> dict[str, str]:
         "state": f"inside that of {supervisor}, saved where its own would be",
         "files": "a workspace of its own" if folder is None else f"{folder} in the workspace of {supervisor}",
         "deps, logger, tracer provider": "shared",
-        "usage": "by the layers that hold here: in each agent that it works for, and once in the total",
+        "usage": "counted by the layers that hold here: for each agent that it works for, and once in the total",
         "deadline, interrupt, cancellation": f"those of {supervisor} end it",
         "hubs, console, queue": "off",
     }

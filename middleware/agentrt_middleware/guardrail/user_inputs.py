@@ -1,4 +1,4 @@
-"""What users have said in a conversation: what has been judged of it, and what is no longer shown to the model."""
+"""What users have said in a conversation: what has been judged of it, and what the model does not see any more."""
 
 from dataclasses import replace
 from typing import Any

@@ -202,7 +202,7 @@ class RedactionMiddleware(MiddlewareBase):
                 rest = output.end()
                 if rest is not None:
                     yield rest
-                yield output.whole(item)
+                yield output.redact_response(item)
             else:
                 chunk = output.take(item)
                 if chunk is not None:

@@ -64,7 +64,7 @@ def parse_pattern(pattern: str) -> ParsedPattern:
         min_width, max_width = tree.getwidth()
         flags = tree.state.flags
         writer = _Writer()
-        match = writer.whole(tree, flags)
+        match = writer.write(tree, flags)
         beginning = writer.beginning(tree, flags) or "[^\\x00-\\x{10FFFF}]"
         can_match = bool(_Reachability().after(tree, flags, _ALL_BOUNDARIES))
     except (re.error, UnreadablePattern, FutureWarning, DeprecationWarning, OverflowError, RecursionError) as error:
@@ -77,7 +77,7 @@ def parse_pattern(pattern: str) -> ParsedPattern:
 class _Writer:
     """Writes a parse tree for RE2."""
 
-    def whole(self, nodes: _Nodes, flags: int) -> str:
+    def write(self, nodes: _Nodes, flags: int) -> str:
         return "".join(self._node(node, flags) for node in nodes)
 
     def _node(self, node: _Node, flags: int) -> str:
@@ -88,12 +88,12 @@ class _Writer:
             return self._assertion(value, flags)
         if op is sre.SUBPATTERN:
             _, added, removed, inner = value
-            return f"(?:{self.whole(inner, (flags | added) & ~removed)})"
+            return f"(?:{self.write(inner, (flags | added) & ~removed)})"
         if op is sre.BRANCH:
-            return f"(?:{'|'.join(self.whole(branch, flags) for branch in value[1])})"
+            return f"(?:{'|'.join(self.write(branch, flags) for branch in value[1])})"
         if op in _REPEATS:
             at_least, at_most, inner = value
-            return f"(?:{self.whole(inner, flags)}){_repetition(at_least, at_most)}"
+            return f"(?:{self.write(inner, flags)}){_repetition(at_least, at_most)}"
         raise UnreadablePattern(f"{str(op).lower().replace('_', ' ')} is not supported")
 
     def _class(self, node: _Node, flags: int) -> str:
@@ -154,7 +154,7 @@ class _Writer:
             if not at_most or not last:
                 return ""
             most_before = at_most if at_most == sre.MAXREPEAT else at_most - 1
-            return f"(?:{self.whole(inner, flags)}){_repetition(0, most_before)}{last}"
+            return f"(?:{self.write(inner, flags)}){_repetition(0, most_before)}{last}"
         return self._class(node, flags)
 
     def _member(self, member: _Node) -> str:
@@ -226,7 +226,7 @@ class _Reachability:
             ends += end if member is sre.RANGE else [end] if member is sre.LITERAL else []
         codes = {*range(129), 0x10FFFF, *(code + step for code in ends for step in (-1, 0, 1))}
         samples = [chr(code) for code in sorted(codes) if 0 <= code <= 0x10FFFF]
-        pattern = compile_for_re2(_Writer().whole([node], flags))
+        pattern = compile_for_re2(_Writer().write([node], flags))
         return {
             _kind_of_character(sample) for sample in samples if pattern.search(sample.encode(errors="surrogatepass"))
         }

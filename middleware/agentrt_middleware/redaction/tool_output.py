@@ -41,7 +41,7 @@ class ToolOutputRedactor:
         content = self._end_open()
         return ToolChunk(content) if content else None
 
-    def whole(self, response: ToolResponse) -> ToolResponse:
+    def redact_response(self, response: ToolResponse) -> ToolResponse:
         """Return the result as it may leave."""
         change = self._text.change
         content = response.content

@@ -48,8 +48,8 @@ def outcome(agent: Agent) -> Any:
     return agent.state.last_reply.finished_reason, message.get_text_content(), blocks, states
 
 
-def said(agent: Agent, block: ToolCallBlock) -> ConfirmResult:
-    """Yes to every other question, by its path, whoever answers it and when."""
+def confirm_every_other(agent: Agent, block: ToolCallBlock) -> ConfirmResult:
+    """Yes to every other question, by its path, and the same whenever it is answered."""
     return ConfirmResult(sum(map(ord, block.id)) % 2 == 0, block)
 
 
@@ -78,7 +78,7 @@ def test_answers_one_by_one_end_as_all_at_once(tree: Any, data: st.DataObject) -
         agent = agent_from(tree, "a", runs)
         await agent.reply("go")
         event = agent.waiting()
-        results = [said(agent, block) for block in event.tool_calls]
+        results = [confirm_every_other(agent, block) for block in event.tool_calls]
         await agent.reply(UserConfirmResultEvent(event.reply_id, results))
         return outcome(agent), sorted(runs)
 
@@ -100,7 +100,7 @@ def test_answers_one_by_one_end_as_all_at_once(tree: Any, data: st.DataObject) -
             if data.draw(st.booleans()):
                 agent = agent_from(tree, "a", runs).with_state(AgentState.model_validate_json(before))
             left = {other.id for other in event.tool_calls} - {block.id}
-            await agent.reply(UserConfirmResultEvent(event.reply_id, [said(agent, block)]))
+            await agent.reply(UserConfirmResultEvent(event.reply_id, [confirm_every_other(agent, block)]))
             now = agent.waiting()
             assert {other.id for other in now.tool_calls} == left if now is not None else not left
         return outcome(agent), sorted(runs)

@@ -60,7 +60,7 @@ def agent_with(script: list[Any], *layers: MiddlewareBase, log: Log | None = Non
     return Agent("a", "", model, toolkit, list(layers), state=AgentState(permission_context=permissions))
 
 
-def told(items: list[AgentEvent | Msg]) -> list[Any]:
+def guardrail_events(items: list[AgentEvent | Msg]) -> list[Any]:
     return [tuple(item.value.values()) for item in items if isinstance(item, CustomEvent) and item.name == "guardrail"]
 
 
@@ -88,7 +88,7 @@ async def test_an_answer_that_trips_is_withheld(blocks: list[Any], stream: bool 
     layer = GuardrailMiddleware(output=[no_secret], message="Not that.")
     agent = agent_with([blocks, "Hello."], layer, log=log, stream=stream)
     items = await items_of(agent)
-    assert told(items) == [("no_secret", "output", "answer")]
+    assert guardrail_events(items) == [("no_secret", "output", "answer")]
     assert (last(items).get_text_content(), last(items).finished_reason) == ("Not that.", "guardrail")
     assert SECRET not in written(agent, items)
     assert log == []
@@ -125,7 +125,7 @@ async def test_the_model_is_asked_again_and_told_the_reason() -> None:
     log = Log()
     agent = agent_with([ROUNDS["thinking"], "Fine."], GuardrailMiddleware(output=no_secret, on_trip="again"), log=log)
     items = await items_of(agent)
-    assert told(items) == [("no_secret", "output", "again")]
+    assert guardrail_events(items) == [("no_secret", "output", "again")]
     assert last(items).get_text_content() == "Fine."
     assert last(items).finished_reason == "completed"
     assert isinstance(agent.model, ScriptedChatModel)
@@ -154,7 +154,7 @@ async def test_a_replacement_is_shown_kept_and_returned(stream: bool | None) -> 
     assert last(items).get_text_content() == "Done, ***."
     assert SECRET not in written(agent, items)
     assert log == [1]
-    assert [action for _, _, action in told(items)] == ["replace"] * 3
+    assert [action for _, _, action in guardrail_events(items)] == ["replace"] * 3
 
 
 async def test_structured_output_is_judged_as_output() -> None:
@@ -176,7 +176,7 @@ async def test_an_input_that_trips_gets_no_answer(parallel: bool, stream: bool |
     layer = GuardrailMiddleware(input=[no_secret], parallel=parallel)
     agent = agent_with([f"{SECRET} you say", "Hello.", "Hello."], layer, stream=stream)
     items = await items_of(agent, f"tell {SECRET}")
-    assert told(items) == [("no_secret", "input", "answer")]
+    assert guardrail_events(items) == [("no_secret", "input", "answer")]
     assert last(items).finished_reason == "guardrail"
     assert SECRET not in "".join(item.to_json() for item in items)
     # What it refers to is not shown to the model later on, either.
@@ -337,7 +337,7 @@ async def test_a_call_that_trips_is_denied_in_every_mode(mode: PermissionMode) -
     assert log == []
     if seen:
         assert seen[0] == GuardedCall("pay", {"amount": 5})
-        assert told(items) == [("small", "tool_call", "deny")]
+        assert guardrail_events(items) == [("small", "tool_call", "deny")]
 
 
 async def test_nobody_is_asked_about_a_call_that_trips() -> None:
@@ -362,7 +362,7 @@ async def test_a_result_that_trips_is_withheld(on_trip: str) -> None:
     except GuardrailTripped as tripped:
         error = tripped
     assert (error is not None) == (on_trip == "raise")
-    assert told(items) == [("no_secret", "tool_result", on_trip)]
+    assert guardrail_events(items) == [("no_secret", "tool_result", on_trip)]
     assert SECRET not in written(agent, items)
     assert log == [5]
 
@@ -376,7 +376,7 @@ async def test_pieces_of_a_result_do_not_leave_before_it() -> None:
     model = ScriptedChatModel([[call("1", "stream")], "done"])
     agent = Agent("a", model=model, tools=[stream], middlewares=[GuardrailMiddleware(tool_result=no_secret)])
     items = await items_of(agent)
-    assert told(items) == [("no_secret", "tool_result", "answer")]
+    assert guardrail_events(items) == [("no_secret", "tool_result", "answer")]
     assert SECRET not in written(agent, items)
 
 
@@ -409,7 +409,7 @@ async def test_a_guard_that_fails_trips_unless_it_may(guard: Any, stage: str, ca
         script = [[TextBlock("I pay."), call("1", "pay", amount=1)], "done"]
         agent = agent_with(script, layer, log=log)
         items = await items_of(agent)
-        assert bool(told(items)) == (on_error == "closed")
+        assert bool(guardrail_events(items)) == (on_error == "closed")
         assert log == ([1] if on_error == "open" or stage == "tool_result" else [])
     assert SECRET not in caplog.text
     assert f"of {stage}" in caplog.text
@@ -423,7 +423,7 @@ async def test_a_judge_is_asked_once_and_its_question_counts(stage: str, is_yes:
     layer = GuardrailMiddleware(**{stage: Judge(judge, "Is it rude?")})  # type: ignore[arg-type]  # any of its stages
     agent = agent_with([[call("1", "pay", amount=1)], "Hello."], layer, RedactionMiddleware(), log=Log())
     items = await items_of(agent, "I am me@example.com.")
-    assert bool(told(items)) == is_yes
+    assert bool(guardrail_events(items)) == is_yes
     assert len(judge.calls) == 1
     request = judge.calls[0].messages
     assert "Is it rude?" in (request[0].get_text_content() or "")
@@ -435,7 +435,7 @@ async def test_withdrawn_pieces_are_not_judged() -> None:
     agent = agent_with([[SECRET, Transient("cut")], "Hello."], *layers)
     items = await items_of(agent)
     assert last(items).get_text_content() == "Hello."
-    assert told(items) == []
+    assert guardrail_events(items) == []
 
 
 async def test_guards_see_what_those_before_them_have_made() -> None:
@@ -452,7 +452,7 @@ async def test_a_sub_agent_has_the_guards_of_its_agent() -> None:
     agent = Agent("a", model=model, tools=[tool], middlewares=[GuardrailMiddleware(output=no_secret)])
     items = await items_of(agent)
     assert SECRET not in written(agent, items)
-    assert [stage for _, stage, _ in told(items)] == ["output"]
+    assert [stage for _, stage, _ in guardrail_events(items)] == ["output"]
 
 
 class OwnReply(ReActAgentBase):

@@ -202,7 +202,7 @@ async def test_results_are_redacted_piece_by_piece_and_whole() -> None:
         for character in ALL:
             yield character
 
-    def whole() -> str:
+    def everything() -> str:
         """Give all."""
         return ALL
 
@@ -216,9 +216,9 @@ async def test_results_are_redacted_piece_by_piece_and_whole() -> None:
         yield ToolChunk([TextBlock("bob@", "a"), TextBlock("card 4111 1111", "b")])
         yield ToolChunk([TextBlock(" 1111 1111", "b")], metadata={"x": EMAIL_TEXT})
 
-    names = ["stream", "whole", "blocks", "mixed"]
+    names = ["stream", "everything", "blocks", "mixed"]
     script = [[call(str(number), name) for number, name in enumerate(names)], "Done."]
-    agent = agent_of(script, stream, whole, blocks, mixed)
+    agent = agent_of(script, stream, everything, blocks, mixed)
     items = await items_of(agent)
     assert_clean(
         *(text.replace("bob@", "") for text in (as_json(items), agent.state.model_dump_json(), sent_by(agent)))
