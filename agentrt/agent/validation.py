@@ -168,6 +168,11 @@ def check_state_store(owner: str, store: object) -> None:
 
 def check_state(state: object) -> None:
     """Raise `ConfigError` for what is not the state of a conversation."""
+    if state is None:
+        raise ConfigError(
+            "a conversation's state must be an AgentState, not None, which a store loads for a session that was never "
+            "saved: write `await store.load(session_id) or AgentState(session_id=session_id)`"
+        )
     if not isinstance(state, AgentState):
         raise ConfigError(
             f"a conversation's state must be an AgentState, not {repr_of(state)}: "

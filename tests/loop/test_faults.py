@@ -138,6 +138,12 @@ async def test_a_missing_await_in_a_call_layer_is_named():
         await agent_of(["hello"], middlewares=[Forgetful()]).reply("go")
 
 
+def test_a_session_that_was_never_saved_is_named_with_the_remedy():
+    agent = Agent("a", model=ScriptedChatModel([]))
+    with pytest.raises(ConfigError, match=r"never saved: write `await store\.load\(session_id\) or AgentState\("):
+        agent.with_state(None)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
