@@ -3,17 +3,18 @@
 A block knows its kind by `type`. `id`s fill themselves in; inside a reply they are `{reply_id}-{n}`.
 """
 
+import json
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, TypeVar
 
 import pydantic  # whose classes are loaded by their first use: never name one at the top of a module
-from pydantic_core import CoreSchema, ErrorDetails, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, ValidationError, from_json
 
 from agentrt.errors import InvalidInputError
 from agentrt.keywords import suggest_attributes, suggest_keywords
@@ -22,14 +23,17 @@ from agentrt.representation import describe_content, fields_set, never_raises, r
 __all__ = [
     "BLOCKS",
     "CHOSEN_BY_TYPE",
+    "HIDDEN_CALL",
     "Base64Source",
     "BlockType",
+    "Citation",
     "ContentBlock",
     "DataBlock",
     "HintBlock",
     "InProcess",
     "JSONObject",
     "ProviderBlock",
+    "Record",
     "Strict",
     "TextBlock",
     "ThinkingBlock",
@@ -38,7 +42,11 @@ __all__ = [
     "ToolResultBlock",
     "ToolResultState",
     "URLSource",
+    "citations_block",
+    "citations_in",
+    "citations_of",
     "join_texts",
+    "new_citation",
     "new_id",
     "new_name",
     "no_json_form",
@@ -112,6 +120,10 @@ class ToolResultState(StrEnum):
     UNKNOWN = "unknown"
 
 
+HIDDEN_CALL = "hidden:"
+"""What the ids of calls of hidden tools begin with, so that they are known wherever the tool is not."""
+
+
 class InProcess:
     """Base of classes that may hold something of this process alone: not a field, so never saved, compared or copied.
 
@@ -128,22 +140,21 @@ class InProcess:
         return None, {name: value for name, value in state[1].items() if name != "in_process"}
 
 
-class Strict:
-    """Base of everything that is read from JSON: a field that it does not have is refused, not dropped.
+class Record:
+    """Base of dataclasses that are equal if their fields are, and whose `repr` is short.
 
-    Its `repr` is short: fields that have their defaults are left out, long texts are cut, and bytes are counted.
-    Subclasses are dataclasses with `repr=False, eq=False`, since making two methods for each of so many classes takes a
-    quarter of the time of `import agentrt`; those here do the same.
+    In it fields that have their defaults are left out, long texts are cut, and bytes are counted. Subclasses are
+    dataclasses with `repr=False, eq=False`, since making two methods for each of so many classes takes a quarter of the
+    time of `import agentrt`; those here do the same.
     """
 
     __slots__ = ()
-    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         # The decorator `dataclass` gives each class a repr of its own, unless the class has one by then.
         if "__repr__" not in vars(cls):
-            cls.__repr__ = Strict.__repr__  # type: ignore[method-assign]  # it is the same method
+            cls.__repr__ = Record.__repr__  # type: ignore[method-assign]  # it is the same method
 
     @never_raises
     def __repr__(self) -> str:
@@ -157,6 +168,13 @@ class Strict:
             return NotImplemented
         values = _compared_values(self.__class__)  # type: ignore[arg-type]  # a class is hashable
         return values(self) == values(other)
+
+
+class Strict(Record):
+    """Base of everything that is read from JSON: a field that it does not have is refused, not dropped."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
 
 @lru_cache(maxsize=256)  # of ours there are sixty
@@ -261,6 +279,11 @@ class ToolCallBlock(Strict):
     state: ToolCallState = ToolCallState.PENDING
     type: Literal["tool_call"] = "tool_call"
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it is the call of a layer, by `Run.hidden_call`, which no model sees; so is the result's."""
+        return self.id.startswith(HIDDEN_CALL)
+
     def __post_init__(self) -> None:
         if self.type != "tool_call":  # most likely a provider's word for it, given by position or from its JSON
             raise ValueError(f"the type of a ToolCallBlock is 'tool_call', not {self.type!r:.100}: leave it out")
@@ -294,6 +317,11 @@ class ToolResultBlock(Strict):
     type: Literal["tool_result"] = "tool_result"
 
     @property
+    def is_hidden(self) -> bool:
+        """Whether it is the result of a call that no model sees."""
+        return self.id.startswith(HIDDEN_CALL)
+
+    @property
     def text(self) -> str:
         """The text of the output, one block a line, without data."""
         return join_texts(self.output)
@@ -324,6 +352,105 @@ ContentBlock = Annotated[
     CHOSEN_BY_TYPE,
 ]
 """Any content block, as one type: `block.type` says which."""
+
+
+_CITATIONS = "citations"
+_NO_PLACE = {"text": None, "block_id": None}
+
+
+class Citation(TypedDict):
+    """What a provider says that a part of its answer rests on, such as a page that its own search found.
+
+    `text` is that part, which is `block.text[start:end]` of the text block with the id `block_id`; all four are `None`
+    where the provider does not say which part, or the part is not there any more. `quote` is what the source says.
+    """
+
+    url: str | None
+    title: str | None
+    quote: str | None
+    text: str | None
+    start: int | None
+    end: int | None
+    block_id: str | None
+    source: JSONObject
+    """The same as the provider's API gave it."""
+
+
+def new_citation(
+    source: JSONObject,
+    *,
+    url: object = None,
+    title: object = None,
+    quote: object = None,
+    start: object = None,
+    end: object = None,
+) -> JSONObject:
+    """Return a citation to keep, in which values that are not what they should be are `None`.
+
+    What it says may be wrong, and is never worth the answer that it is about.
+    """
+    texts = {
+        name: value if isinstance(value, str) and value else None
+        for name, value in (("url", url), ("title", title), ("quote", quote))
+    }
+    is_placed = isinstance(start, int) and isinstance(end, int)
+    return {**texts, "start": start if is_placed else None, "end": end if is_placed else None, "source": source}
+
+
+def citations_block(provider: str, citations: Iterable[JSONObject], text: str, **fields: object) -> ProviderBlock:
+    """Return the block that keeps the citations of the text before it, with further fields of the provider's own."""
+    kept: list[JSONObject] = []
+    for citation in citations:
+        start, end = _cited_range(citation, text)
+        words = None if start is None else text[start:end]
+        kept.append({**citation, "start": start, "end": end, "text": words})
+    return ProviderBlock(provider, json.dumps({"type": _CITATIONS, _CITATIONS: kept, **fields}, ensure_ascii=False))
+
+
+def citations_in(block: ProviderBlock, text: str) -> list[JSONObject]:
+    """Return the citations that the block keeps of the text before it, [] if it is about something else."""
+    if f'"{_CITATIONS}"' not in block.content:
+        return []
+    try:
+        kept = from_json(block.content)
+    except (ValueError, TypeError):  # changed by others, or with half a surrogate pair
+        return []
+    citations = kept.get(_CITATIONS) if isinstance(kept, dict) and kept.get("type") == _CITATIONS else None
+    found: list[JSONObject] = []
+    for citation in citations if isinstance(citations, list) else ():
+        if isinstance(citation, dict):
+            start, end = _cited_range(citation, text)
+            found.append({**citation, "start": start, "end": end})
+    return found
+
+
+def citations_of(blocks: Iterable[ContentBlock]) -> list[Citation]:
+    """Return the citations among the blocks, each with its place in the text before it."""
+    citations: list[Citation] = []
+    text = TextBlock("", "")
+    for block in blocks:
+        if isinstance(block, TextBlock):
+            text = block
+        for kept in citations_in(block, text.text) if isinstance(block, ProviderBlock) else ():
+            source, start, end = kept.get("source"), kept["start"], kept["end"]
+            fields: Any = {name: kept.get(name) for name in ("url", "title", "quote", "start", "end")}
+            citation: Any = new_citation(source if isinstance(source, dict) else {}, **fields)
+            is_placed = start is not None
+            citation |= {"text": text.text[start:end], "block_id": text.id} if is_placed else _NO_PLACE
+            citations.append(citation)
+    return citations
+
+
+def _cited_range(citation: JSONObject, text: str) -> tuple[int, int] | tuple[None, None]:
+    """Return which characters of the text the citation is about; they count if they are still the same."""
+    start, end, words = citation.get("start"), citation.get("end"), citation.get("text")
+    is_within = isinstance(start, int) and isinstance(end, int) and 0 <= start <= end <= len(text)
+    if is_within and (not isinstance(words, str) or text[start:end] == words):
+        return start, end
+    # A layer has changed the text.
+    if isinstance(words, str) and words and (place := text.find(words)) >= 0:
+        return place, place + len(words)
+    return None, None
 
 
 def no_json_form(what: str, error: Exception) -> InvalidInputError:

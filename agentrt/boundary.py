@@ -5,6 +5,7 @@ block has an id, data is base64, and the rest has a JSON form.
 """
 
 import binascii
+import re
 from dataclasses import fields, replace
 from typing import Any, TypeVar, get_args
 
@@ -23,10 +24,11 @@ from agentrt.block import (
     new_id,
 )
 from agentrt.message import Msg
-from agentrt.text import repr_of, whole_characters
+from agentrt.text import lazy_pattern, repr_of, whole_characters
 from agentrt.types import ChatUsage, FinishedReason, JSONObject
 
 __all__ = [
+    "DATA_URL",
     "is_base64",
     "is_plain_message",
     "is_plain_text",
@@ -36,6 +38,9 @@ __all__ = [
     "mend_message",
     "whole_characters",
 ]
+
+DATA_URL = lazy_pattern(r"data:(?P<media_type>[^;,]*)[^,]*;base64,(?P<data>.*)", re.DOTALL)
+"""A URL that holds its data itself."""
 
 _Block = TypeVar("_Block")
 

@@ -23,20 +23,25 @@
     │   ├── Transient                  a fault that may pass: connection, 5xx, a cut stream
     │   │   └── CircuitOpen                our own circuit breaker: the model has failed too often of late
     │   ├── Rejected                   the request is wrong: 4xx, authentication, quota
+    │   │   └── Unsupported                the model is known to lack what it would need (`capability`)
     │   ├── ContextOverflow            the request is too long for the model
     │   ├── Refused                    the model or its filter declined to answer
     │   └── Malformed                  an answer that cannot be used
+    ├── BudgetExceeded               what may be spent is used up
     ├── GuardrailTripped             a guard has objected to what was asked, said or given
     ├── RedactionBlocked             some text holds what is not to pass, or could not be searched
     ├── SubAgentUnavailable          a sub-agent that cannot be made, or is not healthy
     ├── ToolError                    a tool failed, or was asked for something it cannot do
     ├── InputEnded                   the user was asked, but the input has ended
+    ├── QueueFull                    a runner has as many replies waiting as it may (`retry_after` in seconds)
     ├── StateError                   a state that cannot be saved or loaded
     │   ├── SessionConflict            another writer has saved the session in the meantime
     │   ├── SessionCorrupt             what was saved is damaged, or is not a state
-    │   ├── SessionIOError             the disk or the file system
+    │   ├── SessionIOError             the disk, the file system or the database
     │   ├── SessionUnserializable      the state holds something that JSON cannot hold
     │   └── SessionVersion             saved by a version of agentrt that this one does not understand
+    ├── ReaderError                  a file that cannot be made a document
+    ├── StoreError                   a store of texts: what it was given, or its database
     └── WorkspaceError               a file of a workspace that cannot be read or written
         ├── AccessDenied               a path that leads, or could lead, out of its namespace
         └── MissingFileError           a file or folder that does not exist
@@ -48,6 +53,7 @@ __all__ = [
     "AccessDenied",
     "AgentBusyError",
     "AgentRTError",
+    "BudgetExceeded",
     "ChainContractError",
     "ChainError",
     "CircuitOpen",
@@ -64,8 +70,10 @@ __all__ = [
     "MissingTerminalError",
     "ModelError",
     "NoReplyError",
+    "QueueFull",
     "RateLimitTimeout",
     "RateLimited",
+    "ReaderError",
     "RedactionBlocked",
     "Refused",
     "Rejected",
@@ -76,12 +84,14 @@ __all__ = [
     "SessionUnserializable",
     "SessionVersion",
     "StateError",
+    "StoreError",
     "SubAgentUnavailable",
     "Timeout",
     "ToolConfigError",
     "ToolError",
     "Transient",
     "UnknownKeywordError",
+    "Unsupported",
     "UsageError",
     "WorkspaceError",
     "WrongCallError",
@@ -201,6 +211,17 @@ class Rejected(ModelError):
     """The provider will not take this request, however often it is sent."""
 
 
+class Unsupported(Rejected):
+    """The model is known to lack what the request needs, and was not asked.
+
+    `capability` names it: "image", "audio", "video", "pdf", "tools" or "schema".
+    """
+
+    def __init__(self, message: str, *, capability: str = "") -> None:
+        super().__init__(message)
+        self.capability = capability
+
+
 class ContextOverflow(ModelError):
     """The request is longer than the model's context."""
 
@@ -211,6 +232,32 @@ class Refused(ModelError):
 
 class Malformed(ModelError):
     """The provider's answer cannot be used."""
+
+
+class BudgetExceeded(AgentRTError):
+    """What may be spent is used up, or it cannot be told what a call would cost; nothing was called.
+
+    `scope` is "reply", "conversation" or "owner"; `counter` says what is counted, such as "tokens", with the `limit`
+    and what was `spent`. `reply_id` is the reply that this ends: where sub-agents share a budget, the outermost one
+    whose budget it is. Retries, fallbacks and circuit breakers never take it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        scope: str = "",
+        counter: str = "",
+        limit: float = 0.0,
+        spent: float = 0.0,
+        reply_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.scope = scope
+        self.counter = counter
+        self.limit = limit
+        self.spent = spent
+        self.reply_id = reply_id
 
 
 class GuardrailTripped(AgentRTError):
@@ -245,6 +292,14 @@ class InputEnded(AgentRTError, EOFError):
     """The user was asked a question, but the input had ended, so that no answer can come."""
 
 
+class QueueFull(AgentRTError):
+    """A runner has as many replies waiting as it may; nothing was stored. `retry_after` is in seconds."""
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class StateError(AgentRTError):
     """A state cannot be saved or loaded; what is saved is left as it was."""
 
@@ -258,7 +313,7 @@ class SessionCorrupt(StateError):
 
 
 class SessionIOError(StateError):
-    """The disk or the file system failed, or did not answer in time."""
+    """The disk, the file system or the database failed, or did not answer in time."""
 
 
 class SessionUnserializable(StateError, TypeError):
@@ -267,6 +322,17 @@ class SessionUnserializable(StateError, TypeError):
 
 class SessionVersion(StateError):
     """What was saved is whole, but written by a version of agentrt that this one does not understand."""
+
+
+class ReaderError(AgentRTError):
+    """A file cannot be made a document; the message names it, the page and what to do."""
+
+
+class StoreError(AgentRTError):
+    """A store of texts cannot take what it was given, or its database failed or did not answer; nothing was changed.
+
+    One that did not answer in time may still do, all or nothing, what it was asked for.
+    """
 
 
 class WorkspaceError(AgentRTError, OSError):

@@ -456,9 +456,13 @@ class RequireUserConfirmEvent(AgentEvent):
 
 @dataclass(slots=True, repr=False, eq=False)
 class RequireExternalExecutionEvent(AgentEvent):
-    """The reply waits for the caller to run `tool_calls` itself; it is parked, so no end follows."""
+    """The reply waits for the caller to run `tool_calls` itself; it is parked, so no end follows.
+
+    Ids with a "/", and `inside`, are as in `RequireUserConfirmEvent`.
+    """
 
     tool_calls: list[ToolCallBlock]
+    inside: dict[str, list[str]] = field(default_factory=dict)
     type: Literal["REQUIRE_EXTERNAL_EXECUTION"] = "REQUIRE_EXTERNAL_EXECUTION"
 
 

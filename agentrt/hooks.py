@@ -4,7 +4,7 @@ A middleware derives from `MiddlewareBase` and overrides the hooks it needs. `HO
 the checks, `explain()` and the documentation read.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from agentrt.chain import Chains, HookSpec
@@ -16,10 +16,10 @@ from agentrt.event import (
     UserConfirmResultEvent,
     UserInterruptEvent,
 )
-from agentrt.formatter.message_dict import message_from_dict
 from agentrt.message import DataBlock, MessageDict, Msg, ToolCallBlock
-from agentrt.model.base import ChatModelBase, ModelResult
-from agentrt.model.wire import WireRecord
+from agentrt.model_interface.base import ChatModelBase, ModelResult
+from agentrt.model_interface.message_dict import message_from_dict
+from agentrt.model_interface.wire import WireRecord
 from agentrt.representation import repr_by_settings
 from agentrt.tool.base import ToolBase
 from agentrt.tool.offer import OfferedTools, as_offered_tools
@@ -439,17 +439,24 @@ class MiddlewareBase:
     inherited: bool = False
     """Whether it runs in agents that are tools of its agent as well: as a policy, a count or a record should.
 
-    There it is the same instance, in the place that its order and theirs allow; it brings no tools to them.
+    There it is the same instance, in the place that its order and theirs allow. It brings no tools to them but hidden
+    ones.
     """
 
-    wraps: ClassVar[Sequence[type | str]] = ()
-    """Middlewares, by class or class name, that must come later in the list."""
+    wraps: ClassVar[Collection[type | str]] = ()
+    """Middlewares, by class or class name, that must come later in the list.
 
-    wrapped_by: ClassVar[Sequence[type | str]] = ()
-    """Middlewares that must come earlier in the list."""
+    A dict gives a reason for each, which errors and `explain()` show.
+    """
+
+    wrapped_by: ClassVar[Collection[type | str]] = ()
+    """Middlewares that must come earlier in the list; likewise."""
 
     requires: ClassVar[Sequence[type | str]] = ()
     """Middlewares that must be in the list."""
+
+    needs_hooks: ClassVar[Sequence[str]] = ()
+    """Hooks without which it would do only half of its work: agents that lack one, as custom agents do, refuse it."""
 
     __repr__ = repr_by_settings
 

@@ -16,6 +16,7 @@ from agentrt.block import (
     BLOCKS,
     Base64Source,
     BlockType,
+    Citation,
     ContentBlock,
     DataBlock,
     HintBlock,
@@ -29,6 +30,7 @@ from agentrt.block import (
     ToolResultBlock,
     ToolResultState,
     URLSource,
+    citations_of,
     new_id,
     no_json_form,
     parse_json,
@@ -69,6 +71,7 @@ from agentrt.types import ChatUsage, FinishedReason, JSONObject, MessageDict, Ro
 __all__ = [
     "AssistantMsg",
     "Base64Source",
+    "Citation",
     "ContentBlock",
     "DataBlock",
     "HintBlock",
@@ -110,7 +113,9 @@ _CONVERSATION = "the conversation is agent.state.context"
 _MSG_GUESSES = {
     "all_messages": _CONVERSATION,
     "blocks": "write msg.get_content_blocks()",
+    "annotations": "write msg.get_citations()",
     "choices": _TEXT,
+    "citations": "write msg.get_citations()",
     "data": "write msg.structured_output",
     "dict": _MSG_JSON,
     "final_output": _TEXT,
@@ -211,6 +216,13 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
         if isinstance(self.content, str):
             return "text" in types
         return any(block.type in types for block in self.content)
+
+    def get_citations(self) -> list[Citation]:
+        """Return what the provider says that the texts rest on, such as pages that its own search found, in order.
+
+        They are kept in `ProviderBlock`s, each behind its text.
+        """
+        return citations_of(self.get_content_blocks())
 
     def snapshot(self) -> "Msg[_OutputType]":
         """Return a message with a list of its own over the same blocks: what is added to this one stays out of it."""

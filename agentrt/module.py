@@ -27,7 +27,7 @@ class StateModule:
     """
 
     _later_state: ClassVar[frozenset[str]] = frozenset()
-    """Registered attributes that may be missing in states of older versions of the class; they keep their values."""
+    """What may be missing in states of older versions of the class, of registered attributes and of children."""
 
     def __init__(self) -> None:
         vars(self).setdefault(_REGISTERED, {})
@@ -138,13 +138,14 @@ class _Loading:
 
     def plan_attributes(self, module: StateModule, state: JSONObject, strict: bool, place: str) -> None:
         registered = _registered_attributes(module, "loading its state")
+        optional = module._later_state
         with _enter_module(module, place):
             for name, child in _children(module).items():
                 _refuse_cycle(child, f"{place}.{name}")
-                if _has_value(name, state, strict, place):
+                if _has_value(name, state, strict and name not in optional, place):
                     self.plan(child, state[name], strict, f"{place}.{name}")
             for name, conversion in registered.items():
-                must_be_there = strict and name not in module._later_state
+                must_be_there = strict and name not in optional
                 if hasattr(module, name) and _has_value(name, state, must_be_there, place):
                     self._values.append((module, name, conversion.load(state[name], f"{place}.{name}")))
 

@@ -10,7 +10,7 @@ from functools import lru_cache, wraps
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from agentrt.text import mask, repr_of
+from agentrt.text import lazy_pattern, mask, repr_of
 
 __all__ = ["describe_content", "describe_setting", "fields_set", "never_raises", "repr_as_call", "repr_by_settings"]
 
@@ -21,7 +21,7 @@ _MAX_ITEMS = 10
 _MAX_DEPTH = 4
 _WIDTH = 100
 _HIDDEN = "'***'"
-_SECRET_SETTING = re.compile(
+_SECRET_SETTING = lazy_pattern(
     r"(?:^|_)(?:(?:api|access|private|secret|signing|encryption)_?key|secret|password|passwd|passphrase|token|auth"
     r"|authorization|credential|cookie|header)s?(?:_|$)",
     re.IGNORECASE,

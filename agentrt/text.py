@@ -6,11 +6,12 @@ import reprlib
 import traceback
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TextIO
+from typing import Any, AnyStr, TextIO, cast
 
 __all__ = [
     "encodable_text",
     "escape_controls",
+    "lazy_pattern",
     "mask",
     "one_line",
     "repr_of",
@@ -19,6 +20,26 @@ __all__ = [
     "user_frames_of",
     "whole_characters",
 ]
+
+
+def lazy_pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """Return what `re.compile` returns, but compiled when it is first used, so that no import has to wait for it.
+
+    It has the same attributes, but it is not an instance of `re.Pattern`.
+    """
+    return cast("re.Pattern[AnyStr]", _LazyPattern(text, flags))
+
+
+class _LazyPattern:
+    def __init__(self, text: Any, flags: int) -> None:
+        self._made_of = text, flags
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked for what is not there yet; from then on it is found at once, as in a pattern.
+        value = getattr(re.compile(*self._made_of), name)
+        setattr(self, name, value)
+        return value
+
 
 _HARMLESS = {ord("\n"), ord("\t")}
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - _HARMLESS
@@ -123,7 +144,7 @@ def _skip_runtime_frames(frames: TracebackType | None) -> TracebackType | None:
 
 _SHORTEST_SECRET = 8  # a shorter one is a word as well
 _MASKED = "***"
-_SECRETS = re.compile(
+_SECRETS = lazy_pattern(
     r"(?P<before>://)[^/\s@]{1,500}(?=@)"
     r"|(?P<scheme>\b(?:bearer|basic)\s)[\w.~+/=-]{8,}"
     r"|(?P<name>\b(?:\w{0,50}api[_-]?key|\w{0,50}access[_-]?key(?:[_-]id)?|[a-z]{1,50}[_-](?:token|secret)|secret[_-]key"

@@ -9,13 +9,14 @@ import pydantic
 from pydantic_core import CoreSchema, core_schema
 
 from agentrt.errors import InvalidInputError
+from agentrt.text import lazy_pattern
 
 __all__ = ["Timestamp", "WireTimestamp", "timestamp_text"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _NANOSECONDS = 1_000_000_000
-_ISO_8601 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_ISO_8601 = lazy_pattern(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def timestamp_text(nanoseconds: int) -> str | int:

@@ -9,6 +9,7 @@ from agentrt.block import (
     ContentBlock,
     DataBlock,
     JSONObject,
+    Record,
     Strict,
     TextBlock,
     ToolCallBlock,
@@ -31,6 +32,7 @@ __all__ = [
     "ImageURL",
     "JSONObject",
     "JSONSchema",
+    "LongTermMemoryMode",
     "MessageDict",
     "OpenQuestion",
     "PermissionBehavior",
@@ -66,8 +68,9 @@ FinishedReason = Literal[
     "exceed_budget",
     "guardrail",
     "error",
+    "failed",
 ]
-"""Why a reply ended."""
+"""Why a reply ended; "failed" is for one whose process died again and again, so that a runner gave it up."""
 STRUCTURED_OUTPUT = "GenerateStructuredOutput"
 """The name of the tool through which a model gives an answer that must have a form."""
 STRUCTURED_OUTPUT_HINT = (
@@ -109,6 +112,8 @@ class MessageDict(TypedDict):
     name: NotRequired[str]
 
 
+LongTermMemoryMode = Literal["agent_control", "static_control", "both"]
+"""Who finds and records long-term memories: the model by its tools, the runtime, or both."""
 AgentHookTypes = Literal["pre_reply", "post_reply", "pre_print", "post_print", "pre_observe", "post_observe"]
 """The pre/post hooks of every agent."""
 ReActAgentHookTypes = AgentHookTypes | Literal["pre_reasoning", "post_reasoning", "pre_acting", "post_acting"]
@@ -156,8 +161,8 @@ class ChatUsage(Strict):
         )
 
 
-@dataclass(slots=True)
-class ChatResponse:
+@dataclass(slots=True, repr=False, eq=False)
+class ChatResponse(Record):
     """A model's whole answer, or one piece of it.
 
     A stream is any number of pieces with `is_last=False`, each holding only what is new, and then one with
@@ -179,8 +184,8 @@ class ChatResponse:
 
 
 @suggest_keywords()
-@dataclass(slots=True)
-class ToolChoice:
+@dataclass(slots=True, repr=False, eq=False)
+class ToolChoice(Record):
     """Which tools the model may or must call.
 
     `mode` is "auto", "none", "required" or the name of the one tool to call; `tools` narrows the tools that the model
@@ -202,8 +207,8 @@ class ToolChoice:
             raise ValueError(f"ToolChoice(tools=...) must be a list of the names of tools, not {tools!r:.200}")
 
 
-@dataclass(slots=True)
-class ToolChunk:
+@dataclass(slots=True, repr=False, eq=False)
+class ToolChunk(Record):
     """One piece of a tool's output: only what is new since the piece before it."""
 
     content: ToolOutput = field(default_factory=list)
@@ -213,8 +218,8 @@ class ToolChunk:
 
 
 @suggest_keywords()
-@dataclass(slots=True)
-class ToolResponse:
+@dataclass(slots=True, repr=False, eq=False)
+class ToolResponse(Record):
     """A tool's whole result.
 
     `metadata["response_msg"]`, a `Msg`, ends the reply with that message.
@@ -440,9 +445,9 @@ class ReActConfig:
 class ContextConfig:
     """When a conversation that grows too long for its model is summarised, and how much of it stays.
 
-    Both ratios are of the model's `context_size`: it is summarised when it fills more than `trigger_ratio`, and the
-    newest part that fits into `reserve_ratio` is kept as it is. `instructions` are for the model that writes the
-    summary, in place of the runtime's own.
+    Both ratios are of the model's `max_input_tokens`, which is its `context_size` unless answers need room: it is
+    summarised when it fills more than `trigger_ratio`, and the newest part that fits into `reserve_ratio` is kept as it
+    is. `instructions` are for the model that writes the summary, in place of the runtime's own.
     """
 
     trigger_ratio: float = 0.8

@@ -16,6 +16,7 @@ __all__ = [
     "checkpoint",
     "in_event_loop",
     "run_shielded",
+    "running_loop",
     "running_trio",
     "spawn",
     "spawn_and_step",
@@ -36,6 +37,13 @@ def running_trio() -> Any:
     trio = sys.modules.get("trio")
     lowlevel = getattr(trio, "lowlevel", None)  # missing while another thread is still importing trio
     return trio if lowlevel is not None and lowlevel.in_trio_run() else None
+
+
+def running_loop() -> object:
+    """Return what stands for the running event loop, and is alive for as long as it: the same in each call."""
+    # What anyio's `current_token` returns, at a tenth of its price.
+    trio = running_trio()
+    return asyncio.get_running_loop() if trio is None else trio.lowlevel.current_trio_token()
 
 
 def in_event_loop() -> bool:
