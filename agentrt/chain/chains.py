@@ -76,12 +76,13 @@ class Chains:
         Warns when only the list order tells two middlewares of one class apart, since a changed list would then give
         one the data of the other. Raises `ChainError` for a middleware that is not in these chains.
         """
-        key = self._keys.get(id(middleware))
+        number = id(middleware)
+        key = self._keys.get(number)
         if key is None:
             raise ChainError(
                 f"{type(middleware).__name__} is not among this agent's middlewares, so it keeps no data here"
             )
-        if id(middleware) in self._keyed_by_order:
+        if number in self._keyed_by_order:
             warnings.warn(
                 f"two {type(middleware).__name__} middlewares store data under keys that depend on their order: "
                 f"set `key` on each",

@@ -1,7 +1,7 @@
 """The checks that a list of middlewares must pass before any of it runs."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 
@@ -17,6 +17,7 @@ __all__ = [
     "must_wrap",
     "overridden_hooks",
     "overrides",
+    "reason_to_wrap",
 ]
 
 MAX_LAYERS = 64
@@ -93,7 +94,9 @@ def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequ
         cls = type(middleware)  # `overridden_hooks`, with less to look up for each middleware of each agent
         overridden.append([spec for spec, original in originals if getattr(cls, spec.name) is not original])
         for spec in overridden[-1]:
-            _check_hook(middleware, spec)
+            hook = getattr(middleware, spec.name)
+            name = f"{type(middleware).__name__}.{spec.name}"
+            _check_function(getattr(hook, "__func__", hook), name, spec.shape, spec.parameters, inspect.ismethod(hook))
             depths[spec.name] += 1
     _check_duplicates(middlewares)
     for hook, depth in depths.items():
@@ -137,12 +140,6 @@ def _check_names(cls: type, base: type, hooks: tuple[str, ...]) -> None:
             raise MiddlewareConfigError(
                 f"{cls.__name__}.{name} is not a hook: {hint} The hooks are {', '.join(hooks)}."
             )
-
-
-def _check_hook(middleware: object, spec: HookSpec) -> None:
-    hook = getattr(middleware, spec.name)
-    name = f"{type(middleware).__name__}.{spec.name}"
-    _check_function(getattr(hook, "__func__", hook), name, spec.shape, spec.parameters, inspect.ismethod(hook))
 
 
 @lru_cache(maxsize=4096)
@@ -198,7 +195,8 @@ def _check_duplicates(middlewares: Sequence[Middleware]) -> None:
             continue
         if key in by_key:
             raise MiddlewareConfigError(
-                f"{type(by_key[key]).__name__} and {name} both have the key {key!r}: give one of them another key"
+                f"{type(by_key[key]).__name__} and {name} both have the key {key!r}, by which data is saved: "
+                f"keep one of them, or give one another key"
             )
         by_key[key] = middleware
 
@@ -221,24 +219,30 @@ def _check_order(place: int, middleware: Middleware, middlewares: Sequence[Middl
     name = type(middleware).__name__
     for constraint in ("requires", "wraps", "wrapped_by"):
         targets = getattr(middleware, constraint)
-        if not isinstance(targets, (list, tuple)) or not all(map(_is_target, targets)):
+        is_list = isinstance(targets, (list, tuple))
+        has_reasons = not is_list and isinstance(targets, Mapping) and constraint != "requires"
+        if not (is_list or has_reasons) or not all(map(_is_target, targets)):
             raise MiddlewareConfigError(
                 f"{name}.{constraint} must be a list or tuple of middleware classes or their names, not {targets!r}"
             )
+        if has_reasons and not all(isinstance(reason, str) and reason for reason in targets.values()):
+            raise MiddlewareConfigError(f"{name}.{constraint} must give a reason in words for each, not {targets!r}")
     for target in middleware.requires:
-        if not any(_matches(other, target) for other in middlewares if other is not middleware):
+        if not any(target in _names_for(other) for other in middlewares if other is not middleware):
             label = target if isinstance(target, str) else target.__name__
             raise MiddlewareConfigError(f"{name} requires {label}, which is not in middlewares: add it")
     for other in middlewares[:place] if middleware.wraps else ():
-        if any(_matches(other, target) for target in middleware.wraps):
+        if _is_target_of(other, middleware.wraps):
+            reason = reason_to_wrap(middleware, other)
             raise MiddlewareConfigError(
-                f"{name} must wrap {type(other).__name__}, but stands inside it: "
+                f"{name} must wrap {type(other).__name__}{reason and f' ({reason})'}, but stands inside it: "
                 f"put {name} before {type(other).__name__}"
             )
     for other in middlewares[place + 1 :] if middleware.wrapped_by else ():
-        if any(_matches(other, target) for target in middleware.wrapped_by):
+        if _is_target_of(other, middleware.wrapped_by):
+            reason = reason_to_wrap(other, middleware)
             raise MiddlewareConfigError(
-                f"{name} must be wrapped by {type(other).__name__}, but stands outside it: "
+                f"{name} must be wrapped by {type(other).__name__}{reason and f' ({reason})'}, but stands outside it: "
                 f"put {name} after {type(other).__name__}"
             )
 
@@ -251,9 +255,17 @@ def must_wrap(outer: Middleware, inner: Middleware) -> bool:
     """Say whether one of the two middlewares states that the first stands outside of the second."""
     if outer is inner:  # which may be of a class that it names
         return False
-    return any(_matches(inner, target) for target in outer.wraps) or any(
-        _matches(outer, target) for target in inner.wrapped_by
-    )
+    return _is_target_of(inner, outer.wraps) or _is_target_of(outer, inner.wrapped_by)
+
+
+def reason_to_wrap(outer: Middleware, inner: Middleware) -> str:
+    """Return why the first of two middlewares must stand outside of the second, "" where neither says so."""
+    for targets, other in ((outer.wraps, inner), (inner.wrapped_by, outer)):
+        if isinstance(targets, Mapping):
+            for name in _names_for(other):
+                if name in targets:
+                    return str(targets[name])
+    return ""
 
 
 def must_come_first(outer: Middleware, inner: Middleware) -> bool:
@@ -265,8 +277,11 @@ def must_come_first(outer: Middleware, inner: Middleware) -> bool:
     return must_wrap(outer, inner)
 
 
-def _matches(middleware: Middleware, target: type | str) -> bool:
-    if isinstance(target, type):
-        return isinstance(middleware, target)
-    # By name, so that a middleware can name one that it does not import.
-    return any(cls.__name__ == target for cls in type(middleware).__mro__)
+def _is_target_of(middleware: Middleware, targets: Collection[type | str]) -> bool:
+    return any(name in targets for name in _names_for(middleware))
+
+
+def _names_for(middleware: Middleware) -> Iterator[type | str]:
+    for cls in type(middleware).__mro__:
+        yield cls
+        yield cls.__name__  # so that a middleware can name one that it does not import

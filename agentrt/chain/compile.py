@@ -9,13 +9,14 @@ import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import NoReturn, TypeGuard, TypeVar, cast, overload
+from typing import NoReturn, TypeVar, cast, overload
 
 from agentrt.chain.attribution import name_the_layer, origins_of
 from agentrt.chain.chains import Chains, Layer
 from agentrt.chain.check import check_middlewares
-from agentrt.chain.owned_stream import OwnedStream, StreamContract, StreamStep
+from agentrt.chain.owned_stream import OwnedStream, StreamContract, StreamStep, is_stream
 from agentrt.chain.owner import Owner
+from agentrt.chain.probe import Probe, ProbePoint
 from agentrt.chain.spec import Core, Function, HookSpec, Middleware, Notify, ObservableCore, Values
 from agentrt.chain.violations import (
     ended_chain,
@@ -55,6 +56,7 @@ def compile_chains(
     middlewares: Sequence[Middleware],
     kind: type[_ChainsT],
     origins: Mapping[int, str] | None = ...,
+    probe: Probe | None = ...,
 ) -> _ChainsT: ...
 def compile_chains(
     base: type,
@@ -63,12 +65,14 @@ def compile_chains(
     middlewares: Sequence[Middleware],
     kind: type[Chains] = Chains,
     origins: Mapping[int, str] | None = None,
+    probe: Probe | None = None,
 ) -> Chains:
     """Check the middlewares and compile one entry per hook that has a core.
 
     An entry is called as its core is: `entry(agent, **values)`. `kind` may be a class of `Chains` that says what type
-    each entry has. `origins` has the name of the agent that a middleware
-    comes from, by its `id()`, where that is another one. Raises `MiddlewareConfigError`.
+    each entry has. `origins` has the name of the agent that a middleware comes from, by its `id()`, where that is
+    another one. A `probe` is notified of each layer's calls in chains that have layers; without one nothing stands
+    between them. Raises `MiddlewareConfigError`.
     """
     middlewares = tuple(middlewares)
     overridden = check_middlewares(middlewares, base, table)
@@ -90,7 +94,9 @@ def compile_chains(
         if spec.shape != "observer" and spec.name in cores:
             core = observed[spec.name] if spec.name in observed else cast(Function, cores[spec.name])
             # A hook that nobody overrides has no chain: its entry is the core itself, and costs nothing.
-            entries[spec.name] = _BUILDERS[spec.shape](spec, core, layers[spec.name]) if layers[spec.name] else core
+            entries[spec.name] = core
+            if layers[spec.name]:
+                entries[spec.name] = _BUILDERS[spec.shape](spec, core, layers[spec.name], probe)
     return kind(tuple(table), entries, layers, middlewares, keys)
 
 
@@ -152,18 +158,22 @@ def _notify_all(spec: HookSpec, observers: tuple[Layer, ...]) -> Notify:
 # Stream hooks
 
 
-def _stream_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Function:
+def _stream_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...], probe: Probe | None) -> Function:
     def innermost(values: Values, owner: Owner) -> AsyncIterator[object]:
         stream: AsyncIterator[object] = core(owner.agent, **values)
-        owner.core = stream
+        owner.core, owner.core_values = stream, values
         return stream
 
     step: StreamStep = innermost
+    if probe is not None:
+        step = ProbePoint(probe, spec, layers, None).wrap(step)
     # One for all layers of the hook: a class that one of them may pass on, all of them may.
     checks: CheckedClasses = tuple((key, set()) for key in spec.keys)
     for layer in reversed(layers):
         step = _stream_step(spec, layer, step, checks)
-    contract = StreamContract(spec, layers, origins_of(core, layers), spec.terminal, step)
+        if probe is not None:
+            step = ProbePoint(probe, spec, layers, layer).wrap(step)
+    contract = StreamContract(spec, layers, origins_of(core, layers), spec.terminal, step, core)
 
     # The agent is positional only, since a custom agent's `reply` may have a parameter of that name.
     def entry(agent: object, /, **values: object) -> OwnedStream:
@@ -308,14 +318,14 @@ async def _replace_stream(
 # Call hooks
 
 
-def _call_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Function:
+def _call_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...], probe: Probe | None) -> Function:
     terminal = spec.terminal
 
     def check(layer: Layer | None, depth: int, result: object, owner: Owner) -> None:
         """Check what the layer at a depth returned (`None` stands for the core), and give a stream to the owner."""
         if result.__class__ is terminal or (terminal is None and result is None):
             return
-        if spec.item_types and _is_stream(result):
+        if spec.item_types and is_stream(result):
             owner.keep_returned(result, depth, layer)
         elif terminal is None or not isinstance(result, terminal):
             raise wrong_result(spec, layer, result)
@@ -324,11 +334,13 @@ def _call_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Fu
         result: Awaitable[object] = core(owner.agent, **values)
         return result
 
-    step: CallStep = innermost
+    step: CallStep = innermost if probe is None else ProbePoint(probe, spec, layers, None).wrap(innermost)
     inner_layer: Layer | None = None  # whose result the next layer checks; `None` stands for the core
     checks: CheckedClasses = tuple((key, set()) for key in spec.keys)
     for depth, layer in reversed(list(enumerate(layers))):
         step = _call_step(spec, layer, depth, step, checks, partial(check, inner_layer, depth + 1))
+        if probe is not None:
+            step = ProbePoint(probe, spec, layers, layer).wrap(step)
         inner_layer = layer
     contract = StreamContract(spec, layers, origins_of(core, layers))
     plain = type(None) if terminal is None else terminal
@@ -347,7 +359,7 @@ def _call_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Fu
         if not owner.opened:  # no stream was returned anywhere, as in most calls
             owner.is_closed = True
             return result
-        if not _is_stream(result):
+        if not is_stream(result):
             await owner.close()
             return result
         owner.stream = result
@@ -408,21 +420,21 @@ def _call_step(
     return step
 
 
-def _is_stream(result: object) -> TypeGuard[AsyncIterator[object]]:
-    return hasattr(result, "__aiter__") and hasattr(result, "__anext__")
-
-
 # Transformers
 
 
-def _transformer_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...]) -> Function:
+def _transformer_chain(spec: HookSpec, core: Function, layers: tuple[Layer, ...], probe: Probe | None) -> Function:
     origins = origins_of(core, layers)
+    changes = [(layer, layer.hook) for layer in layers]
+    if probe is not None:
+        core = ProbePoint(probe, spec, layers, None).wrap(core)
+        changes = [(layer, ProbePoint(probe, spec, layers, layer).wrap(layer.hook)) for layer in layers]
 
     async def entry(agent: object, /, **values: object) -> object:
         try:
             value: object = await core(agent, **values)
-            for layer in layers:
-                value = await layer.hook(agent, value)
+            for layer, change in changes:
+                value = await change(agent, value)
                 if not isinstance(value, spec.item_types):
                     raise wrong_value(spec, layer, value)
         except Exception as error:  # named and raised again

@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -10,10 +10,10 @@ from textwrap import indent
 from typing import Literal, NotRequired, Protocol, TypedDict
 
 from agentrt.chain.chains import Chains, Layer
-from agentrt.chain.check import location_of, must_wrap
+from agentrt.chain.check import location_of, must_wrap, reason_to_wrap
 from agentrt.chain.spec import Core, Function, Middleware, ObservableCore, Shape
 
-__all__ = ["ChildDescription", "ExplainFormat", "explain"]
+__all__ = ["ChildDescription", "ExplainFormat", "ToolsetDescription", "explain"]
 
 _OUR_PACKAGES = ("agentrt", "agentrt_middleware")
 _LIBRARY_FOLDERS = {"site-packages", "dist-packages"}
@@ -61,7 +61,16 @@ class _Description(TypedDict):
     observers: list[_ObserverDescription]
     unused: dict[str, list[_LayerDescription]]
     middlewares: list[_MiddlewareDescription]
+    toolsets: NotRequired[list["ToolsetDescription"]]
     children: NotRequired[list["ChildDescription"]]
+
+
+class ToolsetDescription(TypedDict):
+    """Tools whose list may change: what they are now, and how the toolset is doing."""
+
+    toolset: str
+    status: str
+    tools: list[str]
 
 
 class ChildDescription(TypedDict):
@@ -80,6 +89,7 @@ def explain(
     format: ExplainFormat = "text",
     origins: Mapping[int, str] | None = None,
     children: Sequence[ChildDescription] = (),
+    toolsets: Sequence[ToolsetDescription] = (),
 ) -> str:
     """Return the layers of every hook from the outermost to the core, the observers, and the tools of middlewares.
 
@@ -91,6 +101,8 @@ def explain(
         _note_origins(description, chains, origins)
     if children:
         description["children"] = list(children)
+    if toolsets:
+        description["toolsets"] = list(toolsets)
     if format == "text":
         return _Page(_write_text(description))
     if format == "json":
@@ -192,10 +204,8 @@ def _describe_layer(layer: Layer, layers: Sequence[Layer]) -> _LayerDescription:
     outer = [one for one in outer if not any(must_wrap(one, other) for other in outer)]
     inner = [one for one in inner if not any(must_wrap(other, one) for other in inner)]
     reasons = [] if middleware.position is None else [middleware.position]
-    for relation, related in (("inside", outer), ("wraps", inner)):
-        if related:
-            classes = dict.fromkeys(type(other).__name__ for other in related)
-            reasons.append(f"{relation} {', '.join(classes)}")
+    reasons += _relations("inside", [(other, reason_to_wrap(other, middleware)) for other in outer])
+    reasons += _relations("wraps", [(other, reason_to_wrap(middleware, other)) for other in inner])
     description: _LayerDescription = {
         "class": type(middleware).__name__,
         "key": layer.key,
@@ -204,6 +214,16 @@ def _describe_layer(layer: Layer, layers: Sequence[Layer]) -> _LayerDescription:
     if reasons:
         description["because"] = reasons
     return description
+
+
+def _relations(relation: str, related: Sequence[tuple[Middleware, str]]) -> list[str]:
+    """Return one line for each reason, with the classes that it holds for."""
+    classes_by_reason: dict[str, dict[str, None]] = {}
+    for middleware, reason in related:
+        classes_by_reason.setdefault(reason, {})[type(middleware).__name__] = None
+    return [
+        f"{relation} {', '.join(classes)}{reason and f': {reason}'}" for reason, classes in classes_by_reason.items()
+    ]
 
 
 def _describe_middleware(middleware: Middleware, key: str, tools: Sequence[str]) -> _MiddlewareDescription:
@@ -235,7 +255,7 @@ def _place_of(function: Function) -> str:
     return f"{file.as_posix()}:{code.co_firstlineno}"
 
 
-def _class_names(classes: Sequence[type | str]) -> list[str]:
+def _class_names(classes: Collection[type | str]) -> list[str]:
     return [cls if isinstance(cls, str) else cls.__name__ for cls in classes]
 
 
@@ -250,8 +270,7 @@ def _write_text(description: _Description) -> str:
         lines.append(f"\n{hook['hook']} ({hook['shape']}): {hook['wraps']}{never}")
         for depth, layer in enumerate(hook["layers"], 1):
             lines.append(f"  {depth}. {_title(layer)}  {layer['where']}")
-            if "because" in layer:
-                lines.append(f"     {'; '.join(layer['because'])}")
+            lines += [f"     {reason}" for reason in layer.get("because", ())]
         lines.append(f"  core  {hook['core']}")
     if direct:
         lines.append(f"\nNo layer, the core is called directly: {', '.join(direct)}")
@@ -264,12 +283,19 @@ def _write_text(description: _Description) -> str:
     for middleware in description["middlewares"]:
         if middleware["tools"]:
             lines.append(f"\nTools of {_title(middleware)}: {', '.join(middleware['tools'])}")
+    for toolset in description.get("toolsets", ()):
+        lines.append(f"\n{_title_of_toolset(toolset)}")
     for child in description.get("children", ()):
         lines.append(f"\nThe tool {child['tool']!r} is an agent, with chains of its own:\n")
         lines.append(indent(_write_text(child["chains"]), "    "))
         lines.append(f"\n    What is its own, and what it shares with {description['agent']!r}:")
         lines += [f"      {resource}: {rule}" for resource, rule in child["isolation"].items()]
     return "\n".join(lines)
+
+
+def _title_of_toolset(toolset: ToolsetDescription) -> str:
+    title = f"The toolset {toolset['toolset']!r} ({toolset['status']})"
+    return f"{title}: {', '.join(toolset['tools'])}" if toolset["tools"] else title
 
 
 def _title(description: _LayerDescription | _MiddlewareDescription) -> str:
@@ -309,6 +335,8 @@ def _mermaid_lines(description: _Description, prefix: str) -> list[str]:
         if middleware["tools"]:
             label = _escape_label(f"Tools of {_title(middleware)}: {', '.join(middleware['tools'])}")
             lines.append(f'  {prefix}tools_{number}["{label}"]')
+    for number, toolset in enumerate(description.get("toolsets", ()), 1):
+        lines.append(f'  {prefix}toolset_{number}["{_escape_label(_title_of_toolset(toolset))}"]')
     for number, child in enumerate(description.get("children", ()), 1):
         name = f"{prefix}child_{number}"
         label = _escape_label(f"The tool {child['tool']!r}: the agent {child['chains']['agent']!r}")

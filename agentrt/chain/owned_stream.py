@@ -3,15 +3,15 @@
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import CodeType
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from agentrt.chain.attribution import Origins, code_that_reads, name_the_layer
 from agentrt.chain.chains import Layer
 from agentrt.chain.owner import Owner
-from agentrt.chain.spec import HookSpec, Values
+from agentrt.chain.spec import Function, HookSpec, Values
 from agentrt.chain.violations import late_item, missing_terminal, wrong_item
 
-__all__ = ["OwnedStream", "StreamContract", "StreamStep"]
+__all__ = ["OwnedStream", "StreamContract", "StreamStep", "is_stream"]
 
 _logger = logging.getLogger("agentrt")
 
@@ -21,11 +21,11 @@ StreamStep = Callable[[Values, Owner], AsyncIterator[object]]
 class StreamContract:
     """What a chain promises of the streams that leave it, and how to open one; the same for all entries.
 
-    `terminal` is what a stream must end with (`None`: nothing fixed). `step` opens the outermost layer's stream; a
-    stream that a call returned is open already.
+    `terminal` is what a stream must end with (`None`: nothing fixed). `step` opens the outermost layer's stream, and
+    `core` is what the innermost one calls; a stream that a call returned is open already.
     """
 
-    __slots__ = ("item_classes", "layers", "origins", "spec", "step", "terminal")
+    __slots__ = ("core", "item_classes", "layers", "origins", "spec", "step", "terminal")
 
     def __init__(
         self,
@@ -34,7 +34,9 @@ class StreamContract:
         origins: Origins,
         terminal: type | None = None,
         step: StreamStep | None = None,
+        core: Function | None = None,
     ) -> None:
+        self.core = core
         self.spec = spec
         self.layers = layers
         self.origins = origins
@@ -91,11 +93,34 @@ class OwnedStream:
     async def __anext__(self) -> object:
         return await anext(aiter(self))
 
+    def passes_on_to(self, core: Function) -> bool:
+        """Open the stream, and say whether all layers pass on to this core what they got, and its stream as it is.
+
+        If so, no layer sees an item: the caller calls the core itself, in any way that does the same, and this stream
+        is over. A layer that fails does so where the stream is read.
+        """
+        contract, owner = self._contract, self._owner
+        if contract.core is not core:
+            return False
+        try:
+            stream = contract.stream_of(owner)
+        except BaseException as error:  # noqa: BLE001  # raised by the stream
+            owner.stream = _raise_when_read(error)
+            return False
+        if stream is not owner.core or any(owner.given[key] is not value for key, value in owner.core_values.items()):
+            return False
+        # It was never started, so that nothing has to be closed.
+        owner.opened.clear()
+        owner.stream = owner.core = None
+        owner.is_closed = True
+        return True
+
     async def next_or_last(self) -> object:
         """Return the next item; the one that the stream must end with only once it has ended and all is closed.
 
         One coroutine is all that a stream takes which holds nothing else, as that of a tool call does nearly always.
-        What comes after the last item is dropped with a warning.
+        What comes after the last item is dropped with a warning. `_read` is the same with a generator; a property test
+        compares the two.
         """
         contract, owner = self._contract, self._owner
         assert contract.terminal is not None
@@ -172,6 +197,15 @@ async def _read(contract: StreamContract, owner: Owner) -> AsyncGenerator[object
             await owner.close(error)
         finally:
             error = None  # error and frame would hold each other
+
+
+def is_stream(result: object) -> TypeGuard[AsyncIterator[object]]:
+    return hasattr(result, "__aiter__") and hasattr(result, "__anext__")
+
+
+async def _raise_when_read(error: BaseException) -> AsyncGenerator[object, None]:
+    raise error
+    yield
 
 
 _READERS: frozenset[CodeType] = frozenset((_read.__code__, OwnedStream.next_or_last.__code__))

@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from traceback import format_tb
 from types import CodeType, FrameType
+from typing import Any
 
 from agentrt.chain.attribution import Origins, code_that_reads
 from agentrt.chain.chains import Layer
@@ -14,7 +15,8 @@ __all__ = ["Owner", "returning_layer"]
 
 _logger = logging.getLogger("agentrt")
 
-# What an owner has before a call returns a stream to it; shared, and never changed.
+# What an owner has before its core is called, and before a call returns a stream to it; shared, and never changed.
+_NO_VALUES: Values = {}
 _NO_DEPTHS: list[int] = []
 _NO_ORIGINS: Origins = {}
 
@@ -25,16 +27,19 @@ class Owner:
     `agent` is the argument of the entry, and `given` holds the values that the chain was entered with, as they were
     before any layer could change them. `stream` is that of the outermost layer, once it is open, and `last_item` the
     last one that `OwnedStream.next_or_last` gave before the end. `core` is the last stream of the core, which may have
-    been made elsewhere. `abandoned` holds the streams of layers that stopped without finishing them, each with its
-    place among the opened ones. For streams that calls returned, `depths` says how far in the layers stand that
-    returned them, and `origin_by_code` which layer returned one, by the code that reads the stream; `None` stands for
-    the core.
+    been made elsewhere, and `core_values` are those that reached the core. `abandoned` holds the streams of layers that
+    stopped without finishing them, each with its place among the opened ones. For streams that calls returned, `depths`
+    says how far in the layers stand that returned them, and `origin_by_code` which layer returned one, by the code that
+    reads the stream; `None` stands for the core. Where there is a probe, `layer_calls` has the last call of each layer,
+    by its place.
     """
 
     # Defaults of the class, since most of these are never set where a hook has a layer or two.
     stream: AsyncIterator[object] | None = None
     core: object = None
+    core_values = _NO_VALUES
     last_item: object = None
+    layer_calls: dict[int, Any] | None = None
     depths = _NO_DEPTHS
     origin_by_code = _NO_ORIGINS
 

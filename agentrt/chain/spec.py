@@ -1,6 +1,6 @@
 """What the compiler knows of a hook, and of the middlewares that it compiles."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -39,9 +39,9 @@ class Middleware(Protocol):
     emits: bool
 
     @property
-    def wraps(self) -> Sequence[type | str]: ...
+    def wraps(self) -> Collection[type | str]: ...
     @property
-    def wrapped_by(self) -> Sequence[type | str]: ...
+    def wrapped_by(self) -> Collection[type | str]: ...
     @property
     def requires(self) -> Sequence[type | str]: ...
 

@@ -32,7 +32,7 @@ _CALL = {
 }
 _HOW_TO_PASS_ON = f": a stream is passed on item by item, with {_CALL['stream']}"
 # What Python calls `next_handler` or what it returned, in its message about a use as the other kind.
-_MISUSED_KINDS = {"stream": ("async_generator",), "call": ("coroutine", "function")}
+_MISUSED_KINDS = {"stream": ("async_generator", "ProbedStream"), "call": ("coroutine", "function")}
 
 
 def type_names(types: Sequence[type]) -> str:
@@ -46,7 +46,7 @@ def _layer_names(layers: Sequence[Layer]) -> str:
 def wrong_item(spec: HookSpec, layers: Sequence[Layer], item: object) -> ChainContractError:
     return ChainContractError(
         f"{spec.name} passes on {type_names(spec.item_types)}, but {item!r:.200} came out of it; {_layer_names(layers)}"
-        f"{_HOW_TO_PASS_ON if inspect.isasyncgen(item) else ''}"
+        f"{_HOW_TO_PASS_ON if hasattr(item, '__anext__') else ''}"
     )
 
 

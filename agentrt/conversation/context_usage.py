@@ -3,19 +3,22 @@
 from agentrt.block import ContentBlock
 from agentrt.event import ModelCallEndEvent
 from agentrt.message import Msg
-from agentrt.model.estimate import characters_of
+from agentrt.model_interface.estimate import CHARACTERS_PER_TOKEN, TextLength, characters_of, text_length
+from agentrt.model_interface.visible import VisibleMessages, has_hidden_calls
 from agentrt.state import AgentState, ReplyContext
 from agentrt.tool import Toolkit
 
-__all__ = ["CHARACTERS_PER_TOKEN", "ContextUsage", "MessageLengths", "characters_in"]
+__all__ = ["ContextUsage", "MessageLengths", "characters_in"]
 
-CHARACTERS_PER_TOKEN = 4
+_MAX_WEIGHT = 4  # characters of English that one of an answer may be worth, as those of Chinese are
 
 
-def characters_in(message: Msg) -> int:
-    """Return how many characters of text the message holds."""
+def characters_in(message: Msg, length: TextLength | None = None) -> int:
+    """Return how long the message is, in characters of English; `length` measures text in another way."""
     content = message.content
-    return len(content) if isinstance(content, str) else sum(map(characters_of, content))
+    if isinstance(content, str):
+        return (length or text_length)(content)
+    return sum(characters_of(block, length) for block in content)
 
 
 class MessageLengths:
@@ -23,12 +26,26 @@ class MessageLengths:
 
     Each message is counted once, when it has joined the list, and each block of a message that grows at the end of the
     list when it has joined that message. A message that is replaced while those after it keep their places counts as
-    before, and so does one that is edited in place.
+    before, and so does one that is edited in place. `has_hidden`: a message of a history held a hidden call; in
+    other lists nobody looks for them.
     """
 
-    __slots__ = ("_last_block", "_last_blocks", "_last_characters", "_lengths", "messages", "total")
+    __slots__ = (
+        "_is_history",
+        "_last_block",
+        "_last_blocks",
+        "_last_characters",
+        "_lengths",
+        "has_hidden",
+        "length",
+        "messages",
+        "total",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_history: bool, length: TextLength | None = None) -> None:
+        self._is_history = is_history
+        self.length = length
+        self.has_hidden = False
         self.messages: list[Msg] = []  # as they were when they were last looked at
         self.total = 0
         self._lengths: list[int] = []  # of each of them
@@ -50,11 +67,13 @@ class MessageLengths:
         for message in new_messages:
             content = message.content
             if content.__class__ is str:
-                length = len(content)
-            elif message is messages[-1]:
-                length = self._count_last(content)  # type: ignore[arg-type]
+                text: str = content
+                length = len(text) if self.length is None and text.isascii() else (self.length or text_length)(text)
             else:
-                length = sum(map(characters_of, content))
+                blocks: list[ContentBlock] = content  # type: ignore[assignment]  # it is not a str
+                length = self._count_last(blocks) if message is messages[-1] else self._count(blocks)
+                if self._is_history and not self.has_hidden:
+                    self.has_hidden = has_hidden_calls(blocks)
             lengths.append(length)
             self.total += length
         counted += new_messages
@@ -64,15 +83,20 @@ class MessageLengths:
         # A reply in progress is in each request with some blocks more, in a message of its own each time.
         known = self._last_blocks
         if known and len(blocks) >= known and blocks[known - 1] is self._last_block:
-            length = self._last_characters + sum(map(characters_of, blocks[known:]))
+            length = self._last_characters + self._count(blocks[known:])
         else:
-            length = sum(map(characters_of, blocks))
+            length = self._count(blocks)
         self._last_block, self._last_blocks, self._last_characters = blocks[-1] if blocks else None, len(blocks), length
         return length
 
+    def _count(self, blocks: list[ContentBlock]) -> int:
+        if self.length is None:
+            return sum(map(characters_of, blocks))
+        return sum(characters_of(block, self.length) for block in blocks)
+
 
 class ContextUsage:
-    """What one conversation holds, in characters and in tokens.
+    """What one conversation holds, in characters of English and in tokens.
 
     Each message is counted once, when it has joined the history, and the blocks of the reply in progress as they come.
     What leaves the history is not counted any more, wherever it leaves, and what joins it is, wherever it joins. What
@@ -92,6 +116,9 @@ class ContextUsage:
     _model: object = None
     _history: MessageLengths | None = None
     _requests: MessageLengths | None = None
+    _visible: VisibleMessages | None = None
+    length: TextLength | None = None  # by which all of it was measured
+    _measured_text: tuple[str, int] = ("", 0)
 
     def record_overflow(self) -> bool:
         """Have the next request shortened, since this one was too long; returns whether that was not tried yet."""
@@ -108,14 +135,33 @@ class ContextUsage:
 
     def has_headroom(self, state: AgentState, reply: ReplyContext, model: object) -> bool:
         """Say whether there is so much room, as far as the totals of the reply tell, that no closer look is needed."""
-        context, history = state.context, self._history
+        history = self._known_history(state.context)
+        # What was written is counted in characters of any script.
+        seen = history.total + reply.written * _MAX_WEIGHT + reply.received
+        return seen <= self._headroom_ends and model is self._model
+
+    def has_hidden_calls(self, state: AgentState) -> bool:
+        """Say whether the history or the reply in progress has, or had, calls that no model may see."""
+        reply = state.reply_context
+        return (reply is not None and reply.hidden_calls is not None) or self._known_history(state.context).has_hidden
+
+    def visible_messages(self, context: list[Msg]) -> list[Msg]:
+        """Return the messages of the history that a model may see: the list itself, where that is all of them."""
+        if not self._known_history(context).has_hidden:
+            return context
+        if self._visible is None:
+            self._visible = VisibleMessages()
+        return self._visible.of(context)
+
+    def _known_history(self, context: list[Msg]) -> MessageLengths:
+        history = self._history
         if (
             history is None
             or len(context) != len(history.messages)
             or (context and context[-1] is not history.messages[-1])
         ):
-            history = self._count_messages(context)
-        return history.total + reply.written + reply.received <= self._headroom_ends and model is self._model
+            return self._count_messages(context)
+        return history
 
     def tokens(self, state: AgentState, toolkit: Toolkit, prompt: str) -> int:
         """Return about how many tokens the next request has."""
@@ -141,11 +187,17 @@ class ContextUsage:
         self._tokens_measured = (event.input_tokens or 0) + (event.output_tokens or 0)
         self._headroom_ends = -1
 
+    def measure_by(self, length: TextLength | None) -> None:
+        """Measure text in this way from now on; what was measured in another way is measured anew."""
+        if length is not self.length:
+            self.reset()
+            self._requests, self.length, self._measured_text = None, length, ("", 0)
+
     def characters_of_request(self, messages: list[Msg]) -> int:
         """Return about how many characters the messages of a request hold, in which most are those of the last one."""
         lengths = self._requests
         if lengths is None:
-            lengths = self._requests = MessageLengths()
+            lengths = self._requests = MessageLengths(is_history=False, length=self.length)
         lengths.update(messages)
         return lengths.total
 
@@ -158,15 +210,26 @@ class ContextUsage:
                 self._blocks = reply.summarised
                 self._block_characters = 0
             if len(blocks) > self._blocks:
-                self._block_characters += sum(map(characters_of, blocks[self._blocks :]))
+                new_blocks = blocks[self._blocks :]
+                if self.length is None:
+                    self._block_characters += sum(map(characters_of, new_blocks))
+                else:
+                    self._block_characters += sum(characters_of(block, self.length) for block in new_blocks)
                 self._blocks = len(blocks)
             characters += self._block_characters
-        return characters + toolkit.schema_characters(state.active_groups) + len(state.summary) + len(prompt)
+        characters += toolkit.schema_characters(state.active_groups)
+        if self.length is None:
+            text = state.summary + prompt if state.summary else prompt
+            return characters + (len(text) if text.isascii() else text_length(text))
+        text = state.summary + prompt  # mostly the same as the last time
+        if text != self._measured_text[0]:
+            self._measured_text = text, self.length(text)
+        return characters + self._measured_text[1]
 
     def _count_messages(self, context: list[Msg]) -> MessageLengths:
         history = self._history
         if history is None:
-            history = self._history = MessageLengths()
+            history = self._history = MessageLengths(is_history=True, length=self.length)
         if history.update(context):
             # The history was rewritten, so what a provider has said of it does not hold any more.
             self._tokens_measured = None

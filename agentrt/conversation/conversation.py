@@ -8,7 +8,7 @@ from agentrt.conversation.run import Run
 from agentrt.conversation.turns import WhenBusy
 from agentrt.hooks import AgentChains, ReplyInput
 from agentrt.message import Msg, SystemMsg
-from agentrt.model import ChatModelBase
+from agentrt.model_interface import ChatModelBase
 from agentrt.state import AgentState, StateStore
 from agentrt.tool import Toolkit
 from agentrt.tool.binding import ToolBindings
@@ -42,10 +42,11 @@ class CheckpointPace:
 class SystemPromptMessage:
     """The last system prompt as a message, since it seldom changes from one call to the next."""
 
-    __slots__ = ("_message",)
+    __slots__ = ("_message", "has_warned")
 
     def __init__(self) -> None:
         self._message = SystemMsg("system", "")
+        self.has_warned = False  # that it changes too often
 
     @property
     def last(self) -> str:
@@ -75,6 +76,7 @@ class Conversation:
         "bindings",
         "context_usage",
         "emitting_hooks",
+        "open_toolkits",
         "pace",
         "printed_message",
         "prompt_message",
@@ -98,6 +100,7 @@ class Conversation:
         self.emitting_hooks = emitting_hooks
         self.round_toolkit: Toolkit | None = None
         self.printed_message: Msg | None = None
+        self.open_toolkits: list[Toolkit] = []  # that `async with` the agent has opened, innermost last
 
     @property
     def run(self) -> ReplyRun:

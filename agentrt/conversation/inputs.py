@@ -14,15 +14,15 @@ from agentrt.event import (
     UserConfirmResultEvent,
     UserInterruptEvent,
 )
-from agentrt.formatter.message_dict import message_from_dict
 from agentrt.hooks import ReplyInput
 from agentrt.message import MessageInput, Msg, TextBlock, new_message
+from agentrt.model_interface.message_dict import message_from_dict
 from agentrt.text import repr_of
 
 __all__ = [
     "ANSWERS",
     "AgentInput",
-    "Answer",
+    "AnswerEvent",
     "MessagesInput",
     "as_input",
     "as_message",
@@ -41,10 +41,10 @@ _ANSWER_REMEDY = (
 # Blocks that only a reply can make: a call in an input would run without a decision about it.
 _REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking", "hint", "provider")
 
-Answer = UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent
+AnswerEvent = UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent
 MessagesInput = MessageInput | Sequence[MessageInput]
 """One message or several, in whatever form an agent takes them."""
-AgentInput = MessagesInput | Answer | None
+AgentInput = MessagesInput | AnswerEvent | None
 """What `reply` takes: messages, the answer to a question, or nothing."""
 ANSWERS = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
 

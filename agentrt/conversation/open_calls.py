@@ -11,7 +11,7 @@ from agentrt.event import AgentEvent, ToolResultEndEvent, ToolResultStartEvent, 
 from agentrt.message import ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
 from agentrt.state import CallDecision, ReplyContext
 from agentrt.tool import Toolkit
-from agentrt.tool.base import call_plan_of
+from agentrt.tool.base import ToolBase, call_plan_of
 from agentrt.types import PermissionBehavior
 
 __all__ = [
@@ -80,25 +80,37 @@ def close_abandoned_calls(context: ReplyContext) -> Iterator[AgentEvent]:
 def close_calls_in_doubt(run: ReplyRun, context: ReplyContext) -> Iterator[AgentEvent]:
     """Yield results for the calls that may have been running when a process before this one ended.
 
-    Those of resumable tools get none: they are entered again, and find what they kept.
+    Those of resumable and idempotent tools get none: they are entered again.
     """
     if not context.parked:
         calls = [call for call in open_calls(context) if not _waits(context, call)]
-        calls = [call for call in calls if not _is_resumable(run.toolkit, context, call)]
+        calls = [call for call in calls if _tool_to_run_again(run.toolkit, context, call) is None]
         yield from _result_events(context, calls, run.new_id, partial(_result_of_left, context))
 
 
 def mark_resumed_calls(toolkit: Toolkit, context: ReplyContext) -> None:
-    """Mark the calls that are entered again after a process that ended: their results may have begun already."""
-    if not context.parked:
-        for call in open_calls(context):
-            if not _waits(context, call) and _is_resumable(toolkit, context, call):
-                call.state = ToolCallState.RUNNING
+    """Mark the calls that are entered again after a process that ended.
+
+    Results that have begun are continued where the tool resumes, and dropped where it starts again.
+    """
+    if context.parked:
+        return
+    for call in open_calls(context):
+        tool = None if _waits(context, call) else _tool_to_run_again(toolkit, context, call)
+        if tool is not None:
+            call.state = ToolCallState.RUNNING
+            if not tool.is_resumable:
+                context.message.content = [
+                    block for block in context.blocks if not isinstance(block, ToolResultBlock) or block.id != call.id
+                ]
 
 
-def _is_resumable(toolkit: Toolkit, context: ReplyContext, call: ToolCallBlock) -> bool:
+def _tool_to_run_again(toolkit: Toolkit, context: ReplyContext, call: ToolCallBlock) -> ToolBase | None:
+    """Return the tool of a call that may have been running, if it may be entered again."""
     tool = toolkit.get(call.name)
-    return tool is not None and tool.is_resumable and _behavior(context, call) is not PermissionBehavior.DENY
+    if tool is None or _behavior(context, call) is PermissionBehavior.DENY:
+        return None
+    return tool if tool.is_resumable or tool.is_idempotent else None
 
 
 def _in_order(context: ReplyContext) -> list[ToolCallBlock]:

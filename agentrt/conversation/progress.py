@@ -60,7 +60,7 @@ __all__ = [
     "CoreAnswer",
     "Origin",
     "Phase",
-    "Question",
+    "QuestionEvent",
     "ReplyProgress",
 ]
 
@@ -74,9 +74,9 @@ PLAIN_OUTSIDE = _EVENTS - {ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent, *_
 PLAIN_BETWEEN_LAYERS = (PLAIN_OUTSIDE - RECORDED) | DELTAS
 """The same where layers may change what is said; of these, the deltas are recorded on the way."""
 _START_OF: dict[type, type] = {ToolCallBlock: ToolCallStartEvent, ToolResultBlock: ToolResultStartEvent}
-Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
+QuestionEvent = RequireUserConfirmEvent | RequireExternalExecutionEvent
 """What a reply that parks asks with."""
-_QUESTIONS = frozenset(get_args(Question))
+_QUESTIONS = frozenset(get_args(QuestionEvent))
 _OF_A_RESULT = (ToolResultStartEvent, ToolResultTextDeltaEvent, ToolResultEndEvent)
 _Event = TypeVar("_Event", bound=AgentEvent)
 
@@ -135,6 +135,7 @@ class ReplyProgress:
     attempt: Decoder | None = None  # of asking the model in this round
     recorder: Recorder | None = None  # of what leaves on_reply, where that has layers
     core_answer: CoreAnswer | None = None
+    prompt: str | None = None  # the last system prompt, where layers make it
     cut_call: str | None = None  # the id of the call in which the model came to its limit
     passthrough: Mailbox | None = None  # to which the loop's events go inside a class's own `reply`
     checked: tuple[ToolBase, dict[str, Any], PermissionDecision] | None = None
@@ -143,8 +144,10 @@ class ReplyProgress:
     def __init__(self, claim: Claim, sequence: int, toolkit: Toolkit) -> None:
         self.reply_id = claim.reply_id
         self.sequence = self._first_seq = sequence
-        self.lasting_toolkit = toolkit
-        self.call_ids: dict[str, None] = {}  # an empty set takes three times as much memory
+        self.lasting_toolkit = self.offered_toolkit = toolkit  # of all rounds, and what this round was offered of it
+        self.has_toolsets = toolkit.has_toolsets
+        # Whether each id is in use: not yet, for a hidden call that a layer has got and not given.
+        self.call_ids: dict[str, bool] = {}
         self.prepared: dict[str, PreparedCall] = {}
 
     @property
@@ -187,7 +190,7 @@ class ReplyProgress:
         self.origin = _FROM_PARKED if context.parked else _FROM_LEFT
         self.ids = context.ids
         calls = [block for block in context.blocks if isinstance(block, (ToolCallBlock, ToolResultBlock))]
-        self.call_ids = dict.fromkeys(call.id for call in calls)
+        self.call_ids = dict.fromkeys((call.id for call in calls), True)
         self._starts_sent = {(_START_OF[call.__class__], call.id) for call in calls}
 
     def reopen(self, context: ReplyContext) -> None:
@@ -289,7 +292,7 @@ class ReplyProgress:
             self._starts_sent.add((event.__class__, event.tool_call_id))  # type: ignore[attr-defined]  # these have it
         return event
 
-    def note_asked(self, context: ReplyContext, event: Question, seq: int) -> None:
+    def note_asked(self, context: ReplyContext, event: QuestionEvent, seq: int) -> None:
         """Note when, and with which number, calls are asked about; another number than what was saved is saved again.
 
         It is another one where a layer holds events back, or adds some.

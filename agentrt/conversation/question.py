@@ -2,7 +2,7 @@
 
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.open_calls import AskedCall, asked_calls, begun_calls, describe_calls
-from agentrt.conversation.progress import Question
+from agentrt.conversation.progress import QuestionEvent
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.event import (
     AgentEvent,
@@ -26,7 +26,7 @@ async def park(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext) -> li
     progress = run.progress
     events = [progress.record_event(event) for event in _question_events(context)]
     for number, event in enumerate(events, progress.sequence + 1):
-        if isinstance(event, Question):
+        if isinstance(event, QuestionEvent):
             progress.note_asked(context, event, number)  # saved with the question; layers may still change the number
     progress.park(context)
     progress.expect(len(events))
@@ -38,7 +38,7 @@ async def park(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext) -> li
     return events
 
 
-def open_question(context: ReplyContext | None) -> Question | None:
+def open_question(context: ReplyContext | None) -> QuestionEvent | None:
     """Return the event that asks for what a parked reply waits for, as it was sent; of two, that for the user."""
     if context is None or not context.parked:
         return None
@@ -79,13 +79,17 @@ def _is_asked(item: AskedCall) -> bool:
 
 
 def _ask_program(context: ReplyContext, calls: list[AskedCall]) -> RequireExternalExecutionEvent:
-    return RequireExternalExecutionEvent(context.reply_id, _copies(calls, _SUBMITTED))
+    return RequireExternalExecutionEvent(context.reply_id, _copies(calls, _SUBMITTED), _names_of_agents(calls))
 
 
 def _ask_user(context: ReplyContext, calls: list[AskedCall]) -> RequireUserConfirmEvent:
     questions = {call.id: decision.question() for call, decision, _ in calls}
-    inside = {call.id: [*names] for call, _, names in calls if names}
-    return RequireUserConfirmEvent(context.reply_id, _copies(calls, _ASKING), questions, inside)
+    return RequireUserConfirmEvent(context.reply_id, _copies(calls, _ASKING), questions, _names_of_agents(calls))
+
+
+def _names_of_agents(calls: list[AskedCall]) -> dict[str, list[str]]:
+    """Return the agents that these calls come from, of those that are inside of another call."""
+    return {call.id: [*names] for call, _, names in calls if names}
 
 
 def _copies(calls: list[AskedCall], state: ToolCallState) -> list[ToolCallBlock]:

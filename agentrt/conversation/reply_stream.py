@@ -62,6 +62,26 @@ class ReplyStream(Generic[_Item, _Output]):
         """Stop the reply and wait until everything it opened is closed."""
         await self._items.aclose()
 
+    async def hand_over(self) -> None:
+        """Stop the reply and leave it in progress, so that `reply(None)` resumes it, here or in another process.
+
+        Any task may call it, also while another one reads the stream, which then ends. What the model was saying is
+        forgotten, and a call that was running counts as one whose process died. All else is saved. A reply that waits
+        for an answer, or is over, stays as it is. `aclose` ends a reply as interrupted instead.
+        """
+        self._claim.is_handed_over = True
+        if self._claim.part is not None:  # of several agents, whose replies follow one another
+            await self._claim.part.hand_over()
+        elif self._is_read:
+            await self._claim.leave_from_outside()
+        if not self._is_read:
+            await self._items.aclose()
+
+    @property
+    def _is_read(self) -> bool:
+        """Whether a task waits for the next item at this moment."""
+        return bool(getattr(self._items, "ag_running", False))
+
     @property
     def message(self) -> Msg[_Output]:
         """The final message, once the stream has been read to its end.

@@ -8,8 +8,9 @@ from typing import Any, NoReturn, TypeVar, get_args, overload
 import anyio
 import anyio.from_thread
 
+from agentrt.block import HIDDEN_CALL
 from agentrt.boundary import whole_characters
-from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN, ContextUsage
+from agentrt.conversation.context_usage import ContextUsage
 from agentrt.conversation.emission import warn_of_late_event
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.answer_form import AnswerForm
@@ -23,10 +24,13 @@ from agentrt.decoding.internal_call import (
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
 from agentrt.hooks import NextModelCall
-from agentrt.message import Msg
-from agentrt.model import ChatModelBase
+from agentrt.message import Msg, ToolCallBlock
+from agentrt.model_interface import ChatModelBase
+from agentrt.model_interface.estimate import CHARACTERS_PER_TOKEN
 from agentrt.representation import never_raises
-from agentrt.tool import Toolkit
+from agentrt.state import HiddenCall
+from agentrt.text import repr_of
+from agentrt.tool import ToolBase, Toolkit
 from agentrt.types import FinishedReason, JSONSchema
 
 __all__ = ["Run"]
@@ -122,6 +126,17 @@ class Run:
         return self._reply.ended
 
     @property
+    def is_handed_over(self) -> bool:
+        """Whether this reply, or one that it is inside of, stops here to be resumed in another process.
+
+        What continues outside of this program for it, such as the task of a remote agent, is to be left as it is then.
+        """
+        reply: ReplyRun | None = self._reply
+        while reply is not None and not reply.claim.is_handed_over:
+            reply = reply.parent
+        return reply is not None
+
+    @property
     def deadline(self) -> float:
         """The caller's deadline, on the clock of `anyio.current_time`; infinity if there is none."""
         return anyio.current_effective_deadline()
@@ -133,6 +148,35 @@ class Run:
     def new_id(self) -> str:
         """Return an id that nothing else in this reply has."""
         return self._reply.new_id()
+
+    def hidden_call(self, tool: ToolBase, input: str = "{}", question: str = "") -> ToolCallBlock:
+        """Return a call of a hidden tool: a layer of `on_reasoning` or `on_model_call` gives it in the model's place.
+
+        `input` is the arguments as JSON text. `question` is what the user is asked, where the tool asks. `Question` in
+        `agentrt.middleware` is such a tool. Raises `UsageError` for a tool that is not hidden, or that the agent does
+        not have, and before the reply has begun.
+        """
+        context = self.agent.state.reply_context if self.agent.runs_reply_loop else None
+        if self.ended or context is None or context.reply_id != self.id:
+            raise UsageError(
+                f"hidden_call() was called outside of the rounds of the reply {self.id!r}: call it in on_reasoning or "
+                f"on_model_call of an Agent"
+            )
+        value: object = tool
+        if not isinstance(value, ToolBase) or not value.is_hidden:
+            raise UsageError(f"hidden_call() takes a ToolBase with is_hidden = True, not {repr_of(tool)}")
+        if self.toolkit.get(tool.name) is not tool:
+            raise UsageError(
+                f"the agent {self.agent.name!r} does not have the hidden tool {tool.name!r}: return it from "
+                f"list_tools() of the layer that calls it"
+            )
+        call = ToolCallBlock(f"{HIDDEN_CALL}{self.new_id()}", tool.name, input)
+        # What is in no message yet is known by this, and what a model makes up is not.
+        self._reply.progress.call_ids[call.id] = False
+        if context.hidden_calls is None:
+            context.hidden_calls = {}
+        context.hidden_calls[call.id] = HiddenCall(tool.name, whole_characters(question))
+        return call
 
     def next_seq(self) -> int:
         """Take the next sequence number of the conversation."""
@@ -148,12 +192,16 @@ class Run:
         """Return the name of the tool that the call is for."""
         return self._reply.progress.call_names().get(call_id, "")
 
-    def estimate_tokens(self, messages: list[Msg], tools: Sequence[JSONSchema] = ()) -> int:
-        """Return about how many tokens a request with these messages and tools has, by the length of their text.
+    def estimate_tokens(
+        self, messages: list[Msg], tools: Sequence[JSONSchema] = (), *, model: ChatModelBase | None = None
+    ) -> int:
+        """Return about how many tokens a request with these messages and tools has for the model, or else the agent's.
 
-        What an earlier request of the conversation had is not read again, so this takes no longer in a long one.
+        By the length of their text, unless the model has a `count_tokens`. What an earlier request of the conversation
+        had is not read again, so this takes no longer in a long one.
         """
         usage: ContextUsage = self.agent.live_conversation.context_usage
+        usage.measure_by(getattr(model or getattr(self.agent, "model", None), "text_length", None))
         characters = usage.characters_of_request(messages) + self._reply.toolkit.characters_of(tools)
         return characters // CHARACTERS_PER_TOKEN + 1
 
@@ -184,8 +232,8 @@ class Run:
             reply.progress.sequence += 1
         else:
             reply.mailbox.post(event)
-        frame = currentframe()
-        emitter = frame.f_back if frame is not None else None  # there are Pythons without frames
+        # Not kept in a variable: a frame that holds itself waits for the garbage collector, with all that called it.
+        emitter = getattr(currentframe(), "f_back", None)  # there are Pythons without frames
         if emitter is not None and emitter.f_code not in reply.examined and warn_of_late_event(emitter):
             reply.examined |= {emitter.f_code}
 

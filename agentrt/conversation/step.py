@@ -21,6 +21,7 @@ requests at the end, which ask for that and nothing else.
 
 from dataclasses import dataclass
 
+from agentrt.block import Record
 from agentrt.message import ContentBlock, DataBlock, TextBlock, ToolCallBlock, ToolCallState
 from agentrt.state import ReplyContext
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, FinishedReason, ToolChoice
@@ -42,29 +43,29 @@ _FINISHED = ToolCallState.FINISHED
 _GRACE_ROUNDS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Reason(Record):
     """Ask the model."""
 
     tool_choice: ToolChoice | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Act(Record):
     """Decide on these tool calls, and run those that may run; then tell the answer that a tool ends the reply with."""
 
     calls: list[ToolCallBlock]
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Wait(Record):
     """Park the reply until these tool calls are answered."""
 
     calls: list[ToolCallBlock]
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Finish(Record):
     """End the reply."""
 
     reason: FinishedReason

@@ -12,7 +12,7 @@ from agentrt.concurrency.coalescing import CoalescedWork
 from agentrt.concurrency.event_loop import CrossThreadEvent
 from agentrt.concurrency.interrupt import Interruption
 from agentrt.concurrency.reaper import Reaper
-from agentrt.errors import AgentBusyError
+from agentrt.errors import AgentBusyError, UsageError
 from agentrt.message import Msg
 from agentrt.state import AgentState
 
@@ -38,15 +38,17 @@ class Claim:
 
     `dropped` says that nobody holds its stream any more, `is_named` that the caller gave the reply its id; the numbers
     of its events are above `after`. `awaits` holds the locks that its tools and layers wait for. `final` is its final
-    message, once its stream has come to its end.
+    message, once its stream has come to its end. `is_handed_over` says that it is to stop without an end.
     """
 
     # Defaults of the class, since most of these are never set in a short reply.
-    dropped = False
+    dropped = is_handed_over = is_over = False
     reaper: Reaper | None = None
     task: int | None = None
     lock: "ConversationLock | None" = None
     final: Msg | None = None
+    part: "SteppedReply | None" = None
+    _left: CrossThreadEvent | None = None
 
     def __init__(self, reply_id: str | None = None, after: int = 0) -> None:
         self.is_named = reply_id is not None
@@ -56,8 +58,35 @@ class Claim:
 
     def give_back(self) -> None:
         """Let go of the conversation, if this reply has it."""
+        self.is_over = True
         if self.lock is not None:
             self.lock.give_back(self)
+        if self._left is not None:
+            self._left.set()
+
+    def accept_hand_over(self, error: BaseException) -> None:
+        """Raise what has stopped the reply, unless it was handed over, and so is to stop without an end."""
+        if not self.is_handed_over:
+            raise error
+
+    async def leave_from_outside(self) -> None:
+        """Have the task that reads the reply leave it, and wait until it has."""
+        # The reader's task must close the stream: a step of it is at work there.
+        run = None if self.lock is None else self.lock.run
+        if run is None:
+            raise UsageError(
+                "hand_over() came while the reply waits for its turn in the conversation: cancel the task that waits"
+            )
+        self._left = CrossThreadEvent()
+        if not self.is_over:  # it may have ended while the lines above ran, in another thread
+            run.interruption.request("interrupted")
+            await self._left.wait()
+
+
+class SteppedReply(Protocol):
+    """A stream that another one reads as a part of its own."""
+
+    async def hand_over(self) -> None: ...
 
 
 class CurrentReply(Protocol):

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 
+from agentrt.block import HIDDEN_CALL
 from agentrt.decoding.base64_groups import DataPieces
 from agentrt.event import (
     AgentEvent,
@@ -67,7 +68,7 @@ class BlockEvents:
     )
 
     def __init__(
-        self, reply_id: str, new_id: Callable[[], str], taken_call_ids: dict[str, None], limit: int = sys.maxsize
+        self, reply_id: str, new_id: Callable[[], str], taken_call_ids: dict[str, bool], limit: int = sys.maxsize
     ) -> None:
         self._reply_id = reply_id
         self._new_id = new_id
@@ -214,9 +215,10 @@ class BlockEvents:
         """Note that a call begins; returns its id."""
         # An id that the reply has used before would mix two calls up: results are found by it.
         call_id = block.id
-        if not call_id or call_id in self._taken_call_ids or "/" in call_id:  # which stands in paths of inner calls
+        # A slash stands in paths of inner calls. The id of a hidden call is good for the one that it was given out for.
+        if not call_id or self._taken_call_ids.get(call_id, call_id.startswith(HIDDEN_CALL)) or "/" in call_id:
             call_id = self._new_id()
-        self._taken_call_ids[call_id] = None
+        self._taken_call_ids[call_id] = True
         self._call_ids[block.id] = call_id
         self._call_names[call_id] = block.name or _NAMELESS
         self._block_ids.append(call_id)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from agentrt.block import HIDDEN_CALL
 from agentrt.boundary import whole_characters
 from agentrt.decoding.block_events import BlockEvents, Events
 from agentrt.decoding.model_answer import checked_blocks, is_plain, model_call_end, plain_thinking
@@ -43,7 +44,7 @@ class Decoder(BlockEvents):
         self,
         reply_id: str,
         new_id: Callable[[], str],
-        taken_call_ids: dict[str, None],
+        taken_call_ids: dict[str, bool],
         model: str,
         *,
         hook: str = "on_model_call",
@@ -63,7 +64,9 @@ class Decoder(BlockEvents):
         """Forget everything so far; return the ids of the blocks that were begun."""
         block_ids = self._block_ids
         for call_id in self._call_names:  # the next attempt may use the same ids
-            self._taken_call_ids.pop(call_id, None)
+            # That of a hidden call stays given out, for the layer that has got it may give the call again.
+            if self._taken_call_ids.pop(call_id, False) and call_id.startswith(HIDDEN_CALL):
+                self._taken_call_ids[call_id] = False
         self._reset()
         self._latest = self._usage = self._finished_reason = None
         return block_ids

@@ -16,7 +16,8 @@ from agentrt.event import AgentEvent
 from agentrt.hooks import AgentChains, NextModelCall
 from agentrt.message import APPLY, AssistantMsg, HintBlock, Msg, TextBlock, ToolCallBlock, ToolResultBlock, UserMsg
 from agentrt.message import ToolResultState as State
-from agentrt.model import ChatModelBase, ModelResult
+from agentrt.model_interface import ChatModelBase, ModelResult
+from agentrt.model_interface.visible import visible_messages
 from agentrt.state.state import WRAPPER
 from agentrt.text import repr_of
 from agentrt.tool.arguments import ArgumentsError, Parse, parser_by_schema
@@ -175,7 +176,9 @@ class _Asking:
     async def ask_for(self, form: AnswerForm, messages: Sequence[Msg], purpose: str) -> Msg:
         """Ask until the answer fits the form; raises `Malformed` when the attempts are used up."""
         attempts = self._agent.react_config.max_form_attempts
-        tool = _form_tool(form)
+        text = "Give the answer in this form."
+        function = {"name": STRUCTURED_OUTPUT, "description": text, "parameters": form.schema}
+        tool: JSONSchema = {"type": "function", "function": function}
         parse = parser_by_schema(form.schema, frozenset(), None)
         earlier: Msg | None = None
         problem = ""
@@ -213,7 +216,7 @@ class _Asking:
         """Ask once; returns the answer as a message."""
         await checkpoint()  # a model that never waits must not keep the event loop from its other work
         answer: ModelResult = await self._enter(
-            messages=list(messages), tools=OfferedTools(tools), tool_choice=tool_choice, **self._values
+            messages=visible_messages(messages), tools=OfferedTools(tools), tool_choice=tool_choice, **self._values
         )
         check_model_answer(self._model, answer)
         # Decoded like an answer of a round, so that whatever a model may give is checked in the same way.
@@ -257,11 +260,6 @@ def _apply_all(message: Msg, events: Iterable[AgentEvent]) -> None:
         apply = cast(Callable[[Msg, AgentEvent], None] | None, APPLY.get(event.__class__))
         if apply is not None:
             apply(message, event)
-
-
-def _form_tool(form: AnswerForm) -> JSONSchema:
-    function = {"name": STRUCTURED_OUTPUT, "description": "Give the answer in this form.", "parameters": form.schema}
-    return {"type": "function", "function": function}
 
 
 def _fill_in(form: AnswerForm, parse: Parse, call: ToolCallBlock) -> Any:

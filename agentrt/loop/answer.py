@@ -26,6 +26,7 @@ from agentrt.hooks import ReplyInput
 from agentrt.loop.outcome import begin_context
 from agentrt.message import AssistantMsg, Msg, copy_block
 from agentrt.state import AgentState, ReplyContext
+from agentrt.state.changes import SaveRecord
 
 __all__ = [
     "announce_answer",
@@ -238,8 +239,10 @@ def _update_history(state: AgentState, message: Msg, start: int) -> None:
 
 def touch_history(state: AgentState, message: Msg | None) -> None:
     """Have the next save write the message again, which was changed, if it has joined the history."""
-    if any(other is message for other in reversed(state.context)):
-        state.touch(message)
+    # Not by `state.touch`, which has to refuse a message that has not joined, and so reads the whole history for it.
+    record: SaveRecord | None = getattr(state, "save_record", None)
+    if record is not None and message is not None:
+        record.forget(message)
 
 
 def message_to_return(progress: ReplyProgress, final: Msg) -> Msg:

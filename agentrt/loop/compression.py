@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from agentrt.concurrency.background_task import BackgroundTask
-from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN, characters_in
+from agentrt.conversation.context_usage import characters_in
 from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.conversation.turns import Claim, lock_of
@@ -30,7 +30,7 @@ from agentrt.message import (
     ToolResultBlock,
     ToolResultState,
 )
-from agentrt.model.estimate import characters_of
+from agentrt.model_interface.estimate import CHARACTERS_PER_TOKEN, TextLength, characters_of, cut_to_length
 from agentrt.state import AgentState
 from agentrt.types import ContextConfig, ToolChoice
 
@@ -48,9 +48,11 @@ def near_context_limit(agent: ReplyingAgent) -> bool:
     usage = agent.live_conversation.context_usage
     if usage.must_shorten:
         return True
+    if agent.model.text_length is not usage.length:
+        usage.measure_by(agent.model.text_length)
     usage.was_shortened = False  # in this round: an overflow may be answered by shortening once in each
     tokens = usage.tokens(agent.state, agent.live_conversation.run.toolkit, _last_prompt(agent))
-    limit = agent.context_config.trigger_ratio * agent.model.context_size
+    limit = agent.context_config.trigger_ratio * agent.model.max_input_tokens
     if tokens <= limit / 2:
         # Half of it is left for prompts and tools that grow meanwhile.
         usage.set_headroom(agent.model, int(limit / 2) - tokens)
@@ -68,6 +70,7 @@ def update_from_usage(agent: ReplyingAgent, event: ModelCallEndEvent) -> None:
     tokens = event.input_tokens + (event.output_tokens or 0)
     if tokens * _FAR_FROM_LIMIT > agent.context_config.trigger_ratio * agent.model.context_size:
         conversation = agent.live_conversation
+        conversation.context_usage.measure_by(agent.model.text_length)
         conversation.context_usage.update(event, agent.state, conversation.run.toolkit, _last_prompt(agent))
 
 
@@ -95,7 +98,8 @@ async def compress_then_reason(
 
 
 async def _compress_if_full(agent: ReplyingAgent) -> None:
-    usage, config, size = agent.live_conversation.context_usage, agent.context_config, agent.model.context_size
+    usage, config, size = agent.live_conversation.context_usage, agent.context_config, agent.model.max_input_tokens
+    usage.measure_by(agent.model.text_length)
     prompt = agent.system_prompt
     if agent.chains.on_system_prompt is not system_prompt:
         prompt = await agent.chains.on_system_prompt(agent, current_prompt=prompt)
@@ -151,14 +155,15 @@ async def compress_now(agent: ReplyingAgent, instructions: str | None, deps: obj
 
 async def compress(agent: ReplyingAgent, context_config: ContextConfig, instructions: str | None) -> None:
     """The core of on_compress_context: puts a summary in the place of what does not fit into the reserve."""
-    state, size = agent.state, agent.model.context_size * CHARACTERS_PER_TOKEN
-    older, summarised = _part_at_reserve(state, int(context_config.reserve_ratio * size))
+    state, size = agent.state, agent.model.max_input_tokens * CHARACTERS_PER_TOKEN
+    older, summarised = _part_at_reserve(state, int(context_config.reserve_ratio * size), agent.model.text_length)
     if not older:
         return
     summary = await summarise(agent, older, instructions or context_config.instructions)
     # From here to the save nothing waits, so no other task sees a half-changed state.
     limit = int((context_config.trigger_ratio - context_config.reserve_ratio) / 2 * size)
-    state.summary = summary if len(summary) <= limit else summary[:limit] + " [...]"
+    beginning = cut_to_length(summary, limit)
+    state.summary = summary if beginning == summary else beginning + " [...]"
     older_ids = set(map(id, older))
     state.context = [message for message in state.context if id(message) not in older_ids]
     if state.reply_context is not None:
@@ -168,7 +173,7 @@ async def compress(agent: ReplyingAgent, context_config: ContextConfig, instruct
         await agent.save()
 
 
-def _part_at_reserve(state: AgentState, room: int) -> tuple[list[Msg], int]:
+def _part_at_reserve(state: AgentState, room: int, length: TextLength | None) -> tuple[list[Msg], int]:
     """Return what is to be summarised, and how many blocks of the reply in progress that will be in all."""
     context, reply = state.context, state.reply_context
     older: list[Msg] = []
@@ -178,7 +183,9 @@ def _part_at_reserve(state: AgentState, room: int) -> tuple[list[Msg], int]:
     if reply is not None:
         blocks, start = reply.blocks, reply.summarised
         has_rounds = len(blocks) > start
-        summarised, room = _newest_part(blocks, _starts_of_rounds(blocks, start), characters_of, room, True)
+        summarised, room = _newest_part(
+            blocks, _starts_of_rounds(blocks, start), lambda block: characters_of(block, length), room, True
+        )
         if summarised > start:
             older = [Msg(reply.message.name, blocks[start:summarised], "assistant")]
             room = -1  # a part of the reply itself had no room, so no message before it has
@@ -190,11 +197,11 @@ def _part_at_reserve(state: AgentState, room: int) -> tuple[list[Msg], int]:
         ),
         None,
     )
-    room -= characters_in(question) if question is not None else 0
+    room -= characters_in(question, length) if question is not None else 0
     starts, is_open = _starts_of_exchanges(context)
 
     def size(message: Msg) -> int:
-        return 0 if message is question else characters_in(message)
+        return 0 if message is question else characters_in(message, length)
 
     newest, _ = _newest_part(context, starts, size, room, is_open or not has_rounds)
     return [message for message in context[:newest] if message is not question] + older, summarised

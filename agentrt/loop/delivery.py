@@ -28,7 +28,7 @@ from agentrt.loop.answer import (
     touch_history,
     withdraw_unkept,
 )
-from agentrt.loop.outcome import UNSAVED, end_event, end_reply, record_end, start_event
+from agentrt.loop.outcome import UNSAVED, end_event, end_reply, forget_unfinished_round, record_end, start_event
 from agentrt.message import Msg
 from agentrt.state.state import drop_unsavable
 
@@ -235,7 +235,8 @@ class Delivery:
         finally:
             try:
                 run.interruption.end()
-                if progress.recorder is not None and progress.end_event is None and keep_as_sent(progress):
+                is_cut = progress.end_event is None and not run.claim.is_handed_over
+                if progress.recorder is not None and is_cut and keep_as_sent(progress):
                     progress.mark_changed()  # it waits, or was left
                 if not progress.has_saved_end or progress.highest_seq != agent.state.sequence:
                     await self._put_on_record()
@@ -247,12 +248,15 @@ class Delivery:
         """Record that the reply was cancelled or left, if it did not end, and save what is not saved yet."""
         agent, run, progress = self._agent, self._run, self._progress
         context = agent.state.reply_context
-        if context is not None and progress.is_parked and run.interruption.reason is not None:
+        is_stopped = run.interruption.reason is not None and not run.claim.is_handed_over
+        if context is not None and progress.is_parked and is_stopped:
             progress.reopen(context)  # asked to stop while it was being parked
         is_untouched = self._is_still_waiting() and not progress.is_parked
         if progress.highest_seq == agent.state.sequence and (progress.is_saved or is_untouched):
             return
-        if progress.end_event is None and not self._is_still_waiting():
+        if progress.end_event is None and run.claim.is_handed_over:
+            forget_unfinished_round(progress, context)
+        elif progress.end_event is None and not self._is_still_waiting():
             for _ in close_open_calls(agent, run):  # nobody is listening, so no event is sent
                 pass
             record_end(agent, run, end_event(agent, run, "interrupted"))

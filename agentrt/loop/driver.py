@@ -4,7 +4,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from agentrt.chain.owned_stream import OwnedStream
 from agentrt.concurrency.background_task import enclosing_replies
+from agentrt.concurrency.interrupt import Interrupted
 from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.inputs import ANSWERS
 from agentrt.conversation.open_calls import mark_resumed_calls
@@ -25,7 +27,9 @@ from agentrt.loop.structured_output import check_form, toolkit_for_reply, with_i
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext
 
-__all__ = ["begin_run", "finish_reply", "run_reply"]
+__all__ = ["begin_run", "finish_reply", "relate_to_earlier", "run_reply"]
+
+_EventsAndMessage = AsyncGenerator[AgentEvent | Msg, None]
 
 
 async def run_reply(  # noqa: C901  # the way of every event, where a call more would cost each of them
@@ -36,9 +40,11 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
     yield_final_msg: bool,
     deps: Any = None,
     begun: tuple[ReplyInput, ReplyRun | Msg] | None = None,
-) -> AsyncGenerator[AgentEvent | Msg, None]:
+    opened: tuple[_EventsAndMessage, bool] | None = None,
+) -> _EventsAndMessage:
     """Run one reply through on_reply and yield its events, then its final message when asked for.
 
+    `begun` and `opened` are what the caller has of it already, from `begin_run` and `_open_reply`.
     A reply that waits resumes with the right answer; anything else is refused before any layer sees it.
     """
     inputs, run = begun or await begin_run(agent, claim, inputs, form)
@@ -47,11 +53,8 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
         if yield_final_msg:
             yield claim.final
         return
-    run.deps = deps
-    on_reply = agent.chains.on_reply
-    has_layers = on_reply is not reply
+    stream, has_layers = opened or _open_reply(agent, run, inputs, form, deps)
     delivery = Delivery(agent, run, inputs, has_layers)
-    stream = on_reply(agent, inputs=inputs, structured_schema=None if form is None else form.source)
     # What each event needs. The loop stays in this generator: another one, or a call, would slow every event down.
     progress, recorder = run.progress, run.progress.recorder
     plain = PLAIN_OUTSIDE if recorder is None else PLAIN_BETWEEN_LAYERS
@@ -76,13 +79,15 @@ async def run_reply(  # noqa: C901  # the way of every event, where a call more 
                 await run.interruption.raise_pending_cancellation()
         except Exception as error:  # noqa: BLE001  # raised again below, once the listener has seen the end
             delivery.failure = error
+        except Interrupted as error:
+            claim.accept_hand_over(error)
+            return
         for part in delivery.closing():
             for event in await part():
                 yield progress.assign_seq(event)
         if delivery.failure is not None:
             raise delivery.failure
-        message = delivery.message()
-        claim.final = message if form is None else with_instance(message, form)
+        claim.final = delivery.message() if form is None else with_instance(delivery.message(), form)
         if yield_final_msg:
             yield claim.final
     finally:
@@ -94,13 +99,12 @@ async def finish_reply(
 ) -> Msg:
     """Run one reply through on_reply, as `run_reply` does, and return its final message: nobody reads its events."""
     inputs, run = begun = await begin_run(agent, claim, inputs, form)
-    chains = agent.chains
-    if isinstance(run, Msg) or chains.on_reply is not reply or chains.on_event is not run_reply:
-        async with aclosing(chains.on_event(agent, claim, inputs, form, True, deps, begun)) as items:
-            async for item in items:  # noqa: B007  # the last one is returned
-                pass
-        return item  # type: ignore[return-value]  # it is the message
-    run.deps = deps
+    if isinstance(run, Msg) or agent.chains.on_event is not run_reply:
+        return await _last_of(agent.chains.on_event(agent, claim, inputs, form, True, deps, begun))
+    if agent.chains.on_reply is reply:
+        run.deps = deps
+    elif (opened := _open_reply(agent, run, inputs, form, deps))[1]:
+        return await _last_of(run_reply(agent, claim, inputs, form, True, deps, begun, opened))
     run.is_unseen = True
     delivery = Delivery(agent, run, inputs, has_layers=False)
     try:
@@ -117,6 +121,26 @@ async def finish_reply(
         return message if form is None else with_instance(message, form)
     finally:
         await delivery.leave()
+
+
+async def _last_of(items: _EventsAndMessage) -> Msg:
+    async with aclosing(items):
+        async for item in items:  # noqa: B007  # the last one is returned
+            pass
+    return item  # type: ignore[return-value]  # it is the message
+
+
+def _open_reply(
+    agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, form: AnswerForm | None, deps: Any
+) -> tuple[_EventsAndMessage, bool]:
+    """Enter on_reply; returns its stream, and whether a layer may see what is in it. Else the stream is the core's."""
+    run.deps = deps
+    on_reply, schema = agent.chains.on_reply, None if form is None else form.source
+    # A chain's own kind of stream; or a generator, of the core or of a method that overrides it.
+    stream: Any = on_reply(agent, inputs=inputs, structured_schema=schema)
+    if isinstance(stream, OwnedStream) and stream.passes_on_to(reply):
+        return reply(agent, inputs, schema), False
+    return stream, on_reply is not reply
 
 
 async def begin_run(
@@ -142,7 +166,7 @@ async def begin_run(
     try:
         unfinished = message = None
         if agent.state.reply_context is not None or claim.is_named or isinstance(inputs, ANSWERS):
-            inputs, unfinished, message = _relate_to_earlier(agent, claim, inputs)
+            inputs, unfinished, message = relate_to_earlier(agent, claim, inputs)
         agent.current_chains()  # which are compiled anew here, if hooks were registered since the last reply
         run = _new_run(agent, claim, unfinished, form) if message is None else None
     except BaseException:
@@ -156,7 +180,7 @@ async def begin_run(
     return inputs, run
 
 
-def _relate_to_earlier(
+def relate_to_earlier(
     agent: ReplyingAgent, claim: Claim, inputs: ReplyInput
 ) -> tuple[ReplyInput, ReplyContext | None, Msg | None]:
     """Return the input, the reply in progress that it resumes, and the message where nothing is left to do.
@@ -181,6 +205,8 @@ def _relate_to_earlier(
 
 def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None, form: AnswerForm | None) -> ReplyRun:
     state = agent.state
+    if agent.toolkit.has_toolsets:
+        agent.toolkit.check_open()  # before anything changes
     if unfinished is None:
         if state.reply_context is not None:
             abandon_unfinished_reply(agent)
@@ -198,8 +224,8 @@ def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None
     run = ReplyRun(agent, claim, max(state.sequence, claim.after) if claim.after else state.sequence, toolkit)
     run.progress.form = form
     if unfinished is not None:
-        run.progress.restore(unfinished)
         run.toolkit = agent.live_conversation.round_toolkit or toolkit
         mark_resumed_calls(run.toolkit, unfinished)
+        run.progress.restore(unfinished)
     agent.live_conversation.begin(run)
     return run

@@ -17,7 +17,7 @@ from agentrt.loop.structured_output import require_structured_output, restore_fo
 from agentrt.message import APPLY, Msg
 from agentrt.state import ReplyContext
 
-__all__ = ["open_reply"]
+__all__ = ["check_has_something", "open_reply"]
 
 
 async def open_reply(
@@ -61,16 +61,14 @@ async def open_reply(
 
 def _begin_reply(agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, structured_schema: Any) -> ReplyContext:
     state = agent.state
-    if isinstance(inputs, Msg) and run.progress.recorder is None:  # checked as it came in, and no layer has replaced it
+    # Checked as it came in, and no layer had it, which may have replaced or changed it.
+    if isinstance(inputs, Msg) and run.progress.recorder is None and not agent.chains.layers["on_reply"]:
         messages = [inputs]
     else:
         messages = as_messages(inputs)
         check_content(messages)
-    if not messages and not state.context and not state.summary:
-        raise InvalidInputError(
-            f"agent {agent.name!r} was asked to reply to nothing: the conversation is empty and no input was given; "
-            f"send a message, or have it observe one first"
-        )
+    if not messages:
+        check_has_something(agent)
     # Nothing has changed so far, so that an input that is refused can be given again.
     context = begin_context(agent, run)
     if structured_schema is not None:
@@ -78,6 +76,15 @@ def _begin_reply(agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, struct
     state.context += [message.copy() for message in messages]
     state.reply_context = context
     return context
+
+
+def check_has_something(agent: ReplyingAgent) -> None:
+    """Raise `InvalidInputError` for a conversation in which nothing was said yet, and so nothing can be answered."""
+    if not agent.state.context and not agent.state.summary:
+        raise InvalidInputError(
+            f"agent {agent.name!r} was asked to reply to nothing: the conversation is empty and no input was given; "
+            f"send a message, or have it observe one first"
+        )
 
 
 async def _resume_reply(
@@ -118,6 +125,7 @@ def _begin_again(run: ReplyRun, context: ReplyContext) -> ModelCallRetryEvent:
     context.decisions.clear()
     context.kept.clear()
     context.inner.clear()
+    context.hidden_calls = None
     if context.structured is not None:
         context.structured.begin_again()
     return ModelCallRetryEvent("the reply was started again", block_ids=block_ids, reply_id=run.id)

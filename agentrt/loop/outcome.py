@@ -7,6 +7,7 @@ from inspect import isawaitable
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.final_message import end_error
 from agentrt.conversation.open_calls import close_abandoned_calls, open_calls
+from agentrt.conversation.progress import ReplyProgress
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ChainContractError
 from agentrt.event import (
@@ -37,6 +38,7 @@ __all__ = [
     "end_event",
     "end_partial_message",
     "end_reply",
+    "forget_unfinished_round",
     "message_when_interrupted",
     "record_end",
     "skip_unsaved",
@@ -125,6 +127,14 @@ def _move_to_history(agent: ReplyingAgent, context: ReplyContext) -> None:
         state.context.append(context.message)
     state.context += context.observed
     state.reply_context = None
+
+
+def forget_unfinished_round(progress: ReplyProgress, context: ReplyContext | None) -> None:
+    """Take out of a reply that is handed over what the model was saying: it is asked once more by who resumes it."""
+    if context is not None and progress.attempt is not None:
+        # Half an answer would pass for a whole one: the state does not say that it is not finished.
+        del context.blocks[context.round_start :]
+        progress.attempt = None
 
 
 def abandon_unfinished_reply(agent: ReplyingAgent) -> None:

@@ -1,5 +1,6 @@
 """One round of asking the model: the cores of on_reasoning, on_system_prompt and on_model_call."""
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import Any
@@ -22,11 +23,12 @@ from agentrt.event import (
     ThinkingBlockDeltaEvent,
 )
 from agentrt.message import HintBlock, Msg, UserMsg
-from agentrt.model import ChatModelBase, ChatResponse, ModelResult
+from agentrt.model_interface import ChatModelBase, ModelResult
+from agentrt.model_interface.visible import visible_messages, without_hidden_calls
 from agentrt.text import repr_of
 from agentrt.tool import Toolkit
 from agentrt.tool.offer import OfferedTools
-from agentrt.types import JSONSchema, ToolChoice
+from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
 __all__ = [
     "call_model",
@@ -36,6 +38,8 @@ __all__ = [
     "reason_unseen",
     "system_prompt",
 ]
+
+_logger = logging.getLogger("agentrt")
 
 _HOOKS_OF_A_REQUEST = ("on_system_prompt", "on_model_call")
 
@@ -69,10 +73,13 @@ async def call_model(
             names = {schema["function"]["name"] for schema in tools}
             bind = conversation.bindings.tool
             added_tools = [bind(agent, tool) for name, tool in (added or {}).items() if name in names]
-            lasting = run.progress.lasting_toolkit
-            conversation.round_toolkit = lasting.with_tools(added_tools, override=True) if added_tools else None
-            run.toolkit = conversation.round_toolkit or lasting
+            offered = run.progress.offered_toolkit
+            conversation.round_toolkit = offered.with_tools(added_tools, override=True) if added_tools else None
+            run.toolkit = conversation.round_toolkit or offered
     try:
+        # Once more, since a layer may have passed on the conversation itself.
+        if agent.chains.layers["on_model_call"] and agent.live_conversation.context_usage.has_hidden_calls(agent.state):
+            messages = visible_messages(messages)
         answer = current_model(messages, tools, tool_choice)
         if not hasattr(answer, "__await__"):
             raise wrong_model(current_model, answer)
@@ -98,6 +105,8 @@ async def reason(  # noqa: C901  # in one piece, since another generator would c
     Without layers, which alone would see that message, there is none.
     """
     run = agent.live_conversation.run
+    if run.progress.has_toolsets:
+        await _read_toolsets(agent, run)
     for retry in forget_attempt(run):
         yield retry
     decoder = _begin_attempt(agent, run)
@@ -153,6 +162,8 @@ async def reason_unseen(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolCh
     of a short reply. A property test compares the two.
     """
     context, progress = agent.state.reply_context, run.progress
+    if progress.has_toolsets:
+        await _read_toolsets(agent, run)
     for retry in forget_attempt(run):
         progress.take_unseen(retry)
     decoder = _begin_attempt(agent, run)
@@ -195,13 +206,24 @@ def _take_events(run: ReplyRun, events: list[AgentEvent]) -> None:
             raise Interrupted
 
 
+async def _read_toolsets(agent: ReplyingAgent, run: ReplyRun) -> None:
+    """Take in what has changed in the toolsets, and keep what their tools were when the model first saw them."""
+    state, toolkit = agent.state, run.progress.lasting_toolkit
+    await toolkit.refresh()
+    for name in toolkit.names(state.active_groups):
+        tool = toolkit.get(name)
+        if tool is not None and tool.fingerprint is not None:
+            state.known_tools.setdefault(name, tool.fingerprint)
+
+
 def _begin_attempt(agent: ReplyingAgent, run: ReplyRun) -> Decoder:
     """Begin to ask the model in this round; returns what decodes its answer."""
     conversation, context, progress = agent.live_conversation, agent.state.reply_context, run.progress
     toolkit = progress.lasting_toolkit
     if toolkit.binds:  # since this round: such a tool was registered meanwhile
         toolkit = progress.lasting_toolkit = conversation.bindings.toolkit(agent, toolkit)
-    run.toolkit, conversation.round_toolkit = toolkit, None
+    run.toolkit = toolkit.snapshot() if progress.has_toolsets else toolkit
+    progress.offered_toolkit, conversation.round_toolkit = run.toolkit, None
     limit = agent.react_config.max_output - (0 if context is None else context.written)
     progress.attempt = decoder = Decoder(run.id, run.new_id, progress.call_ids, agent.model.model, limit=limit)
     return decoder
@@ -270,6 +292,9 @@ async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoic
     prompt, chains = agent.system_prompt, agent.chains
     if chains.on_system_prompt is not system_prompt:  # whose core gives back what it gets
         prompt = await chains.on_system_prompt(agent, current_prompt=prompt)
+        earlier, run.progress.prompt = run.progress.prompt, prompt
+        if earlier is not None and earlier != prompt:
+            _warn_of_changed_prompt(agent)
     messages = _messages(agent, prompt)
     runnable = run.toolkit.get_json_schemas(agent.state.active_groups)
     tools = runnable if tool_choice is None else _narrow(runnable, tool_choice)
@@ -282,6 +307,19 @@ async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoic
     return answer if answer.__class__ is ChatResponse else check_model_answer(agent.model, answer)
 
 
+def _warn_of_changed_prompt(agent: ReplyingAgent) -> None:
+    """Say once that a layer changes the beginning of each request: nothing else would show what that costs."""
+    sent = agent.live_conversation.prompt_message
+    if not sent.has_warned:
+        sent.has_warned = True
+        _logger.warning(
+            "the system prompt of %r changes from round to round, so its provider can read no request from its cache: "
+            "let %s change it once per reply at most, or put what changes into a hint",
+            agent.name,
+            " and ".join(layer.name for layer in agent.chains.layers["on_system_prompt"]),
+        )
+
+
 def _messages(agent: ReplyingAgent, prompt: str) -> list[Msg]:
     state = agent.state
     reply = state.reply_context
@@ -291,13 +329,17 @@ def _messages(agent: ReplyingAgent, prompt: str) -> list[Msg]:
     if state.summary:
         # From the user's side and never in the system prompt: it repeats what tools and strangers said.
         messages.append(UserMsg("runtime", [HintBlock(f"{_ABOUT_SUMMARY}\n\n{state.summary}", "summary")]))
-    messages += state.context
+    messages += agent.live_conversation.context_usage.visible_messages(state.context)
     if len(reply.blocks) > reply.summarised:
         # A snapshot: the message grows while the model, or a layer that recorded the call, still holds what was sent.
         message = reply.message.snapshot()
         if reply.summarised:
             message.content = reply.blocks[reply.summarised :]
-        messages.append(message)
+        # Looked at only in replies that have some, for it is done in every round.
+        if reply.hidden_calls is not None:
+            message.content = without_hidden_calls(message.get_content_blocks())
+        if message.content:
+            messages.append(message)
     hint = hint_for_model(reply)
     if hint is not None:
         messages.append(UserMsg("runtime", [HintBlock(hint)]))

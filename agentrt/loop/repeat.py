@@ -1,9 +1,9 @@
 """A reply that is asked for by its id: repeated when it is over, resumed when it is not, and never run twice."""
 
-import re
 from copy import copy
 from typing import Any
 
+from agentrt.block import HIDDEN_CALL
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.final_message import final_message
 from agentrt.conversation.inputs import ANSWERS
@@ -14,11 +14,12 @@ from agentrt.hooks import ReplyInput
 from agentrt.message import AssistantMsg, Msg, ToolCallBlock
 from agentrt.state import ReplyContext, StructuredTask
 from agentrt.state.state import WRAPPER
+from agentrt.text import lazy_pattern
 from agentrt.types import STRUCTURED_OUTPUT
 
 __all__ = ["check_reply_id", "check_sequence_number", "is_in_progress", "repeat_reply"]
 
-_REPLY_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_REPLY_ID = lazy_pattern(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_NUMBER = 2**53 - 1
 
 
@@ -28,6 +29,10 @@ def check_reply_id(reply_id: Any) -> None:
         raise InvalidInputError(
             f"reply_id must be a str of 1 to 128 letters (A-Z, a-z), digits, '.', '_', ':' and '-', "
             f"not {reply_id!r:.200}"
+        )
+    if reply_id is not None and reply_id.startswith(HIDDEN_CALL):
+        raise InvalidInputError(
+            f"reply_id must not begin with {HIDDEN_CALL!r}, as the ids of calls do that no model sees: {reply_id!r}"
         )
 
 

@@ -14,9 +14,10 @@ from functools import cache
 import pydantic
 from pydantic_core import CoreConfig, SchemaSerializer, ValidationError, from_json, to_json
 
+from agentrt.block import HIDDEN_CALL
 from agentrt.boundary import is_base64
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.inputs import ANSWERS, Answer
+from agentrt.conversation.inputs import ANSWERS, AnswerEvent
 from agentrt.conversation.open_calls import asked_calls, begun_calls, describe_calls, waiting_calls
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ResumeError
@@ -109,7 +110,7 @@ def already_answered(agent: ReplyingAgent, inputs: ReplyInput) -> bool:
     return True
 
 
-def check_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) -> Answer:
+def check_answer(agent: ReplyingAgent, context: ReplyContext, answer: AnswerEvent) -> AnswerEvent:
     """Return a copy of the answer; raises `ResumeError` unless every part of it fits what the reply asked."""
     answer = _parse_again(answer)
     if answer.reply_id != context.reply_id:
@@ -133,7 +134,7 @@ def check_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
     return answer
 
 
-def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) -> Iterator[AgentEvent]:
+def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: AnswerEvent) -> Iterator[AgentEvent]:
     """Take the answer in; yields the events of the results that came with it."""
     answer = check_answer(agent, context, answer)  # whole, before any of it is applied, and once more for layers
     if isinstance(answer, UserConfirmResultEvent):
@@ -151,6 +152,7 @@ def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: Answer) ->
                 result.feedback or "",
                 digest(repeated.name, repeated.input),
                 original_input=call.input if result.confirmed and repeated.input != call.input else None,
+                fingerprint=context.decisions[call.id].fingerprint,
             )
             permissions = agent.state.permission_context
             permissions.rules.extend(accept_rules(permissions, result.rules, call.name))
@@ -208,7 +210,7 @@ def _wake(context: ReplyContext, path: str) -> None:
         decision.waits_for = None
 
 
-def _parse_again(answer: Answer) -> Answer:
+def _parse_again(answer: AnswerEvent) -> AnswerEvent:
     """Return the answer as it comes out of its JSON: what is in memory may be of any type, or hold a live message."""
     problem = "it holds something that has no JSON form"
     adapter, serializer = _adapter_and_serializer(type(answer))  # type: ignore[arg-type]  # a class is hashable
@@ -227,8 +229,8 @@ def _parse_again(answer: Answer) -> Answer:
 
 
 @cache
-def _adapter_and_serializer(kind: type[Answer]) -> "tuple[pydantic.TypeAdapter[Answer], SchemaSerializer]":
-    adapter: pydantic.TypeAdapter[Answer] = pydantic.TypeAdapter(kind)
+def _adapter_and_serializer(kind: type[AnswerEvent]) -> "tuple[pydantic.TypeAdapter[AnswerEvent], SchemaSerializer]":
+    adapter: pydantic.TypeAdapter[AnswerEvent] = pydantic.TypeAdapter(kind)
     # A number that is not finite is written as what it is, not as `null`: then it is noticed.
     return adapter, SchemaSerializer(adapter.core_schema, CoreConfig(ser_json_inf_nan="constants"))
 
@@ -315,19 +317,24 @@ def _answer_of_user(decision: CallDecision) -> bool | None:
 
 
 def _check_edited(agent: ReplyingAgent, call: ToolCallBlock, edited: ToolCallBlock) -> None:
-    if "/" in call.id:
+    # What a layer asks is for the user to change; its tool is known here, also where a sub-agent's layer asks.
+    question_id = call.id.rpartition("/")[2]
+    tool = known_tools(agent).get(call.name)
+    is_question = question_id.startswith(HIDDEN_CALL) and tool is not None and tool.is_hidden
+    if "/" in call.id and not is_question:
         raise ResumeError(
             f"the answer gives the call {call.id!r} of {call.name!r} another input, which a call inside of another "
             f"cannot take: send it back as it was asked",
             code="mismatch",
         )
-    if not agent.state.permission_context.allow_edited_input:
+    if not is_question and not agent.state.permission_context.allow_edited_input:
         raise ResumeError(
             f"the answer gives the call {call.id!r} of {call.name!r} another input, which is not permitted: send it "
             f"back as it was asked, or set allow_edited_input in the conversation's permission_context",
             code="mismatch",
         )
-    prepared = known_tools(agent).prepare(edited, agent.state.active_groups)
+    new_call = ToolCallBlock(question_id, edited.name, edited.input)
+    prepared = known_tools(agent).prepare(new_call, agent.state.active_groups)
     if isinstance(prepared, ToolResponse):
         problem = "".join(block.text for block in prepared.content if isinstance(block, TextBlock))
         raise ResumeError(f"the edited input cannot be used: {problem:.{_MAX_QUOTE}}", code="invalid")

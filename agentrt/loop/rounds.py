@@ -29,7 +29,7 @@ from agentrt.loop.outcome import end_event, end_partial_message, message_when_in
 from agentrt.loop.reasoning import forget_attempt, reason, reason_unseen
 from agentrt.loop.structured_output import count_answer_in_words
 from agentrt.loop.tool_calls.acting import calls_of_round, run_call_unseen, run_calls, save_result
-from agentrt.message import ContentBlock, Msg, ToolCallBlock
+from agentrt.message import ContentBlock, Msg, ToolCallBlock, ToolResultBlock
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
 
@@ -38,6 +38,18 @@ __all__ = ["Rounds"]
 _MAX_EMPTY_ROUNDS = 1
 _Items = AsyncGenerator[AgentEvent | Msg, None]
 _ClosingPart = Callable[[], Awaitable[Iterable[AgentEvent | Msg]]]
+
+
+def _only_asked(context: ReplyContext, blocks: list[ContentBlock]) -> bool:
+    """Say whether all that happened in a round is that the user has answered the questions of layers.
+
+    Of other rounds in which no model was asked there could be any number.
+    """
+    calls = [block for block in blocks if isinstance(block, (ToolCallBlock, ToolResultBlock))]
+    return len(calls) == len(blocks) > 0 and all(
+        call.is_hidden and (decision := context.decisions.get(call.id)) is not None and decision.by == "user"
+        for call in calls
+    )
 
 
 class Rounds:
@@ -161,6 +173,8 @@ class Rounds:
         await checkpoint_if_cancelled()  # the caller's scope may have been cancelled in the same moment
         if interruption.has_pending_cancellation():
             await interruption.raise_pending_cancellation()
+        if self._run.claim.is_handed_over:  # it leaves without an end
+            raise Interrupted
         return ()
 
     def closing(self) -> Sequence[_ClosingPart]:
@@ -230,7 +244,9 @@ class Rounds:
         Raises `Malformed` for a model that says nothing.
         """
         agent, context = self._agent, self._context
-        context.cur_iter += 1
+        # Else a question would cost the model a round, and the last one its tools.
+        if not (context.hidden_calls is not None and _only_asked(context, blocks)):
+            context.cur_iter += 1
         added = len(blocks)
         context.empty_rounds = 0 if added > 0 else context.empty_rounds + 1
         if context.empty_rounds > _MAX_EMPTY_ROUNDS:
@@ -304,7 +320,7 @@ class Rounds:
 
     def _question(self, events: list[AgentEvent]) -> Iterator[AgentEvent | Msg]:
         yield from events
-        if self._run.interruption.reason is None:
+        if self._run.interruption.reason is None or self._run.claim.is_handed_over:
             yield question_message(self._context)
             return
         self._run.progress.reopen(self._context)  # asked to stop while the question was being sent

@@ -3,10 +3,10 @@
 import logging
 from contextlib import suppress
 
+from agentrt.block import citations_of
 from agentrt.boundary import whole_characters
-from agentrt.conversation.context_usage import CHARACTERS_PER_TOKEN
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.errors import ContextOverflow, Malformed
+from agentrt.errors import BudgetExceeded, ContextOverflow, Malformed
 from agentrt.message import (
     ContentBlock,
     DataBlock,
@@ -20,6 +20,8 @@ from agentrt.message import (
     ToolResultBlock,
     UserMsg,
 )
+from agentrt.model_interface.estimate import CHARACTERS_PER_TOKEN, cut_to_length, text_length
+from agentrt.model_interface.visible import without_hidden_calls
 
 __all__ = ["summarise"]
 
@@ -43,7 +45,7 @@ _INSTRUCTIONS = (
 async def summarise(agent: ReplyingAgent, older: list[Msg], instructions: str | None) -> str:
     """Return the new summary; where none can be had, the one before, saying that something is missing."""
     previous = agent.state.summary
-    size = int(agent.model.context_size * CHARACTERS_PER_TOKEN * _SHARE)
+    size = int(agent.model.max_input_tokens * CHARACTERS_PER_TOKEN * _SHARE)
     instructions = instructions or _INSTRUCTIONS
     room = max(size - len(instructions), size // 2)
     try:
@@ -51,8 +53,10 @@ async def summarise(agent: ReplyingAgent, older: list[Msg], instructions: str | 
             material = _material(previous, older, room)
             with suppress(ContextOverflow):
                 return await _call_model(agent, instructions, material)
-            room = len(material) // 2  # half of what was too much, which may be less than the room there was
+            room = text_length(material) // 2  # half of what was too much, which may be less than the room there was
         return await _call_model(agent, instructions, _material(previous, older, room))
+    except BudgetExceeded:  # nobody was asked, so nothing need be left out
+        raise
     except Exception as error:  # noqa: BLE001  # whatever it is, the conversation continues
         # By its type alone: what a provider or a layer puts into an error may hold a secret.
         _logger.warning("a conversation could not be summarised, so a part is left out: %s", type(error).__name__)
@@ -75,20 +79,20 @@ def _material(previous: str, older: list[Msg], room: int) -> str:
     As text, since providers refuse tool calls in a request that has no tools, and thinking that is not theirs.
     """
     if previous:
-        previous = f"<summary_so_far>\n{previous[: room // 2]}\n</summary_so_far>\n\n"
-    room = max(room - len(previous), 0)
+        previous = f"<summary_so_far>\n{cut_to_length(previous, room // 2)}\n</summary_so_far>\n\n"
+    room = max(room - text_length(previous), 0)
     text = _transcript(older, None)
-    if len(text) > room:
+    if text_length(text) > room:
         text = _transcript(older, _MAX_TOOL_OUTPUT)
-    if len(text) > room:
-        text = _LEFT_OUT + text[len(text) - max(room - len(_LEFT_OUT), 0) :]
+    if text_length(text) > room:
+        text = _LEFT_OUT + cut_to_length(text[::-1], room - len(_LEFT_OUT))[::-1]  # its end stays
     return f"{previous}<conversation>\n{text}\n</conversation>"
 
 
 def _transcript(messages: list[Msg], output_limit: int | None) -> str:
     paragraphs = []
     for message in messages:
-        lines = [_line(block, output_limit) for block in message.get_content_blocks()]
+        lines = [_line(block, output_limit) for block in without_hidden_calls(message.get_content_blocks())]
         paragraphs.append("\n".join([f"{message.role} ({message.name}):", *lines]))
     return "\n\n".join(paragraphs)
 
@@ -109,6 +113,7 @@ def _line(block: ContentBlock, output_limit: int | None) -> str:
     if isinstance(block, DataBlock):
         return f"[{block.source.media_type} {block.name or ''}]"
     if isinstance(block, ProviderBlock):
-        return f"[uses a tool of {block.provider}]"
+        sources = dict.fromkeys(citation["url"] for citation in citations_of([block]) if citation["url"])
+        return f"[sources: {', '.join(sources)}]" if sources else f"[uses a tool of {block.provider}]"
     assert isinstance(block, ThinkingBlock)
     return "[thinks]"

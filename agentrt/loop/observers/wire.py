@@ -9,9 +9,9 @@ from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.decoding.internal_call import current_call, wrong_model
 from agentrt.loop.reasoning import call_model
 from agentrt.message import Msg
-from agentrt.model import ChatModelBase, ChatResponse, ModelResult
-from agentrt.model.wire import WireRecord, joined_response
-from agentrt.types import JSONSchema, ToolChoice
+from agentrt.model_interface import ChatModelBase, ModelResult
+from agentrt.model_interface.wire import WireRecord, joined_response
+from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
 __all__ = ["observe_wire"]
 

@@ -289,8 +289,10 @@ async def save_result(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext
 
 
 def calls_of_round(context: ReplyContext, blocks: list[ContentBlock]) -> list[ToolCallBlock]:
-    """Return the calls among the blocks of the current round, except the one that gives the final answer."""
+    """Return the calls of the model among the blocks of the current round, without the one that is the final answer."""
     calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
+    if context.hidden_calls is not None:  # the limits are for what the model does
+        calls = [call for call in calls if not call.is_hidden]
     return calls if context.structured is None else [call for call in calls if call.name != STRUCTURED_OUTPUT]
 
 
@@ -354,12 +356,12 @@ async def _run_call(
 ) -> ToolResponse | _ResultEvents:
     """Run the call through on_acting; returns its result, or, if it comes in pieces, the events of these and of it.
 
-    Without layers no chain is entered.
+    Without layers no chain is entered, and none for a hidden tool: what layers do about tools is not about theirs.
     """
     result: ToolResponse | _CallOutput
     if isinstance(prepared, ToolResponse):  # denied, or impossible to run: no layer of on_acting sees it
         return prepared
-    if agent.chains.on_acting is act:
+    if agent.chains.on_acting is act or prepared.tool.is_hidden:
         result = await _run_tool(agent, run, prepared)
         if isinstance(result, ToolResponse):
             return result

@@ -11,7 +11,7 @@ from agentrt.tool import ToolBase
 from agentrt.tool.arguments import parse_arguments
 from agentrt.tool.call import PreparedCall
 from agentrt.tool.to_response import failure
-from agentrt.types import PermissionBehavior, PermissionDecision, ToolResponse
+from agentrt.types import PermissionBehavior, PermissionDecision, PermissionMode, ToolResponse
 
 __all__ = ["Prepared", "check_permission", "decide_call", "denial", "prepare_call", "prepare_without_asking"]
 
@@ -29,7 +29,8 @@ async def check_permission(
     known = agent.live_conversation.run.progress.checked
     if known is not None and known[0] is tool and known[1] == tool_input:
         return known[2]
-    return await decide(tool, tool_input, agent.state.permission_context)
+    decision = await decide(tool, tool_input, agent.state.permission_context)
+    return _ask_for_layer(agent, tool_call.id, tool, _ask_about_change(agent, tool, decision))
 
 
 def prepare_without_asking(
@@ -93,6 +94,13 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
     """
     if earlier is not None and earlier.by == "user" and earlier.behavior is _DENY:
         return earlier
+    context = agent.state.reply_context
+    if earlier is None and prepared.tool.is_hidden and context is not None and context.hidden_calls is not None:
+        # The user's no to an earlier question of this name is not asked again.
+        ids = [call_id for call_id, call in context.hidden_calls.items() if call.name == prepared.name]
+        for decision in filter(None, map(context.decisions.get, ids)):
+            if decision.by == "user" and decision.behavior is _DENY:
+                return CallDecision(_DENY, message=decision.message)
     verdict = await _stricter_verdict(agent, prepared)
     call_digest = digest(prepared.name, prepared.input)
     if verdict.behavior is _DENY:
@@ -101,8 +109,10 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
         if earlier is None or earlier.by != "user":
             return CallDecision(_DENY, message=why)
         return CallDecision(_DENY, message=why, digest=earlier.digest, original_input=earlier.original_input)
-    if earlier is not None and earlier.by == "user" and earlier.digest == call_digest:
-        decision = earlier  # for exactly this call: the digest is of its name and input
+    if earlier is not None and _is_answer_about(earlier, prepared.tool, call_digest):
+        decision = earlier
+        if prepared.tool.fingerprint is not None:
+            agent.state.known_tools[prepared.name] = prepared.tool.fingerprint
     elif verdict.behavior is _ASK:
         return CallDecision(
             _ASK,
@@ -111,6 +121,7 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
             waits_for="user",
             asked_at=agent.live_conversation.run.now(),
             suggested_rules=[] if verdict.bypass_immune else verdict.suggested_rules,
+            fingerprint=prepared.tool.fingerprint,
         )
     else:
         decision = CallDecision(_ALLOW, message=verdict.message)
@@ -120,19 +131,55 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
     return decision
 
 
+def _is_answer_about(earlier: CallDecision, tool: ToolBase, call_digest: str) -> bool:
+    """Say whether the user has agreed to exactly this call: the digest is of its name and input."""
+    return earlier.by == "user" and earlier.digest == call_digest and earlier.fingerprint == tool.fingerprint
+
+
 async def _stricter_verdict(agent: ReplyingAgent, prepared: PreparedCall) -> PermissionDecision:
     """Return the stricter of what the engine says and what the layers make of it."""
     run, chain, tool = agent.live_conversation.run, agent.chains.on_check_permission, prepared.tool
     tool_input = parse_arguments(prepared.input)
     engine = await decide(tool, tool_input, agent.state.permission_context, prepared.effective_input)
+    engine = _ask_about_change(agent, tool, engine)
+    verdict = _ask_for_layer(agent, prepared.tool_call.id, tool, engine)
     if chain is check_permission:
-        return engine
+        return verdict
     # The core of the chain gives it back, if the layers ask about this very call.
-    run.progress.checked = tool, tool_input, engine
+    run.progress.checked = tool, tool_input, verdict
     call = copy_block(prepared.tool_call)
     # Parsed once more, since a layer may change what it is given.
     by_layers = await chain(agent, tool_call=call, tool=tool, tool_input=parse_arguments(prepared.input))
     return combine(engine, by_layers, agent.state.permission_context.mode)
+
+
+def _ask_about_change(agent: ReplyingAgent, tool: ToolBase, decision: PermissionDecision) -> PermissionDecision:
+    """Return the decision on a call of a tool that may be another one than the user knows."""
+    if tool.fingerprint is None or agent.state.known_tools.get(tool.name, tool.fingerprint) == tool.fingerprint:
+        return decision
+    mode = PermissionMode(agent.state.permission_context.mode)
+    if mode is PermissionMode.BYPASS:
+        return decision
+    message = f"the description or the parameters of {tool.name} have changed since this conversation has known it"
+    question = PermissionDecision(_ASK, message, f"changed {tool.name}", bypass_immune=True)
+    return combine(decision, question, mode)
+
+
+def _ask_for_layer(
+    agent: ReplyingAgent, call_id: str, tool: ToolBase, decision: PermissionDecision
+) -> PermissionDecision:
+    """Return the decision with what a layer asks by a call of a hidden tool.
+
+    It counts as that layer's own ASK: it stands in the mode BYPASS, no allow rule answers it, and another layer may.
+    """
+    if not (tool.is_hidden and tool.ask):
+        return decision
+    # On record with the reply, since a process may end between the call and the question.
+    context = agent.state.reply_context
+    hidden = None if context is None or context.hidden_calls is None else context.hidden_calls.get(call_id)
+    text = hidden.question if hidden is not None and hidden.question else f"{tool.name} asks"
+    question = PermissionDecision(_ASK, text, f"question {tool.name}")
+    return combine(decision, question, agent.state.permission_context.mode)
 
 
 def denial(decision: CallDecision) -> ToolResponse:

@@ -20,6 +20,7 @@ from agentrt.message import (
     ToolResultState,
     find_block,
 )
+from agentrt.model_interface.estimate import text_length
 from agentrt.state import ReplyContext
 from agentrt.tool.to_response import final_state
 from agentrt.types import STRUCTURED_OUTPUT, JSONObject, PermissionBehavior, ToolOutput, ToolResponse
@@ -54,8 +55,7 @@ def take_result(
             return None
         response = refusal
     if response.metadata:
-        response = replace(response)  # a layer may keep the one it gave, for the next time
-        _take_metadata(context, response)
+        response = _take_metadata(context, response)
     try:
         content, state = mended_content(response.content), response.state
         if state.__class__ is not ToolResultState:
@@ -65,7 +65,8 @@ def take_result(
     # Such totals tell, without reading the conversation, whether the next request may be too long.
     for block in content:
         if isinstance(block, TextBlock):
-            context.received += len(block.text)
+            text = block.text
+            context.received += len(text) if text.isascii() else text_length(text)
     if context.structured is not None and call.name == STRUCTURED_OUTPUT:
         count_answer(context, content)
     metadata = dict(response.metadata) if response.metadata else {}
@@ -97,7 +98,10 @@ def events_of_result(
 ) -> list[AgentEvent]:
     content, note, state, metadata = result
     output: ToolOutput | None = None
-    has_more = call.state is _RUNNING and _has_output(context, call, streamed)
+    has_more = call.state is _RUNNING
+    if has_more:  # a call that is entered again may have told of more output than it gave this time
+        begun: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
+        has_more = bool(streamed or begun.output)
     if not streamed and not has_more:
         events = delta_events(run, call, [*content, *note] if note else content)
     elif not has_more and (text := _text_alone(streamed)) is not None and text == _text_alone(content):
@@ -109,41 +113,37 @@ def events_of_result(
     return events
 
 
-def _has_output(context: ReplyContext, call: ToolCallBlock, streamed: ToolOutput) -> bool:
-    """Say whether a call that is entered again has told of more output than it gave this time."""
-    result: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
-    return bool(streamed or result.output)
+def _take_metadata(context: ReplyContext, response: ToolResponse) -> ToolResponse:
+    """Take the tool's own answer to the user out of the metadata; what cannot be saved makes the result an error.
 
-
-def _take_metadata(context: ReplyContext, response: ToolResponse) -> None:
-    """Take the tool's own answer to the user out of the metadata; what cannot be saved makes the result an error."""
+    Returns a copy where it changes something, since a layer may keep the response that it gave, for the next time.
+    """
     if not isinstance(response.metadata, dict):
-        _fail(response, f"the metadata of the result is {response.metadata!r:.100}: it must be a dict")
-        response.metadata = {}
-        return
+        why = f"the metadata of the result is {response.metadata!r:.100}: it must be a dict"
+        return _make_failure(replace(response, metadata={}), why)
     answer = response.metadata.get("response_msg")
     if isinstance(answer, Msg):
-        response.metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
+        metadata = {key: value for key, value in response.metadata.items() if key != "response_msg"}
+        response = replace(response, metadata=metadata)
         kinds = [block.type for block in answer.get_content_blocks()]
         refused = next((kind for kind in kinds if kind not in _BLOCKS_OF_AN_ANSWER), None)
         try:
             answer = mend_message(answer)
         except ValueError as error:
-            _fail(response, f"the tool's answer to the user could not be saved: {error}")
+            response = _make_failure(response, f"the tool's answer to the user could not be saved: {error}")
         else:
             if refused is None:
                 context.response = context.response or answer
             else:
-                _fail(response, f"the tool's answer to the user holds a {refused} block")
+                response = _make_failure(response, f"the tool's answer to the user holds a {refused} block")
     problem = json_problem(response.metadata)
-    if problem is not None:
-        response.metadata = {}
-        _fail(response, f"the metadata of the result has no JSON form: {problem}")
+    if problem is None:
+        return response
+    return _make_failure(replace(response, metadata={}), f"the metadata of the result has no JSON form: {problem}")
 
 
-def _fail(response: ToolResponse, why: str) -> None:
-    response.state = ToolResultState.ERROR
-    response.content = [TextBlock(f"Failed: {why}.")]
+def _make_failure(response: ToolResponse, why: str) -> ToolResponse:
+    return replace(response, state=ToolResultState.ERROR, content=[TextBlock(f"Failed: {why}.")])
 
 
 def lost_response() -> ToolResponse:
