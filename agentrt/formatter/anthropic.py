@@ -2,7 +2,6 @@
 
 import base64
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
@@ -21,16 +20,21 @@ from agentrt.block import (
     ToolResultBlock,
     ToolResultState,
     URLSource,
+    citations_in,
 )
+from agentrt.boundary import DATA_URL
 from agentrt.formatter.conventions import (
-    DATA_URL,
+    CONVERSATION_START,
     UNANSWERED,
+    CallIds,
     empty_result_text,
     is_text_type,
+    object_in,
     results_of_calls,
     text_part,
 )
 from agentrt.message import Msg
+from agentrt.text import lazy_pattern
 
 __all__ = ["ANTHROPIC", "format_anthropic", "pack_thinking"]
 
@@ -40,10 +44,18 @@ ANTHROPIC = "anthropic"
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _PACKED = "anthropic:"  # begins a signature that holds several blocks of thinking
 # Parts that blocks of other classes become; a stored block of this provider must not pass for one of them.
-_OTHER_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document")
-_START = "(The conversation starts here.)"
-_HUGE_NUMBER = re.compile(r"\d{200}|[eE]\+?\d{3}")  # numbers that a float cannot hold are read as infinite
-_FORBIDDEN_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
+_OTHER_BLOCKS = (
+    "text",
+    "thinking",
+    "redacted_thinking",
+    "tool_use",
+    "tool_result",
+    "image",
+    "document",
+    "citations",  # which belong to the text before them
+)
+_SEARCH_CITATION_FIELDS = ("type", "url", "title", "cited_text", "encrypted_index")  # those that the API takes back
+_FORBIDDEN_IN_IDS = lazy_pattern(r"[^a-zA-Z0-9_-]")
 
 
 def format_anthropic(messages: Sequence[Msg]) -> JSONObject:
@@ -85,6 +97,8 @@ def _unpack_thinking(block: ThinkingBlock) -> list[JSONObject]:
     signature = block.signature
     if not signature:
         return []
+    if ":" in signature and not signature.startswith(_PACKED):
+        return []  # of another provider's adapter: those of this API are base64, which has no colon
     if not signature.startswith(_PACKED):
         return [{"type": "thinking", "thinking": block.thinking, "signature": signature}]
     try:
@@ -106,17 +120,27 @@ def _unpack_thinking(block: ThinkingBlock) -> list[JSONObject]:
 def _provider_parts(items: Sequence[tuple[str, ContentBlock]]) -> dict[int, JSONObject]:
     """Return what Anthropic's own tools did, by the identity of the block, without what the API would refuse.
 
-    It refuses a result without its use, and a use without a result unless the answer is still to continue.
+    It refuses a result without its use, and a use without a result unless the answer is still to continue. Beside a
+    call of an agent's tool, a use may get its result with the next answer, which then begins with it.
     """
     parts: dict[int, JSONObject] = {}
     uses: dict[str, int] = {}  # those that have no result yet
+    due: set[str] = set()  # of them, those of an earlier round
+    has_called = False
     for role, block in items:
+        part = _provider_part(block) if isinstance(block, ProviderBlock) and role == "assistant" else None
+        is_use = part is not None and part["type"].endswith("_tool_use")
+        if isinstance(block, ToolResultBlock) or (has_called and isinstance(block, ThinkingBlock)):
+            due, has_called = {*uses}, False
+        elif is_use or (role == "assistant" and not isinstance(block, (ThinkingBlock, ProviderBlock))):
+            for name in due & uses.keys():  # the answer begins with something else, so it is another model's
+                del parts[uses.pop(name)]
+        has_called = has_called or isinstance(block, ToolCallBlock)
         if isinstance(block, ProviderBlock):
-            part = _provider_part(block) if role == "assistant" else None
             if part is None or ("tool_use_id" in part and uses.pop(part["tool_use_id"], None) is None):
                 continue
             parts[id(block)] = part
-            if part["type"].endswith("_tool_use"):
+            if is_use:
                 uses[part["id"]] = id(block)
         elif isinstance(block, HintBlock) or (role != "assistant" and not isinstance(block, ToolResultBlock)):
             # The user's turn: what has no result by now never gets one.
@@ -127,7 +151,7 @@ def _provider_parts(items: Sequence[tuple[str, ContentBlock]]) -> dict[int, JSON
 
 
 def _provider_part(block: ProviderBlock) -> JSONObject | None:
-    part = _parse_object(block.content) if block.provider == ANTHROPIC else None
+    part = object_in(block.content) if block.provider == ANTHROPIC else None
     kind = part.get("type") if part else None
     if not part or not isinstance(kind, str) or kind in _OTHER_BLOCKS:
         return None
@@ -136,28 +160,18 @@ def _provider_part(block: ProviderBlock) -> JSONObject | None:
     return part if all(isinstance(part.get(name), str) for name in names) else None
 
 
-def _parse_object(text: str) -> JSONObject | None:
-    """Return the object that the JSON text holds, `None` for one that could not be sent again as JSON."""
-    try:
-        value = from_json(text, allow_inf_nan=False)
-        if _HUGE_NUMBER.search(text):
-            json.dumps(value, allow_nan=False)
-    except (ValueError, TypeError):  # TypeError: text with half a surrogate pair
-        return None
-    return value if isinstance(value, dict) else None
-
-
 class _Turns:
     """The turns so far, and what is held back until it is known where it belongs."""
 
     def __init__(self, results: dict[int, ToolResultBlock], provider_parts: dict[int, JSONObject]) -> None:
         self._results = results
+        # Of another provider, which may take other characters.
+        self._call_ids = CallIds(lambda call_id: _FORBIDDEN_IN_IDS.sub("_", call_id) or "call")
         self._provider_parts = provider_parts
         self._paired = {id(result) for result in results.values()}
         self._turns: list[JSONObject] = []
         self._thinking: list[JSONObject] = []
         self._calls: list[tuple[str, ToolCallBlock]] = []  # those of the turn that have no result in the next one yet
-        self._ids: set[str] = set()
 
     def add(self, role: str, block: ContentBlock) -> None:
         """Take the next block of the conversation."""
@@ -178,6 +192,8 @@ class _Turns:
             case ProviderBlock():
                 if id(block) in self._provider_parts:
                     self._add_part("assistant", self._provider_parts[id(block)])
+                elif block.provider == ANTHROPIC and role == "assistant":
+                    self._cite(block)
             case _ if role == "assistant":
                 self._add_text("assistant", _unshown_file(block))
             case _:
@@ -188,7 +204,7 @@ class _Turns:
         self._add_results()
         # The API wants a turn, and the user's as the first: compression or a greeting may leave none.
         if not self._turns or self._turns[0]["role"] == "assistant":
-            self._turns.insert(0, {"role": "user", "content": [text_part(_START)]})
+            self._turns.insert(0, {"role": "user", "content": [text_part(CONVERSATION_START)]})
         # The API refuses an answer to be continued that ends in white space.
         last = self._turns[-1]
         end = last["content"][-1]
@@ -197,15 +213,9 @@ class _Turns:
         return self._turns
 
     def _add_call(self, block: ToolCallBlock) -> None:
-        # Another provider, or another reply, may have given ids that are forbidden here or were used before.
-        stem = call_id = _FORBIDDEN_IN_IDS.sub("_", block.id) or "call"
-        number = 1
-        while call_id in self._ids:
-            number += 1
-            call_id = f"{stem}_{number}"
-        self._ids.add(call_id)
+        call_id = self._call_ids.new(block)
         # Only an object is taken. Anything else was refused by the tool, and the model should see what it wrote.
-        arguments = _parse_object(block.input) if block.input.strip() else {}
+        arguments = object_in(block.input) if block.input.strip() else {}
         part = {
             "type": "tool_use",
             "id": call_id,
@@ -238,6 +248,13 @@ class _Turns:
         if text.strip():  # the API refuses blank text
             self._add_part(role, text_part(text))
 
+    def _cite(self, block: ProviderBlock) -> None:
+        """Split the text that was added last into its cited passages, as it came."""
+        content = self._turns[-1]["content"] if self._turns and self._turns[-1]["role"] == "assistant" else []
+        if content and content[-1].keys() == {"type", "text"}:
+            text = content[-1]["text"]
+            content[-1:] = _cited_parts(text, citations_in(block, text))
+
     def _add_part(self, role: str, part: JSONObject) -> None:
         if role == "user":
             self._add_results()
@@ -248,6 +265,34 @@ class _Turns:
             content += self._thinking
         self._thinking = []
         content.append(part)
+
+
+def _cited_parts(text: str, citations: list[JSONObject]) -> list[JSONObject]:
+    """Return the text in parts, of which those that rest on a search have its citations.
+
+    Those of documents stay out: they count the documents of a request, which may be others by now.
+    """
+    passages: dict[tuple[int, int], list[JSONObject]] = {}
+    for citation in citations:
+        start, end, source = citation.get("start"), citation.get("end"), citation.get("source")
+        if not isinstance(source, dict) or source.get("type") != "web_search_result_location":
+            continue
+        is_whole = all(isinstance(source.get(name), str) for name in ("url", "cited_text", "encrypted_index"))
+        if isinstance(start, int) and isinstance(end, int) and is_whole:
+            passages.setdefault((start, end), []).append({name: source.get(name) for name in _SEARCH_CITATION_FIELDS})
+    parts: list[JSONObject] = []
+    last = 0
+    for (start, end), sources in sorted(passages.items(), key=lambda passage: passage[0]):
+        # A layer may have changed the text. Blank parts are refused, so the space between two goes with the second.
+        if last <= start < end <= len(text) and text[start:end].strip():
+            if text[last:start].strip():
+                parts.append(text_part(text[last:start]))
+                last = start
+            parts.append({**text_part(text[last:end]), "citations": sources})
+            last = end
+    if text[last:].strip():
+        return [*parts, text_part(text[last:])]
+    return parts
 
 
 def _result_parts(result: ToolResultBlock) -> Iterator[JSONObject]:

@@ -1,6 +1,5 @@
 """A conversation of many speakers, for a model that knows only a user and itself."""
 
-import re
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from agentrt.block import (
     URLSource,
 )
 from agentrt.message import Msg
+from agentrt.text import lazy_pattern
 
 __all__ = ["multi_agent", "transcribe"]
 
@@ -33,10 +33,10 @@ _PREFACE = (
 _NOTE = "(note)"  # not the name of a speaker, which would be in quotes
 _INDENT = "  "
 # Everything that `str.splitlines` takes for a line break: no line that a speaker writes may lack the indent.
-_LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_LINE_BREAK = lazy_pattern("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _OWN_WORK = (ToolCallBlock, ToolResultBlock, ProviderBlock)
 _NEVER_TEXT = ("image/", "audio/", "video/", "application/pdf")
-_PLAIN_NAME = re.compile(r"\w(?:[\w .'-]*\w)?")
+_PLAIN_NAME = lazy_pattern(r"\w(?:[\w .'-]*\w)?")
 
 
 def multi_agent(formatter: Callable[[Sequence[Msg]], _Payload]) -> Callable[[Sequence[Msg]], _Payload]:

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Sequence
 
 from pydantic_core import from_json
@@ -19,8 +18,9 @@ from agentrt.block import (
     ToolResultBlock,
     URLSource,
 )
+from agentrt.boundary import DATA_URL
 from agentrt.formatter.conventions import (
-    DATA_URL,
+    CONVERSATION_START,
     UNANSWERED,
     empty_result_text,
     is_text_type,
@@ -28,23 +28,27 @@ from agentrt.formatter.conventions import (
     text_part,
 )
 from agentrt.message import Msg
+from agentrt.text import lazy_pattern
 
-__all__ = ["format_openai"]
+__all__ = ["arguments_to_send", "file_note", "format_openai", "part_of", "short_id", "valid_name"]
 
-_FORBIDDEN_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
+_FORBIDDEN_IN_NAMES = lazy_pattern(r"[^a-zA-Z0-9_-]+")
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 _MAX_ID_LENGTH = 40
 _MAX_NAME_LENGTH = 64
 
 
-def format_openai(messages: Sequence[Msg], *, reasoning: bool = False) -> list[JSONObject]:
+def format_openai(
+    messages: Sequence[Msg], *, reasoning: bool = False, names: bool = True, nine_letter_ids: bool = False
+) -> list[JSONObject]:
     """Return the `messages` of a request.
 
     Each round of a reply becomes an assistant's message with its text and calls, and then the result of each call, in
     the order of the calls; a call that has none gets one that says so, and a result without its call becomes a note.
     Images of results follow in a user's message, since a result takes text only. What the API does not take leaves a
     note in its place. With `reasoning`, thinking goes back as `reasoning_content` with the rounds since the user's last
-    message, as some reasoning models demand; otherwise never.
+    message, as some reasoning models demand; otherwise never. Without `names`, no message names its speaker; with
+    `nine_letter_ids`, ids of calls have the form that Mistral demands.
     """
     results = results_of_calls(block for msg in messages for block in msg.get_content_blocks())
     paired = {id(result) for result in results.values()}
@@ -61,6 +65,13 @@ def format_openai(messages: Sequence[Msg], *, reasoning: bool = False) -> list[J
             formatted += _system_messages(msg)
         else:
             formatted += _user_messages(msg, paired)
+    if not formatted:  # compression may leave nothing
+        formatted.append({"role": "user", "content": CONVERSATION_START})
+    if not names:
+        for message in formatted:
+            message.pop("name", None)
+    if nine_letter_ids:
+        _shorten_ids(formatted)
     return formatted
 
 
@@ -91,7 +102,7 @@ class _Rounds:
                 case ThinkingBlock():
                     self._thinking.append(block.thinking)
                 case DataBlock():
-                    self._texts.append(_file_note(block, "made by you earlier"))
+                    self._texts.append(file_note(block, "made by you earlier"))
                 case HintBlock():
                     self._end_round()
                     self._messages.append({"role": "user", "content": block.hint})
@@ -111,7 +122,14 @@ class _Rounds:
             if self._with_reasoning:  # servers that want it want it for each round
                 message["reasoning_content"] = "".join(self._thinking)
             if self._calls:
-                message["tool_calls"] = [_call_to_send(call) for call in self._calls]
+                message["tool_calls"] = [
+                    {
+                        "id": short_id(call.id),
+                        "type": "function",
+                        "function": {"name": valid_name(call.name) or "unknown", "arguments": arguments_to_send(call)},
+                    }
+                    for call in self._calls
+                ]
             self._messages += [message, *self._result_messages()]
         self._texts, self._thinking, self._calls = [], [], []
 
@@ -120,22 +138,19 @@ class _Rounds:
         for call in self._calls:
             result = self._results.get(id(call))
             text = UNANSWERED if result is None else _result_text(result, media)
-            yield {"role": "tool", "tool_call_id": _short_id(call.id), "content": text}
+            yield {"role": "tool", "tool_call_id": short_id(call.id), "content": text}
         if media:  # after all results, which must follow each other without a break
             yield {"role": "user", "content": media}
 
 
-def _call_to_send(call: ToolCallBlock) -> JSONObject:
-    # Servers that read the arguments refuse the whole conversation when they are not a JSON object.
+def arguments_to_send(call: ToolCallBlock) -> str:
+    """Return the JSON of an object: servers that read it refuse the whole conversation for anything else."""
     arguments = call.input if call.input.strip() else "{}"
     try:
         is_object = isinstance(from_json(arguments, allow_inf_nan=False), dict)
     except (ValueError, TypeError):  # TypeError: text with half a surrogate pair
         is_object = False
-    if not is_object:
-        arguments = json.dumps({"invalid_arguments": arguments})
-    function = {"name": _valid_name(call.name) or "unknown", "arguments": arguments}
-    return {"id": _short_id(call.id), "type": "function", "function": function}
+    return arguments if is_object else json.dumps({"invalid_arguments": arguments})
 
 
 def _result_text(result: ToolResultBlock, media: list[JSONObject]) -> str:
@@ -144,7 +159,7 @@ def _result_text(result: ToolResultBlock, media: list[JSONObject]) -> str:
         return result.output or empty_result_text(result)
     texts: list[str] = []
     for block in result.output:
-        part = _part_of(block)
+        part = part_of(block)
         if part["type"] == "text":
             texts.append(part["text"])
         else:
@@ -157,7 +172,7 @@ def _result_text(result: ToolResultBlock, media: list[JSONObject]) -> str:
 def _unpaired_result(result: ToolResultBlock) -> str | list[JSONObject]:
     """Return the content of a user's message: the API takes results only after their calls."""
     media: list[JSONObject] = []
-    text = f"(A result of the tool {result.name}, whose call is no longer here:)\n{_result_text(result, media)}"
+    text = f"(A result of the tool {result.name}, whose call was removed:)\n{_result_text(result, media)}"
     return [text_part(text), *media] if media else text
 
 
@@ -170,7 +185,7 @@ def _system_messages(msg: Msg) -> list[JSONObject]:
             case HintBlock():
                 texts.append(block.hint)
             case DataBlock():
-                texts.append(_file_note(block, "which a system message cannot show"))
+                texts.append(file_note(block, "which a system message cannot show"))
             case _:
                 pass
     text = "\n".join(filter(None, texts))
@@ -182,7 +197,7 @@ def _user_messages(msg: Msg, paired: set[int]) -> list[JSONObject]:
     for block in msg.get_content_blocks():
         match block:
             case TextBlock() | DataBlock():
-                parts.append(_part_of(block))
+                parts.append(part_of(block))
             case HintBlock():
                 parts.append(text_part(block.hint))
             case ToolResultBlock() if id(block) not in paired:
@@ -195,13 +210,13 @@ def _user_messages(msg: Msg, paired: set[int]) -> list[JSONObject]:
     # Some servers that speak this API take no parts, so text alone goes as a `str`.
     is_text = all(part["type"] == "text" for part in parts)
     message: JSONObject = {"role": "user", "content": "\n".join(part["text"] for part in parts) if is_text else parts}
-    name = _valid_name(msg.name)
+    name = valid_name(msg.name)
     if name not in ("", "user") and not _is_hint(msg):
         message["name"] = name
     return [message]
 
 
-def _part_of(block: TextBlock | DataBlock) -> JSONObject:
+def part_of(block: TextBlock | DataBlock) -> JSONObject:
     """Return the block as the API takes it, or a note where it does not."""
     if isinstance(block, TextBlock):
         return text_part(block.text)
@@ -212,7 +227,7 @@ def _part_of(block: TextBlock | DataBlock) -> JSONObject:
     if isinstance(block.source, URLSource) and (inline := DATA_URL.match(block.source.url)):
         data = inline["data"]
     if data is None:
-        return text_part(_file_note(block, "which cannot be fetched from where it is"))
+        return text_part(file_note(block, "which cannot be fetched from where it is"))
     if media_type in _AUDIO_FORMATS:
         return {"type": "input_audio", "input_audio": {"data": data, "format": _AUDIO_FORMATS[media_type]}}
     if media_type == "application/pdf":
@@ -222,9 +237,9 @@ def _part_of(block: TextBlock | DataBlock) -> JSONObject:
         try:
             text = base64.b64decode(data).decode()
         except ValueError:
-            return text_part(_file_note(block, "which is not readable text"))
+            return text_part(file_note(block, "which is not readable text"))
         return text_part(f"{block.name}:\n{text}" if block.name else text)
-    return text_part(_file_note(block, "of a kind that this model's API does not take"))
+    return text_part(file_note(block, "of a kind that this model's API does not take"))
 
 
 def _image_part(block: DataBlock) -> JSONObject:
@@ -234,23 +249,39 @@ def _image_part(block: DataBlock) -> JSONObject:
     elif source.url.startswith(("https://", "http://", "data:")):
         url = source.url
     else:
-        return text_part(_file_note(block, "which cannot be fetched from where it is"))
+        return text_part(file_note(block, "which cannot be fetched from where it is"))
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _file_note(block: DataBlock, why: str) -> str:
+def file_note(block: DataBlock, why: str) -> str:
+    """Return what stands in the place of a file that is not sent."""
     source = block.source
     name = f" {block.name!r}" if block.name else ""
     where = "" if isinstance(source, Base64Source) or source.url.startswith("data:") else f" at {source.url}"
     return f"({source.media_type}{name}{where}, {why})"
 
 
-def _valid_name(name: str) -> str:
+def _shorten_ids(messages: list[JSONObject]) -> None:
+    # After the conversation is whole, so that a call and its result keep one id.
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            call["id"] = _nine_letters(call["id"])
+        if "tool_call_id" in message:
+            message["tool_call_id"] = _nine_letters(message["tool_call_id"])
+
+
+def _nine_letters(id: str) -> str:
+    is_own = len(id) == 9 and id.isascii() and id.isalnum()
+    return id if is_own else hashlib.sha256(id.encode()).hexdigest()[:9]
+
+
+def valid_name(name: str) -> str:
     """Return the name without the characters that the API refuses, "" if no other is left."""
     short = _FORBIDDEN_IN_NAMES.sub("_", name)[:_MAX_NAME_LENGTH]
     return short if short.strip("_-") else ""
 
 
-def _short_id(id: str) -> str:
-    # Another provider's ids may be longer than the API allows; a hash keeps a call and its result together.
+def short_id(id: str) -> str:
+    """Return the id, or its hash if it is longer than the API takes."""
+    # Another provider's may be longer, and the hash keeps a call and its result together.
     return id if len(id) <= _MAX_ID_LENGTH else hashlib.sha256(id.encode()).hexdigest()[:_MAX_ID_LENGTH]

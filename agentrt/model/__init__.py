@@ -1,16 +1,21 @@
 """Chat models: one provider, one file."""
 
 from agentrt.model.anthropic import AnthropicChatModel
-from agentrt.model.base import ChatModelBase, ModelResult
+from agentrt.model.catalog.lookup import known_capabilities
+from agentrt.model.catalog.prices import PublishedPrices
 from agentrt.model.claude import ClaudeRules
+from agentrt.model.gemini import GeminiChatModel
 from agentrt.model.openai import OpenAIChatModel, Quirks
+from agentrt.model.openai_responses import OpenAIResponsesModel
 from agentrt.model.presets import chat_model, default_model
 from agentrt.model.remote.client import RemoteChatModel
 from agentrt.model.remote.settings import ConnectionOptions, Timeouts
 from agentrt.model.request_key import request_key
 from agentrt.model.rules import DEFAULT_RULES, Rule, RulesChatModel
 from agentrt.model.scripted import ScriptedCall, ScriptedChatModel, ScriptedResponse
-from agentrt.model.wire import WireRecord
+from agentrt.model_interface.base import ChatModelBase, ModelResult
+from agentrt.model_interface.capabilities import ModelCapabilities, ModelPrices, TokenPrices
+from agentrt.model_interface.wire import WireRecord
 from agentrt.types import ChatResponse, ChatUsage
 
 __all__ = [
@@ -21,8 +26,13 @@ __all__ = [
     "ChatUsage",
     "ClaudeRules",
     "ConnectionOptions",
+    "GeminiChatModel",
+    "ModelCapabilities",
+    "ModelPrices",
     "ModelResult",
     "OpenAIChatModel",
+    "OpenAIResponsesModel",
+    "PublishedPrices",
     "Quirks",
     "RemoteChatModel",
     "Rule",
@@ -31,8 +41,10 @@ __all__ = [
     "ScriptedChatModel",
     "ScriptedResponse",
     "Timeouts",
+    "TokenPrices",
     "WireRecord",
     "chat_model",
     "default_model",
+    "known_capabilities",
     "request_key",
 ]

@@ -1,12 +1,13 @@
 """What Anthropic's API accepts for each of its models, as far as they differ."""
 
-import re
 from dataclasses import dataclass, replace
+
+from agentrt.text import lazy_pattern
 
 __all__ = ["CLAUDE_RULES", "ClaudeRules", "rules_of"]
 
 # A date behind the name ("-20250929") and a zero as the minor version ("opus-4-0") are not part of the version.
-_NAME = re.compile(r"claude-([a-z]+)-(\d+|preview)(?:[.-](?:0|(\d{1,2})))?(?![\da-z])")
+_NAME = lazy_pattern(r"claude-([a-z]+)-(\d+|preview)(?:[.-](?:0|(\d{1,2})))?(?![\da-z])")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,30 @@
 """OpenAI's chat completions API, and the many servers that speak it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Unpack
 
-from agentrt.block import ContentBlock, JSONObject
+from agentrt.block import ContentBlock, JSONObject, TextBlock, citations_block, new_citation
 from agentrt.errors import Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_openai
+from agentrt.formatter.openai_responses import OPENAI
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
-from agentrt.model.estimate import estimated_usage
 from agentrt.model.remote.accumulator import StreamAccumulator
 from agentrt.model.remote.client import RemoteChatModel
 from agentrt.model.remote.native_schema import StructuredMode, check_mode
+from agentrt.model.remote.provider_errors import ProviderErrors
 from agentrt.model.remote.schema_dialect import TEXT_FORMATS, SchemaDialect
 from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
+from agentrt.model_interface.capabilities import ModelCapabilities
+from agentrt.model_interface.estimate import CountTokens, estimated_usage
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
-__all__ = ["OpenAIChatModel", "Quirks"]
+__all__ = ["OPENAI_URL", "STRICT_SCHEMAS", "OpenAIChatModel", "Quirks"]
 
-_URL = "https://api.openai.com/v1"
+OPENAI_URL = "https://api.openai.com/v1"
 # An answer does not name its format, so that of the request counts. `pcm16` is not a file, but 24,000 samples a second
 # of 16 bits each.
 _AUDIO_TYPES = {
@@ -31,6 +34,14 @@ _AUDIO_TYPES = {
     "opus": "audio/opus",
     "aac": "audio/aac",
     "pcm16": "audio/pcm;rate=24000",
+}
+# Of OpenAI's older models, and of Mistral's.
+_OTHER_REASONS = {"function_call": "tool_calls", "model_length": "length"}
+# Of DeepSeek, of OpenRouter and Mistral, and of vLLM: what came is not the whole answer, and the next may well be.
+_FAILED_REASONS = {
+    "insufficient_system_resource": "for lack of resources",
+    "error": "with an error",
+    "abort": "on its own",
 }
 
 
@@ -45,7 +56,8 @@ class Quirks:
     a tool become "auto". `named_choice`: it can be made to call one tool by its name; if not, as with llama.cpp and LM
     Studio, it is shown that tool alone and made to call one. `says_reason`: each of its answers says why it ended, so a
     stream that ends without a reason was cut, and raises `Transient`; if not, such an answer counts as whole.
-    `json_schema`: it can bind an answer to a JSON schema, also beside tools.
+    `json_schema`: it can bind an answer to a JSON schema, also beside tools. `names`: its messages may name their
+    speaker. `nine_letter_ids`: it takes ids of tool calls of nine letters or digits only, as Mistral does.
     """
 
     max_tokens_name: str = "max_tokens"
@@ -55,11 +67,13 @@ class Quirks:
     named_choice: bool = True
     says_reason: bool = False
     json_schema: bool = False
+    names: bool = True
+    nine_letter_ids: bool = False
 
 
 _OPENAI = Quirks("max_completion_tokens", says_reason=True, json_schema=True)
 # From the guide to structured outputs of platform.openai.com, in November 2026: what its strict mode accepts.
-_STRICT = SchemaDialect(
+STRICT_SCHEMAS = SchemaDialect(
     frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "maxItems", "minimum", "minItems", "multipleOf"}),
     TEXT_FORMATS,
     all_required=True,
@@ -80,17 +94,19 @@ class OpenAIChatModel(RemoteChatModel):
     _sdk = "openai"
     _client_class = "AsyncOpenAI"
     _path = "/chat/completions"
-    _default_url = _URL
+    _default_url = OPENAI_URL
     _url_variable = "OPENAI_BASE_URL"
     _key_variable = "OPENAI_API_KEY"
-    capabilities: frozenset[str] | None = frozenset({"tools", "image", "audio", "application"})
+    _forms = frozenset({"image", "audio", "pdf"})
 
     def __init__(
         self,
         model: str,
         *,
         stream: bool = True,
-        context_size: int = 128_000,
+        context_size: int | None = None,
+        capabilities: ModelCapabilities | Collection[str] | None = None,
+        count_tokens: CountTokens | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens: int | None = None,
@@ -103,16 +119,23 @@ class OpenAIChatModel(RemoteChatModel):
         structured_output: StructuredMode = "auto",
         **connection: Unpack[ConnectionOptions],
     ) -> None:
-        super().__init__(model, stream=stream, context_size=context_size, **connection)
+        super().__init__(
+            model,
+            stream=stream,
+            context_size=context_size,
+            capabilities=capabilities,
+            count_tokens=count_tokens,
+            **connection,
+        )
         check_option(quirks, Quirks, f"{type(self).__name__}(quirks=...)", "quirks=Quirks(must_call=False)")
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
         check_request_options(type(self).__name__, numbers, stop, formatter)
-        self.quirks = quirks or (_OPENAI if self.base_url.rstrip("/") == _URL else Quirks())
+        self.quirks = quirks or (_OPENAI if self.base_url.rstrip("/") == OPENAI_URL else Quirks())
         check_mode(structured_output, type(self).__name__)
         self.structured_output = structured_output
         self._formatter = formatter
         if formatter is not None:
-            self.capabilities = None  # it may have a form for anything
+            self._forget_forms(capabilities)
         self._parallel_tool_calls = parallel_tool_calls
         settings = {
             "temperature": temperature,
@@ -128,7 +151,12 @@ class OpenAIChatModel(RemoteChatModel):
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> JSONObject:
         # Looked up now, since a program may set `model.quirks` when it has learned more about its server.
-        formatter = self._formatter or partial(format_openai, reasoning=self.quirks.reasoning_back)
+        formatter = self._formatter or partial(
+            format_openai,
+            reasoning=self.quirks.reasoning_back,
+            names=self.quirks.names,
+            nine_letter_ids=self.quirks.nine_letter_ids,
+        )
         body = {"model": self.model, "messages": formatter(messages), "stream": self.stream, **self.settings}
         if self.stream and self.quirks.stream_usage:
             body["stream_options"] = {"include_usage": True}
@@ -140,7 +168,7 @@ class OpenAIChatModel(RemoteChatModel):
         return self.quirks.json_schema
 
     def _schema_fields(self, schema: JSONSchema) -> JSONObject | None:
-        strict = _STRICT.translate(schema)
+        strict = STRICT_SCHEMAS.translate(schema)
         if strict is None:
             return None
         return {
@@ -168,18 +196,24 @@ class OpenAIChatModel(RemoteChatModel):
     def _reader(self, messages: Sequence[Msg]) -> "_OpenAIReader":
         audio = self._extra_body.get("audio")
         audio_format = str(audio.get("format")) if isinstance(audio, Mapping) else ""
-        return _OpenAIReader(messages, is_cut_without_reason=self.quirks.says_reason, audio_format=audio_format)
+        says_reason = self.quirks.says_reason
+        return _OpenAIReader(messages, self._errors, is_cut_without_reason=says_reason, audio_format=audio_format)
 
 
 class _OpenAIReader:
     """Reads a chat completion, whole or in chunks."""
 
-    def __init__(self, messages: Sequence[Msg], *, is_cut_without_reason: bool, audio_format: str) -> None:
+    def __init__(
+        self, messages: Sequence[Msg], errors: ProviderErrors, *, is_cut_without_reason: bool, audio_format: str
+    ) -> None:
         self._messages = messages
+        self._errors = errors
         self._audio_type = _AUDIO_TYPES.get(audio_format, "audio/wav")
         self._is_cut_without_reason = is_cut_without_reason
         self._accumulator = StreamAccumulator()
         self._refusal: list[str] = []
+        self._citations: list[JSONObject] = []
+        self._cited_urls: list[object] = []
         self._reason: str | None = None
         self._usage: ChatUsage | None = None
         self._id: str | None = None
@@ -212,42 +246,52 @@ class _OpenAIReader:
             raise Refused(f"it declined to answer: {''.join(self._refusal)}")
         if self._reason == "content_filter":
             raise Refused("its content filter stopped the answer (finish_reason 'content_filter')")
-        if self._reason == "insufficient_system_resource":
-            raise Transient("it stopped for lack of resources (finish_reason 'insufficient_system_resource')")
+        if self._reason in _FAILED_REASONS:
+            raise Transient(f"it stopped {_FAILED_REASONS[self._reason]} (finish_reason {self._reason!r})")
         if not self._has_answered:
             raise Malformed("its answer has no choices")
         if self._reason is None and self._is_cut_without_reason:
             raise Transient("its answer ended without a finish_reason, so it was cut")
+        # Of a search that the server has done itself. xAI and Perplexity give no more than the addresses.
+        citations = self._citations or [new_citation({}, url=url) for url in self._cited_urls]
         content = self._accumulator.content()
-        return ChatResponse(
-            content,
-            True,
-            self._usage or estimated_usage(self._messages, content),
-            self._finished_reason(),
-            self._id,
-        )
+        if citations:
+            text = next((block.text for block in reversed(content) if isinstance(block, TextBlock)), "")
+            content.append(citations_block(OPENAI, citations, text))
+        usage = self._usage or estimated_usage(self._messages, content)
+        return ChatResponse(content, True, usage, self._finished_reason(), self._id)
 
     def _finished_reason(self) -> str | None:
         if self._reason is None and self._accumulator.ends_in_half_a_call:
             return "length"  # the server does not say so, but more was to come
-        return "tool_calls" if self._reason == "stop" and self._accumulator.has_calls else self._reason
+        if self._reason == "stop" and self._accumulator.has_calls:
+            return "tool_calls"
+        return _OTHER_REASONS.get(self._reason or "", self._reason)
 
     def _take_fields(self, fields: dict[str, object], name: str, *, are_whole: bool) -> None:
         self._id = self._id or text_in(fields, "id") or None
-        usage = dict_in(fields, "usage")
-        if usage:
-            cached = count_in(dict_in(usage, "prompt_tokens_details"), "cached_tokens")
-            self._usage = ChatUsage(
-                count_in(usage, "prompt_tokens"),
-                count_in(usage, "completion_tokens"),
-                cached or count_in(usage, "prompt_cache_hit_tokens"),  # DeepSeek's
-            )
+        self._count_tokens(dict_in(fields, "usage") or dict_in(dict_in(fields, "x_groq"), "usage"))
+        if isinstance(cited := fields.get("citations"), list):
+            self._cited_urls = cited  # repeated with each chunk
         # Only one choice is asked for; a server that gives more numbers them.
         for choice in list_in(fields, "choices"):
             if count_in(choice, "index") == 0:
+                if choice.get("error"):  # OpenRouter's, when the provider behind it fails
+                    raise self._errors.error_for_event(choice)
                 self._has_answered = True
+                self._count_tokens(dict_in(choice, "usage"))  # Moonshot's
                 self._take_message(dict_in(choice, name), are_whole=are_whole)
                 self._reason = text_in(choice, "finish_reason") or self._reason
+
+    def _count_tokens(self, usage: dict[str, object]) -> None:
+        if usage:
+            details = dict_in(usage, "prompt_tokens_details")
+            self._usage = ChatUsage(
+                count_in(usage, "prompt_tokens"),
+                count_in(usage, "completion_tokens"),
+                count_in(details, "cached_tokens") or count_in(usage, "prompt_cache_hit_tokens"),  # DeepSeek's
+                count_in(details, "cache_write_tokens"),
+            )
 
     def _take_message(self, message: dict[str, object], *, are_whole: bool) -> None:
         self._accumulator.add_thinking(text_in(message, "reasoning_content") or text_in(message, "reasoning"))
@@ -262,15 +306,29 @@ class _OpenAIReader:
         refusal = text_in(message, "refusal")
         if refusal:
             self._refusal.append(refusal)
+        self._take_annotations(message.get("annotations"))
         for position, call in enumerate(list_in(message, "tool_calls")):
-            function = dict_in(call, "function")
             index: int | None = position
             if not are_whole:
                 index = None if call.get("index") is None else count_in(call, "index")
-            arguments = function.get("arguments")
-            if not isinstance(arguments, dict):  # some servers send the object itself and not its text
-                arguments = text_in(function, "arguments")
-            self._accumulator.add_call(index, text_in(call, "id"), text_in(function, "name"), arguments)
+            self._take_function(index, text_in(call, "id"), dict_in(call, "function"))
+        function = dict_in(message, "function_call")  # the older form, which some servers still have
+        if function.get("name") or function.get("arguments"):
+            self._take_function(0, "", function)
+
+    def _take_function(self, index: int | None, id: str, function: dict[str, object]) -> None:
+        arguments = function.get("arguments")
+        if not isinstance(arguments, dict):  # some servers send the object itself and not its text
+            arguments = text_in(function, "arguments")
+        self._accumulator.add_call(index, id, text_in(function, "name"), arguments)
+
+    def _take_annotations(self, annotations: object) -> None:
+        for annotation in annotations if isinstance(annotations, list) else []:
+            fields = annotation.get("url_citation") if isinstance(annotation, dict) else None
+            if isinstance(fields, dict):
+                url, title, quote = (fields.get(name) for name in ("url", "title", "content"))
+                start, end = fields.get("start_index"), fields.get("end_index")
+                self._citations.append(new_citation(fields, url=url, title=title, quote=quote, start=start, end=end))
 
     def _take_parts(self, parts: list[dict[str, object]]) -> None:
         """Take an answer in parts, the form in which some servers answer."""

@@ -1,6 +1,7 @@
 """Models by name: "openai:gpt-5-mini", "ollama:qwen3", "rules"."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -9,10 +10,12 @@ from urllib.parse import urlsplit
 
 from agentrt.errors import ConfigError
 from agentrt.model.anthropic import AnthropicChatModel
-from agentrt.model.base import ChatModelBase
+from agentrt.model.gemini import GeminiChatModel
 from agentrt.model.openai import OpenAIChatModel, Quirks
+from agentrt.model.openai_responses import OpenAIResponsesModel
 from agentrt.model.remote.settings import check_option_names, option_names
 from agentrt.model.rules import RulesChatModel
+from agentrt.model_interface.base import ChatModelBase
 
 __all__ = ["PRESETS", "Preset", "chat_model", "default_model"]
 
@@ -48,15 +51,21 @@ class Preset:
     url_variable: str | None = None
     url_of: Callable[[str], str] = str
     quirks: Quirks | None = None
+    is_rented: bool = False
+    """Whether the servers that `url_variable` leads to are the provider's as well, and ask for its key."""
 
     def build(self, model: str, settings: dict[str, Any]) -> ChatModelBase:
         """Return the model; the settings win over the preset."""
-        own_url = settings.get("base_url") or self._url_of_environment()
-        defaults = {"base_url": own_url or self.base_url, "api_key": self._key(own_url)}
+        environment_url = self._url_of_environment()
+        url = settings.get("base_url") or environment_url or self.base_url
+        own_url = settings.get("base_url") or (None if self.is_rented else environment_url)
+        defaults = {"base_url": url, "api_key": self._key(own_url)}
         if self.adapter is OpenAIChatModel:  # many providers speak its API; only they differ from the adapter's own
             defaults |= {"key_variable": self.key_variable, "quirks": self.quirks}
         # Before any key or URL is asked for: a slip in a setting should not show up as a missing key.
         check_option_names(self.adapter, settings, option_names(self.adapter))
+        if self.is_rented and url is None:
+            raise ConfigError(f"{model!r} has no address: set {self.url_variable}, or give base_url=...")
         return self.adapter(model, **defaults | {name: value for name, value in settings.items() if value is not None})
 
     def _url_of_environment(self) -> str | None:
@@ -75,12 +84,42 @@ class Preset:
         return _NO_KEY if not has_key and (own_url or self.key_variable is None) else None
 
 
-_MAKERS = {"claude-": "anthropic", "deepseek-": "deepseek", "gpt-": "openai", "o3": "openai", "o4": "openai"}
+_MAKERS = {
+    "claude-": "anthropic",
+    "deepseek-": "deepseek",
+    "gemini-": "gemini",
+    "gpt-": "openai",
+    "grok-": "xai",
+    "mistral-": "mistral",
+    "o3": "openai",
+    "o4": "openai",
+}
 """Whose models have names that begin so."""
 
-# Models that think, as most of these two do by now, cannot be made to call a tool: their servers refuse the request.
 PRESETS = {
     "anthropic": Preset(AnthropicChatModel, "ANTHROPIC_API_KEY", "claude-sonnet-5", url_variable="ANTHROPIC_BASE_URL"),
+    # The v1 API, which needs no api-version; the name of a deployment takes the place of the model's. Azure shows the
+    # address of a resource alone, with "/openai/v1/" behind it, or with a deployment.
+    "azure": Preset(
+        OpenAIChatModel,
+        "AZURE_OPENAI_API_KEY",
+        "my-deployment",
+        url_variable="AZURE_OPENAI_ENDPOINT",
+        url_of=lambda endpoint: f"{re.sub(r'(?<=[^/])/+(openai(/.*)?)?$', '', endpoint)}/openai/v1",
+        quirks=Quirks("max_completion_tokens", says_reason=True, json_schema=True),
+        is_rented=True,
+    ),
+    "bedrock": Preset(
+        OpenAIChatModel,
+        "AWS_BEARER_TOKEN_BEDROCK",
+        "openai.gpt-oss-120b",
+        "https://bedrock-mantle.us-east-1.api.aws/v1",
+        url_variable="AWS_REGION",
+        url_of=lambda region: f"https://bedrock-mantle.{region}.api.aws/v1",
+        is_rented=True,
+    ),
+    # Models that think, as most of DashScope and DeepSeek do by now, cannot be made to call a tool: their servers
+    # refuse the request.
     "dashscope": Preset(
         OpenAIChatModel,
         "DASHSCOPE_API_KEY",
@@ -95,6 +134,25 @@ PRESETS = {
         "https://api.deepseek.com",
         quirks=Quirks(reasoning_back=True, must_call=False, says_reason=True),
     ),
+    "gemini": Preset(GeminiChatModel, "GEMINI_API_KEY", "gemini-3-flash"),
+    # `messages[].name` is a 400 (console.groq.com/docs/openai).
+    "groq": Preset(
+        OpenAIChatModel,
+        "GROQ_API_KEY",
+        "openai/gpt-oss-120b",
+        "https://api.groq.com/openai/v1",
+        quirks=Quirks("max_completion_tokens", says_reason=True, names=False),
+    ),
+    "llama.cpp": Preset(OpenAIChatModel, None, "any", "http://localhost:8080/v1", quirks=Quirks(named_choice=False)),
+    "lmstudio": Preset(OpenAIChatModel, None, "qwen3", "http://localhost:1234/v1", quirks=Quirks(named_choice=False)),
+    # Other ids of tool calls are a 400 (code 3280), and it counts tokens in a stream without being asked.
+    "mistral": Preset(
+        OpenAIChatModel,
+        "MISTRAL_API_KEY",
+        "mistral-large-latest",
+        "https://api.mistral.ai/v1",
+        quirks=Quirks(stream_usage=False, says_reason=True, names=False, nine_letter_ids=True),
+    ),
     "ollama": Preset(
         OpenAIChatModel,
         None,
@@ -105,6 +163,10 @@ PRESETS = {
         quirks=Quirks(must_call=False),
     ),
     "openai": Preset(OpenAIChatModel, "OPENAI_API_KEY", "gpt-5-mini", url_variable="OPENAI_BASE_URL"),
+    "openai-responses": Preset(OpenAIResponsesModel, "OPENAI_API_KEY", "gpt-5-mini", url_variable="OPENAI_BASE_URL"),
+    "openrouter": Preset(OpenAIChatModel, "OPENROUTER_API_KEY", "openai/gpt-5-mini", "https://openrouter.ai/api/v1"),
+    "vllm": Preset(OpenAIChatModel, None, "Qwen/Qwen3-8B", "http://localhost:8000/v1"),
+    "xai": Preset(OpenAIChatModel, "XAI_API_KEY", "grok-4", "https://api.x.ai/v1", quirks=Quirks(says_reason=True)),
 }
 
 

@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from agentrt.block import DataBlock, TextBlock
 from agentrt.message import Msg
-from agentrt.model.base import ChatModelBase
+from agentrt.model_interface.base import ChatModelBase
 from agentrt.types import JSONObject, JSONSchema, ToolChoice
 
 __all__ = ["describe_request", "key_of_description", "request_key"]

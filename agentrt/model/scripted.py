@@ -1,7 +1,7 @@
 """A model that gives the answers it was built with: for tests, examples and benchmarks, with no key and no network."""
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import Any, TypeGuard
@@ -12,8 +12,9 @@ from agentrt.block import BLOCKS, ContentBlock, TextBlock, ThinkingBlock, ToolCa
 from agentrt.errors import ConfigError, UsageError
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
-from agentrt.model.base import ChatModelBase, ModelResult
-from agentrt.model.estimate import estimated_usage
+from agentrt.model_interface.base import ChatModelBase, ModelResult
+from agentrt.model_interface.capabilities import ModelCapabilities
+from agentrt.model_interface.estimate import CountTokens, estimated_usage
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
 __all__ = ["ScriptedCall", "ScriptedChatModel", "ScriptedResponse", "stream_response", "whole_response"]
@@ -57,9 +58,22 @@ class ScriptedChatModel(ChatModelBase):
     calls: list[ScriptedCall]
 
     def __init__(
-        self, responses: Iterable[ScriptedResponse], *, model: str = "scripted", stream: bool | None = None
+        self,
+        responses: Iterable[ScriptedResponse],
+        *,
+        model: str = "scripted",
+        stream: bool | None = None,
+        context_size: int | None = None,
+        capabilities: ModelCapabilities | Collection[str] | None = None,
+        count_tokens: CountTokens | None = None,
     ) -> None:
-        super().__init__(model=model, stream=stream is not False)
+        super().__init__(
+            model=model,
+            stream=stream is not False,
+            context_size=context_size,
+            capabilities=capabilities,
+            count_tokens=count_tokens,
+        )
         self.calls = []
         self._stream_wanted = stream
         # A single response would be taken apart, letter by letter or error by error.

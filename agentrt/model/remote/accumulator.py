@@ -16,10 +16,11 @@ from agentrt.block import (
     new_id,
 )
 from agentrt.errors import Malformed
+from agentrt.text import lazy_pattern
 
-__all__ = ["StreamAccumulator"]
+__all__ = ["StreamAccumulator", "is_whole_object"]
 
-_JSON_TOKEN = re.compile(r'\\.|["{}\[\]]|\\\Z', re.DOTALL)
+_JSON_TOKEN = lazy_pattern(r'\\.|["{}\[\]]|\\\Z', re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class _TextPieces:
     kind: type[TextBlock | ThinkingBlock]
     id: str = field(default_factory=new_id)
     parts: list[str] = field(default_factory=list)
+    length: int = 0
     signature: str | None = None
     half_character: str = ""
 
@@ -130,6 +132,7 @@ class StreamAccumulator:
         block = self._open_block(TextBlock) if text else None
         if block and (text := _complete_characters(block, text)):
             block.parts.append(text)
+            block.length += len(text)
             self._pieces.append(TextBlock(text, block.id))
 
     def add_thinking(self, text: str, signature: str | None = None) -> None:
@@ -143,6 +146,10 @@ class StreamAccumulator:
         self._pieces.append(ThinkingBlock(text, block.id, signature))
         if signature:
             self._open = None
+
+    def end_block(self) -> None:
+        """Let the text or thinking to come be a block of its own."""
+        self._open = None
 
     def add_block(self, block: DataBlock | ProviderBlock) -> None:
         """Take a block that comes as a whole."""
@@ -209,6 +216,16 @@ class StreamAccumulator:
         return [block.block() for block in self._blocks]
 
     @property
+    def open_text_length(self) -> int:
+        """How many characters the text has that text to come continues; 0 if it begins a block."""
+        return self._open.length if self._open is not None and self._open.kind is TextBlock else 0
+
+    @property
+    def open_text(self) -> str:
+        """That text."""
+        return "".join(self._open.parts) if self._open is not None and self._open.kind is TextBlock else ""
+
+    @property
     def has_calls(self) -> bool:
         """Whether a tool call has begun."""
         return self._last_call is not None
@@ -217,12 +234,7 @@ class StreamAccumulator:
     def ends_in_half_a_call(self) -> bool:
         """Whether the last tool call has no arguments, or no whole ones."""
         call = self._last_call
-        if call is None:
-            return False
-        try:
-            return not isinstance(json.loads("".join(call.parts or call.waiting)), dict)
-        except (ValueError, RecursionError):
-            return True
+        return call is not None and not is_whole_object("".join(call.parts or call.waiting))
 
     @property
     def has_begun(self) -> bool:
@@ -256,6 +268,14 @@ class StreamAccumulator:
         if not call.id:
             call.id = call.given_id if call.given_id and call.given_id not in self._ids else f"call_{new_id()}"
             self._ids.add(call.id)
+
+
+def is_whole_object(text: str) -> bool:
+    """Say whether the text is a JSON object, with nothing missing at its end."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _complete_characters(block: _TextPieces | _CallPieces, text: str) -> str:

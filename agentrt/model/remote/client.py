@@ -1,39 +1,24 @@
-"""What all models behind an HTTP API share: the key, the SDK's client of each event loop, the errors of a request."""
+"""What all chat models behind an HTTP API share."""
 
-import importlib
 import logging
-import os
-from collections.abc import Mapping, Sequence
-from functools import partial
-from hashlib import sha256
-from types import ModuleType
-from typing import Any, ClassVar, NoReturn, Self, Unpack
-from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
-
-import pydantic
-from anyio.lowlevel import current_token
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Unpack
 
 from agentrt.block import JSONObject
-from agentrt.errors import ConfigError, Malformed, ModelError, Rejected, Timeout, Transient, UsageError
+from agentrt.errors import Rejected
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
-from agentrt.model.base import ChatModelBase, ModelResult
-from agentrt.model.remote.connection import SharedClient, Unsuccessful, raise_for_status
-from agentrt.model.remote.log_filter import keep_headers_out_of_logs
-from agentrt.model.remote.native_schema import NativeReader, StructuredMode, native_request
-from agentrt.model.remote.provider_errors import ProviderErrors, json_or_text
-from agentrt.model.remote.settings import (
-    MAX_BYTES,
-    ConnectionOptions,
-    Timeouts,
-    check_connection,
-    check_option_names,
-    check_url,
-    read_key,
-)
-from agentrt.model.remote.stream import AnswerReader, AnswerStream, CallTimer
-from agentrt.representation import never_raises
+from agentrt.model.catalog.lookup import known_capabilities
+from agentrt.model.catalog.prices import PublishedPrices
+from agentrt.model.remote.counting_reader import CountingReader
+from agentrt.model.remote.endpoint import RemoteEndpoint
+from agentrt.model.remote.native_schema import NativeReader, NativeRequest, StructuredMode, native_request
+from agentrt.model.remote.settings import ConnectionOptions
+from agentrt.model.remote.stream import AnswerReader
+from agentrt.model_interface.base import ChatModelBase, ModelResult
+from agentrt.model_interface.capabilities import ModelCapabilities
+from agentrt.model_interface.estimate import CountTokens
 from agentrt.types import JSONSchema, ToolChoice
 
 __all__ = ["RemoteChatModel"]
@@ -41,12 +26,10 @@ __all__ = ["RemoteChatModel"]
 _logger = logging.getLogger("agentrt")
 
 _BAD_REQUEST = (400, 422)
-# Errors of httpx2 for a request that it does not send: a further attempt would meet them again.
-_NOT_SENT = {"InvalidURL", "LocalProtocolError", "UnsupportedProtocol"}
 
 
 @suggest_keywords()
-class RemoteChatModel(ChatModelBase):
+class RemoteChatModel(RemoteEndpoint, ChatModelBase):
     """A model behind an HTTP API, reached through its provider's SDK.
 
     A subclass says what to send (`_body`), where (`_path`) and how to read the answer (`_reader`). One model may be
@@ -58,77 +41,36 @@ class RemoteChatModel(ChatModelBase):
     the key is missing, for a `base_url` with a password or a query in it, and for an option that does not exist.
     """
 
-    _sdk: ClassVar[str]
-    """The package of the SDK, which is the name of our extra as well."""
-    _client_class: ClassVar[str]
-    """The SDK's asynchronous client."""
-    _path: ClassVar[str]
-    """Where to post to, below the base URL."""
-    _default_url: ClassVar[str]
-    _url_variable: ClassVar[str | None] = None
-    """The environment variable that holds the base URL when none is given."""
-    _key_variable: ClassVar[str | None] = None
-    """The environment variable that holds the key when neither a key nor another variable is given."""
-    _client_options: ClassVar[Mapping[str, object]] = {}
-    """Further options of the SDK's client."""
-
     structured_output: StructuredMode = "tool"
     """How structured output is asked for."""
     _refuses_schemas = False
 
     def __init__(
-        self, model: str, *, stream: bool = True, context_size: int = 128_000, **connection: Unpack[ConnectionOptions]
+        self,
+        model: str,
+        *,
+        stream: bool = True,
+        context_size: int | None = None,
+        capabilities: ModelCapabilities | Collection[str] | None = None,
+        count_tokens: CountTokens | None = None,
+        **connection: Unpack[ConnectionOptions],
     ) -> None:
-        cls = type(self).__name__
-        check_option_names(type(self), connection, ConnectionOptions.__annotations__)
-        check_connection(model, connection, cls)
-        super().__init__(model=model, stream=stream, context_size=context_size)
-        url = connection.get("base_url") or os.environ.get(self._url_variable or "", "")
-        self.base_url = str(url).strip() or self._default_url
-        check_url(self.base_url, cls)
-        self.timeouts = connection.get("timeouts") or Timeouts()
-        self.max_bytes = connection.get("max_bytes", MAX_BYTES)
-        self._import_sdk()
-        key_variable = connection.get("key_variable", self._key_variable)
-        self._key = read_key(connection.get("api_key"), key_variable, cls)
-        # Wrapped, so that `vars(model)` does not show what may be secret.
-        headers = connection.get("extra_headers") or {}
-        self._extra_headers = {name: pydantic.SecretStr(value) for name, value in headers.items()}
-        self._extra_body = dict(connection.get("extra_body") or {})
-        self._http_client = connection.get("http_client")
-        # By event loop, since a connection belongs to the loop that opened it.
-        self._clients: WeakKeyDictionary[object, SharedClient] = WeakKeyDictionary()
-        key = self._key.get_secret_value()
-        self._errors = ProviderErrors(model, self.base_url, key_variable, (key, *map(str, headers.values())))
-        # Two models share the limits of an account if they share its key; the hash tells so without telling the key.
-        self.account = f"{self._errors.shown_url}#{sha256(key.encode()).hexdigest()[:16]}"
-
-    @never_raises
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.model!r}, base_url={self._errors.shown_url!r})"
-
-    def __copy__(self) -> Self:
-        copied = type(self).__new__(type(self))
-        copied.__dict__ = {**self.__dict__, "_clients": WeakKeyDictionary()}
-        return copied
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self.__copy__()  # all but the clients is settings, which nobody changes
-
-    def __reduce__(self) -> NoReturn:
-        raise UsageError(
-            f"{self!r} holds a key and open connections, and cannot be pickled: keep its spec, and make it anew with "
-            f"chat_model(spec) where it is used"
+        RemoteEndpoint.__init__(self, model, connection)
+        known: ModelCapabilities | Collection[str] = (
+            known_capabilities(model, self.base_url) if capabilities is None else capabilities
         )
+        ChatModelBase.__init__(
+            self, model=model, stream=stream, context_size=context_size, capabilities=known, count_tokens=count_tokens
+        )
+        # They cost nothing until they are asked for.
+        if self.capabilities.prices is None:
+            self.capabilities = replace(self.capabilities, prices=PublishedPrices(model, self.base_url))
 
-    async def aclose(self) -> None:
-        """Close the connections of this event loop, those in use as soon as their calls and streams have ended.
-
-        The next call opens new ones.
-        """
-        client = self._clients.pop(current_token().native_token, None)
-        if client is not None:
-            await client.give_up()
+    def _forget_forms(self, capabilities: object) -> None:
+        """Take the inputs for unknown, unless they were given: a formatter of the user's may have a form for any."""
+        self._forms = None
+        if capabilities is None:
+            self.capabilities = replace(self.capabilities, inputs=None)
 
     def _body(
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
@@ -148,10 +90,6 @@ class RemoteChatModel(ChatModelBase):
         """Return the fields of a body that bind the answer to the schema, `None` where the provider has none for it."""
         return None
 
-    def _headers(self) -> dict[str, str]:
-        """Return the headers that go with every request."""
-        return {name: value.get_secret_value() for name, value in self._extra_headers.items()}
-
     async def _call(
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
@@ -160,12 +98,12 @@ class RemoteChatModel(ChatModelBase):
         if body is not None:
             # A server may be of an older version than we think, or not accept this one schema.
             try:
-                return await self._ask(body, NativeReader(self._reader(messages)))
+                return await self._ask(body, NativeReader(self._counting_reader(messages)))
             except Rejected as error:
                 if error.status_code not in _BAD_REQUEST:
                     raise
                 refusal = error
-        answer = await self._ask(self._body(messages, tools, tool_choice), self._reader(messages))
+        answer = await self._ask(self._body(messages, tools, tool_choice), self._counting_reader(messages))
         if refusal is not None:  # with the tool the request is taken, so it was refused for the schema
             self._refuses_schemas = True
             _logger.warning("structured output is asked for through a tool from now on: %s", refusal)
@@ -175,137 +113,39 @@ class RemoteChatModel(ChatModelBase):
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> JSONObject | None:
         """Return the body of a request in the JSON-schema mode, `None` where the tool is to be used."""
-        mode = self.structured_output
-        if self._refuses_schemas or mode == "tool" or (mode == "auto" and not self._has_schema_mode()):
-            return None
-        request = native_request(messages, tools, tool_choice)
+        request = self._native_request(messages, tools, tool_choice)
         fields = None if request is None else self._schema_fields(request.schema)
         # The user's own fields replace ours, and would take the schema away.
         if request is None or fields is None or not fields.keys().isdisjoint(self._extra_body):
             return None
         return {**self._body(request.messages, request.tools, request.tool_choice), **fields}
 
+    def _native_request(
+        self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> NativeRequest | None:
+        """Return the request without the tool for structured output, `None` where the tool is to be used."""
+        mode, known = self.structured_output, self.capabilities.schema
+        if self._refuses_schemas or mode == "tool":
+            return None
+        # Neither a server without the mode nor a model that is known to lack it: the request would be refused.
+        if mode == "auto" and (known is False or not self._has_schema_mode()):
+            return None
+        request = native_request(messages, tools, tool_choice)
+        if request is not None and known is False:
+            raise self._unsupported("schema")
+        return request
+
+    def _needs_tools(
+        self, messages: Sequence[Msg], tools: Sequence[JSONSchema], tool_choice: ToolChoice | None
+    ) -> bool:
+        # In the mode for schemas the runtime's own tool is not offered, and without it there may be none.
+        request = self._native_request(messages, list(tools), tool_choice)
+        return bool(tools if request is None else request.tools)
+
+    def _counting_reader(self, messages: Sequence[Msg]) -> AnswerReader:
+        reader = self._reader(messages)
+        return reader if self.text_length is None else CountingReader(reader, messages, self.text_length)
+
     async def _ask(self, body: JSONObject, reader: AnswerReader) -> ModelResult:
-        body = {**body, **self._extra_body}
-        client = self._client()  # before the timer: it takes a while the first time, and is not the provider's fault
-        timer = CallTimer(self.timeouts, self._errors, streams=self.stream)
-        # The timer identifies this call, as an object of its own that goes away when the stream is dropped.
-        client.enter(timer)
-        try:
-            response = await self._send(client.sdk, body, timer)
-        except BaseException:
-            await client.leave(timer)
-            raise
-        stream = AnswerStream(response, reader, timer, self._errors, self.max_bytes, partial(client.leave, timer))
+        stream = await self._open(body, reader, streams=self.stream)
         return stream if self.stream else await stream.read_whole()  # type: ignore[return-value]  # as good as a generator
-
-    async def _send(self, sdk: Any, body: JSONObject, timer: CallTimer) -> Any:
-        """Return the response as soon as its head is there; whatever fails before that is a `ModelError`."""
-        try:
-            return await timer.wait(self._post(sdk, body))
-        except ModelError:
-            raise
-        except Exception as error:  # noqa: BLE001  # the boundary to the SDK
-            failure = self._sending_error(error)
-        finally:
-            timer.pause()
-        # Outside of the `except`, or the SDK's error, which may hold a key, would become its context.
-        raise failure
-
-    async def _post(self, sdk: Any, body: JSONObject) -> Any:
-        import httpx2  # comes with the SDK, which is an extra
-
-        # The other limits are ours: httpx2 would take a ping for an answer.
-        connect = None if self.timeouts.connect == float("inf") else self.timeouts.connect
-        timeout = httpx2.Timeout(None, connect=connect)
-        return await sdk.post(
-            self._path,
-            cast_to=httpx2.Response,
-            body=body,
-            options={"timeout": timeout, "follow_redirects": False},  # which would take the key to another server
-            stream=True,  # or the SDK reads the body, however long it is
-            stream_cls=self._import_sdk().AsyncStream,
-        )
-
-    def _client(self) -> SharedClient:
-        loop = current_token().native_token
-        client = self._clients.get(loop)
-        if client is not None:
-            return client
-        try:
-            client = self._clients[loop] = SharedClient(self._new_client())
-            return client
-        except Exception as error:  # noqa: BLE001  # the boundary to the SDK, and to the user's own client
-            why = f"{self._errors.describe(error)}{_proxy_question(self.base_url)}"
-            failure = Rejected(f"no HTTP client can be made for {self._errors.source}: {why}")
-            failure.__cause__ = self._errors.safe_cause(error)
-        raise failure
-
-    def _new_client(self) -> Any:
-        keep_headers_out_of_logs()
-        sdk = self._import_sdk()
-        http: Any = (self._http_client or sdk.DefaultAsyncHttpxClient)()
-        if http.auth is None:  # which may want to see a 401 first
-            http.event_hooks["response"].append(raise_for_status)
-        client = getattr(sdk, self._client_class)(
-            api_key=self._key.get_secret_value(),
-            base_url=self.base_url,
-            max_retries=0,  # retrying is a middleware's affair, which sees each attempt
-            default_headers=self._headers(),  # those of a single request would be logged
-            http_client=http,
-            **self._client_options,
-        )
-        client._platform = "Unknown"  # or its first request starts a thread to find out, for a header
-        return client
-
-    def _import_sdk(self) -> ModuleType:
-        try:
-            return importlib.import_module(self._sdk)
-        except ImportError as error:
-            cls, sdk = type(self).__name__, self._sdk
-            raise ConfigError(f'{cls} needs the package {sdk!r}: pip install "agentrt[{sdk}]"') from error
-
-    def _sending_error(self, error: Exception) -> ModelError:
-        """Return what a call raises when the SDK or its HTTP client has raised `error`."""
-        # The SDK may wrap what a hook of the HTTP client raises.
-        for cause in (error, error.__cause__):
-            if isinstance(cause, Unsuccessful):
-                body = json_or_text(cause.body.decode(errors="replace"))
-                return self._errors.error_for_status(cause.status, cause.headers, body)
-        status = getattr(error, "status_code", None)
-        if isinstance(status, int):
-            # Its text is the body's, which the message repeats: the error itself has nothing to add.
-            response: Any = error.response  # type: ignore[attr-defined]  # as every error with a status has
-            return self._errors.error_for_status(status, response.headers, json_or_text(response.text))
-        failure = self._error_without_answer(error.__cause__ or error)
-        failure.__cause__ = self._errors.safe_cause(error)
-        return failure
-
-    def _error_without_answer(self, reason: BaseException) -> ModelError:
-        # By name, since httpx2 is there only with an SDK, and an HTTP client of the user's own may have other classes.
-        name, why = type(reason).__name__, self._errors.describe(reason)
-        source, where = self._errors.source, f"base_url={self._errors.shown_url!r}"
-        proxy = _proxy_question(self.base_url)
-        if name == "ConnectTimeout":
-            return Timeout(
-                f"{source} could not be reached within {self.timeouts.connect:g} s (connect): is {where} right? "
-                f"To wait longer, give timeouts=Timeouts(connect=...){proxy}"
-            )
-        if name.endswith("Timeout"):
-            return Timeout(f"{source} was too slow for its HTTP client ({why})")
-        if name == "ConnectError":
-            return Transient(f"{source} could not be reached ({why}): is the server running, is {where} right?{proxy}")
-        if name == "ProxyError":
-            return Rejected(f"{source} could not be reached through the proxy ({why}){proxy}")
-        if name == "DecodingError":
-            return Malformed(f"{source} answered with what cannot be decoded ({why})")
-        if name in _NOT_SENT or isinstance(reason, (TypeError, ValueError)):
-            return Rejected(f"a request to {source} could not be sent ({why}): {where}")
-        return Transient(f"{source} did not answer ({why})")
-
-
-def _proxy_question(url: str) -> str:
-    """Return the question whether the environment's proxy is right, if it names one: HTTP clients use it silently."""
-    names = (name for word in (urlsplit(url).scheme, "all") for name in (f"{word}_proxy".upper(), f"{word}_proxy"))
-    variables = [name for name in names if os.environ.get(name)]
-    return f"; is the proxy in the environment's {' and '.join(variables)} right?" if variables else ""

@@ -4,6 +4,8 @@ import logging
 import re
 from collections.abc import Mapping
 
+from agentrt.text import lazy_pattern
+
 __all__ = ["keep_headers_out_of_logs"]
 
 _HEADERS_MASK = "(headers left out)"
@@ -13,7 +15,7 @@ _LOGGERS = (
     *("httpx", "httpx2"),
     *(f"{core}.{part}" for core in ("httpcore", "httpcore2") for part in ("connection", "http11", "http2", "proxy")),
 )
-_HEADERS_OF_TRACE = re.compile(r"(_headers\.(?:complete|failed)) .*", re.DOTALL)
+_HEADERS_OF_TRACE = lazy_pattern(r"(_headers\.(?:complete|failed)) .*", re.DOTALL)
 _LOGGERS_OF_HEADERS_ALONE = ("hpack.hpack", "hpack.table", "hpack.huffman")  # of HTTP/2
 
 

@@ -5,10 +5,13 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
 from agentrt.errors import ContextOverflow, ModelError, RateLimited, Refused, Rejected, Transient
+from agentrt.text import lazy_pattern
 
 __all__ = ["ProviderErrors", "json_or_text"]
 
@@ -21,7 +24,7 @@ _OVERFLOW_CODES = {
     "request_too_large",
     "string_above_max_length",
 }
-_OVERFLOW_TEXT = re.compile(
+_OVERFLOW_TEXT = lazy_pattern(
     r"context[ _](?:length|window|size|limit)|maximum (?:prompt|input|sequence|model) length|range of input length"
     r"|prompt is too long|input is too long|input length exceeds|longer than the maximum model length"
     r"|reduce the length of (?:the|your) (?:messages|prompt|input)|token count .{0,40}exceeds the maximum"
@@ -29,14 +32,17 @@ _OVERFLOW_TEXT = re.compile(
     re.IGNORECASE,
 )
 _QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error", "arrearage"}
-_QUOTA_TEXT = re.compile(
+_QUOTA_TEXT = lazy_pattern(
     r"check your plan and billing|insufficient (?:quota|balance|credit)|credit balance is too low", re.IGNORECASE
 )
 _FILTER_CODES = {
+    "bio_policy",
     "content_filter",
     "content_policy_violation",
     "data_inspection_failed",
     "datainspectionfailed",
+    "image_content_policy_violation",
+    "misalignment_policy_violation",
     "responsibleaipolicyviolation",
 }
 # An error in the middle of a stream has a code and no status.
@@ -44,8 +50,22 @@ _STATUS_OF_CODE = {
     "api_error": 500,
     "authentication_error": 401,
     "billing_error": 402,
+    "data_residency_mismatch": 400,
+    "empty_image_file": 400,
+    "failed_to_download_image": 400,
+    "image_file_not_found": 400,
+    "image_file_too_large": 400,
+    "image_parse_error": 400,
+    "image_too_large": 400,
+    "image_too_small": 400,
     "insufficient_quota": 429,
     "invalid_api_key": 401,
+    "invalid_base64_image": 400,
+    "invalid_image": 400,
+    "invalid_image_format": 400,
+    "invalid_image_mode": 400,
+    "invalid_image_url": 400,
+    "invalid_prompt": 400,
     "invalid_request_error": 400,
     "model_not_found": 404,
     "not_found_error": 404,
@@ -55,15 +75,23 @@ _STATUS_OF_CODE = {
     "rate_limit_exceeded": 429,
     "request_too_large": 413,
     "timeout_error": 504,
+    "unsupported_image_media_type": 400,
+    "vector_store_timeout": 504,
 }
+_BAD_KEY_TEXT = lazy_pattern(r"api key not valid|api key expired|invalid api[ _]key", re.IGNORECASE)
+# OpenAI's limits are there again after "6m0s", "1.5s" or "20ms", which its messages say as well.
+_DURATION = r"(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m(?!s))?(?:(?P<seconds>\d+(?:\.\d+)?)s)?(?:(?P<ms>\d+)ms)?"
+_RESET_AFTER = lazy_pattern(_DURATION)
+_TRY_AGAIN = lazy_pattern(rf"try again in {_DURATION}", re.IGNORECASE)
+_RATE_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
 _PASSING = {408, 409, 425, 499}
-_USER_IN_URL = re.compile(r"://[^/@\s'\"]+@")
+_USER_IN_URL = lazy_pattern(r"://[^/@\s'\"]+@")
 _MAX_SECONDS_TO_WAIT = 86_400.0  # seconds; a server that asks for more means a day's quota, or is mistaken
 _MAX_TEXT = 500  # characters of a provider's own words that a message repeats
 _MAX_PAGE = 2_000  # characters of a page that are searched for what it says
-_TAG = re.compile(r"<(?:([a-zA-Z][a-zA-Z0-9]*)|/[a-zA-Z]|[!?])")
-_ENDS = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("head", "script", "style")}  # of what is not shown
-_ESCAPED = re.compile(r"\\u(?![dD][89a-fA-F])([0-9a-fA-F]{4})")
+_TAG = lazy_pattern(r"<(?:([a-zA-Z][a-zA-Z0-9]*)|/[a-zA-Z]|[!?])")
+_ENDS = {name: lazy_pattern(f"</{name}", re.IGNORECASE) for name in ("head", "script", "style")}  # of what is not shown
+_ESCAPED = lazy_pattern(r"\\u(?![dD][89a-fA-F])([0-9a-fA-F]{4})")
 _GAP = r"[\s\xad\u200b-\u200d\u2060\ufeff]*"  # what a page may put between characters without being seen
 _MASK = "***"
 _MIN_SECRET_LENGTH = 8  # "EMPTY", "none" and "ollama" are keys as well, and words
@@ -137,6 +165,8 @@ class ProviderErrors:
 
     def error_for_status(self, status: int, headers: Mapping[str, str], body: object) -> ModelError:
         """Return the error for an answer with this HTTP status; `body` is its JSON, or its text."""
+        if isinstance(body, list) and len(body) == 1:  # as Google's servers have it where a stream was asked for
+            body = body[0]
         # A page is redacted whole, before tags are taken out of it and it is cut; the text of JSON only then.
         codes, text = _codes_and_text(self.redact(body) if isinstance(body, str) else body)
         text = self.redact(text)
@@ -144,11 +174,16 @@ class ProviderErrors:
         message = (
             f"{self.source} answered {status}"
             f"{f' ({shown_codes})' if shown_codes else ''}{f': {text[:_MAX_TEXT]}' if text else ''}"
-            f"{self._remedy(status, headers)}"
+            f"{self._remedy(401 if status == 400 and _BAD_KEY_TEXT.search(text) else status, headers)}"
         )
-        error = _error_class(status, codes, text)(message)
+        delay = _retry_delay(body)
+        # Google calls each limit a quota, and says when to come back where waiting helps.
+        cls = RateLimited if status == 429 and delay is not None else _error_class(status, codes, text)
+        error = cls(message)
         error.status_code = status
-        error.retry_after = _retry_after(headers)
+        error.retry_after = _retry_after(headers) if delay is None else delay
+        if error.retry_after is None and cls is RateLimited:
+            error.retry_after = _limits_reset_after(headers, text)
         return error
 
     def error_for_event(self, event: object) -> ModelError:
@@ -291,6 +326,41 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         except (ValueError, OverflowError, OSError):  # not a date, or of a year that the system cannot count from
             return None
     return None if seconds is None else min(seconds, _MAX_SECONDS_TO_WAIT)
+
+
+def _limits_reset_after(headers: Mapping[str, str], text: str) -> float | None:
+    """Return the seconds until the limits that are used up are there again, by the headers or else the message."""
+    seconds: list[float] = []
+    for limit in _RATE_LIMITS:
+        if headers.get(f"x-ratelimit-remaining-{limit}") == "0":  # OpenAI's, and of those who speak its API
+            seconds += _seconds_of(_RESET_AFTER.fullmatch(headers.get(f"x-ratelimit-reset-{limit}", "")))
+        if headers.get(f"anthropic-ratelimit-{limit}-remaining") == "0":
+            with suppress(ValueError, OverflowError):
+                time_of_reset = datetime.fromisoformat(headers.get(f"anthropic-ratelimit-{limit}-reset", ""))
+                seconds.append(max(time_of_reset.timestamp() - time.time(), 0.0))
+    seconds = seconds or _seconds_of(_TRY_AGAIN.search(text))
+    return min(max(seconds), _MAX_SECONDS_TO_WAIT) if seconds else None
+
+
+def _seconds_of(match: re.Match[str] | None) -> list[float]:
+    """Return the seconds of a duration, in a list, which is empty where there is none."""
+    parts = match.groupdict() if match else {}
+    if not any(parts.values()):
+        return []
+    hours, minutes, seconds, milliseconds = (float(parts[name] or 0) for name in ("hours", "minutes", "seconds", "ms"))
+    return [hours * 3600 + minutes * 60 + seconds + milliseconds / 1000]
+
+
+def _retry_delay(body: object) -> float | None:
+    """Return the seconds that Google's `RetryInfo` asks us to wait, as in "34.07s"."""
+    error = body.get("error") if isinstance(body, Mapping) else None
+    details = error.get("details") if isinstance(error, Mapping) else None
+    delays = (
+        [part.get("retryDelay") for part in details if isinstance(part, Mapping)] if isinstance(details, list) else []
+    )
+    seconds = [_number(delay.removesuffix("s")) for delay in delays if isinstance(delay, str)]
+    known = [second for second in seconds if second is not None]
+    return min(max(known), _MAX_SECONDS_TO_WAIT) if known else None
 
 
 def _number(text: str | None) -> float | None:

@@ -168,6 +168,9 @@ def check_connection(model: object, connection: ConnectionOptions, cls: str) -> 
             raise ConfigError(
                 f"{cls}({name}=...) must be a dict, as in {example}, not of type {type(mapping).__name__!r}"
             )
+    headers = connection.get("extra_headers") or {}
+    if not all(isinstance(text, str) for header in headers.items() for text in header):
+        raise ConfigError(f'{cls}(extra_headers=...) must have a str for each name and value, as in {{"x-team": "7"}}')
     http_client: object = connection.get("http_client")
     if http_client is not None and not callable(http_client):
         raise ConfigError(

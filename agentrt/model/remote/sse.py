@@ -6,7 +6,6 @@ caller masks the secrets before it shortens the text, since half a secret would 
 
 import json
 import math
-import re
 from codecs import getincrementaldecoder
 from collections.abc import Mapping
 from json import JSONDecoder
@@ -15,12 +14,13 @@ from typing import NamedTuple, TypeVar
 from pydantic_core import from_json
 
 from agentrt.errors import Malformed, Transient
+from agentrt.text import lazy_pattern
 
 __all__ = ["EventReader", "ServerSentEvent", "count_in", "dict_in", "list_in", "parse_object", "text_in"]
 
 _FieldValue = TypeVar("_FieldValue")
 
-_END_OF_LINE = re.compile(rb"\r\n|\n|\r")
+_END_OF_LINE = lazy_pattern(rb"\r\n|\n|\r")
 _FIELDS = {b"data", b"event", b"id", b"retry"}
 
 
@@ -57,9 +57,14 @@ class EventReader:
         self._rest = [text[cut:]]
         return [event for line in _END_OF_LINE.split(text[:cut])[:-1] for event in self._line(line)]
 
-    def end(self) -> None:
-        """Note that no more bytes come: a line that was begun belongs to no event."""
-        self.stray = self.stray or b"".join(self._rest).lstrip()
+    def end(self) -> list[ServerSentEvent]:
+        """Note that no more bytes come, and return what the last one completes; half a line belongs to no event."""
+        rest = b"".join(self._rest)
+        self._rest = []
+        if rest.endswith(b"\r"):  # nothing follows it, so it is the whole end of a line
+            return self._line(rest[:-1])
+        self.stray = self.stray or rest.lstrip()
+        return []
 
     def _line(self, line: bytes) -> list[ServerSentEvent]:
         if not line:

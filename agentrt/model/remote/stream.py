@@ -9,11 +9,11 @@ import anyio
 
 from agentrt.block import ContentBlock
 from agentrt.errors import Malformed, ModelError, Timeout, Transient, UsageError
-from agentrt.model.estimate import characters_of
 from agentrt.model.remote.connection import CLOSE_SECONDS
 from agentrt.model.remote.provider_errors import ProviderErrors, json_or_text
 from agentrt.model.remote.settings import Timeouts
 from agentrt.model.remote.sse import EventReader, ServerSentEvent, parse_object
+from agentrt.model_interface.estimate import characters_of
 from agentrt.types import ChatResponse
 
 __all__ = ["AnswerReader", "AnswerStream", "CallTimer"]
@@ -213,6 +213,9 @@ class AnswerStream:
             if chunk is not None:
                 self._take_chunk(chunk)
                 return None
+            self._unread_events.extend(self._events.end())
+            if self._unread_events:
+                return None
             response = self._guard(self._end)
         if response is not None and response.is_last:
             await self._drain()
@@ -269,14 +272,13 @@ class AnswerStream:
         if not pieces:
             return None
         self._piece_count += len(pieces)
-        self._character_count += sum(map(characters_of, pieces))
+        self._character_count += sum(characters_of(piece, len) for piece in pieces)
         return ChatResponse(pieces, False)
 
     def _end(self) -> ChatResponse:
         """Return the answer at the end of the response, or raise what was wrong with it."""
         if self._unstreamed:
             return self._parse_unstreamed()
-        self._events.end()
         if self._reader.is_complete:
             return self._reader.answer()
         # Once pieces have come, the URL was right, and a line that belongs to no event is noise.

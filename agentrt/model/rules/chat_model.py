@@ -9,11 +9,12 @@ from agentrt.block import ContentBlock, TextBlock, ToolCallBlock, ToolResultBloc
 from agentrt.errors import ConfigError, Rejected
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
-from agentrt.model.base import ChatModelBase, ModelResult
 from agentrt.model.rules.default_rules import AT_A_LOSS, DEFAULT_RULES
 from agentrt.model.rules.rule import MAX_TEXT, Facts, OfferedTool, Rule, fill_template
 from agentrt.model.rules.tools import arguments_for, example_questions
 from agentrt.model.scripted import stream_response, whole_response
+from agentrt.model_interface.base import ChatModelBase, ModelResult
+from agentrt.model_interface.capabilities import ModelCapabilities
 from agentrt.types import JSONSchema, ToolChoice
 
 __all__ = ["RulesChatModel"]
@@ -26,7 +27,7 @@ class RulesChatModel(ChatModelBase):
     The same messages and tools always give the same answer. What no rule matches is answered with what it can do.
     """
 
-    capabilities = frozenset({"tools"})
+    _capabilities = ModelCapabilities(inputs=frozenset({"text"}), tools=True)
 
     def __init__(self, rules: Sequence[Rule] | None = None, *, model: str = "rules", stream: bool = True) -> None:
         super().__init__(model=model, stream=stream)

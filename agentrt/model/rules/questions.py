@@ -5,6 +5,7 @@ import re
 from agentrt.model.rules.rule import Facts
 from agentrt.model.rules.search_result import best_hits, hits_in
 from agentrt.model.rules.words import STOP_WORDS, content_words, file_in, quotation_in, search, stem
+from agentrt.text import lazy_pattern
 
 __all__ = [
     "asks_about_a_word",
@@ -32,8 +33,8 @@ _CHANGES = (
     r"(?:今天|昨天|最近|本周|什么|哪些).*(?:修改|改动|变化|更改|改了)",
 )
 _DAYS = {r"\byesterday\b|昨天": "2", r"\bweek\b|星期|周": "7", r"\bmonth\b|月": "31"}
-_LABEL = re.compile(r"^(?:(?:the|a|an|words?|text|name|class|function|method)\s+)+", re.IGNORECASE)
-_AFTERTHOUGHT = re.compile(
+_LABEL = lazy_pattern(r"^(?:(?:the|a|an|words?|text|name|class|function|method)\s+)+", re.IGNORECASE)
+_AFTERTHOUGHT = lazy_pattern(
     r"\s+(?:in (?:it|(?:the|this|these|all|any)\b.*)|anywhere|mentioned|used|defined)$", re.IGNORECASE
 )
 _OPERATORS = {"plus": "+", "minus": "-", "times|multiplied by|x": "*", "divided by": "/"}

@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentrt.boundary import DATA_URL
 from agentrt.errors import InvalidInputError
-from agentrt.formatter.conventions import DATA_URL
 from agentrt.message import Base64Source, ContentBlock, DataBlock, Msg, TextBlock, URLSource
 
 __all__ = ["message_from_dict"]
@@ -109,7 +109,11 @@ def _read_image(image: Any) -> DataBlock:
     if url.startswith("data:"):
         raise InvalidInputError(f"the image_url {url!r:.100} is not base64: write data:image/png;base64,...")
     # Nobody fetches it to look; providers that take an address find the type themselves.
-    suffix = PurePosixPath(urlsplit(url).path).suffix.lower()
+    try:
+        path = urlsplit(url).path
+    except ValueError:  # such as an address of version 6 without its end
+        raise InvalidInputError(f"the image_url {url!r:.100} is not a URL: write https://...") from None
+    suffix = PurePosixPath(path).suffix.lower()
     return DataBlock(URLSource(url, _IMAGE_TYPES.get(suffix, "image/*")))
 
 

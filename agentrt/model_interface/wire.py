@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from agentrt.block import ContentBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.message import Msg
-from agentrt.model.base import ChatModelBase
+from agentrt.model_interface.base import ChatModelBase
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
 __all__ = ["WireRecord", "joined_response"]

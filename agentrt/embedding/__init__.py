@@ -1,0 +1,16 @@
+"""Embedding models: what turns texts into vectors, so that they are found by what they mean."""
+
+from agentrt.embedding.base import EmbeddingModelBase, EmbeddingResponse, EmbeddingUsage, Vector
+from agentrt.embedding.gemini import GeminiEmbedding
+from agentrt.embedding.openai import OpenAIEmbedding
+from agentrt.embedding.wordllama import WordLlamaEmbedding
+
+__all__ = [
+    "EmbeddingModelBase",
+    "EmbeddingResponse",
+    "EmbeddingUsage",
+    "GeminiEmbedding",
+    "OpenAIEmbedding",
+    "Vector",
+    "WordLlamaEmbedding",
+]

@@ -1,0 +1,29 @@
+"""The answer to one request for vectors, which is never streamed."""
+
+from collections.abc import Callable
+
+from agentrt.block import ContentBlock
+from agentrt.embedding.base import EmbeddingResponse
+from agentrt.errors import Malformed
+from agentrt.types import ChatResponse
+
+__all__ = ["EmbeddingReader"]
+
+
+class EmbeddingReader:
+    """Reads one answer by a provider's `parse`, and keeps it as `response`."""
+
+    is_complete = has_ended = has_progressed = False
+
+    def __init__(self, parse: Callable[[dict[str, object]], EmbeddingResponse]) -> None:
+        self._parse = parse
+        self.response = EmbeddingResponse([])
+
+    def feed(self, event: dict[str, object]) -> list[ContentBlock]:
+        raise Malformed("it answered with a stream, for which it was not asked")
+
+    def read(self, body: dict[str, object]) -> None:
+        self.response = self._parse(body)
+
+    def answer(self) -> ChatResponse:
+        return ChatResponse([])

@@ -1,0 +1,75 @@
+"""Embeddings of Google's Gemini API."""
+
+import os
+from math import inf
+from typing import Unpack
+
+from agentrt.block import JSONObject
+from agentrt.embedding.answer import EmbeddingReader
+from agentrt.embedding.base import EmbeddingModelBase, EmbeddingResponse, Vector
+from agentrt.errors import Malformed
+from agentrt.keywords import suggest_keywords
+from agentrt.model.remote.http_endpoint import HTTPEndpoint, plain_name
+from agentrt.model.remote.settings import ConnectionOptions, Timeouts
+from agentrt.model.remote.sse import list_in
+
+__all__ = ["GeminiEmbedding"]
+
+_MAX_TEXTS = 100  # of one request, says the API
+
+
+@suggest_keywords(model_name="model", size="dimensions")
+class GeminiEmbedding(HTTPEndpoint, EmbeddingModelBase):
+    """An embedding model of Google's Gemini API.
+
+    `dimensions` is how many numbers its vectors have, which the API shortens to that. At most `batch_size` texts, and
+    100 in any case, are sent in one request. Key, URL and the other `ConnectionOptions` are those of a
+    `GeminiChatModel`; a request may take 60 seconds unless `timeouts` says otherwise. What a request took is not known:
+    the API does not say. Needs the extra `gemini`.
+    """
+
+    _extra = "gemini"
+    _default_url = "https://generativelanguage.googleapis.com/v1beta"
+    _key_variable = "GEMINI_API_KEY"
+    _key_header = "x-goog-api-key"
+    max_seconds = inf  # the limits of the connection hold
+
+    def __init__(
+        self,
+        model: str = "gemini-embedding-001",
+        *,
+        dimensions: int = 1_536,
+        batch_size: int = 64,
+        **connection: Unpack[ConnectionOptions],
+    ) -> None:
+        if connection.get("timeouts") is None:
+            connection["timeouts"] = Timeouts(total=60.0)
+        if "key_variable" not in connection and not os.environ.get(self._key_variable):
+            connection["key_variable"] = "GOOGLE_API_KEY" if os.environ.get("GOOGLE_API_KEY") else self._key_variable
+        model = plain_name(model)
+        HTTPEndpoint.__init__(self, model, connection)
+        EmbeddingModelBase.__init__(self, model=model, dimensions=dimensions, batch_size=batch_size)
+        self.batch_size = min(batch_size, _MAX_TEXTS)
+
+    def _path_for(self, body: JSONObject) -> str:
+        return f"/models/{self.model}:batchEmbedContents"
+
+    async def _embed(self, texts: list[str]) -> EmbeddingResponse:
+        name, length = f"models/{self.model}", self.dimensions
+        requests: list[JSONObject] = [
+            {"model": name, "content": {"parts": [{"text": text}]}, "outputDimensionality": length} for text in texts
+        ]
+        reader = EmbeddingReader(_read_values)
+        stream = await self._open({"requests": requests}, reader, streams=False)
+        await stream.read_whole()
+        return reader.response
+
+
+def _read_values(body: dict[str, object]) -> EmbeddingResponse:
+    vectors: list[Vector] = []
+    for place, item in enumerate(list_in(body, "embeddings")):
+        vector = item.get("values")
+        if not isinstance(vector, list):
+            raise Malformed(f"what it has at place {place} is not a vector")
+        vectors.append(vector)
+    return EmbeddingResponse(vectors)

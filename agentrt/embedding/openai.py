@@ -1,0 +1,90 @@
+"""OpenAI's embeddings API, and the many servers that speak it."""
+
+from math import inf
+from typing import Unpack
+
+from agentrt.block import JSONObject
+from agentrt.embedding.answer import EmbeddingReader
+from agentrt.embedding.base import EmbeddingModelBase, EmbeddingResponse, EmbeddingUsage, Vector
+from agentrt.errors import ConfigError, Malformed
+from agentrt.keywords import suggest_keywords
+from agentrt.model.remote.endpoint import RemoteEndpoint
+from agentrt.model.remote.settings import ConnectionOptions, Timeouts
+from agentrt.model.remote.sse import count_in, dict_in, list_in
+
+__all__ = ["OpenAIEmbedding"]
+
+# How long the vectors of OpenAI's own models are, and whether they can be shortened.
+_OPENAI_MODELS = {
+    "text-embedding-3-small": (1_536, True),
+    "text-embedding-3-large": (3_072, True),
+    "text-embedding-ada-002": (1_536, False),
+}
+_TOTAL_SECONDS = 60.0
+_MAX_REQUEST_TOKENS = (
+    150_000  # the API takes 300,000 in one request, of which half are left for what an estimate is wrong by
+)
+
+
+@suggest_keywords(model_name="model", size="dimensions")
+class OpenAIEmbedding(RemoteEndpoint, EmbeddingModelBase):
+    """An embedding model of OpenAI, or of any server that speaks its API, whose URL is given as `base_url`.
+
+    `dimensions` is how many numbers its vectors have. It may be left out for OpenAI's own models, and shortens the
+    vectors of those that can be shortened. At most `batch_size` texts, of about 150,000 tokens in all, are sent in one
+    request. Key, URL and the other `ConnectionOptions` are those of an `OpenAIChatModel`; a request may take 60 seconds
+    unless `timeouts` says otherwise. Needs the extra `openai`.
+    """
+
+    _sdk = "openai"
+    _client_class = "AsyncOpenAI"
+    _path = "/embeddings"
+    _default_url = "https://api.openai.com/v1"
+    _url_variable = "OPENAI_BASE_URL"
+    _key_variable = "OPENAI_API_KEY"
+    max_seconds = inf  # the limits of the connection hold
+    max_batch_tokens = _MAX_REQUEST_TOKENS
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        dimensions: int | None = None,
+        batch_size: int = 64,
+        **connection: Unpack[ConnectionOptions],
+    ) -> None:
+        if connection.get("timeouts") is None:
+            connection["timeouts"] = Timeouts(total=_TOTAL_SECONDS)
+        RemoteEndpoint.__init__(self, model, connection)
+        own, can_be_shortened = _OPENAI_MODELS.get(model, (None, False))
+        if dimensions is None and own is None:
+            raise ConfigError(
+                f"OpenAIEmbedding(dimensions=...) must say how many numbers the vectors of {model!r:.100} have: its "
+                f"documentation does"
+            )
+        EmbeddingModelBase.__init__(self, model=model, dimensions=dimensions or own or 0, batch_size=batch_size)
+        # Only where it is known to be understood: many servers refuse fields that they do not know.
+        self._is_shortened = can_be_shortened and dimensions not in (None, own)
+
+    async def _embed(self, texts: list[str]) -> EmbeddingResponse:
+        body: JSONObject = {"model": self.model, "input": texts, "encoding_format": "float"}
+        if self._is_shortened:
+            body["dimensions"] = self.dimensions
+        reader = EmbeddingReader(_read_vectors)
+        stream = await self._open(body, reader, streams=False)
+        await stream.read_whole()
+        return reader.response
+
+
+def _read_vectors(body: dict[str, object]) -> EmbeddingResponse:
+    vectors: dict[int, Vector] = {}
+    for place, item in enumerate(list_in(body, "data")):
+        vector = item.get("embedding")
+        if not isinstance(vector, list):
+            raise Malformed(f"what it has at place {place} is not a vector")
+        # In the order of the texts, which the answer need not have.
+        vectors[count_in(item, "index") if "index" in item else place] = vector
+    if sorted(vectors) != list(range(len(vectors))):
+        raise Malformed(f"it numbered {len(vectors)} vectors {sorted(vectors)[:20]!r:.100}")
+    usage = EmbeddingUsage(count_in(dict_in(body, "usage"), "prompt_tokens"))
+    return EmbeddingResponse([vectors[place] for place in sorted(vectors)], usage)

@@ -1,0 +1,257 @@
+"""A conversation in the shape of OpenAI's Responses API."""
+
+import json
+from collections.abc import Sequence
+
+from pydantic_core import from_json
+
+from agentrt.block import (
+    Base64Source,
+    DataBlock,
+    HintBlock,
+    JSONObject,
+    ProviderBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    URLSource,
+)
+from agentrt.formatter.conventions import (
+    CONVERSATION_START,
+    UNANSWERED,
+    CallIds,
+    empty_result_text,
+    results_of_calls,
+)
+from agentrt.formatter.openai import arguments_to_send, file_note, part_of, short_id, valid_name
+from agentrt.message import Msg
+
+__all__ = ["OPENAI", "format_openai_responses", "pack_reasoning"]
+
+OPENAI = "openai"
+"""The name of this provider in a `ProviderBlock`."""
+
+_SIGNATURE = "openai:"  # begins a signature that holds an item of reasoning
+# What OpenAI's own tools did, pictures apart; a stored block must not pass for an item of another kind.
+_HOSTED_ITEMS = frozenset(
+    {
+        "code_interpreter_call",
+        "compaction",
+        "file_search_call",
+        "mcp_call",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+
+_PICTURE_FIELDS = ("id", "status", "type")  # those that the API takes back
+
+
+def format_openai_responses(messages: Sequence[Msg]) -> list[JSONObject]:
+    """Return the `input` of a request.
+
+    A reply becomes its items in their order: reasoning as the API gave it, before the item that it led to, texts,
+    calls, and what OpenAI's own tools did. The results of a round's calls follow its items, images included; a call
+    that has none gets one that says so, and a result without its call becomes a note. Reasoning of other providers, and
+    reasoning that led to nothing, stays out. What the API does not take leaves a note in its place.
+    """
+    blocks = [block for msg in messages for block in msg.get_content_blocks()]
+    results = results_of_calls(blocks)
+    paired = {id(result) for result in results.values()}
+    call_ids = CallIds(short_id)
+    items: list[JSONObject] = []
+    for msg in messages:
+        if msg.role == "assistant":
+            items += _RoundItems(results, paired, call_ids).split(msg)
+        else:
+            items += _message_items(msg, paired)
+    return items or [_user_item([_text_part(CONVERSATION_START)])]  # compression may leave none
+
+
+def pack_reasoning(item: JSONObject) -> str | None:
+    """Return what to keep of an item of reasoning as the signature of its `ThinkingBlock`, `None` for nothing.
+
+    Its text is that of the block, so only the rest is packed.
+    """
+    kept = {name: item[name] for name in ("id", "encrypted_content") if isinstance(item.get(name), str)}
+    if item.get("content"):
+        kept["is_raw"] = True
+    return f"{_SIGNATURE}{json.dumps(kept)}" if "id" in kept else None
+
+
+class _RoundItems:
+    """Makes the items of a reply, round by round."""
+
+    def __init__(self, results: dict[int, ToolResultBlock], paired: set[int], call_ids: CallIds) -> None:
+        self._results = results
+        self._call_ids = call_ids
+        self._paired = paired
+        self._items: list[JSONObject] = []
+        self._reasoning: list[JSONObject] = []
+        """Which leads to an item that is yet to come: the API refuses it alone."""
+        self._texts: list[JSONObject] = []
+        """Items of text whose phase is yet to come."""
+        self._calls: list[tuple[str, ToolCallBlock]] = []
+        self._picture: tuple[JSONObject, str] | None = None
+        """The note about the last picture, and its data, until its item is there."""
+
+    def split(self, msg: Msg) -> list[JSONObject]:
+        """Return the items that the rounds become."""
+        for block in msg.get_content_blocks():
+            match block:
+                case ThinkingBlock():
+                    self._reasoning += _reasoning_items(block)
+                case TextBlock() if block.text:
+                    self._texts.append({"role": "assistant", "content": block.text})
+                    self._add(self._texts[-1])
+                case DataBlock():  # the API has no form for a picture of the assistant's
+                    note: JSONObject = {"role": "assistant", "content": file_note(block, "made by you earlier")}
+                    self._add(note)
+                    self._picture = (note, block.source.data) if isinstance(block.source, Base64Source) else None
+                case ToolCallBlock():
+                    call_id = self._call_ids.new(block)
+                    self._calls.append((call_id, block))
+                    called = {"name": valid_name(block.name) or "unknown", "arguments": arguments_to_send(block)}
+                    self._add({"type": "function_call", "call_id": call_id, **called})
+                case ProviderBlock():
+                    self._add_own(block)
+                case HintBlock():
+                    self._end_round()
+                    self._items.append(_user_item([_text_part(block.hint)]))
+                case ToolResultBlock():
+                    self._end_round()
+                    if id(block) not in self._paired:
+                        self._items.append(_user_item(_parts_of_unpaired(block)))
+                case _:
+                    pass
+        self._end_round()
+        return self._items
+
+    def _add(self, item: JSONObject) -> None:
+        self._items += [*self._reasoning, item]
+        self._reasoning = []
+
+    def _add_own(self, block: ProviderBlock) -> None:
+        item = _item_of(block)
+        if item.get("type") in _HOSTED_ITEMS:
+            item.pop("created_by", None)  # which the API says of some items, and does not take
+            self._add(item)
+        elif item.get("type") == "image_generation_call" and isinstance(item.get("id"), str):
+            # In the place of the note; without its picture, which a layer may have taken away, it is refused.
+            if self._picture is not None and self._items[-1] is self._picture[0]:
+                kept = {name: value for name, value in item.items() if name in _PICTURE_FIELDS}
+                self._items[-1] = {"status": "completed", **kept, "result": self._picture[1]}
+        elif item.get("type") == "phase":  # which the adapter notes behind the texts that it is about
+            for text in self._texts:
+                text["phase"] = item.get("phase")
+            self._texts = []
+
+    def _end_round(self) -> None:
+        for call_id, call in self._calls:
+            result = self._results.get(id(call))
+            output = UNANSWERED if result is None else _output_of(result)
+            self._items.append({"type": "function_call_output", "call_id": call_id, "output": output})
+        # Reasoning that is left belongs to an answer that was cut before anything came of it.
+        self._reasoning, self._texts, self._calls = [], [], []
+
+
+def _reasoning_items(block: ThinkingBlock) -> list[JSONObject]:
+    signature = block.signature or ""
+    if not signature.startswith(_SIGNATURE):
+        return []
+    try:
+        kept = from_json(signature.removeprefix(_SIGNATURE))
+    except (ValueError, TypeError):  # changed by others, or with half a surrogate pair
+        return []
+    if not isinstance(kept, dict) or not isinstance(kept.get("id"), str):
+        return []
+    # The API looks at what is encrypted, and takes a summary in one part for the same one in several.
+    item: JSONObject = {"type": "reasoning", "id": kept["id"], "summary": []}
+    if kept.get("is_raw"):
+        item["content"] = [{"type": "reasoning_text", "text": block.thinking}]
+    elif block.thinking:
+        item["summary"] = [{"type": "summary_text", "text": block.thinking}]
+    if isinstance(kept.get("encrypted_content"), str):
+        item["encrypted_content"] = kept["encrypted_content"]
+    return [item]
+
+
+def _item_of(block: ProviderBlock) -> JSONObject:
+    if block.provider != OPENAI:
+        return {}
+    try:
+        item = from_json(block.content)
+    except (ValueError, TypeError):
+        return {}
+    return item if isinstance(item, dict) else {}  # stored text may have been changed by others
+
+
+# Unlike the chat completions, a result may hold pictures and files here.
+def _output_of(result: ToolResultBlock) -> str | list[JSONObject]:
+    if isinstance(result.output, str):
+        return result.output or empty_result_text(result)
+    parts = [_input_part(block) for block in result.output]
+    if any(part["type"] != "input_text" for part in parts):
+        return parts
+    return "\n".join(part["text"] for part in parts) or empty_result_text(result)
+
+
+def _parts_of_unpaired(result: ToolResultBlock) -> list[JSONObject]:
+    """Return the parts of a user's message: the API takes results only after their calls."""
+    output = _output_of(result)
+    head = f"(A result of the tool {result.name}, whose call was removed:)"
+    return [_text_part(f"{head}\n{output}")] if isinstance(output, str) else [_text_part(head), *output]
+
+
+def _message_items(msg: Msg, paired: set[int]) -> list[JSONObject]:
+    parts: list[JSONObject] = []
+    for block in msg.get_content_blocks():
+        match block:
+            case TextBlock() | DataBlock() if msg.role == "user":
+                parts.append(_input_part(block))
+            case TextBlock() if block.text:
+                parts.append(_text_part(block.text))
+            case DataBlock():
+                parts.append(_text_part(file_note(block, "which a system message cannot show")))
+            case HintBlock():
+                parts.append(_text_part(block.hint))
+            case ToolResultBlock() if id(block) not in paired:
+                parts += _parts_of_unpaired(block)
+            case _:  # a result that has gone out with its call
+                pass
+    if not parts:
+        return []
+    return [_user_item(parts)] if msg.role == "user" else [{"role": "system", "content": parts}]
+
+
+def _user_item(parts: list[JSONObject]) -> JSONObject:
+    return {"role": "user", "content": parts}
+
+
+def _text_part(text: str) -> JSONObject:
+    return {"type": "input_text", "text": text}
+
+
+def _input_part(block: TextBlock | DataBlock) -> JSONObject:
+    """Return the block as the API takes it, or a note where it does not."""
+    if isinstance(block, DataBlock) and isinstance(block.source, URLSource):
+        url = block.source.url
+        if block.source.media_type.lower() == "application/pdf" and url.startswith(("https://", "http://")):
+            return {"type": "input_file", "file_url": url}  # which the API fetches itself
+    part = part_of(block)
+    match part["type"]:
+        case "image_url":
+            return {"type": "input_image", "detail": "auto", "image_url": part["image_url"]["url"]}
+        case "file":
+            return {"type": "input_file", **part["file"]}
+        case "text":
+            return _text_part(part["text"])
+    assert isinstance(block, DataBlock)  # a sound, which only the chat completions take
+    return _text_part(file_note(block, "of a kind that this model's API does not take"))

@@ -1,0 +1,405 @@
+"""Google's Gemini, through its `generateContent` API."""
+
+import json
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Unpack
+
+from agentrt.block import (
+    Base64Source,
+    ContentBlock,
+    DataBlock,
+    JSONObject,
+    ProviderBlock,
+    URLSource,
+    citations_block,
+    new_citation,
+)
+from agentrt.errors import ConfigError, Malformed, Refused, Rejected, Transient
+from agentrt.formatter import Formatter, format_gemini
+from agentrt.formatter.gemini import GEMINI, pack_signature
+from agentrt.keywords import suggest_keywords
+from agentrt.message import Msg
+from agentrt.model.remote.accumulator import StreamAccumulator
+from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.http_endpoint import HTTPEndpoint, plain_name
+from agentrt.model.remote.native_schema import StructuredMode, check_mode
+from agentrt.model.remote.schema_dialect import SchemaDialect
+from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
+from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
+from agentrt.model.remote.stream import AnswerReader
+from agentrt.model_interface.capabilities import ModelCapabilities
+from agentrt.model_interface.estimate import CountTokens, estimated_usage
+from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
+
+__all__ = ["GeminiChatModel"]
+
+_DEFAULT_URL = "https://generativelanguage.googleapis.com/v1beta"
+_CALLING_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_API_NAMES = {
+    "temperature": "temperature",
+    "top_p": "topP",
+    "max_output_tokens": "maxOutputTokens",
+    "stop_sequences": "stopSequences",
+    "seed": "seed",
+    "thinking": "thinkingConfig",
+}
+_BLOCKED = frozenset(
+    {
+        "BLOCKLIST",
+        "ESCALATION",
+        "IMAGE_PROHIBITED_CONTENT",
+        "IMAGE_RECITATION",
+        "IMAGE_SAFETY",
+        "LANGUAGE",
+        "MODEL_ARMOR",
+        "PROHIBITED_CONTENT",
+        "RECITATION",
+        "SAFETY",
+        "SPII",
+    }
+)
+_MISCALLED = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS", "UNEXPECTED_TOOL_CALL"})
+_NOT_TAKEN = frozenset({"MISSING_THOUGHT_SIGNATURE", "PUP_LIMITED_DISABLED"})
+# What an answer rests on, in a form of Google's own: it wants a search's `searchEntryPoint` to be shown, say.
+_GROUNDS = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
+_REASONS = {"STOP": "stop", "MAX_TOKENS": "length"}
+# From the guide to structured output of ai.google.dev, in November 2026: what its schemas may hold.
+_SCHEMAS = SchemaDialect(
+    frozenset({"maximum", "maxItems", "minimum", "minItems"}),
+    frozenset({"date", "date-time", "time"}),
+    all_required=False,
+    recursive=True,
+)
+
+
+@suggest_keywords()
+class GeminiChatModel(HTTPEndpoint, RemoteChatModel):
+    """A model of Google's Gemini API, on asyncio and trio; no SDK of Google's is used, whose requests fail on trio.
+
+    `thinking` is what the API takes as `thinkingConfig`, such as `{"thinkingLevel": "low", "includeThoughts": True}`;
+    without `includeThoughts`, thinking is empty. Signatures of thoughts are kept and sent back in any case.
+    `server_tools` are tools that Google runs, as the API takes them, such as `{"googleSearch": {}}`.
+    `structured_output` says whether structured output is asked for in the API's JSON-schema mode or through a tool;
+    "auto" uses that mode with the models that have it beside tools, which are Gemini 3 and later.
+
+    The key comes from GEMINI_API_KEY, or else GOOGLE_API_KEY, unless `api_key` or another `key_variable` is given;
+    `connection` takes these and the other `ConnectionOptions`. A setting that is not given is not sent. Needs the extra
+    `gemini`.
+    """
+
+    _extra = "gemini"
+    _default_url = _DEFAULT_URL
+    _key_variable = "GEMINI_API_KEY"
+    _key_header = "x-goog-api-key"
+    _forms = frozenset({"image", "audio", "video", "pdf"})
+    _default_context_size = 1_000_000
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        stream: bool = True,
+        context_size: int | None = None,
+        capabilities: ModelCapabilities | Collection[str] | None = None,
+        count_tokens: CountTokens | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] | None = None,
+        seed: int | None = None,
+        thinking: Mapping[str, object] | None = None,
+        server_tools: Sequence[Mapping[str, Any]] = (),
+        formatter: Formatter | None = None,
+        structured_output: StructuredMode = "auto",
+        **connection: Unpack[ConnectionOptions],
+    ) -> None:
+        if (
+            "key_variable" not in connection
+            and not os.environ.get("GEMINI_API_KEY")
+            and os.environ.get("GOOGLE_API_KEY")
+        ):
+            connection["key_variable"] = "GOOGLE_API_KEY"
+        RemoteChatModel.__init__(
+            self,
+            plain_name(model),
+            stream=stream,
+            context_size=context_size,
+            capabilities=capabilities,
+            count_tokens=count_tokens,
+            **connection,
+        )
+        name = type(self).__name__
+        numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
+        check_request_options(name, numbers, stop, formatter)
+        check_option(thinking, Mapping, f"{name}(thinking=...)", 'thinking={"thinkingLevel": "low"}')
+        check_mode(structured_output, name)
+        self.structured_output = structured_output
+        if formatter is not None:
+            self._forget_forms(capabilities)
+        # Its number says what it takes, as of all Gemini models so far; of a model with another name nothing is known.
+        version = re.search(r"gemini-(\d+)", self.model)
+        self._is_3_or_later = version is not None and int(version[1]) >= 3
+        self._formatter = formatter or partial(format_gemini, signs_calls=self._is_3_or_later)
+        self._server_tools = _check_google_tools(server_tools)
+        settings = {
+            "temperature": temperature,
+            "top_p": top_p,
+            "max_output_tokens": max_tokens,
+            "stop_sequences": [stop] if isinstance(stop, str) else stop if stop is None else list(stop),
+            "seed": seed,
+            "thinking": None if thinking is None else dict(thinking),
+        }
+        self.settings = {name: value for name, value in settings.items() if value is not None}
+
+    def _path_for(self, body: JSONObject) -> str:
+        return f"/models/{self.model}:{'streamGenerateContent?alt=sse' if self.stream else 'generateContent'}"
+
+    def _body(
+        self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> JSONObject:
+        body: JSONObject = {**self._formatter(messages)}
+        if self.settings:
+            body["generationConfig"] = {_API_NAMES[name]: value for name, value in self.settings.items()}
+        offered = list(self._server_tools)
+        if tools:
+            offered.insert(0, {"functionDeclarations": [*map(_declaration, tools)]})
+            if tool_choice is not None:
+                mode = _CALLING_MODES.get(tool_choice.mode)
+                named = {"mode": "ANY", "allowedFunctionNames": [tool_choice.mode]}
+                body["toolConfig"] = {"functionCallingConfig": named if mode is None else {"mode": mode}}
+        if offered:
+            body["tools"] = offered
+        return body
+
+    def _has_schema_mode(self) -> bool:
+        return self._is_3_or_later and self.base_url.rstrip("/") == _DEFAULT_URL
+
+    def _schema_fields(self, schema: JSONSchema) -> JSONObject | None:
+        translated = _SCHEMAS.translate(schema)
+        if translated is None:
+            return None
+        settings = {_API_NAMES[name]: value for name, value in self.settings.items()}
+        answer = {"responseMimeType": "application/json", "responseJsonSchema": translated}
+        return {"generationConfig": {**settings, **answer}}
+
+    def _reader(self, messages: Sequence[Msg]) -> AnswerReader:
+        return _GeminiReader(messages)
+
+
+def _check_google_tools(tools: object) -> list[JSONObject]:
+    place = "GeminiChatModel(server_tools=...)"
+    if not isinstance(tools, (list, tuple)):
+        raise ConfigError(f'{place} must be a list, as in [{{"googleSearch": {{}}}}], not {tools!r:.100}')
+    for tool in tools:
+        if not isinstance(tool, Mapping) or "functionDeclarations" in tool:
+            raise ConfigError(
+                f'{place} holds {tool!r:.100}: give tools that Google runs, as in {{"googleSearch": {{}}}}, and those '
+                f"of your own to the toolkit"
+            )
+    return [dict(tool) for tool in tools]
+
+
+def _declaration(schema: JSONSchema) -> JSONObject:
+    function = schema.get("function", schema)
+    declaration = {"name": function["name"], "description": function.get("description") or ""}
+    parameters = function.get("parameters")
+    # An object without properties is refused; a function without parameters is not.
+    return (
+        {**declaration, "parametersJsonSchema": parameters}
+        if parameters and parameters.get("properties")
+        else declaration
+    )
+
+
+class _GeminiReader:
+    """Makes an answer of the chunks of a stream, each of which is a response, or of a whole response."""
+
+    def __init__(self, messages: Sequence[Msg]) -> None:
+        self._messages = messages
+        self._accumulator = StreamAccumulator()
+        self._usage: ChatUsage | None = None
+        self._reason = ""
+        self._why = ""
+        self._id: str | None = None
+        self._calls = 0
+        self._texts: list[str] = []
+        self._grounds: dict[str, dict[str, object]] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self._reason)
+
+    @property
+    def has_ended(self) -> bool:
+        return False  # its stream ends with the response, and usage may follow the reason
+
+    @property
+    def has_progressed(self) -> bool:
+        return False  # whatever comes is a piece
+
+    def feed(self, event: dict[str, object]) -> list[ContentBlock]:
+        """Take one chunk, and return the new pieces."""
+        self._id = text_in(event, "responseId") or self._id
+        self._count_tokens(dict_in(event, "usageMetadata"))
+        feedback = dict_in(event, "promptFeedback")
+        blocked = text_in(feedback, "blockReason")
+        if blocked:
+            raise Refused(
+                f"it refused the request (blockReason {blocked!r}){_explanation(feedback, 'blockReasonMessage')}"
+            )
+        for candidate in list_in(event, "candidates"):
+            if count_in(candidate, "index") == 0:  # only one is asked for
+                self._take_candidate(candidate)
+        return self._accumulator.take_pieces()
+
+    def read(self, body: dict[str, object]) -> None:
+        """Take a whole response."""
+        if not body.keys() & {"candidates", "promptFeedback"}:
+            raise Malformed("it answered without 'candidates': does base_url end in the API's version, as in /v1beta?")
+        self.feed(body)
+
+    def answer(self) -> ChatResponse:
+        """Return the whole answer; raises `Refused` when a filter stopped it."""
+        stopped = f"(finishReason {self._reason!r}){self._why}"
+        if self._reason in _BLOCKED:
+            raise Refused(f"its filter stopped the answer {stopped}")
+        if self._reason in _MISCALLED:
+            raise Malformed(f"it called a tool in a form that cannot be read {stopped}")
+        if self._reason in _NOT_TAKEN:
+            raise Rejected(f"it did not take the request {stopped}")
+        if not self._reason:
+            raise Transient("its answer ended without a finishReason, so it was cut")
+        self._add_citations()
+        content = self._accumulator.content()
+        reason = _REASONS.get(self._reason, self._reason.lower())
+        # The API says that it stopped, whatever it stopped for.
+        if reason == "stop" and self._accumulator.has_calls:
+            reason = "tool_calls"
+        return ChatResponse(content, True, self._usage or estimated_usage(self._messages, content), reason, self._id)
+
+    def _take_candidate(self, candidate: dict[str, object]) -> None:
+        for part in list_in(dict_in(candidate, "content"), "parts"):
+            self._take_part(part)
+        for name in _GROUNDS:
+            if grounds := dict_in(candidate, name):
+                self._grounds[name] = {**self._grounds.get(name, {}), **grounds}
+        self._reason = text_in(candidate, "finishReason") or self._reason
+        self._why = _explanation(candidate, "finishMessage") or self._why
+        if self._reason:
+            self._add_citations()
+
+    def _add_citations(self) -> None:
+        """Add what the answer rests on, which comes with its end, or in some streams behind it."""
+        grounds, self._grounds = self._grounds, {}
+        # An empty one comes with answers that needed no search.
+        if any(any(fields.values()) for fields in grounds.values()):
+            text = "".join(self._texts)
+            self._accumulator.add_block(citations_block(GEMINI, _citations(grounds, text), text, **grounds))
+
+    def _take_part(self, part: dict[str, object]) -> None:
+        signature = text_in(part, "thoughtSignature")
+        if "functionCall" in part:
+            call = dict_in(part, "functionCall")
+            if "partialArgs" in call:
+                raise Malformed("it sent the arguments of a call in parts: turn streamFunctionCallArguments off")
+            # Before its call, so that it is known where the call is sent back.
+            if signature:
+                self._accumulator.add_thinking("", pack_signature(signature, is_of_call=True))
+            # A call comes as a whole, and each is one of its own, whatever its id.
+            self._calls += 1
+            self._accumulator.add_call(self._calls, text_in(call, "id"), text_in(call, "name"), dict_in(call, "args"))
+            return
+        if "inlineData" in part or "fileData" in part:
+            if not part.get("thought"):  # a sketch on the way to the picture is not part of the answer
+                self._add_file(part, signature)
+            return
+        if "text" in part and part.get("thought"):
+            self._accumulator.add_thinking(text_in(part, "text"))
+        elif "text" in part:
+            self._add_text(text_in(part, "text"))
+        elif part.keys() - {"thoughtSignature", "thought"}:
+            # Of Google's own tools; it goes back as it is, its signature included.
+            self._accumulator.add_block(ProviderBlock(GEMINI, json.dumps(part, ensure_ascii=False)))
+            return
+        if signature:
+            self._accumulator.add_thinking("", pack_signature(signature, is_of_call=False))
+
+    def _add_text(self, text: str) -> None:
+        if text and not self._accumulator.open_text_length:
+            self._texts = []
+        self._texts.append(text)
+        self._accumulator.add_text(text)
+
+    def _add_file(self, part: dict[str, object], signature: str) -> None:
+        # Before its file, as with calls.
+        if signature:
+            self._accumulator.add_thinking("", pack_signature(signature, is_of_call=True))
+        inline, elsewhere = dict_in(part, "inlineData"), dict_in(part, "fileData")
+        media_type = text_in(inline or elsewhere, "mimeType") or "application/octet-stream"
+        if inline:
+            self._accumulator.add_block(DataBlock(Base64Source(text_in(inline, "data"), media_type)))
+        else:
+            self._accumulator.add_block(DataBlock(URLSource(text_in(elsewhere, "fileUri"), media_type)))
+
+    def _count_tokens(self, usage: dict[str, object]) -> None:
+        # Each chunk counts all that was taken so far.
+        counted = count_in(usage, "promptTokenCount") + count_in(usage, "toolUsePromptTokenCount")
+        if counted:
+            written = count_in(usage, "candidatesTokenCount") + count_in(usage, "thoughtsTokenCount")
+            self._usage = ChatUsage(counted, written, count_in(usage, "cachedContentTokenCount"))
+
+
+def _explanation(fields: dict[str, object], name: str) -> str:
+    text = text_in(fields, name)
+    return f": {text}" if text else ""
+
+
+def _citations(grounds: dict[str, dict[str, object]], text: str) -> list[JSONObject]:
+    """Return what the answer rests on; `text` is that of its last block."""
+    grounding = grounds.get("groundingMetadata", {})
+    chunks = _objects(grounding.get("groundingChunks"))
+    citations: list[JSONObject] = []
+    cited: set[int] = set()
+    for support in _objects(grounding.get("groundingSupports")):
+        start, end = _place(support.get("segment"), text)
+        numbers = support.get("groundingChunkIndices")
+        for number in numbers if isinstance(numbers, list) else []:
+            if isinstance(number, int) and 0 <= number < len(chunks):
+                cited.add(number)
+                citations.append(_chunk_citation(chunks[number], start, end))
+    citations += [_chunk_citation(chunk, None, None) for number, chunk in enumerate(chunks) if number not in cited]
+    recited = grounds.get("citationMetadata", {})
+    for source in _objects(recited.get("citationSources") or recited.get("citations")):
+        start, end = _place(source, text)
+        citations.append(new_citation(source, url=source.get("uri"), title=source.get("title"), start=start, end=end))
+    for page in _objects(grounds.get("urlContextMetadata", {}).get("urlMetadata")):
+        citations.append(new_citation(page, url=page.get("retrievedUrl")))
+    return citations
+
+
+def _chunk_citation(chunk: dict[str, object], start: int | None, end: int | None) -> JSONObject:
+    fields = next((value for value in chunk.values() if isinstance(value, dict)), {})  # web, maps, ...
+    url = fields.get("uri") or fields.get("sourceUri")
+    return new_citation(chunk, url=url, title=fields.get("title"), quote=fields.get("text"), start=start, end=end)
+
+
+def _place(segment: object, text: str) -> tuple[int | None, int | None]:
+    """Return which characters of the text the segment is about, which the API counts in bytes."""
+    if not isinstance(segment, dict):
+        return None, None
+    start, end, words = segment.get("startIndex", 0), segment.get("endIndex"), segment.get("text")
+    if isinstance(start, int) and isinstance(end, int) and 0 <= start <= end:
+        content = text.encode(errors="surrogatepass")
+        before, cited = (part.decode(errors="replace") for part in (content[:start], content[start:end]))
+        if end <= len(content) and words in (None, "", cited):
+            return len(before), len(before) + len(cited)
+    # Of another block of the text, or counted in another way.
+    place = text.find(words) if isinstance(words, str) and words else -1
+    return (place, place + len(str(words))) if place >= 0 else (None, None)
+
+
+def _objects(values: object) -> list[dict[str, object]]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

@@ -1,0 +1,425 @@
+"""OpenAI's Responses API: reasoning that is carried from round to round, and tools that OpenAI runs."""
+
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Unpack
+
+from agentrt.block import (
+    Base64Source,
+    ContentBlock,
+    DataBlock,
+    JSONObject,
+    ProviderBlock,
+    citations_block,
+    new_citation,
+)
+from agentrt.errors import ConfigError, Malformed, Refused, Rejected, Transient
+from agentrt.formatter import Formatter, format_openai_responses
+from agentrt.formatter.openai_responses import OPENAI, pack_reasoning
+from agentrt.keywords import suggest_keywords
+from agentrt.message import Msg
+from agentrt.model.openai import OPENAI_URL, STRICT_SCHEMAS
+from agentrt.model.remote.accumulator import StreamAccumulator, is_whole_object
+from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.native_schema import StructuredMode, check_mode
+from agentrt.model.remote.provider_errors import ProviderErrors
+from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
+from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
+from agentrt.model.remote.stream import AnswerReader
+from agentrt.model_interface.base import ModelResult
+from agentrt.model_interface.capabilities import ModelCapabilities
+from agentrt.model_interface.estimate import CountTokens, estimated_usage
+from agentrt.text import lazy_pattern
+from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
+
+__all__ = ["OpenAIResponsesModel"]
+
+_logger = logging.getLogger("agentrt")
+
+_ENCRYPTED = "reasoning.encrypted_content"
+# What the API says of a model that does not reason, and of reasoning of another account or from too long ago.
+_NOT_ENCRYPTED = lazy_pattern(r"encrypted content is not supported|reasoning\.encrypted_content")
+_LOST_REASONING = lazy_pattern(r"\brs_\w|encrypted[_ ]content|\breasoning' was|\breasoning items?\b")
+_MAX_LOST = 10_000
+# Tools whose calls this program would have to carry out, in a form of their own.
+_TOOLS_OF_CLIENTS = frozenset(
+    {"apply_patch", "computer", "computer_use_preview", "custom", "function", "local_shell", "namespace"}
+)
+_END_OF_RESPONSE = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
+
+
+@suggest_keywords()
+class OpenAIResponsesModel(RemoteChatModel):
+    """A model of OpenAI through its Responses API, or of a server that speaks it, whose URL is given as `base_url`.
+
+    The whole conversation goes with each request, reasoning included. Unless `store` is true, OpenAI keeps nothing, and
+    reasoning comes and goes encrypted. `reasoning_summary` ("auto", "concise", "detailed") asks for a summary, which is
+    the text of the thinking. `server_tools` are tools that OpenAI runs, as its API takes them; what they did stays in
+    the conversation and goes back. `structured_output` says whether structured output is asked for in the API's
+    JSON-schema mode or through a tool; "auto" uses that mode with OpenAI's own server.
+
+    The key comes from OPENAI_API_KEY unless `api_key` or another `key_variable` is given, the URL from OPENAI_BASE_URL
+    unless it is given; `connection` takes these and the other `ConnectionOptions`. A setting that is not given is not
+    sent.
+    """
+
+    _sdk = "openai"
+    _client_class = "AsyncOpenAI"
+    _path = "/responses"
+    _default_url = OPENAI_URL
+    _url_variable = "OPENAI_BASE_URL"
+    _key_variable = "OPENAI_API_KEY"
+    _forms = frozenset({"image", "pdf"})
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        stream: bool = True,
+        context_size: int | None = None,
+        capabilities: ModelCapabilities | Collection[str] | None = None,
+        count_tokens: CountTokens | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+        reasoning_effort: str | None = None,
+        reasoning_summary: str | None = None,
+        verbosity: str | None = None,
+        parallel_tool_calls: bool | None = None,
+        server_tools: Sequence[Mapping[str, Any]] = (),
+        store: bool = False,
+        formatter: Formatter | None = None,
+        structured_output: StructuredMode = "auto",
+        **connection: Unpack[ConnectionOptions],
+    ) -> None:
+        super().__init__(
+            model,
+            stream=stream,
+            context_size=context_size,
+            capabilities=capabilities,
+            count_tokens=count_tokens,
+            **connection,
+        )
+        numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
+        check_request_options(type(self).__name__, numbers, None, formatter)
+        check_mode(structured_output, type(self).__name__)
+        self.structured_output = structured_output
+        check_option(store, bool, f"{type(self).__name__}(store=...)", "store=True")
+        self.store = store
+        self._formatter = formatter or format_openai_responses
+        if formatter is not None:
+            self._forget_forms(capabilities)
+        self._server_tools = _check_hosted_tools(server_tools)
+        self._is_encrypted = not store  # what OpenAI keeps, it finds by its id
+        self._lost_reasoning: dict[str, None] = {}  # ids that the API no longer knows, the oldest first
+        reasoning = {"effort": reasoning_effort, "summary": reasoning_summary}
+        settings = {
+            "temperature": temperature,
+            "top_p": top_p,
+            "max_output_tokens": max_tokens,
+            "parallel_tool_calls": parallel_tool_calls,
+            "reasoning": {name: value for name, value in reasoning.items() if value is not None} or None,
+            "text": None if verbosity is None else {"verbosity": verbosity},
+        }
+        self.settings = {name: value for name, value in settings.items() if value is not None}
+
+    def _body(
+        self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> JSONObject:
+        items = [item for item in self._formatter(messages) if item.get("id") not in self._lost_reasoning]
+        body = {"model": self.model, "input": items, "stream": self.stream, "store": self.store, **self.settings}
+        if self._is_encrypted:
+            body["include"] = [_ENCRYPTED]
+        offered = [*map(_function_tool, tools or ()), *self._server_tools]
+        if offered:
+            body["tools"] = offered
+            if tool_choice is not None:
+                mode = tool_choice.mode
+                is_name = mode not in ("auto", "none", "required")
+                body["tool_choice"] = {"type": "function", "name": mode} if is_name else mode
+        if not tools:
+            body.pop("parallel_tool_calls", None)  # refused where there is nothing to call
+        return body
+
+    def _has_schema_mode(self) -> bool:
+        return self.base_url.rstrip("/") == OPENAI_URL
+
+    def _schema_fields(self, schema: JSONSchema) -> JSONObject | None:
+        strict = STRICT_SCHEMAS.translate(schema)
+        if strict is None:
+            return None
+        answer = {"type": "json_schema", "name": "answer", "schema": strict, "strict": True}
+        return {"text": {**self.settings.get("text", {}), "format": answer}}
+
+    def _reader(self, messages: Sequence[Msg]) -> AnswerReader:
+        return _ResponseReader(messages, self._errors, keeps_reasoning=self.store)
+
+    async def _ask(self, body: JSONObject, reader: AnswerReader) -> ModelResult:
+        try:
+            return await super()._ask(body, reader)
+        except Rejected as error:
+            mended = self._without_what_was_refused(body, error)
+            if mended is None:
+                raise
+        # The request was refused before any of an answer was read.
+        return await self._ask(mended, reader)
+
+    def _without_what_was_refused(self, body: JSONObject, error: Rejected) -> JSONObject | None:
+        """Return the request without the reasoning that the API does not take, `None` if something else was refused."""
+        if error.status_code not in (400, 404):
+            return None
+        why = str(error)
+        if "include" in body and _NOT_ENCRYPTED.search(why.lower()):
+            self._is_encrypted = False
+            return {name: value for name, value in body.items() if name != "include"}
+        lost = [item["id"] for item in body["input"] if item.get("type") == "reasoning"]
+        if not lost or not _LOST_REASONING.search(why):
+            return None
+        # The API mostly names one, and sometimes none. What is older than that one is most likely lost as well, and
+        # asking about each would take a request and a warning each.
+        known_after = max((place + 1 for place, id in enumerate(lost) if id in why), default=len(lost))
+        for id in lost[:known_after]:
+            self._lost_reasoning[id] = None
+        while len(self._lost_reasoning) > _MAX_LOST:
+            del self._lost_reasoning[next(iter(self._lost_reasoning))]
+        _logger.warning("reasoning of earlier rounds is left out from now on: %s", why)
+        return {**body, "input": [item for item in body["input"] if item.get("id") not in self._lost_reasoning]}
+
+
+def _check_hosted_tools(tools: object) -> list[JSONObject]:
+    place = "OpenAIResponsesModel(server_tools=...)"
+    example = '{"type": "web_search"}'
+    if not isinstance(tools, (list, tuple)):
+        raise ConfigError(f"{place} must be a list, as in [{example}], not {tools!r:.100}")
+    for tool in tools:
+        kind = tool.get("type") if isinstance(tool, Mapping) else None
+        if not isinstance(kind, str) or kind in _TOOLS_OF_CLIENTS:
+            raise ConfigError(
+                f"{place} holds {tool!r:.100}: give tools that OpenAI runs, as in {example}, and those of your own to "
+                f"the toolkit"
+            )
+        if tool["type"] == "mcp" and tool.get("require_approval") != "never":
+            raise ConfigError(
+                f"{place} holds the MCP server {tool.get('server_label')!r:.100}, whose calls OpenAI asks to approve: "
+                f'give "require_approval": "never", or connect to the server from here to be asked'
+            )
+    return [dict(tool) for tool in tools]
+
+
+def _function_tool(schema: JSONSchema) -> JSONObject:
+    function = schema.get("function", schema)
+    return {
+        "type": "function",
+        "name": function["name"],
+        "description": function.get("description") or "",
+        "parameters": function.get("parameters") or {"type": "object", "properties": {}},
+        "strict": False,  # or the API takes schemas of the strict dialect alone
+    }
+
+
+def _citation(annotation: dict[str, object], offset: int) -> JSONObject:
+    # A file that was made has a place in the text; one that was searched has none.
+    start, end = (
+        offset + place if isinstance(place, int) else None
+        for place in (annotation.get("start_index"), annotation.get("end_index"))
+    )
+    title = annotation.get("title") or annotation.get("filename")
+    return new_citation(annotation, url=annotation.get("url"), title=title, start=start, end=end)
+
+
+@dataclass(slots=True)
+class _ItemProgress:
+    """How much has come of one item of the answer."""
+
+    texts: dict[tuple[str, int], list[str]] = field(default_factory=dict)
+    """The pieces of its parts, by their kind and position."""
+    is_over: bool = False
+    id: str = ""
+
+
+class _ResponseReader:
+    """Makes an answer of the events of a stream, or of a whole response."""
+
+    def __init__(self, messages: Sequence[Msg], errors: ProviderErrors, *, keeps_reasoning: bool) -> None:
+        self.is_complete = False
+        self.has_progressed = False
+        self._messages = messages
+        self._errors = errors
+        self._keeps_reasoning = keeps_reasoning
+        self._accumulator = StreamAccumulator()
+        self._items: dict[int, _ItemProgress] = {}
+        self._annotations: dict[tuple[int, int], list[dict[str, object]]] = {}  # by item and part
+        self._refusal: list[str] = []
+        self._usage: ChatUsage | None = None
+        self._reason = ""
+        self._id: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_complete
+
+    def feed(self, event: dict[str, object]) -> list[ContentBlock]:
+        """Take one event of a stream, and return the new pieces; events that are not known are passed over."""
+        kind = text_in(event, "type")
+        index = count_in(event, "output_index")
+        self.has_progressed = kind.startswith("response.") and kind not in ("response.created", "response.in_progress")
+        match kind:
+            case "response.output_text.delta":
+                part = ("text", count_in(event, "content_index"))
+                self._accumulator.add_text(self._count(index, part, text_in(event, "delta")))
+            case "response.function_call_arguments.delta":
+                arguments = self._count(index, ("arguments", 0), text_in(event, "delta"))
+                self._accumulator.add_call(index, "", "", arguments)
+            case "response.reasoning_summary_text.delta":
+                self._add_thinking(index, ("summary", count_in(event, "summary_index")), text_in(event, "delta"))
+            case "response.reasoning_text.delta":
+                self._add_thinking(index, ("content", count_in(event, "content_index")), text_in(event, "delta"))
+            case "response.output_text.annotation.added":
+                self._begin_item(index, {})
+                place = (index, count_in(event, "content_index"))
+                self._annotations.setdefault(place, []).append(dict_in(event, "annotation"))
+            case "response.refusal.delta":
+                self._refusal.append(text_in(event, "delta"))
+            case "response.output_item.added":
+                self._begin_item(index, dict_in(event, "item"))
+            case "response.output_item.done":
+                self._end_item(index, dict_in(event, "item"))
+            case "response.created":
+                self._id = text_in(dict_in(event, "response"), "id") or None
+            case "error":
+                raise self._errors.error_for_event(event)
+            case _ if kind in _END_OF_RESPONSE:
+                self._finish(dict_in(event, "response"))
+        return self._accumulator.take_pieces()
+
+    def read(self, body: dict[str, object]) -> None:
+        """Take a whole response."""
+        if not isinstance(body.get("output"), list):
+            raise Malformed("it answered without 'output': does base_url lead to a server with a Responses API?")
+        self._finish(body)
+
+    def answer(self) -> ChatResponse:
+        """Return the whole answer; raises `Refused` when the model declined."""
+        if self._refusal:
+            raise Refused(f"it declined to answer: {''.join(self._refusal)}")
+        if self._reason == "content_filter":
+            raise Refused("its content filter stopped the answer (incomplete_details 'content_filter')")
+        if not self.is_complete:
+            raise Transient("its answer ended without 'response.completed', so it was cut")
+        content = self._accumulator.content()
+        reason = "length" if self._reason == "max_output_tokens" else self._reason
+        reason = reason or ("tool_calls" if self._accumulator.has_calls else "stop")
+        return ChatResponse(content, True, self._usage or estimated_usage(self._messages, content), reason, self._id)
+
+    def _finish(self, response: dict[str, object]) -> None:
+        self._id = text_in(response, "id") or self._id
+        status = text_in(response, "status")
+        if status == "failed" or response.get("error"):
+            raise self._errors.error_for_event(response)
+        if status not in ("", "completed", "incomplete"):
+            raise Transient(f"its answer is {status!r}, not completed")
+        # What the events have said already adds nothing; servers may leave any of them out.
+        # Some servers leave out items there, so that the others have other places.
+        known = {progress.id for progress in self._items.values() if progress.is_over}
+        for index, item in enumerate(list_in(response, "output")):
+            if text_in(item, "id") not in known - {""}:
+                self._end_item(index, item)
+        # Some servers call an answer incomplete without saying why; a filter would say so.
+        if status == "incomplete":
+            self._reason = text_in(dict_in(response, "incomplete_details"), "reason") or "max_output_tokens"
+        usage = dict_in(response, "usage")
+        if count_in(usage, "input_tokens"):  # some servers send zeros where they do not count
+            details = dict_in(usage, "input_tokens_details")
+            self._usage = ChatUsage(
+                count_in(usage, "input_tokens"),
+                count_in(usage, "output_tokens"),
+                count_in(details, "cached_tokens"),
+                count_in(details, "cache_write_tokens"),
+            )
+        self.is_complete = True
+
+    def _begin_item(self, index: int, item: dict[str, object]) -> None:
+        if index in self._items:
+            return
+        self._items[index] = _ItemProgress()
+        self._accumulator.end_block()  # two messages in one answer are two texts
+        if item.get("type") == "function_call":
+            self._accumulator.add_call(index, text_in(item, "call_id"), text_in(item, "name"), "")
+
+    def _end_item(self, index: int, item: dict[str, object]) -> None:
+        self._begin_item(index, item)
+        begun = self._items[index]
+        if begun.is_over:
+            return
+        begun.is_over, begun.id = True, text_in(item, "id")
+        match item.get("type"):
+            case "message":
+                self._end_message(index, item)
+            case "reasoning":
+                for name in ("summary", "content"):
+                    for position, part in enumerate(list_in(item, name)):
+                        self._add_thinking(index, (name, position), text_in(part, "text"), is_whole=True)
+                # Without its content and with nothing kept at OpenAI, the next request would be refused.
+                can_go_back = self._keeps_reasoning or item.get("encrypted_content") or item.get("content")
+                self._accumulator.add_thinking("", pack_reasoning(item) if can_go_back else None)
+            case "function_call":
+                arguments = self._rest(index, ("arguments", 0), text_in(item, "arguments"))
+                self._accumulator.add_call(index, text_in(item, "call_id"), text_in(item, "name"), arguments)
+            case "image_generation_call":
+                self._add_picture(item)
+            case str():
+                self._accumulator.add_block(ProviderBlock(OPENAI, json.dumps(item, ensure_ascii=False)))
+
+    def _add_picture(self, item: dict[str, object]) -> None:
+        data = text_in(item, "result")
+        if data:
+            kind = (text_in(item, "output_format") or "png").replace("svg", "svg+xml")
+            self._accumulator.add_block(DataBlock(Base64Source(data, f"image/{kind}")))
+        # With which the picture goes back as the one that it made, so that it can be asked to change it.
+        rest = {name: value for name, value in item.items() if name != "result"}
+        self._accumulator.add_block(ProviderBlock(OPENAI, json.dumps(rest, ensure_ascii=False)))
+
+    def _end_message(self, index: int, item: dict[str, object]) -> None:
+        citations: list[JSONObject] = []
+        texts: list[str] = []
+        for position, part in enumerate(list_in(item, "content")):
+            if part.get("type") == "refusal":
+                self._refusal = self._refusal or [text_in(part, "refusal")]
+                continue
+            text = text_in(part, "text")
+            self._accumulator.add_text(self._rest(index, ("text", position), text))
+            annotations = list_in(part, "annotations") or self._annotations.get((index, position), [])
+            offset = sum(map(len, texts))  # of the part in the text of the message
+            citations += [_citation(annotation, offset) for annotation in annotations]
+            texts.append(text)
+        if citations:
+            self._accumulator.add_block(citations_block(OPENAI, citations, "".join(texts)))
+        # Whether it was said on the way or is the answer; the API wants to be told again.
+        if phase := text_in(item, "phase"):
+            self._accumulator.add_block(ProviderBlock(OPENAI, json.dumps({"type": "phase", "phase": phase})))
+
+    def _add_thinking(self, index: int, part: tuple[str, int], text: str, *, is_whole: bool = False) -> None:
+        self._begin_item(index, {})
+        texts = self._items[index].texts
+        break_before = "\n\n" if texts and part not in texts else ""
+        text = self._rest(index, part, text) if is_whole else self._count(index, part, text)
+        if text:
+            self._accumulator.add_thinking(break_before + text)
+
+    def _count(self, index: int, part: tuple[str, int], text: str) -> str:
+        """Return a piece of a part, which is taken note of."""
+        self._begin_item(index, {})
+        self._items[index].texts.setdefault(part, []).append(text)
+        return text
+
+    def _rest(self, index: int, part: tuple[str, int], whole: str) -> str:
+        """Return what has not come yet of a part: servers may leave out its pieces, or the whole."""
+        known = "".join(self._items[index].texts.get(part, ()))
+        if len(whole) <= len(known) or whole.startswith(known):
+            return self._count(index, part, whole[len(known) :])
+        # Some servers write the same arguments anew, with other spaces.
+        if part[0] == "arguments" and is_whole_object(known):
+            return ""
+        raise Transient("a piece of its answer was lost on the way")
