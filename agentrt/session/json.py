@@ -1,7 +1,6 @@
 """Sessions in files of JSON, which people can read."""
 
 import json
-import re
 from contextlib import suppress
 from functools import partial
 from os import PathLike
@@ -12,14 +11,15 @@ from agentrt.errors import ConfigError, SessionCorrupt, UsageError
 from agentrt.keywords import suggest_keywords
 from agentrt.module import StateModule, load_states, save_states
 from agentrt.session.base import SessionBase
+from agentrt.state import check_session_id
 from agentrt.state.file import AtomicFile, FileKeeper, hash_name, read_file
-from agentrt.state.store import check_session_id
+from agentrt.text import lazy_pattern
 from agentrt.types import JSONObject
 
 __all__ = ["JSONSession"]
 
 # A name that a file may have as it is. A hash is refused, so that no id can be chosen to be the file name of another.
-_SAFE_FILE_NAME = re.compile(r"(?![0-9a-fA-F]{64}\Z)[\w@+=,~-][\w@+=,~. -]*")
+_SAFE_FILE_NAME = lazy_pattern(r"(?![0-9a-fA-F]{64}\Z)[\w@+=,~-][\w@+=,~. -]*")
 _MAX_FILE_NAME = 200  # bytes: file systems take 255
 
 

@@ -10,9 +10,9 @@ from operator import indexOf, is_
 from typing import Any
 
 from agentrt.message import Msg
-from agentrt.state.state import AgentState, dump_messages, dump_parts, unserializable
+from agentrt.state.state import AgentState, dump_messages, split_state, unserializable
 
-__all__ = ["Change", "find_change", "note_loaded"]
+__all__ = ["StateChange", "mark_saved", "unsaved_changes"]
 
 # So many messages are serialised at once, on the event loop: about as long as a write to the disk takes.
 _MAX_AT_ONCE = 100
@@ -23,11 +23,12 @@ _EDITED: Any = object()
 class SaveRecord:
     """What was last saved of a state object: by which store, as which revision, and which messages.
 
-    `place` is the store's own note of it. `change` is the one that is being saved. A state that is copied or loaded has
-    no record, unless its store notes one.
+    `place` is the store's own note of it. `change` is the one that is being saved. `doubtful` is what a store knows a
+    save by of which it is not known whether it was done. A state that is copied or loaded has no record, unless its
+    store notes one.
     """
 
-    __slots__ = ("change", "messages", "owner", "place", "revision", "session_id", "skipped")
+    __slots__ = ("change", "doubtful", "messages", "owner", "place", "revision", "session_id", "skipped")
 
     def __init__(self) -> None:
         self.owner: object = None
@@ -35,7 +36,8 @@ class SaveRecord:
         self.revision = self.skipped = 0
         self.place: Any = None
         self.messages: list[Msg] | None = None
-        self.change: Change | None = None
+        self.change: StateChange | None = None
+        self.doubtful: object = None
 
     def set(self, owner: object, state: AgentState, place: Any, messages: list[Msg]) -> None:
         """Note that `messages`, a list that nobody else changes, are what the store keeps of that state."""
@@ -53,14 +55,14 @@ class SaveRecord:
             _forget_in(self.messages, message)
 
 
-class Change:
-    """What a save has to write, as the state was when `find_change` was called.
+class StateChange:
+    """What a save has to write, as the state was when `unsaved_changes` was called.
 
-    The first `start` messages are those that the store has. `rest` is the JSON of the state without its messages and
+    The first `start` messages are those that the store has. `head` is the JSON of the state without its messages and
     its revision. `is_whole` says that the store has nothing that this is based on, or that it is not known what.
     """
 
-    __slots__ = ("_copies", "_record", "_texts", "is_whole", "kept", "messages", "owner", "rest", "start", "state")
+    __slots__ = ("_copies", "_record", "_texts", "head", "is_whole", "kept", "messages", "owner", "start", "state")
 
     def __init__(self, state: AgentState, owner: object) -> None:
         context = state.context
@@ -84,9 +86,9 @@ class Change:
         self._texts: list[bytes] | None = None
         self._copies: list[Msg] = []
         if len(self.messages) <= _MAX_AT_ONCE:
-            self.rest, self._texts = dump_parts(state, self.messages)
+            self.head, self._texts = split_state(state, self.messages)
         else:
-            self.rest, _ = dump_parts(state, [])
+            self.head, _ = split_state(state, [])
             with suppress(Exception):  # of what is not a message, or of a value in it
                 self._copies = [message.copy() for message in self.messages]
             if not self._copies:
@@ -119,7 +121,7 @@ class Change:
     def accept(self, revision: int, place: Any) -> None:
         """Note that the change is saved, as that revision, and set the revision of the state."""
         state, record = self.state, self._record
-        state.revision = revision
+        state.revision, record.doubtful = revision, None
         if record.change is not self:  # another save began meanwhile, so nothing is known until that one is over
             record.messages = None
             return
@@ -142,6 +144,19 @@ class Change:
         if record.change is self:
             record.change = None
 
+    def doubt(self, attempt: object) -> None:
+        """Note that it is not known whether the change was saved, and what the store would know it by."""
+        record = self._record
+        # What the store has is not known either, so the next save is a whole one.
+        record.doubtful, record.messages = attempt, None
+        if record.change is self:
+            record.change = None
+
+    @property
+    def doubtful(self) -> object:
+        """What the store knows the last save of this state by, if it is not known whether that was done."""
+        return self._record.doubtful
+
     def forget(self, message: Msg | None) -> None:
         """Have the save after this one write the message, or all of them."""
         if message is None:
@@ -150,16 +165,16 @@ class Change:
             _forget_in(self.messages, message)
 
 
-def find_change(state: AgentState, owner: object) -> Change:
+def unsaved_changes(state: AgentState, owner: object) -> StateChange:
     """Return what is new in the state since `owner`, a store, last saved it.
 
-    One call of `accept` or `abandon` ends it; until then, or if neither comes, other changes are whole ones. Raises
-    `SessionUnserializable`.
+    One call of `accept`, `abandon` or `doubt` ends it; until then, or if none comes, other changes are whole ones.
+    Raises `SessionUnserializable`.
     """
-    return Change(state, owner)
+    return StateChange(state, owner)
 
 
-def note_loaded(state: AgentState, owner: object, place: Any = None) -> None:
+def mark_saved(state: AgentState, owner: object, place: Any = None) -> None:
     """Note that `owner`, a store, has the state as it is, so that only what is new from here on is saved."""
     _record_of(state).set(owner, state, place, list(state.context))
 

@@ -2,26 +2,21 @@
 
 import errno
 import os
-import re
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from threading import Event, Lock
 from typing import TypeVar
 
-import anyio
-from anyio import to_thread
-
+from agentrt.database.file_lock import lock_until
+from agentrt.database.operations import OperationQueue
 from agentrt.errors import ConfigError, SessionIOError
-from agentrt.keywords import suggest_keywords
 from agentrt.representation import never_raises
-from agentrt.state.file_lock import lock_until
+from agentrt.text import lazy_pattern
 
 __all__ = [
     "NOFOLLOW",
@@ -29,6 +24,7 @@ __all__ = [
     "FileKeeper",
     "hash_name",
     "read_file",
+    "resolve_file",
     "resolve_folder",
     "write_all",
 ]
@@ -36,10 +32,8 @@ __all__ = [
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 """What every file is opened with: a symbolic link is not followed."""
 
-_MAX_WAIT = 10.0  # seconds
-_EXTRA_WAIT = 1.0
 _NEVER_A_FOLDER = {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
-_TEMPORARY = re.compile(r"[0-9a-f]{64}\.tmp")
+_TEMPORARY = lazy_pattern(r"[0-9a-f]{64}\.tmp")
 _FileResult = TypeVar("_FileResult")
 _FileWork = Callable[[float], _FileResult]
 
@@ -62,13 +56,36 @@ def resolve_folder(directory: object, cls: str) -> Path:
     return Path(os.path.abspath(path))
 
 
-@suggest_keywords()
+def resolve_file(path: object, cls: str) -> Path:
+    """Return the path; raises `ConfigError` for what is not a file in a folder that is there."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str) or text in ("", ":memory:"):
+        remedy = "; for states in memory there is InMemoryStateStore()" if text == ":memory:" else ""
+        raise ConfigError(f"{cls} needs the path of its file, such as 'agent.db', not {path!r:.200}{remedy}")
+    why = ""
+    try:
+        os.fsencode(text)
+        os.stat(os.path.dirname(os.path.abspath(text)))
+        if os.path.isdir(text):
+            why = "it is a folder"
+    except OSError as error:
+        why = f"its folder: {error.strerror}"
+    except ValueError as error:  # a null character, half a surrogate pair
+        why = str(error)
+    # A system whose names are bytes finds no fault with it until the file is opened.
+    if "\0" in text:
+        why = "it has a null character"
+    if why:
+        raise ConfigError(f"{cls} cannot keep its file at {text!r:.200} ({why}): give the path of a file")
+    return Path(os.path.abspath(text))
+
+
 class FileKeeper:
     """Keeps sessions in files of one directory: a file is replaced as a whole, one operation after the other."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = resolve_folder(directory, type(self).__name__)
-        self._last: dict[Path, _QueuedOperation] = {}
+        self._operations = OperationQueue()
         self._is_ready = False
 
     @never_raises
@@ -106,63 +123,11 @@ class FileKeeper:
     async def _run_in_order(
         self, file: "AtomicFile", action: str, work: _FileWork[_FileResult], *, shield: bool
     ) -> _FileResult:
-        operation = self._last[file.path] = _QueuedOperation(self._last.get(file.path))
-        run = partial(file.convert_errors, action, partial(operation.run, work, time.monotonic() + _MAX_WAIT))
+        run = partial(file.convert_errors, action)
         try:
-            # The thread stops waiting first, unless it is the disk that hangs.
-            with anyio.move_on_after(_MAX_WAIT + _EXTRA_WAIT, shield=shield):
-                return await to_thread.run_sync(run, abandon_on_cancel=True)
-        finally:
-            operation.withdraw()
-            if operation.is_done() and self._last.get(file.path) is operation:
-                del self._last[file.path]
-        raise file.error(action, f"no answer for {_MAX_WAIT:g} seconds, so it may or may not have been done")
-
-
-class _QueuedOperation:
-    """One operation on a session: runs in a thread when those before it are over, unless its caller left by then.
-
-    A task that `asyncio` itself cancels leaves at once, whatever shields it: its thread then continues alone, and the
-    next operation must not overtake it.
-    """
-
-    __slots__ = ("_claim", "_ended", "before", "never_ran")
-
-    def __init__(self, before: "_QueuedOperation | None") -> None:
-        # Those that were withdrawn are skipped, or a disk that hangs would make an ever longer chain.
-        while before is not None and before.never_ran:
-            before = before.before
-        self.before: _QueuedOperation | None = before
-        self._claim = Lock()
-        self._ended = Event()
-        self.never_ran: bool = False
-
-    def run(self, work: _FileWork[_FileResult], deadline: float) -> _FileResult:
-        if self.before is not None and not self.before.wait(deadline):
-            raise TimeoutError(errno.ETIMEDOUT, f"an earlier operation on it has not ended for {_MAX_WAIT:g} seconds")
-        self.before = None  # it has ended: what it holds can be freed
-        if not self._claim.acquire(blocking=False):
-            raise TimeoutError(errno.ECANCELED, "its caller has left")  # so nothing ever shows this
-        try:
-            return work(deadline)
-        finally:
-            self._ended.set()
-
-    def withdraw(self) -> None:
-        """Prevent the operation from running, unless it already does."""
-        if self._claim.acquire(blocking=False):
-            self.never_ran = True
-            self._ended.set()
-
-    def is_done(self) -> bool:
-        return self.wait(0)
-
-    def wait(self, deadline: float) -> bool:
-        """Wait for this operation and all before it; returns whether they ended in time."""
-        before = self.before
-        if before is not None and not before.wait(deadline):
-            return False
-        return self._ended.wait(max(0, deadline - time.monotonic()))
+            return await self._operations.run(file.path, lambda deadline: run(partial(work, deadline)), shield=shield)
+        except TimeoutError as exc:
+            raise file.error(action, exc.strerror or type(exc).__name__) from exc
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,20 @@
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from time import time_ns
+from typing import NamedTuple, TypeVar
 
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from agentrt.errors import SessionCorrupt, SessionVersion
-from agentrt.state.changes import Change, find_change, note_loaded
+from agentrt.errors import SessionCorrupt, SessionIOError, SessionVersion, StateError
+from agentrt.keywords import suggest_keywords
+from agentrt.state.changes import StateChange, mark_saved, unsaved_changes
 from agentrt.state.file import NOFOLLOW, AtomicFile, FileKeeper, hash_name, write_all
 from agentrt.state.journal import (
     CHECKSUM_SIZE,
@@ -22,8 +25,9 @@ from agentrt.state.journal import (
     parse_json_line,
     parse_lines,
 )
-from agentrt.state.state import AgentState, dump_messages, dump_parts, state_from_json, state_from_parts
-from agentrt.state.store import check_revision, check_saved, check_session_id, next_revision
+from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_session_id, check_ttl, session_status
+from agentrt.state.state import AgentState, dump_messages, join_state, split_state, state_from_json
+from agentrt.state.store import SessionStoreBase, check_revision, check_saved, next_revision
 from agentrt.types import JSONObject
 
 __all__ = ["FileStateStore"]
@@ -33,9 +37,12 @@ _VERSION = 2
 _WHOLE = 1  # the version whose files hold one state each
 _GROWTH = 4  # a journal is written anew when it is so many times as long as the state
 _MAX_SMALL = 1 << 16  # bytes: shorter ones may grow to this
+_MAX_HEAD = 1 << 14  # bytes: no line with the id of a session is longer
+_DirectoryResult = TypeVar("_DirectoryResult")
 
 
-class FileStateStore(FileKeeper):
+@suggest_keywords()
+class FileStateStore(FileKeeper, SessionStoreBase):
     """Keeps each session in a file of its own in `directory`, which is made, for its owner alone, at the first save.
 
     A file is a journal: a save appends the messages that are new, and the rest of the state, so it costs the same
@@ -44,22 +51,26 @@ class FileStateStore(FileKeeper):
     A save is on the disk when it returns, and a crash leaves the old state or the new one. Any number of processes may
     use one directory: of two that save on the same revision, one gets `SessionConflict`. Files are named by the SHA-256
     of the session's id. Errors are children of `StateError`, and leave the old state in the file.
+
+    With a `ttl` a session is gone so many seconds after its last save. A list of sessions reads the beginning of every
+    file, and the whole files of its page: with thousands of sessions take a database.
     """
 
+    def __init__(self, directory: str | os.PathLike[str], *, ttl: float | None = None) -> None:
+        self._ttl = check_ttl(type(self).__name__, ttl)
+        super().__init__(directory)
+
+    @property
+    def directory(self) -> Path:
+        """The folder, as an absolute path."""
+        return self._directory
+
     async def save(self, state: AgentState) -> None:
-        """Keep the state as it is now, in place of the one that it is based on, and set its `revision`.
-
-        Of a state that this store has saved or loaded, a message that was edited in place is saved only where
-        `state.touch(message)` was called.
-
-        A cancellation waits for the write; one of asyncio's own does not, and the write ends without its caller. Raises
-        `SessionConflict` when the saved state is another one, `SessionUnserializable` for what JSON cannot hold or what
-        could not be loaded again, and `SessionIOError` also when it takes more than ten seconds.
-        """
+        """Keep the state as it is now, in its file, as `SessionStore.save` says."""
         check_saved(state)
         await checkpoint_if_cancelled()
         file = self._file(state.session_id)
-        await self._change(file, "save", partial(file.write, find_change(state, self)))
+        await self._change(file, "save", partial(file.write, unsaved_changes(state, self)))
 
     async def load(self, session_id: str) -> AgentState | None:
         """Return the state last saved for that session, `None` when there is none.
@@ -76,10 +87,59 @@ class FileStateStore(FileKeeper):
         file = self._file(session_id)
         await self._change(file, "delete", file.remove)
 
+    async def list(
+        self, *, labels: Mapping[str, str] | None = None, prefix: str = "", limit: int = 100, cursor: str | None = None
+    ) -> SessionPage:
+        """Return a page of at most `limit` sessions, in the order of their ids, as `SessionStore` says.
+
+        Raises `SessionCorrupt` where the page has a damaged file, or the beginning of one is damaged.
+        """
+        query = SessionQuery.check(labels, prefix, limit, cursor)
+        return await self._look("list", partial(self._list, query))
+
+    async def expire(self) -> int:
+        """Remove the files of sessions that have not been saved for the store's `ttl`; returns how many there were."""
+        return await self._look("expire", self._remove_expired) if self._ttl is not None else 0
+
+    async def _look(self, action: str, work: Callable[[float], _DirectoryResult]) -> _DirectoryResult:
+        """Return what is found in the directory."""
+        await checkpoint_if_cancelled()
+        try:
+            return await self._operations.run(action, work, shield=False)
+        except OSError as exc:
+            reason = exc.strerror or type(exc).__name__
+            raise SessionIOError(f"could not {action} the sessions in {str(self._directory)!r}: {reason}") from exc
+
+    def _list(self, query: SessionQuery, deadline: float) -> SessionPage:
+        infos: list[SessionInfo] = []
+        for session_id in sorted(filter(query.may_have, self._find_ids())):
+            info = self._file(session_id).describe()
+            if info is not None and query.matches(info):
+                infos.append(info)
+            if len(infos) > query.limit:  # one more than the page has, which says that there is another
+                break
+        return query.page_of(infos)
+
+    def _remove_expired(self, deadline: float) -> int:
+        files = [self._file(session_id) for session_id in self._find_ids()]
+        return sum(file.remove_expired(deadline) for file in files)
+
+    def _find_ids(self) -> Iterator[str]:
+        for path in self._directory.glob("*.state"):
+            with _open_file(path, os.O_RDONLY) as descriptor:
+                if descriptor is not None:
+                    with open(descriptor, "rb", closefd=False) as file:
+                        # The first line has it, and the second one in files of the first version.
+                        lines = [parse_json_line(file.readline(_MAX_HEAD)) for _ in range(2)]
+                    session_id = next((line["session_id"] for line in lines if "session_id" in line), None)
+                    if not isinstance(session_id, str) or path.stem != hash_name(session_id):
+                        raise SessionCorrupt(f"the beginning of the file {str(path)!r} is damaged; it is kept as it is")
+                    yield session_id
+
     def _file(self, session_id: str) -> "_StateFile":
         check_session_id(session_id)
         name = hash_name(session_id)
-        return _StateFile(session_id, self._directory / f"{name}.state", self._directory / f"{name}.tmp")
+        return _StateFile(session_id, self._directory / f"{name}.state", self._directory / f"{name}.tmp", self._ttl)
 
 
 class _Place(NamedTuple):
@@ -110,19 +170,38 @@ class _Place(NamedTuple):
         return os.read(descriptor, CHECKSUM_SIZE) == self.checksum
 
 
+@dataclass(frozen=True, slots=True)
 class _StateFile(AtomicFile):
-    __slots__ = ()
+    ttl: float | None
 
     def load(self, owner: object, deadline: float) -> AgentState | None:
         with _open_file(self.path, os.O_RDONLY) as descriptor:
-            if descriptor is None:
+            if descriptor is None or self._is_expired(descriptor):
                 return None
             contents, place = self._read(descriptor, is_locked=False)
-        state = state_from_parts(contents.rest, contents.messages, contents.revision, self._description)
-        note_loaded(state, owner, place)
+        state = join_state(contents.rest, contents.messages, contents.revision, self._description)
+        mark_saved(state, owner, place)
         return state
 
-    def write(self, change: Change, deadline: float) -> None:
+    def describe(self) -> SessionInfo | None:
+        with _open_file(self.path, os.O_RDONLY) as descriptor:
+            if descriptor is None or self._is_expired(descriptor):
+                return None
+            contents, _ = self._read(descriptor, is_locked=False)
+            updated_at = os.fstat(descriptor).st_mtime_ns
+        state = state_from_json(contents.rest, contents.revision, self._description)
+        return SessionInfo(
+            self.session_id,
+            contents.revision,
+            # The first revision is the time in microseconds, and each later one is greater by one.
+            min(contents.revision * 1000, updated_at),
+            updated_at,
+            len(contents.messages),
+            session_status(state),
+            state.labels,
+        )
+
+    def write(self, change: StateChange, deadline: float) -> None:
         try:
             messages = change.dump_messages()
             with self.lock(deadline):
@@ -139,10 +218,26 @@ class _StateFile(AtomicFile):
                     os.unlink(path)
             self.sync()
 
-    def _write(self, change: Change, messages: list[bytes]) -> bool:
+    def remove_expired(self, deadline: float) -> bool:
+        """Remove the file if it is expired; returns whether it was."""
+        with self.lock(deadline):
+            with _open_file(self.path, os.O_RDONLY) as descriptor:
+                if descriptor is None or not self._is_expired(descriptor):
+                    return False
+            os.unlink(self.path)
+            self.sync()
+        return True
+
+    def _is_expired(self, descriptor: int) -> bool:
+        return self.ttl is not None and time_ns() - os.fstat(descriptor).st_mtime_ns >= self.ttl * 1e9
+
+    def _write(self, change: StateChange, messages: list[bytes]) -> bool:
         """Save the change; returns whether the journal is too long for what is in it."""
         contents: JournalContents | None = None
         with _open_file(self.path, os.O_RDWR) as descriptor:
+            # As if there were none: the journal that begins the new session takes its place.
+            if descriptor is not None and self._is_expired(descriptor):
+                descriptor = None
             place: _Place | None = None if descriptor is None else change.place
             if descriptor is not None and (place is None or not place.is_current(descriptor)):
                 contents, place = self._read(descriptor)
@@ -157,14 +252,16 @@ class _StateFile(AtomicFile):
                 return self._append(descriptor, change, place, revision, messages)
         if contents is not None and not change.is_whole:  # of a version that has no journal
             messages = contents.messages[: change.start] + messages
-        new_place = self._replace_journal(revision, messages, change.rest)
+        new_place = self._replace_journal(revision, messages, change.head)
         # Before the sync, which may fail: the file has been replaced, so the next save is based on this one.
         change.accept(revision, new_place)
         self.sync()
         return False
 
-    def _append(self, descriptor: int, change: Change, place: _Place, revision: int, messages: list[bytes]) -> bool:
-        lines = encode_lines(revision, change.start, messages, change.rest)
+    def _append(
+        self, descriptor: int, change: StateChange, place: _Place, revision: int, messages: list[bytes]
+    ) -> bool:
+        lines = encode_lines(revision, change.start, messages, change.head)
         is_written = False
         try:
             if os.fstat(descriptor).st_size != place.end:  # a crash cut off the last line
@@ -187,12 +284,13 @@ class _StateFile(AtomicFile):
         message_bytes = place.message_bytes - sum(sizes[change.start :]) + sum(new_sizes)
         sizes[change.start :] = new_sizes
         change.accept(revision, _place_at(about, revision, place.end, lines, sizes, message_bytes))
-        return place.end > max(_MAX_SMALL, _GROWTH * (message_bytes + len(change.rest)))
+        return place.end > max(_MAX_SMALL, _GROWTH * (message_bytes + len(change.head)))
 
-    def _shrink(self, change: Change) -> None:
+    def _shrink(self, change: StateChange) -> None:
         """Write the journal anew, with nothing in it except the last save."""
-        # That save is safe by now, so it does not matter whether the disk has room for a second file.
-        with suppress(OSError):
+        # That save is safe by now, and must not look as if it had failed. It does not matter whether the disk has room
+        # for a second file, and a journal that does not read back is met by the next load or save.
+        with suppress(OSError, StateError):
             with _open_file(self.path, os.O_RDONLY) as descriptor:
                 contents = None if descriptor is None else self._read(descriptor)[0]
             if contents is not None:
@@ -268,7 +366,7 @@ class _StateFile(AtomicFile):
         if session.get("session_id") != self.session_id or not isinstance(revision, int):
             raise self._foreign()
         state = state_from_json(text, revision, self._description)
-        state_rest, _ = dump_parts(state, [])
+        state_rest, _ = split_state(state, [])
         return JournalContents(revision, dump_messages(state.context, self.session_id, 0), state_rest, 0, 0)
 
     def _damage(self, what: str) -> SessionCorrupt:

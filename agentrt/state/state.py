@@ -31,6 +31,7 @@ __all__ = [
     "WRAPPER",
     "AgentState",
     "CallDecision",
+    "HiddenCall",
     "InnerCall",
     "ReplyContext",
     "ReplyOutcome",
@@ -38,9 +39,9 @@ __all__ = [
     "Waits",
     "drop_unsavable",
     "dump_messages",
-    "dump_parts",
+    "join_state",
+    "split_state",
     "state_from_json",
-    "state_from_parts",
     "state_to_json",
     "unserializable",
 ]
@@ -49,8 +50,8 @@ WRAPPER = "value"
 """The property that holds an answer which is not an object itself."""
 
 _MAX_LOADABLE = 1 << 15
-_MAX_AT_ONCE = 100  # messages
-_KEPT = "it is kept as it is, so load it"
+_MAX_LOADED_AT_ONCE = 100  # messages
+_STAYS = "it is kept as it is, so load it"
 
 # The hashes of the messages, as JSON, that have been loaded for a test: thanks to them a save does not parse again what
 # an earlier one has saved, and takes no longer for a long conversation. They belong to the module, since whether JSON
@@ -84,7 +85,8 @@ class CallDecision(Strict):
 
     `waits_for` says whose answer the call waits for; `digest` then names what was asked about, the tool and its input
     to the byte, and `asked_at` when, in nanoseconds since the epoch. `asked_seq` is the number of the event that asked,
-    0 if there is none yet. `original_input` is what the model wrote where the user changed it.
+    0 if there is none yet. `original_input` is what the model wrote where the user changed it, and `fingerprint` that
+    of the tool that was asked about.
     """
 
     behavior: PermissionBehavior
@@ -96,6 +98,7 @@ class CallDecision(Strict):
     asked_seq: int = 0
     original_input: str | None = None
     suggested_rules: list[PermissionRule] = field(default_factory=list)
+    fingerprint: str | None = None
 
     def question(self) -> PermissionDecision:
         """Return what the user is asked."""
@@ -115,6 +118,18 @@ class InnerCall(Strict):
     decision: CallDecision
     answer: ConfirmResult | None = None
     result: ToolResultBlock | None = None
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class HiddenCall(Strict):
+    """A call that a layer has made in the model's place: of which tool, and what the user is asked, if anything.
+
+    `is_taken` says that the layer has learned what became of it.
+    """
+
+    name: str
+    question: str = ""
+    is_taken: bool = False
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -157,8 +172,13 @@ class ReplyContext(Strict):
     saved; where it is not set, calls without a result may have been running.
 
     `kept` is what calls that have begun keep for when they are entered again, by their ids, and `inner` holds what they
-    ask, by the paths of the questions. Both are gone with the result of the call. `delegations` counts the calls of
+    ask, by the paths of the questions. Both are gone with the result of the call. `hidden_calls` are the calls that
+    layers have made and no model sees, by their ids, `None` while there are none. `delegations` counts the calls of
     sub-agents in all of the depth.
+
+    For runners: `takeovers` counts the processes that died with the reply since there were `known_results` tool results
+    that are known, `deaths` is what the queue counted when it was taken over last, and `handed_over` says that its last
+    process left it, and did not die.
     """
 
     reply_id: str
@@ -182,6 +202,11 @@ class ReplyContext(Strict):
     delegations: int = 0
     kept: dict[str, JSONObject] = field(default_factory=dict)
     inner: dict[str, InnerCall] = field(default_factory=dict)
+    hidden_calls: dict[str, HiddenCall] | None = None
+    takeovers: int = 0
+    known_results: int = 0
+    deaths: int = 0
+    handed_over: bool = False
 
     @property
     def blocks(self) -> list[ContentBlock]:
@@ -231,9 +256,11 @@ class AgentState(_Recorded, Strict):
     """One conversation, whole: saved and loaded again, it continues in another process.
 
     `context` holds the finished messages, oldest first. `sequence` is the number of the last event. `active_groups`
-    are the tool groups that this conversation has switched on, `None` for the toolkit's own choice. `middleware_data`
-    is what `agent.state_of(middleware)` returns, by the middleware's key. `revision` names the
-    saved state that this one is based on, 0 for none: stores compare it and set it.
+    are the tool groups that this conversation has switched on, `None` for the toolkit's own choice. `known_tools` has
+    the `fingerprint` of tools that have one, by their names: a call of one that has changed is asked about.
+    `middleware_data` is what `agent.state_of(middleware)` returns, by the middleware's key. `labels` are the
+    application's own, such as `{"owner": "ann"}`: stores find sessions by them, and no model sees them. `revision`
+    names the saved state that this one is based on, 0 for none: stores compare it and set it.
 
     A store may write only the messages that are new in `context` since the last save: those that were appended, put in
     the place of others, or moved. A message that is edited in place is saved if `touch` is called.
@@ -252,8 +279,10 @@ class AgentState(_Recorded, Strict):
     last_reply: ReplyOutcome | None = None
     sequence: int = 0
     active_groups: list[str] | None = None
+    known_tools: dict[str, str] = field(default_factory=dict)
     permission_context: PermissionContext = field(default_factory=PermissionContext)
     middleware_data: dict[str, JSONObject] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     revision: int = 0
 
     @never_raises
@@ -327,15 +356,16 @@ def state_to_json(state: AgentState) -> bytes:
     raise unserializable(state)
 
 
-def dump_parts(state: AgentState, messages: list[Msg]) -> tuple[bytes, list[bytes]]:
-    """Return the state without its messages and its revision, and these messages, each as a line of JSON that loads.
+def split_state(state: AgentState, messages: list[Msg] | None = None) -> tuple[bytes, list[bytes]]:
+    """Return the head, which is the state without its messages and revision, and its messages, or those given.
 
-    Raises `SessionUnserializable`, as `state_to_json` does.
+    Each is a line of JSON that loads. Raises `SessionUnserializable`, as `state_to_json` does.
     """
     with suppress(ValueError, TypeError):
-        rest, texts = _dump_state(state, exclude={"revision", "context"}), _dump_each(messages)
-        if _is_loadable(_with_context(rest, texts)):
-            return rest, texts
+        head = _dump_state(state, exclude={"revision", "context"})
+        texts = _dump_each(state.context if messages is None else messages)
+        if _is_loadable(_with_context(head, texts)):
+            return head, texts
     raise unserializable(state)
 
 
@@ -355,18 +385,24 @@ def dump_messages(messages: list[Msg], session_id: str, start: int) -> list[byte
 
 
 def state_from_json(text: bytes, revision: int, place: str) -> AgentState:
-    """Return the state that `state_to_json` gave; raises `SessionVersion` for one that another version of it gave."""
-    state = _load_state(text, place, _KEPT)
+    """Return the state that `state_to_json` gave, as that revision; `place` says in errors what holds it.
+
+    Raises `SessionCorrupt` for what is not a state, and `SessionVersion` for that of another version of agentrt.
+    """
+    state = _load_state(text, place, _STAYS)
     state.revision = revision
     return state
 
 
-def state_from_parts(rest: bytes, messages: Sequence[bytes], revision: int, place: str) -> AgentState:
-    """Return the state that `dump_parts` gave; raises `SessionVersion` for one that another version of it gave."""
-    state = state_from_json(rest, revision, place)
+def join_state(head: bytes, messages: Sequence[bytes], revision: int, place: str) -> AgentState:
+    """Return the state that `split_state` took apart; `place` says in errors what holds it.
+
+    Raises `SessionCorrupt` for what is not a state, and `SessionVersion` for that of another version of agentrt.
+    """
+    state = state_from_json(head, revision, place)
     # In parts, between which the event loop runs.
-    for first in range(0, len(messages), _MAX_AT_ONCE):
-        part = _load_state(_with_context(b"{}", messages[first : first + _MAX_AT_ONCE]), place, _KEPT)
+    for first in range(0, len(messages), _MAX_LOADED_AT_ONCE):
+        part = _load_state(_with_context(b"{}", messages[first : first + _MAX_LOADED_AT_ONCE]), place, _STAYS)
         state.context += part.context
     return state
 

@@ -1,19 +1,20 @@
-"""Where states are kept."""
+"""What a store of states promises, and what all stores have in common."""
 
+from collections.abc import Mapping
 from time import time_ns
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 from agentrt.errors import SessionConflict, UsageError
-from agentrt.keywords import suggest_keywords
-from agentrt.representation import never_raises
-from agentrt.state.state import AgentState, state_from_json, state_to_json
+from agentrt.state.sessions import SessionPage, check_labels, check_session_id, fork_state
+from agentrt.state.state import AgentState
 
 __all__ = [
-    "InMemoryStateStore",
+    "SessionStore",
+    "SessionStoreBase",
     "StateStore",
     "check_revision",
     "check_saved",
-    "check_session_id",
     "next_revision",
 ]
 
@@ -36,53 +37,113 @@ class StateStore(Protocol):
         ...
 
 
-@suggest_keywords()
-class InMemoryStateStore:
-    """Keeps states in this process, as JSON, so that what is loaded shares nothing with what was saved."""
+class SessionStore(StateStore, Protocol):
+    """A `StateStore` that also knows which sessions it has, and can end them.
 
-    def __init__(self) -> None:
-        self._saved: dict[str, tuple[int, bytes]] = {}
-
-    @never_raises
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self._saved)} sessions>"
+    Its promises, which `agentrt.testing.check_store` tries: a save is done whole or not at all; of several writers on
+    one revision one wins, and the others get `SessionConflict`; `load` gives what was saved; a session that was deleted
+    or has expired is not saved over.
+    """
 
     async def save(self, state: AgentState) -> None:
-        """Keep the state under its `session_id`, in place of the one that it is based on, and set its `revision`.
+        """Keep the state as it is now, in place of the one that it is based on, and set its `revision`.
 
-        Raises `SessionConflict` when that is no longer the saved one, and `SessionUnserializable` for what JSON cannot
-        hold or what could not be loaded again.
+        Of a state that this store has saved or loaded, a message that was edited in place is saved only where
+        `state.touch(message)` was called.
+
+        A cancellation waits for the write; one of asyncio's own does not, and the write ends without its caller. Raises
+        `SessionConflict` when the saved state is another one, `SessionUnserializable` for what JSON cannot hold or what
+        could not be loaded again, and `SessionIOError` also when it takes more than ten seconds.
         """
-        check_saved(state)
-        text = state_to_json(state)  # first, so that a state which cannot be saved leaves the saved one as it is
-        saved, _ = self._saved.get(state.session_id, (0, b""))
-        check_revision(state, saved)
-        state.revision = next_revision(saved)
-        self._saved[state.session_id] = state.revision, text
-
-    async def load(self, session_id: str) -> AgentState | None:
-        """Return the state last saved for that session, `None` when there is none."""
-        check_session_id(session_id)
-        saved = self._saved.get(session_id)
-        return None if saved is None else state_from_json(saved[1], saved[0], f"session {session_id!r:.100}")
+        ...
 
     async def delete(self, session_id: str) -> None:
         """Forget the session, if it is there. A state that was based on it can no longer be saved."""
-        check_session_id(session_id)
-        self._saved.pop(session_id, None)
+        ...
+
+    async def list(
+        self, *, labels: Mapping[str, str] | None = None, prefix: str = "", limit: int = 100, cursor: str | None = None
+    ) -> SessionPage:
+        """Return a page of at most `limit` sessions, in the order of their ids.
+
+        They have all of these `labels`, and ids that begin with `prefix`. The `cursor` of a page gives the next one. A
+        session that is there all the time is on exactly one page, whatever is saved and deleted meanwhile.
+        """
+        ...
+
+    async def fork(self, session_id: str, new_id: str, *, messages: int | None = None) -> AgentState:
+        """Copy the first `messages` of the finished messages, or all, into a new session, and return its state.
+
+        The fork has no reply in progress, and shares nothing with the session that it comes from. Raises
+        `SessionConflict` if `new_id` is already saved, `UsageError` if `session_id` is not.
+        """
+        ...
+
+    async def expire(self) -> int:
+        """Remove what sessions leave that have not been saved for the store's `ttl`; returns how many there were.
+
+        They are gone for `load`, `list` and `save` before that.
+        """
+        ...
+
+    async def migrate(self) -> None:
+        """Bring what the store has made in its database up to date; else the first operation does so."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Return the store itself."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let go of files and connections; the next operation opens them again."""
+        ...
+
+
+class SessionStoreBase:
+    """What most stores do in the same way: they fork by a load and a save, and have nothing to migrate or to close."""
+
+    async def fork(self: SessionStore, session_id: str, new_id: str, *, messages: int | None = None) -> AgentState:
+        """Copy the first `messages` of the finished messages, or all, into a new session, and return its state.
+
+        The fork has no reply in progress, and shares nothing with the session that it comes from. Raises
+        `SessionConflict` if `new_id` is already saved, `UsageError` if `session_id` is not.
+        """
+        check_session_id(new_id)
+        state = await self.load(session_id)
+        if state is None:
+            raise UsageError(f"session {session_id!r:.100} is not saved here, or no longer, so it cannot be forked")
+        fork = fork_state(state, new_id, messages)
+        await self.save(fork)
+        return fork
+
+    async def expire(self) -> int:
+        """Return 0: without a `ttl`, sessions stay until they are deleted."""
+        return 0
+
+    async def migrate(self) -> None:
+        """Do nothing: what this store has made needs no migration."""
+
+    async def aclose(self) -> None:
+        """Let go of files and connections; the next operation opens them again."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
 
 def check_saved(state: object) -> None:
-    """Raise `UsageError` for what is not a state with the id of a session."""
+    """Raise `UsageError` for what is not a state with the id of a session, or whose labels are none."""
     if not isinstance(state, AgentState):
         raise UsageError(f"a store saves an AgentState, not {state!r:.200}: give it agent.state")
     check_session_id(state.session_id)
-
-
-def check_session_id(session_id: object) -> None:
-    """Raise `UsageError` for what cannot be the id of a session."""
-    if not isinstance(session_id, str) or not session_id:
-        raise UsageError(f"a session id must be a str that is not empty, not {session_id!r:.100}")
+    if state.labels:
+        check_labels(state.labels, "state.labels")
 
 
 def check_revision(state: AgentState, saved: int) -> None:

@@ -1,0 +1,93 @@
+"""States in this process."""
+
+from collections.abc import Mapping
+from time import time_ns
+from typing import NamedTuple
+
+from agentrt.keywords import suggest_keywords
+from agentrt.representation import never_raises
+from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_session_id, check_ttl, session_status
+from agentrt.state.state import AgentState, state_from_json, state_to_json
+from agentrt.state.store import SessionStoreBase, check_revision, check_saved, next_revision
+
+__all__ = ["InMemoryStateStore"]
+
+
+class _Session(NamedTuple):
+    info: SessionInfo
+    text: bytes
+
+
+@suggest_keywords()
+class InMemoryStateStore(SessionStoreBase):
+    """Keeps states in this process, as JSON, so that what is loaded shares nothing with what was saved.
+
+    With a `ttl` a session is gone so many seconds after its last save.
+    """
+
+    def __init__(self, *, ttl: float | None = None) -> None:
+        self._ttl = check_ttl(type(self).__name__, ttl)
+        self._saved: dict[str, _Session] = {}
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self._saved)} sessions>"
+
+    async def save(self, state: AgentState) -> None:
+        """Keep the state under its `session_id`, in place of the one that it is based on, and set its `revision`.
+
+        Raises `SessionConflict` when that is no longer the saved one, and `SessionUnserializable` for what JSON cannot
+        hold or what could not be loaded again.
+        """
+        check_saved(state)
+        text = state_to_json(state)  # first, so that a state which cannot be saved leaves the saved one as it is
+        saved = self._find(state.session_id)
+        revision = saved.info.revision if saved is not None else 0
+        check_revision(state, revision)
+        state.revision = next_revision(revision)
+        now = time_ns()
+        info = SessionInfo(
+            state.session_id,
+            state.revision,
+            saved.info.created_at if saved is not None else now,
+            now,
+            len(state.context),
+            session_status(state),
+            dict(state.labels),
+        )
+        self._saved[state.session_id] = _Session(info, text)
+
+    async def load(self, session_id: str) -> AgentState | None:
+        """Return the state last saved for that session, `None` when there is none."""
+        check_session_id(session_id)
+        saved = self._find(session_id)
+        if saved is None:
+            return None
+        return state_from_json(saved.text, saved.info.revision, f"session {session_id!r:.100}")
+
+    async def delete(self, session_id: str) -> None:
+        """Forget the session, if it is there. A state that was based on it can no longer be saved."""
+        check_session_id(session_id)
+        self._saved.pop(session_id, None)
+
+    async def list(
+        self, *, labels: Mapping[str, str] | None = None, prefix: str = "", limit: int = 100, cursor: str | None = None
+    ) -> SessionPage:
+        """Return a page of at most `limit` sessions, in the order of their ids, as `SessionStore` says."""
+        query = SessionQuery.check(labels, prefix, limit, cursor)
+        found = (self._find(session_id) for session_id in sorted(self._saved))
+        return query.page_of(saved.info for saved in found if saved is not None and query.matches(saved.info))
+
+    async def expire(self) -> int:
+        """Remove the sessions that have not been saved for the store's `ttl`; returns how many there were."""
+        expired = [session_id for session_id in self._saved if self._find(session_id) is None]
+        for session_id in expired:
+            del self._saved[session_id]
+        return len(expired)
+
+    def _find(self, session_id: str) -> _Session | None:
+        saved = self._saved.get(session_id)
+        # One that has expired stays until `expire`, or until a save puts another one in its place.
+        if saved is None or self._ttl is None or time_ns() - saved.info.updated_at < self._ttl * 1e9:
+            return saved
+        return None

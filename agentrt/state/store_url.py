@@ -1,0 +1,43 @@
+"""A store that is named by a URL, as on a command line."""
+
+from collections.abc import Callable
+
+from agentrt.errors import ConfigError
+from agentrt.state.database.postgres import PostgresStore
+from agentrt.state.database.redis import RedisStore
+from agentrt.state.database.sqlite import SQLiteStore
+from agentrt.state.file_store import FileStateStore
+from agentrt.state.memory_store import InMemoryStateStore
+from agentrt.state.store import SessionStore
+
+__all__ = ["state_store"]
+
+_FORMS = "sqlite:agent.db, file:sessions, postgresql://host/database, redis://host or memory:"
+_SERVER_STORES: dict[str, Callable[[str], SessionStore]] = {
+    "postgresql": PostgresStore,
+    "postgres": PostgresStore,
+    "redis": RedisStore,
+    "rediss": RedisStore,
+}
+_FILE_STORES: dict[str, Callable[[str], SessionStore]] = {"sqlite": SQLiteStore, "file": FileStateStore}
+
+
+def state_store(url: str) -> SessionStore:
+    """Return the store at that URL: "sqlite:agent.db", "postgresql://db/agents", "redis://cache", "file:sessions".
+
+    What follows "sqlite:" and "file:" is a path; "memory:" is a store in this process. Raises `ConfigError`, without a
+    password, for what cannot be used; nothing is opened yet.
+    """
+    if not isinstance(url, str):
+        raise ConfigError(f"a store is named by a URL, such as {_FORMS}, not {url!r:.100}")
+    scheme, colon, rest = url.partition(":")
+    if scheme in _SERVER_STORES and colon:
+        return _SERVER_STORES[scheme](url)
+    if scheme in _FILE_STORES and rest:
+        # Three slashes are those of a URL without a host, and then the path begins with the last of them.
+        return _FILE_STORES[scheme](rest.removeprefix("//") if rest.startswith("///") else rest)
+    if url == "memory:":
+        return InMemoryStateStore()
+    # The scheme alone: the rest may hold a password.
+    start = repr(f"{scheme}:...") if colon else repr(url)
+    raise ConfigError(f"{start:.100} is not the URL of a store: write {_FORMS}")
