@@ -1,0 +1,490 @@
+"""What every runner does, whichever engine decides what runs: it checks what is submitted, and follows replies."""
+
+import logging
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping
+from datetime import datetime
+from inspect import iscoroutinefunction
+from time import time_ns
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+from weakref import WeakValueDictionary
+
+import anyio
+
+from agentrt.agent import Agent, AgentInput
+from agentrt.errors import ConfigError, InvalidInputError, ResumeError, UsageError
+from agentrt.event import AnyEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.message import Msg
+from agentrt.runner.events import EventLog
+from agentrt.runner.execution import open_conversation
+from agentrt.runner.handle import ReplyHandle
+from agentrt.runner.queue import ReplyQueue, Standing
+from agentrt.runner.requests import Request, SubmittedAnswer, TakenInput, check_session, make_request
+from agentrt.runner.schedule import Schedule, next_tick_function, to_nanoseconds
+from agentrt.runner.snapshot import Snapshot, empty_snapshot, take_snapshot
+from agentrt.runner.worker import ReplyWorker
+from agentrt.state import AgentState, SessionInfo, SessionStore, check_labels
+from agentrt.types import FinishedReason
+
+__all__ = ["ReplyStatus", "RunnerBase", "check_count", "check_reply", "check_seconds"]
+
+ReplyStatus: TypeAlias = Literal["running", "waiting"] | FinishedReason
+"""How a reply stands: it runs or is queued, it waits for an answer, or it is over, for that reason."""
+
+_logger = logging.getLogger("agentrt")
+_FIRST_PAUSE = 0.1
+_MAX_PAUSE = 1.0
+_MAX_LOOKS = 30
+_MAX_SEQ = 2**53 - 1
+_MAX_REPLY_ID = 128
+_MAX_YEAR = 2262  # nanoseconds have 63 bits in databases
+
+
+class RunnerBase(ABC):
+    """The part of a runner that is the same in one process and on many machines.
+
+    The `_queue` of a subclass, which is there when the runner is open, has the requests; `_replies` runs them.
+    """
+
+    _queue: ReplyQueue
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: SessionStore,
+        *,
+        max_concurrency: int,
+        max_queued: int,
+        max_queued_per_session: int,
+        max_attempts: int,
+        drain_seconds: float,
+        event_ttl: float,
+    ) -> None:
+        owner = type(self).__name__
+        if not isinstance(agent, Agent):
+            raise ConfigError(f"{owner} runs an Agent, not {agent!r:.200}: agents of other classes save no state")
+        for method in ("load", "save", "list", "delete"):
+            if not iscoroutinefunction(getattr(store, method, None)):
+                raise ConfigError(
+                    f"{owner} needs a store that knows its sessions, such as SQLiteStore('agent.db'), and "
+                    f"{store!r:.200} has no `async def {method}`"
+                )
+        if agent.state_store not in (None, store):
+            raise ConfigError(
+                f"the agent {agent.name!r} saves to {agent.state_store!r:.200}, and {owner} was given {store!r:.200}: "
+                f"give both the same store"
+            )
+        self._agent = agent
+        self._store = store
+        self._max_concurrency = check_count(owner, "max_concurrency", max_concurrency)
+        self._max_queued = check_count(owner, "max_queued", max_queued)
+        self._max_per_session = check_count(owner, "max_queued_per_session", max_queued_per_session)
+        self._drain_seconds = check_seconds(owner, "drain_seconds", drain_seconds)
+        self._event_ttl = check_seconds(owner, "event_ttl", event_ttl)
+        self._events = EventLog(self._event_ttl)
+        self._replies = ReplyWorker(agent, store, check_count(owner, "max_attempts", max_attempts))
+        self._schedules: dict[str, Schedule] = {}
+        # By sessions, as long as an answer to one of them is being stored.
+        self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._is_open = False
+
+    @property
+    def agent(self) -> Agent:
+        """The agent whose replies this runs."""
+        return self._agent
+
+    @property
+    def store(self) -> SessionStore:
+        """The store that has the sessions."""
+        return self._store
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `async with` has opened it, and not closed it yet."""
+        return self._is_open
+
+    async def __aenter__(self) -> Self:
+        if self._is_open:
+            raise UsageError(f"this {type(self).__name__} is open already: write `async with runner:` once")
+        self._replies.draining = anyio.Event()  # of the time before, there is nothing left to drain
+        await self._open()
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        # Each part has a limit of its own, and a file that stays open would outlive the program's interest in it.
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._close()
+            finally:
+                try:
+                    await self._agent.aclose()
+                finally:
+                    close = getattr(self._store, "aclose", None)
+                    if close is not None:
+                        await close()
+
+    async def submit(
+        self,
+        session_id: str,
+        inputs: AgentInput = None,
+        *,
+        reply_id: str | None = None,
+        at: datetime | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> ReplyHandle:
+        """Store an input for a session, to be answered by a worker, and return a handle of the reply.
+
+        The input is what `Agent.reply` takes: messages, the answer to a question of the reply that waits, or nothing,
+        to answer what was observed. With a `reply_id` it is stored once, however often it is submitted. It runs when
+        the inputs of its session before it are done, and not before `at`. A message to a session that waits for an
+        answer is refused with `ResumeError`, and so is an answer that does not fit; nothing is stored then. `labels`
+        are those of a session that is new.
+
+        Raises `InvalidInputError` for what no agent takes, and for a reply id that was given with another input, and
+        `QueueFull` where there are `max_queued` inputs already.
+        """
+        self._check_is_open("submit")
+        check_session(session_id)
+        check_labels(labels or {}, "submit(labels=...)")
+        due_at = 0 if at is None else _check_time(at)
+        if isinstance(inputs, SubmittedAnswer):
+            # One after the other, so that each is checked against a state and a queue that know the one before it.
+            async with self._answering.setdefault(session_id, anyio.Lock()):
+                request = await self._check_answer(session_id, inputs, reply_id, at)
+                await self._enqueue(request, due_at)
+            return ReplyHandle(self, session_id, request.reply_id)
+        saved = await self._look_up(session_id)
+        taken = await self._check_message(session_id, inputs, reply_id, saved, is_later=due_at > time_ns())
+        name = reply_id or secrets.token_hex(12)
+        request = make_request(session_id, name, taken, dict(labels or {}) if saved is None else None)
+        await self._enqueue(request, due_at)
+        return ReplyHandle(self, session_id, request.reply_id)
+
+    async def answer(
+        self,
+        session_id: str,
+        answer: UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent,
+    ) -> ReplyHandle:
+        """Store the answer to what a reply waits for, as `submit` does, and return a handle of that reply."""
+        if not isinstance(answer, SubmittedAnswer):
+            raise InvalidInputError(
+                f"answer() takes a UserConfirmResultEvent, an ExternalExecutionResultEvent or a UserInterruptEvent, "
+                f"not {answer!r:.200}: give a message to submit()"
+            )
+        return await self.submit(session_id, answer)
+
+    async def has_reply(self, session_id: str, reply_id: str) -> bool:
+        """Say whether the session has this reply, or will have it: it may be queued."""
+        self._check_is_open("has_reply")
+        check_reply(session_id, reply_id)
+        if await self._queue.standing(session_id, reply_id) is not None:
+            return True
+        return await take_snapshot(self._agent, self._store, session_id, reply_id) is not None
+
+    async def status(self, session_id: str, reply_id: str) -> ReplyStatus | None:
+        """Return how a reply stands, `None` for one that nobody knows.
+
+        "running" is also a reply that is queued, and one whose answer is not taken in yet; "waiting" is one that waits
+        for an answer. Else it is over, and this is its `finished_reason`.
+        """
+        self._check_is_open("status")
+        check_reply(session_id, reply_id)
+        standing = await self._queue.standing(session_id, reply_id)
+        if standing is not None and standing.is_pending:
+            return "running"
+        snapshot = await take_snapshot(self._agent, self._store, session_id, reply_id)
+        if snapshot is None:
+            return None if standing is None else standing.reason  # nothing was said in it
+        return snapshot.message.finished_reason or "completed" if snapshot.standing == "over" else snapshot.standing
+
+    async def find_sessions(self, reply_id: str, *, limit: int = 1000) -> list[str]:
+        """Return the sessions in which a reply of that id was submitted, as far as the queue remembers.
+
+        They are at most `limit`, those of the latest inputs first: programs that choose reply ids may use one often.
+        """
+        self._check_is_open("find_sessions")
+        check_reply("-", reply_id)
+        return await self._queue.find_sessions(reply_id, check_count("find_sessions", "limit", limit))
+
+    def handle(self, session_id: str, reply_id: str) -> ReplyHandle:
+        """Return a handle of a reply that was submitted before, here or elsewhere."""
+        check_reply(session_id, reply_id)
+        return ReplyHandle(self, session_id, reply_id)
+
+    async def events(self, session_id: str, reply_id: str, *, after: int = 0) -> AsyncGenerator[AnyEvent, None]:
+        """Follow a reply, as `ReplyHandle.events` does; raises `UsageError` for one that nobody knows."""
+        check_reply(session_id, reply_id, after)
+        revision, has_ended, pause = 0, False, _FIRST_PAUSE
+        # Each turn begins with what is there now: anything may have begun while this waited, or its reader had control.
+        while True:
+            self._check_is_open("events")
+            log = self._events.get(session_id, reply_id)
+            if log is not None:
+                for event in log.read(after):
+                    after = event.seq
+                    yield event
+                has_ended = log.has_ended
+                if log.last_number > after:  # more came while the reader had control
+                    continue
+                if log.is_open:
+                    await log.wait(after)
+                    continue
+            standing = await self._queue.standing(session_id, reply_id)
+            if log is not self._events.get(session_id, reply_id) or (log is not None and log.is_open):
+                continue  # it has begun to run here meanwhile
+            is_pending = standing is not None and standing.is_pending
+            if standing is not None and is_pending:
+                is_elsewhere = log is None and standing.worker and not self._is_own(standing.worker)
+                if is_elsewhere and (current := await self._revision(session_id)) != revision:
+                    revision, pause = current, _FIRST_PAUSE
+                    for event in await self._saved_events(session_id, reply_id, after):
+                        after = event.seq
+                        yield event
+            elif not has_ended:
+                snapshot = await self._read(session_id, reply_id, standing)
+                for event in snapshot.events:
+                    if event.seq > after:
+                        after = event.seq
+                        yield event
+                # What was left in the store, and nobody has queued yet, is for the next worker.
+                is_pending = snapshot.standing == "running" and (standing is None or standing.reason is None)
+            if not is_pending:
+                return
+            # Longer and longer, since there may be many followers, and none of them hears of another process.
+            await self._events.wait_for_opening(pause)
+            pause = min(1.5 * pause, _MAX_PAUSE)
+
+    async def delete(self, session_id: str) -> None:
+        """Delete a session from the store: what is queued for it is not run, and what runs of it ends.
+
+        A session of that id that is submitted to later is a new one.
+        """
+        self._check_is_open("delete")
+        check_session(session_id)
+        # Or an id that is used again would give what was said in the session that is gone, maybe to another owner.
+        await self._queue.forget(session_id)
+        self._events.forget(session_id)
+        for reply_id in await self._queue.find_replies(session_id):
+            await self._interrupt(session_id, reply_id)
+        await self._store.delete(session_id)
+
+    async def interrupt(self, session_id: str, reply_id: str) -> bool:
+        """End a reply tidily, wherever it runs, waits or is queued; returns whether there was one to end."""
+        self._check_is_open("interrupt")
+        check_reply(session_id, reply_id)
+        if await self._interrupt(session_id, reply_id):
+            return True
+        snapshot = await take_snapshot(self._agent, self._store, session_id, reply_id)
+        if snapshot is None or snapshot.standing != "waiting":
+            return False
+        await self.submit(session_id, UserInterruptEvent(reply_id))
+        return True
+
+    def every(
+        self,
+        when: object,
+        session_id: str,
+        inputs: AgentInput,
+        *,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Have a session get an input again and again, every so many seconds or by a line of cron, while a worker runs.
+
+        A line of cron, such as "0 9 * * 1-5", is read in the worker's time zone, and needs the extra `cron`. Each time
+        is submitted once; of those that were missed while no worker ran, the last one is made up for. After a restart
+        the schedule is known by its `name`, without which that is the session's.
+        """
+        check_session(session_id)
+        check_labels(labels or {}, "every(labels=...)")
+        tick = next_tick_function(when)
+        taken = self._agent.with_state(AgentState()).check_input(inputs)
+        name = session_id if name is None else _check_name(name)
+        if isinstance(taken, SubmittedAnswer):
+            raise InvalidInputError(f"every() takes messages, not the answer {taken!r:.100}: give that to answer()")
+        if name in self._schedules:
+            raise ConfigError(f"every() has a schedule {name!r:.100} already: give each a name of its own")
+        self._schedules[name] = Schedule(name, session_id, taken, dict(labels or {}), tick)
+
+    @abstractmethod
+    async def work(self) -> None:
+        """Run what is submitted, until `drain` is called or the task is cancelled."""
+
+    async def drain(self) -> None:
+        """Stop to work: begin nothing, wait `drain_seconds` for what runs, and leave the rest to the next worker.
+
+        `work` returns when that is done; where it has not begun yet, it returns at once. What is submitted meanwhile is
+        stored.
+        """
+        self._replies.draining.set()
+
+    @abstractmethod
+    async def _open(self) -> None: ...
+    @abstractmethod
+    async def _close(self) -> None: ...
+    @abstractmethod
+    def _is_own(self, worker: str) -> bool: ...
+
+    async def _enqueue(self, request: Request, due_at: int) -> None:
+        await self._queue.add(request, due_at, max_queued=self._max_queued, max_per_session=self._max_per_session)
+
+    async def _interrupt(self, session_id: str, reply_id: str) -> bool:
+        # In the queue too, for a worker that takes the reply over.
+        is_queued = await self._queue.interrupt(session_id, reply_id)
+        return self._replies.interrupt(session_id, reply_id) or is_queued
+
+    def _check_is_open(self, method: str) -> None:
+        if not self._is_open:
+            raise UsageError(f"{method}() needs an open runner: write `async with runner:` around it")
+
+    async def _check_answer(
+        self, session_id: str, answer: SubmittedAnswer, reply_id: str | None, at: datetime | None
+    ) -> Request:
+        if at is not None:
+            raise UsageError("submit(at=...) is for messages: an answer is taken in at once")
+        conversation = await open_conversation(self._agent, self._store, session_id)
+        conversation.check_input(answer, reply_id=reply_id)
+        state = conversation.state
+        known = [item.reply_id for item in (state.reply_context, state.last_reply) if item is not None]
+        if answer.reply_id not in known and await self._queue.standing(session_id, answer.reply_id) is None:
+            raise ResumeError(f"session {session_id!r:.100} has no reply {answer.reply_id!r:.200}", code="not_waiting")
+        return make_request(session_id, answer.reply_id, answer)
+
+    async def _check_message(
+        self, session_id: str, inputs: Any, reply_id: str | None, saved: SessionInfo | None, *, is_later: bool
+    ) -> TakenInput:
+        blank = AgentState(session_id=session_id)
+        blank.summary = "-"  # so that it is not the conversation, which is not loaded, that has nothing to answer
+        taken: TakenInput = self._agent.with_state(blank).check_input(inputs, reply_id=reply_id)
+        if is_later or (reply_id is not None and await self._queue.standing(session_id, reply_id) is not None):
+            return taken  # what the session is like now says nothing; or it is known, and not stored again
+        if taken and (saved is None or saved.status != "waiting"):
+            return taken  # nothing of a long conversation is loaded
+        conversation = await open_conversation(self._agent, self._store, session_id)
+        try:
+            conversation.check_input(inputs, reply_id=reply_id)
+        except ResumeError:
+            context = conversation.state.reply_context
+            if context is None or not await self._queue.pending_answers(session_id, context.reply_id):
+                raise  # else the message comes after that answer
+        return taken
+
+    async def _look_up(self, session_id: str) -> SessionInfo | None:
+        """Return what is known of a session without loading it, by a list of one."""
+        page = await self._store.list(prefix=session_id, limit=1)
+        return next((info for info in page.sessions if info.session_id == session_id), None)
+
+    async def _revision(self, session_id: str) -> int:
+        info = await self._look_up(session_id)
+        return 0 if info is None else info.revision
+
+    async def _saved_events(self, session_id: str, reply_id: str, after: int) -> list[AnyEvent]:
+        """Return what a reply that runs in another process has saved, if it is more than what came up to `after`."""
+        snapshot = await take_snapshot(self._agent, self._store, session_id, reply_id)
+        if snapshot is None or snapshot.standing != "running":
+            return []
+        return [event for event in snapshot.events if event.seq > after]
+
+    async def _read(self, session_id: str, reply_id: str, standing: Standing | None) -> Snapshot:
+        last_number = None if standing is None else standing.number
+        snapshot = await take_snapshot(self._agent, self._store, session_id, reply_id, last_number)
+        if snapshot is not None:
+            return snapshot
+        if standing is not None and standing.reason is not None:  # nothing was said in it
+            return empty_snapshot(self._agent, session_id, reply_id, standing.reason, standing.error)
+        raise UsageError(
+            f"session {session_id!r:.100} has no reply {reply_id!r}, or not any more: take both from the handle that "
+            f"submit() returned"
+        )
+
+    async def read_message(self, session_id: str, reply_id: str) -> Msg:
+        """Return the message of a reply that is over or waits for an answer."""
+        for _ in range(_MAX_LOOKS):
+            standing = await self._queue.standing(session_id, reply_id)
+            try:
+                return (await self._read(session_id, reply_id, standing)).message
+            except UsageError:
+                if standing is None or not standing.is_pending:
+                    raise
+            # Its events have ended and its session is deleted, and the queue is about to note how it ended.
+            await anyio.sleep(_FIRST_PAUSE)
+        return (await self._read(session_id, reply_id, await self._queue.standing(session_id, reply_id))).message
+
+    async def _follow_schedules(self) -> None:
+        """Submit what schedules ask for, for as long as there is a worker."""
+        async with anyio.create_task_group() as group:
+            for schedule in self._schedules.values():
+                group.start_soon(self._follow_schedule, schedule)
+
+    async def _follow_schedule(self, schedule: Schedule) -> None:
+        since, pause = None, 0.0
+        while True:
+            try:
+                now = time_ns()
+                if since is None:
+                    since = await self._queue.last_tick(schedule.name)
+                if since is None:
+                    await self._queue.note_tick(schedule.name, now)
+                    since = now
+                due = schedule.last_missed(since, now)
+                if due is None:
+                    # Not for longer, since the clock of the machine may be set.
+                    pause = min(60.0, max(0.001, (schedule.next_after(max(since, now)) - now) / 1e9))
+                else:
+                    request = make_request(
+                        schedule.session_id, f"tick:{due // 1_000_000}", schedule.taken, schedule.labels
+                    )
+                    # In this order: a process that dies in between submits the tick again, and that is stored once.
+                    await self._enqueue(request, 0)
+                    await self._queue.note_tick(schedule.name, due)
+                    since, pause = due, 0.0
+            except Exception as error:  # noqa: BLE001  # a full queue, a database that is away: the tick is made up for
+                _logger.warning("the schedule %.100r waits: %s", schedule.name, error)
+                pause = 1.0
+            await anyio.sleep(pause)
+
+
+def check_count(owner: str, name: str, value: object) -> int:
+    """Return the number; raises `ConfigError` for what is not an int of 1 or more."""
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{owner}({name}=...) must be an int, 1 or more, not {value!r:.100}")
+    return value
+
+
+def check_seconds(owner: str, name: str, value: object) -> float:
+    """Return the seconds; raises `ConfigError` for what is not a number of 0 or more."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise ConfigError(f"{owner}({name}=...) must be seconds, a finite number of 0 or more, not {value!r:.100}")
+    return float(value)
+
+
+def _check_time(at: object) -> int:
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise UsageError(
+            f"submit(at=...) must be a datetime with a time zone, such as datetime.now(UTC) + timedelta(hours=1), "
+            f"not {at!r:.100}"
+        )
+    if at.year >= _MAX_YEAR:
+        raise UsageError(f"submit(at=...) must be before the year {_MAX_YEAR}, not {at!r:.100}")
+    return max(0, to_nanoseconds(at))
+
+
+def _check_name(name: object) -> str:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ConfigError(f"every(name=...) must be a str that can be printed, not {name!r:.100}")
+    return name
+
+
+def check_reply(session_id: object, reply_id: object, after: object = 0) -> None:
+    """Raise `UsageError` or `InvalidInputError` for what cannot name a reply, or a number of its events."""
+    check_session(session_id)
+    if not isinstance(reply_id, str) or not reply_id.isascii() or not 0 < len(reply_id) <= _MAX_REPLY_ID:
+        raise InvalidInputError(f"a reply id is the reply_id of a handle, a str, not {reply_id!r:.100}")
+    if type(after) is not int or not 0 <= after <= _MAX_SEQ:
+        raise UsageError(f"events(after=...) must be the number of an event, 0 or more, not {after!r:.100}")

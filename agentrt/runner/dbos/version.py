@@ -1,0 +1,18 @@
+"""The version of an agent: what has to be the same for a worker to continue what another one has begun."""
+
+from hashlib import sha256
+from json import dumps, loads
+
+from agentrt.agent import Agent
+
+__all__ = ["version_of"]
+
+
+def version_of(agent: Agent) -> str:
+    """Return a name that is the same for the same chains and the same schemas of tools, on any machine."""
+    description = loads(agent.explain("json"))
+    hooks = {
+        hook["hook"]: [[layer["class"], layer["key"]] for layer in hook["layers"]] for hook in description["hooks"]
+    }
+    parts = [agent.name, hooks, agent.toolkit.get_json_schemas()]
+    return sha256(dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,60 @@
+"""What the saved state says of one reply, for those who did not see its events."""
+
+from typing import Literal, NamedTuple
+
+from agentrt.agent import Agent
+from agentrt.event import AnyEvent, ReplyEndEvent
+from agentrt.message import AssistantMsg, Msg
+from agentrt.runner.events import resumed_event
+from agentrt.runner.execution import open_conversation
+from agentrt.state import SessionStore
+from agentrt.types import FinishedReason
+
+__all__ = ["Snapshot", "empty_snapshot", "take_snapshot"]
+
+
+class Snapshot(NamedTuple):
+    """What is saved of a reply, as the events that build its message, and that message as `Agent.reply` returns it."""
+
+    standing: Literal["running", "waiting", "over"]
+    events: list[AnyEvent]
+    message: Msg
+
+
+async def take_snapshot(
+    agent: Agent, store: SessionStore, session_id: str, reply_id: str, last_number: int | None = None
+) -> Snapshot | None:
+    """Return what is saved of the reply, `None` where the session does not know it.
+
+    `last_number` is that of its last event, if the queue knows it: the session may have had others since.
+    """
+    conversation = await open_conversation(agent, store, session_id)
+    state = conversation.state
+    context, last, number = state.reply_context, state.last_reply, state.sequence
+    if context is not None and context.reply_id == reply_id:
+        question = conversation.waiting()
+        if question is None:
+            return Snapshot("running", [resumed_event(context.message, session_id, number)], context.message)
+        # In front of the question, which keeps the number that it was sent with.
+        events: list[AnyEvent] = [resumed_event(context.message, session_id, question.seq - 1), question]
+        return Snapshot("waiting", events, await conversation.reply(reply_id=reply_id))
+    own = (message for message in reversed(state.context) if message.id == reply_id and message.name == agent.name)
+    kept = next((message for message in own if message.finished_reason is not None), None)
+    if last is not None and last.reply_id == reply_id:
+        state.reply_context = None  # of the next reply; this copy of the state is never saved
+        message = await conversation.reply(reply_id=reply_id)  # which only repeats it
+        kept = kept or message
+    elif kept is None:
+        return None
+    else:
+        message = kept
+    number = number if last_number is None else last_number
+    reason = "completed" if kept.finished_reason is None else kept.finished_reason
+    end = ReplyEndEvent(reply_id, session_id, reason, kept.error, kept.structured_output, seq=number)
+    return Snapshot("over", [resumed_event(kept, session_id, number - 1), end], message)
+
+
+def empty_snapshot(agent: Agent, session_id: str, reply_id: str, reason: FinishedReason, error: str | None) -> Snapshot:
+    """Return the same for a reply in which nothing was said, of which the session keeps nothing."""
+    message = AssistantMsg(agent.name, [], id=reply_id, finished_reason=reason, error=error)
+    return Snapshot("over", [ReplyEndEvent(reply_id, session_id, reason, error, seq=1)], message)
